@@ -19,7 +19,7 @@ from specwatch.wording.figures import counted
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 if TYPE_CHECKING:
-    from specwatch.store.rebuild import Rebuilt
+    from specwatch.store.repair import Rebuilt
 
 _MOST_SHOWN = 50
 """Rows that are named; --json names all."""

@@ -110,7 +110,7 @@ def _baseline(
 
     config = options.loaded(given["file"])
     max_age = config.baseline.max_age if config is not None else baseline.MAX_AGE
-    reader = Reader.of(asked.database) if store is None else store.reader
+    reader = Reader.of(asked.database) if store is None else store
     try:
         if store is None and not Database(asked.database).exists():
             return "there is no database"

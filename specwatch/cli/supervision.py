@@ -69,7 +69,7 @@ def stored_mode(config: Config) -> Mode:
 
     A database that starts with this machine is waited for a while.
     """
-    from specwatch.store.creation import create
+    from specwatch.store.database import create
     from specwatch.store.guard_records import GuardBook
     from specwatch.store.repository import Store
 

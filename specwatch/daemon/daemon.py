@@ -224,7 +224,7 @@ class Daemon:
         # Imported on first use: it takes megabytes that watching does not need.
         from specwatch.report.reader import read_report
 
-        return read_report(self._recorder.store.reader, config=self.config, **chosen)
+        return read_report(self._recorder.store, config=self.config, **chosen)
 
     def _status_of(self, scraper: Scraper, *, current: bool) -> TargetStatus:
         name = scraper.target.name

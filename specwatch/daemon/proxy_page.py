@@ -13,7 +13,7 @@ from specwatch.errors import ScrapeError
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
-from specwatch.scrape.window_builder import Observation
+from specwatch.scrape.window_builder import ScrapeResult
 from specwatch.status import ProxyStatus, failure_of
 
 _PATH = "/metrics"
@@ -51,7 +51,7 @@ class ProxyPage:
             self._failed(error, now)
             return None
 
-    def note(self, observation: Observation, now: float) -> None:
+    def note(self, observation: ScrapeResult, now: float) -> None:
         """Update the status by the observation of the page at ``now`` (Unix time)."""
         if observation.error is not None:
             return  # the page was not used

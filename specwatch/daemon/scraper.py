@@ -23,7 +23,7 @@ from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.gauges import GpuMemory
 from specwatch.scrape.page_client import PageClient
 from specwatch.scrape.taps import LEAVES_OUT, Trouble
-from specwatch.scrape.window_builder import Observation, WindowBuilder
+from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
 
 _log = structlog.get_logger("specwatch.daemon.scraper")
@@ -255,7 +255,7 @@ class Scraper:
         except ConfigError as failed:  # a secret's file has gone
             return {}, ScrapeError(ScrapeReason.CREDENTIALS, str(failed))
 
-    def _take(self, observation: Observation) -> None:
+    def _take(self, observation: ScrapeResult) -> None:
         if observation.batch is not None:
             self._recent.add(observation.batch.windows)
             self._put(observation.batch)
@@ -310,7 +310,7 @@ class Scraper:
         self._trouble = now
 
     def _note(
-        self, now: Moment, seconds: float, observation: Observation, error: ScrapeError | None
+        self, now: Moment, seconds: float, observation: ScrapeResult, error: ScrapeError | None
     ) -> None:
         before = self._status
         self._loads.append(None if error else self._watch.load)

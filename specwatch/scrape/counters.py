@@ -1,4 +1,4 @@
-"""From counters to what was counted in between."""
+"""Increments of a server's counters from page to page, through restarts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from specwatch.engines.families import GAUGES
 from specwatch.errors import PageError, ScrapeReason
 
 MOST_SERIES = 100_000
-"""Counters that are remembered of one server, those that are no longer on its page included."""
+"""Counters that are remembered of one server, including those no longer on its page."""
 
 
 class Increments(NamedTuple):
-    """What happened between two looks at a server's counters."""
+    """What a server counted between two pages."""
 
     values: dict[Series, float]
     restarted: bool
@@ -25,15 +25,16 @@ class Increments(NamedTuple):
 class CounterTracker:
     """Turns the counters of one server into increments, through restarts.
 
-    A page comes from one process: when any counter fell, the process start time changed, or no
-    counter is left of those before, all of them began again at zero and the new value is the
-    increment. Where the page names no process, a single bucket of a histogram that fell says so
-    too. A counter that is missing from a page keeps its last value, so that it does not count twice
-    when it comes back.
+    A page comes from one process. If any counter fell, the process start time changed, or no
+    earlier counter is left, there was a restart: all counters began again at zero, and the new
+    value is the increment. On a page without a process start time, a single histogram bucket that
+    fell is a restart as well. A counter that is missing from a page keeps its last value, so that
+    it is not counted twice when it comes back.
 
-    The sum of a histogram is no true counter: an observation may be negative (a latency across a
-    clock step), and several processes' sums are added in any order, which moves the last digits. So
-    it is a sign of a restart only where the page names no process, and only beyond rounding.
+    The sum of a histogram is not a true counter: an observation may be negative (a latency across a
+    clock step), and the sums of several processes are added in any order, which changes the last
+    digits. So a fallen sum is a restart only on a page without a process start time, and only
+    beyond rounding.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class CounterTracker:
         self.process_start = process_start
 
     def advance(self, samples: Mapping[Series, float]) -> Increments:
-        """Increments since the page before; none for the first page ever.
+        """Increments since the page before; empty for the first page.
 
         Raises PageError(``not_a_number``) and changes nothing when a counter is NaN, infinite or
         negative (the sum of a histogram may be negative).
@@ -72,27 +73,27 @@ class CounterTracker:
         return Increments(increments, restarted)
 
     def _with_missing(self, counters: Mapping[Series, float]) -> dict[Series, float]:
-        whole = {**(self.last or {}), **counters}
-        if len(whole) > MOST_SERIES:
+        known = {**(self.last or {}), **counters}
+        if len(known) > MOST_SERIES:
             raise PageError(
                 ScrapeReason.INCONSISTENT,
-                f"{len(whole)} counters came and went: expected at most {MOST_SERIES} on one"
+                f"{len(known)} counters came and went: expected at most {MOST_SERIES} on one"
                 " server, the same on every page",
             )
-        return whole
+        return known
 
 
 def process_start(samples: Mapping[Series, float]) -> float | None:
-    """``process_start_time_seconds`` of a page; None in multi-process mode, or for no number."""
+    """``process_start_time_seconds`` of a page; None in multi-process mode or if not finite."""
     start = samples.get(_PROCESS_START)
     return start if start is not None and math.isfinite(start) else None
 
 
 _ROUNDING = 1e-9
-"""How far, as a share of itself, a sum may fall through rounding alone."""
+"""Largest fall of a sum, as a share of it, that rounding alone explains."""
 
 LARGEST = 2.0**62
-"""No server counts that far; what does would neither add up nor fit into a database."""
+"""No server counts this far; larger values would neither add up nor fit into a database."""
 
 _PROCESS_START = Series("process_start", "", "", "", "")
 
@@ -114,21 +115,21 @@ def _subtract(
 
 
 def _bucket_fell(increments: Mapping[Series, float], counters: Mapping[Series, float]) -> bool:
-    """Whether a single bucket has fewer observations, though its cumulative count has not."""
+    """Whether a bucket lost observations although no cumulative count fell."""
     return not _cumulative(increments) and _cumulative(counters)
 
 
 def _cumulative(values: Mapping[Series, float]) -> bool:
-    """Whether no bucket of a histogram has more than the next one, whose bound is greater."""
+    """Whether the counts of every histogram grow with the bound."""
     histograms: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for series, value in values.items():
         if series.part == "bucket":
             try:
                 bound = float(series.key)
             except ValueError:
-                continue  # told where histograms are read
-            whose = (series.quantity, series.model_name, series.engine, series.temperature)
-            histograms.setdefault(whose, []).append((bound, value))
+                continue  # reported when the histogram is read
+            key = (series.quantity, series.model_name, series.engine, series.temperature)
+            histograms.setdefault(key, []).append((bound, value))
     return all(
         lower[1] <= upper[1]
         for buckets in histograms.values()
@@ -137,7 +138,7 @@ def _cumulative(values: Mapping[Series, float]) -> bool:
 
 
 def _bounds_changed(counters: Mapping[Series, float], last: Mapping[Series, float]) -> bool:
-    """Whether a histogram lost bounds and has others: a new version, though nothing fell."""
+    """Whether a histogram lost bounds and has new ones, as after an upgrade."""
     lost = {s[:4] for s in last if s.part == "bucket" and s not in counters}
     return bool(lost) and any(
         s.part == "bucket" and s[:4] in lost and s not in last for s in counters
@@ -145,9 +146,9 @@ def _bounds_changed(counters: Mapping[Series, float], last: Mapping[Series, floa
 
 
 def check(counters: Mapping[Series, float], largest: float = 2 * LARGEST) -> None:
-    """Raise PageError(``not_a_number``) for a value that no counter can have.
+    """Raise PageError(``not_a_number``) for a value that a counter cannot have.
 
-    Increments that were added up may exceed the largest counter, by rounding.
+    Rounding may make a sum of increments exceed the largest counter.
     """
     for series, value in counters.items():
         if not 0.0 <= value < largest and not (series.part == "sum" and abs(value) < largest):

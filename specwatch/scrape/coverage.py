@@ -1,4 +1,4 @@
-"""What a tap saw of each model over the last minutes, and what that says of it."""
+"""How much of each model's traffic a tap covered over the last minutes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from specwatch.domain.model import ALL_TEMPERATURES, UNCOVERED, Source, Window
 from specwatch.scrape.taps import KEEP_RECORDS, Trouble
 
 LEAST_DRAFTS = 1000
-"""Drafts of the server below which a low coverage says nothing, nor a high one."""
+"""With fewer drafts of the server, coverage is not judged."""
 LOW_COVERAGE = 0.5
 HIGH_COVERAGE = 0.9
-"""The coverage from which on the tap's acceptance has to be that of the server."""
+"""From this coverage on, the tap's acceptance rate must agree with the server's."""
 MOST_OFF = 0.05
-"""How far apart the two acceptance rates may be."""
+"""Largest difference between the two acceptance rates."""
 _MOST_REASONS = 3
 
 
@@ -24,7 +24,7 @@ _MOST_REASONS = 3
 class Coverage:
     """What a tap saw of one model, and what the server counted in the same minutes.
 
-    ``server_drafts`` is None where the server does not say, as are the acceptance rates where
+    ``server_drafts`` is None if the server does not count drafts; an acceptance rate is None if
     nothing was drafted.
     """
 
@@ -38,10 +38,10 @@ class Coverage:
 
     @property
     def coverage(self) -> float | None:
-        """Share of the server's drafts that the tap saw; None where there were none.
+        """Share of the server's drafts that the tap saw; None if the server made no drafts.
 
-        A request's record comes at its end, so that it may exceed 1 by what was under way at the
-        beginning.
+        It may exceed 1: the tap counts all drafts of a request at its end, including those made
+        before the first minute.
         """
         return self.drafts / self.server_drafts if self.server_drafts else None
 
@@ -49,9 +49,9 @@ class Coverage:
 def coverages(
     windows: Iterable[Window], source: Source | None, doubted: Collection[str] = ()
 ) -> dict[str, Coverage]:
-    """The coverage of each model by the tap ``source`` that there is now, or has been.
+    """The coverage of each model by the tap ``source``, or by the one in the windows if None.
 
-    Models in ``doubted`` have none. ``windows`` are those of one target over the same minutes.
+    Models in ``doubted`` are left out. ``windows`` are those of one target over the same minutes.
     """
     of_all: dict[str, Window] = {}
     parts: dict[str, list[Window]] = {}
@@ -67,21 +67,21 @@ def coverages(
         if source is None and not seen:
             continue
         total = sum_tallies(window.tally for window in seen)
-        whole = of_all.get(model)
+        server = of_all.get(model)
         by_model[model] = Coverage(
             source or seen[-1].source,
             total.drafts or 0,
-            None if whole is None else whole.tally.drafts,
+            None if server is None else server.tally.drafts,
             total.records,
             total.uncovered,
             acceptance_rate(total),
-            None if whole is None else acceptance_rate(whole.tally),
+            None if server is None else acceptance_rate(server.tally),
         )
     return by_model
 
 
 def trouble_of(model: str, seen: Coverage) -> Trouble | None:
-    """What is wrong with how much a tap saw of a model; None where nothing is."""
+    """The problem with a tap's coverage of a model, if any."""
     share = seen.coverage
     if share is None or not seen.server_drafts:
         return None
@@ -120,7 +120,7 @@ def _low(share: float, uncovered: Mapping[str, int]) -> str:
 
 
 def leading_reasons(uncovered: Mapping[str, int]) -> list[tuple[int, str]]:
-    """How many requests were not covered, and why in words, for the most frequent reasons."""
+    """The most frequent reasons why requests were not covered: how many, and the reason."""
     ordered = sorted(uncovered.items(), key=lambda entry: (-entry[1], entry[0]))
     return [
         (count, UNCOVERED.get(reason, reason[:60]))
@@ -130,6 +130,6 @@ def leading_reasons(uncovered: Mapping[str, int]) -> list[tuple[int, str]]:
 
 
 def share_derived(records: Mapping[str, int]) -> float:
-    """Share of requests whose acceptance was derived from streamed steps, 0 of none."""
+    """Share of requests whose acceptance was derived from streamed steps; 0 without requests."""
     total = sum(records.values())
     return records.get("derived", 0) / total if total else 0.0

@@ -1,4 +1,4 @@
-"""Asking an engine who it is: its version and the models that it serves."""
+"""An engine's version and the models that it serves."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _MOST_MODELS = 64
 
 
 class EngineInfo(NamedTuple):
-    """What an engine says of itself; None and empty where it does not."""
+    """What an engine says about itself; None and empty if it does not say."""
 
     version: str | None
     models: tuple[str, ...]
     longest: Mapping[str, int] = MappingProxyType({})
-    """Tokens that each model has room for, prompt and output together (vLLM's max_model_len)."""
+    """Largest number of tokens of each model, prompt and output (vLLM's max_model_len)."""
     drafting: bool | None = None
     """As in :class:`specwatch.engines.base.Identity`."""
 
 
 def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
-    """Read the pages on which servers say who they are, and ``/v1/models``.
+    """Read the engine's version page and ``/v1/models``.
 
-    ``fetch`` gets a path and returns a body or raises ScrapeError; a path that the server does not
-    have, or guards with a key, is not an error. Raises ScrapeError when the server does not answer.
+    ``fetch`` gets a path and returns a body or raises ScrapeError. A path that is missing or needs
+    an API key is not an error. Raises ScrapeError if the server does not answer.
     """
     read = partial(_json, fetch)
     identities = (engine.identify(read) for engine in ENGINES)

@@ -1,9 +1,9 @@
-"""Reading the samples that we know off a metrics page, fast.
+"""A fast reader for the samples of a metrics page that specwatch uses.
 
-A general parser builds an object per sample and looks at every family; a busy vLLM page has more
-than four hundred samples of which we want a quarter, every few seconds, of hundreds of servers. So
-a reader remembers, per server, what the text before the value of each line means, and a line costs
-one dictionary look-up, a whole foreign family two counts. The grammar is that of the Prometheus
+A general parser builds an object per sample and reads every family. A busy vLLM page has more than
+four hundred samples, of which specwatch uses a quarter, every few seconds, on hundreds of servers.
+So the reader remembers which series the text before the value of each line means. A line costs one
+dictionary look-up, a whole foreign family two counts. The grammar is that of the Prometheus
 text format and of OpenMetrics (https://prometheus.io/docs/instrumenting/exposition_formats/).
 """
 
@@ -22,19 +22,19 @@ from specwatch.errors import PageError, ScrapeReason
 _NAMES = frozenset(name.encode() for name in SAMPLES)
 _PREFIXES = frozenset(name[:end] for name in _NAMES for end in range(1, len(name) + 1))
 _REMEMBERED = 8 << 20
-"""Bytes that remembering the series of one server may take, so that a hostile one stays bounded."""
+"""Bytes for remembered series of one server, which a hostile page could fill."""
 _OVERHEAD = 500
-"""Bytes that a remembered series takes besides the text of its labels."""
+"""Bytes of a remembered series besides the text of its labels."""
 _HEADS_REMEMBERED = 5_000
 _LONGEST_HEAD = 200
 _ROOM = 4096
-"""Bytes that the name, the value and the exemplar of a sample may take."""
+"""Bytes for the name, the value and the exemplar of a sample."""
 _LARGE = 1 << 20
-"""Bytes of a page from which on the lines that may be ours are picked out before it is read."""
+"""From this size on, the lines with our samples are picked out before a page is read."""
 
 
 def _one_of_ours() -> str:
-    """A pattern of our names; by their prefixes, as a foreign name then fails at its first byte."""
+    """A pattern of our names, grouped by prefix: a foreign name then fails at its first byte."""
     ends: dict[str, list[str]] = {}
     for name in sorted(SAMPLES):
         family, colon, end = name.rpartition(":")
@@ -47,10 +47,10 @@ _OURS_ON_PAGE = re.compile(
     rf"(?:(?:{_one_of_ours()})(?![a-zA-Z0-9_:])"
     rf'|\{{[^\n]*"(?:{_one_of_ours()})")[^\n]*)'.encode()
 )
-"""A line with a sample that may be ours, in any spelling, and the line feed before it."""
+"""A line that may have one of our samples, in any spelling, and the line feed before it."""
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)?[ \t]*")
-# Possessive: else each character of a value costs 160 bytes of memory while it is matched.
+# Possessive: otherwise each character of a value costs 160 bytes of memory during the match.
 _LABEL = re.compile(
     r"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*)?"
     r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t]*(,?)[ \t]*'
@@ -60,9 +60,8 @@ _ESCAPE = re.compile(r'\\([\\n"])')
 
 
 _KNOWN: dict[PageLimits, dict[bytes, Series]] = {}
-"""What the text before a value means, where it is within limits. Shared by all readers, as servers
-of a fleet have the same series: then hundreds of pages are read out of memory that the processor's
-caches can hold."""
+"""Series by the text before the value, for text within the limits. Shared by all readers: the
+servers of a fleet have the same series, which then fit into the processor's caches."""
 
 
 class PageReader:
@@ -76,8 +75,9 @@ class PageReader:
     def read(self, page: bytes) -> dict[Series, float]:
         """The value of each of our series on a page, in the page's order.
 
-        Samples that differ only in labels that mean nothing to us are combined. Raises PageError:
-        ``truncated`` for a page that does not end in a line feed, ``not_metrics`` for a page of
+        Samples that differ only in labels that specwatch does not use are combined.
+
+        Raises PageError: ``truncated`` for a page that does not end in a line feed, ``not_metrics`` for a page of
         another kind, ``malformed`` for a line that cannot be read, ``duplicate_series``, and the
         name of a limit that our samples exceed.
         """
@@ -99,9 +99,9 @@ class PageReader:
         return samples
 
     def _read_groups(self, page: bytes, samples: dict[Series, float]) -> int:
-        """Add the samples of a page, a family at a time, and return how many of them are ours.
+        """Add the samples of a page, family by family; returns how many are ours.
 
-        Raises ValueError for lines written unusually.
+        Raises ValueError for lines in an unusual notation.
         """
         ours = 0
         groups = page[:-1].split(b"\n# ")
@@ -124,7 +124,7 @@ class PageReader:
         return ours
 
     def _read_lines(self, lines: Iterable[bytes], samples: dict[Series, float]) -> int:
-        """Add the samples of lines; raises ValueError for lines written unusually."""
+        """Add the samples of lines. Raises ValueError for lines in an unusual notation."""
         known = self._known
         ours = 0
         for line in lines:
@@ -143,7 +143,7 @@ class PageReader:
         return ours
 
     def _learn(self, key: bytes) -> Series:
-        """What the text before the last space of a line means; raises ValueError if in doubt."""
+        """The series of the text before the last space of a line. Raises ValueError if in doubt."""
         name, labels, value, after = self._parse_sample(key.decode("utf-8") + " value")
         series = series_of(name, labels)
         if series is None or value != "value" or after:
@@ -155,7 +155,7 @@ class PageReader:
         return series
 
     def _picked(self, page: bytes) -> Iterator[re.Match[bytes]]:
-        """Yield the lines that may be ours, each with the line feed before it."""
+        """Yield the lines that may have our samples, each with the line feed before it."""
         most = self._limits.sample_limit
         longest = _longest_line(self._limits)
         matches = _OURS_ON_PAGE.finditer(b"\n" + page)
@@ -231,10 +231,10 @@ class PageReader:
                 raise ValueError(f'cannot read {_excerpt(line)}: expected LABEL="VALUE"')
             if label[1] is None:
                 if name:
-                    raise ValueError(f"{_excerpt(name)} has another name among its labels")
+                    raise ValueError(f"{_excerpt(name)} has a second name among its labels")
                 name = label[2]  # a quoted metric name: {"vllm:...", model_name="..."}
             elif label[1] in labels:
-                raise ValueError(f"the label {_excerpt(label[1])} of {_excerpt(name)} stands twice")
+                raise ValueError(f"the label {_excerpt(label[1])} of {_excerpt(name)} occurs twice")
             else:
                 labels[label[1]] = self._label_value(name, label[1], label[2])
             most = self._limits.label_limit
@@ -248,11 +248,11 @@ class PageReader:
             if not label[3] and line[position : position + 1] != "}":
                 raise ValueError(f"cannot read {_excerpt(line)}: expected a comma or a brace")
         if line[position : position + 1] != "}":
-            raise ValueError(f"cannot read {_excerpt(line)}: the labels do not end")
+            raise ValueError(f"cannot read {_excerpt(line)}: the labels are not closed")
         return name, position + 1
 
     def _label_value(self, sample: str, label: str, written: str) -> str:
-        """What a label's value says, as it is ``written`` with escapes."""
+        """The value of a label that is ``written`` with escapes."""
         limits = self._limits
         most = limits.label_name_length_limit
         if 0 < most < len(label):
@@ -263,7 +263,7 @@ class PageReader:
             )
         most = limits.label_value_length_limit
         size = len(written.encode()) if most and 4 * len(written) > most else 0
-        # Unescaped it has at least half of its bytes: what is far too long is not looked at.
+        # Unescaping leaves at least half of the bytes, so that much longer text is refused at once.
         if size <= 2 * most:
             value = _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], written)
             size = len(value.encode()) if size > most else 0
@@ -277,10 +277,10 @@ class PageReader:
 
 
 def _longest_line(limits: PageLimits) -> float:
-    """Bytes of a sample with as many and as long labels as may be, and room for its value.
+    """Bytes of a sample with as many and as long labels as allowed, and room for its value.
 
-    Each byte of a label's value may be escaped. What is longer is not looked at: text takes up to
-    four times the memory of its bytes, and is copied where it is taken apart.
+    Each byte of a label's value may be escaped. Longer lines are refused before they are decoded:
+    text takes up to four times the memory of its bytes, and is copied when it is split.
     """
     _, labels, name, value = limits
     if not (labels and name and value):
@@ -289,10 +289,10 @@ def _longest_line(limits: PageLimits) -> float:
 
 
 _OTHER_DOCUMENTS = (b"<", b"[", b'"')
-"""What HTML and most JSON begin with; a metrics page may begin with a brace."""
+"""First bytes of HTML and most JSON; a metrics page may begin with a brace."""
 _OURS = b""
 _HEADS: dict[bytes, bytes] = {}
-"""TYPE lines seen: empty where samples may be ours, else what all of its samples start with."""
+"""TYPE lines seen: empty if the samples may be ours, else the prefix of all their samples."""
 
 
 def _learn_head(head: bytes) -> bytes:
@@ -305,7 +305,7 @@ def _learn_head(head: bytes) -> bytes:
 
 
 def _check_encoding(page: bytes) -> None:
-    """Raise PageError for a page that is no text: of one with our samples they alone matter."""
+    """Raise PageError for a page that is not UTF-8; called only for pages without our samples."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for start in range(0, len(page), _LARGE):
@@ -315,7 +315,7 @@ def _check_encoding(page: bytes) -> None:
 
 
 def _number(page: bytes, line: re.Match[bytes]) -> int:
-    """Which line of the page it is, counted from 1."""
+    """The number of a line on the page, counted from 1."""
     return page.count(b"\n", 0, line.start()) + 1
 
 

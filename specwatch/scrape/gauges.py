@@ -1,4 +1,4 @@
-"""What was sampled between two looks at a page."""
+"""Gauges over the time between two pages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from specwatch.domain.model import Gauges, Tally
 from specwatch.scrape import tally
 
 _LEAST_SAMPLED = 0.8
-"""Share of a window that gauges have to cover where what was counted in all of it explains them."""
+"""Share of a window that gauges must cover to be corrected by its counters."""
 _MOST_AT_ONCE = 1_000_000
-"""No server runs more requests at a time: a gauge may say anything."""
+"""No server runs more requests at a time; a gauge may have any value."""
 
 
 class GpuMemory(NamedTuple):
@@ -25,9 +25,9 @@ class GpuMemory(NamedTuple):
 def gauges_over(
     before: tally.Sampled | None, now: tally.Sampled, elapsed: float, gpu: GpuMemory | None
 ) -> Gauges:
-    """Gauges between two samples: the mean of both ends, as neither knows what lay between.
+    """Gauges between two samples, ``elapsed`` seconds apart: the mean of both.
 
-    ``before`` is None where the time between them, ``elapsed`` seconds, counts as not known.
+    ``before`` is None if the time between them counts as unknown.
     """
     integrals = {}
     if before is not None and before.running is not None and now.running is not None:
@@ -51,28 +51,28 @@ def gauges_over(
 def counted(gauges: Gauges, total: Tally, seconds: float) -> Gauges:
     """The gauges of a window, with the time of running requests from what was counted in it.
 
-    ``total`` was counted in ``seconds``. A gauge is looked at a few times a minute, and vLLM's is
-    of the last step that ended: it misses requests whose prompt is being read, the more the shorter
-    decoding takes. The times to the first token and between tokens add up to the time that requests
-    spent in the server, queue included (J. D. C. Little, *A Proof for the Queuing Formula
-    L = lambda W*, 1961). Unchanged where the server does not count them, or gauges cover a part.
+    ``total`` was counted in ``seconds``. A gauge is read a few times a minute, and vLLM sets its
+    gauge at the end of a step: it misses requests in prefill, the more the shorter decoding takes.
+    The times to the first token and between tokens add up to the time that requests spent in the
+    server, queue included (J. D. C. Little, *A Proof for the Queuing Formula L = lambda W*, 1961).
+    Unchanged if the server does not count these times, or gauges cover only a part.
     """
     first, between = total.ttft, total.inter_token
     if first is None or between is None or not between.sum or not seconds:
         return gauges
     scale = gauges.sampled_seconds / seconds
     if scale < _LEAST_SAMPLED:
-        return gauges  # nothing tells in which part of the time it was counted
+        return gauges  # unknown in which part of the window requests were counted
     decoding = between.sum * scale
     reading = first.sum * scale - gauges.waiting_seconds
     if gauges.waiting_seconds:
-        # Who begins after a long wait brings all of it at once.
+        # A request that starts after a long wait brings all of that time at once.
         most = max(gauges.running_max * gauges.busy_seconds, gauges.running_seconds)
         reading = min(reading, most - decoding)
     reading = max(reading, 0.0)
     running = decoding + reading
-    # A prompt is read beside others that decode, the more often the more of them there are: of
-    # those that come independently, in 1 - 1/n^2 of the time, within 0.06.
+    # Prefill runs beside the decoding of n other requests: with independent arrivals in
+    # 1 - 1/n^2 of the time, within 0.06.
     together = max(decoding / gauges.busy_seconds, 1.0) if gauges.busy_seconds else 1.0
     alone = -math.expm1(-reading / seconds) * gauges.sampled_seconds / together**2
     at_once = min(max(gauges.running_max, 1), _MOST_AT_ONCE)

@@ -11,21 +11,21 @@ _FRESH_SECONDS = 30.0
 
 
 class GpuMemoryReader:
-    """Knows memory in use and in total; quietly absent without driver, library or GPU.
+    """Memory in use and in total; without driver, library or GPU it reads nothing.
 
-    A driver in trouble may hold a call for minutes. So :meth:`refresh` has a thread of its own,
-    and :meth:`read` tells what it last found.
+    A failing driver may block a call for minutes. So :meth:`refresh` is called in its own thread,
+    and :meth:`read` returns what it last found.
     """
 
     def __init__(self) -> None:
         self._nvml: Any = None
-        self._found: tuple[GpuMemory | None, ...] = ()
-        self._found_at: float | None = None
+        self._memories: tuple[GpuMemory | None, ...] = ()
+        self._read_at: float | None = None
         self.absent: str | None = "not looked for yet"
-        """Why nothing, or not all, can be read; None when everything can."""
+        """Why some or all GPUs cannot be read; None if all can."""
 
     def refresh(self, now: float) -> None:
-        """Ask the driver; ``now`` is a time of the monotonic clock, in seconds."""
+        """Ask the driver; ``now`` is in seconds of the monotonic clock."""
         try:
             import pynvml
         except ImportError:
@@ -38,19 +38,19 @@ class GpuMemoryReader:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             self.absent = f"NVML: {error}"
-            self._found = ()
+            self._memories = ()
             return
         self.absent = None if count else "no GPU was found"
-        self._found = tuple(self._one(index) for index in range(count))
-        self._found_at = now
+        self._memories = tuple(self._one(index) for index in range(count))
+        self._read_at = now
 
     def read(self, indices: Sequence[int] | None, now: float) -> GpuMemory | None:
-        """Bytes over the GPUs of these NVML indices (None for all).
+        """Bytes over the GPUs with these NVML indices (None for all).
 
-        None when one of them could not be read within the last 30 s.
+        None if one of them was not read within the last 30 s.
         """
-        memories, found_at = self._found, self._found_at
-        if not memories or found_at is None or now - found_at > _FRESH_SECONDS:
+        memories, read_at = self._memories, self._read_at
+        if not memories or read_at is None or now - read_at > _FRESH_SECONDS:
             return None
         chosen = range(len(memories)) if indices is None else indices
         used = total = 0

@@ -1,8 +1,7 @@
 """Fetching one server's pages over a connection that is kept alive.
 
-Deliberately on http.client rather than requests: a scrape is the daemon's unit of work, and a
-session of requests costs more than fetching, reading and counting a page together. What may come
-back is bounded in time and size, whatever the server does.
+On http.client rather than requests: a request through requests costs more than fetching, reading
+and counting a page together. Each fetch is bounded in time and size, whatever the server does.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _HEADERS = {
 }
 _SENT_AS_IT_IS = "/%:@!$&'()*+,;=~"
 _NAME, _CONNECTION, _ANSWER, _PAGE = "name", "connection", "answer", "page"
-"""What a fetch waits for, one after the other."""
+"""Stages of a fetch, in order."""
 _LATE = {
     _NAME: "the name of {url} was not looked up within {seconds:g} s; check this host's DNS",
-    _CONNECTION: "no connection to {url} within {seconds:g} s; see that the host is up and no"
+    _CONNECTION: "no connection to {url} within {seconds:g} s; check that the host is up and no"
     " firewall is in between",
     _ANSWER: "{url} did not answer within {seconds:g} s; is it hung or overloaded? If it is always"
     " slow, raise timeout and interval",
@@ -87,9 +86,9 @@ class PageClient:
     def fetch(
         self, path: str, *, timeout: float | None = None, max_size: int | None = None
     ) -> bytes:
-        """The body of a page, decompressed; ``timeout`` and ``max_size`` in place of the usual.
+        """The body of a page, decompressed; ``timeout`` and ``max_size`` override the client's.
 
-        Raises ScrapeError with the reason, and whatever ``headers`` does.
+        Raises ScrapeError with the reason, and what ``headers`` raises.
         """
         headers = self._checked_headers()
         seconds = self._timeout if timeout is None else timeout
@@ -103,7 +102,7 @@ class PageClient:
             except ConnectionError:
                 if not reused or self._stage != _ANSWER:
                     raise
-                self.close()  # closed while we asked
+                self.close()  # the server closed it while the request was sent
                 return self._fetch(path, headers, deadline, max_size or self._max_size)
         except (OSError, http.client.HTTPException, UnicodeError, zlib.error) as error:
             self.close()
@@ -122,7 +121,7 @@ class PageClient:
             sock.end()
 
     def abort(self) -> None:
-        """Make a fetch that is under way in another thread fail soon, and those that follow."""
+        """Make a running fetch in another thread fail soon, and all later ones."""
         self._aborted = True
         self._resolver.abort()
         sock = self._socket
@@ -142,9 +141,9 @@ class PageClient:
             message, status = self._status(response), response.status
             raise ScrapeError(ScrapeReason.HTTP_STATUS, message, status)
         body = self._read(response, max_size)
-        if self._aborted:  # which looks like the end of a page that tells no length
+        if self._aborted:  # looks like the end of a page without a length
             raise ConnectionAbortedError("given up")
-        response.close()  # reading piece by piece leaves it open, and the connection busy
+        response.close()  # otherwise the connection stays busy
         if response.will_close:
             self.close()
         return body
@@ -176,8 +175,8 @@ class PageClient:
             except UnicodeEncodeError:
                 raise ScrapeError(
                     ScrapeReason.CREDENTIALS,
-                    f"the {name} for {self._url} has characters that no header may have; see that"
-                    " its file holds the right secret",
+                    f"the {name} for {self._url} has characters that a header cannot have;"
+                    " check that its file holds the right secret",
                 ) from None
         return headers
 
@@ -187,7 +186,7 @@ class PageClient:
             raise PageError(
                 ScrapeReason.NOT_METRICS,
                 f"{self._url} answered in encoding {_excerpt(encoding)}, which was not asked for;"
-                " let whatever is in between pass pages on unchanged",
+                " make the proxy in between pass pages on unchanged",
             )
         too_large = PageError(
             ScrapeReason.TOO_LARGE,
@@ -206,7 +205,7 @@ class PageClient:
             if max(received, size) > max_size:
                 raise too_large
             parts.append(data)
-        if unzip is not None and not unzip.whole:
+        if unzip is not None and not unzip.complete:
             raise PageError(ScrapeReason.TRUNCATED, self._broke_off(f"{received} packed bytes"))
         return b"".join(parts)
 
@@ -230,7 +229,7 @@ class PageClient:
         if isinstance(error, ssl.SSLError):
             return ScrapeError(ScrapeReason.TLS, _about_tls(url, error))
         if isinstance(error, zlib.error):
-            return PageError(ScrapeReason.MALFORMED, f"the page of {url} is no gzip: {error}")
+            return PageError(ScrapeReason.MALFORMED, f"the page of {url} is not gzip: {error}")
         broke_off = isinstance(error, ConnectionError) and self._stage == _PAGE
         if broke_off or isinstance(error, http.client.IncompleteRead):
             return PageError(ScrapeReason.TRUNCATED, self._broke_off(_excerpt(str(error))))
@@ -255,18 +254,18 @@ class PageClient:
 
 
 class _Unzip:
-    """Decompresses gzip, be it of several members, no further than allowed."""
+    """Decompresses gzip of one or more members, up to a limit."""
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(wbits=31)
 
     @property
-    def whole(self) -> bool:
-        """Whether what was fed so far is complete."""
+    def complete(self) -> bool:
+        """Whether the data fed so far is complete."""
         return self._member.eof
 
     def feed(self, data: bytes, most: int) -> bytes:
-        """Up to ``most`` bytes, at least 1, of what ``data`` adds; zlib.error for other bytes."""
+        """Decompress up to ``most`` bytes, at least 1. Raises zlib.error for other data."""
         unpacked = b""
         while data and len(unpacked) < most:
             if self._member.eof:
@@ -277,7 +276,7 @@ class _Unzip:
 
 
 def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body as it comes; raises IncompleteRead when it ends before its time."""
+    """Yield the body as it arrives. Raises IncompleteRead if it ends early."""
     if response.chunked:
         while piece := response.read1(_CHUNK):
             yield piece
@@ -302,6 +301,6 @@ def _about_tls(url: str, error: ssl.SSLError) -> str:
 
 
 def _excerpt(text: str) -> str:
-    """What a server said, short and on one line."""
+    """Text of a server, short and on one line."""
     plain = "".join(char if char.isprintable() else "?" for char in text[:121])
     return plain if len(plain) <= 120 else plain[:117] + "..."

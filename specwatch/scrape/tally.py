@@ -1,4 +1,4 @@
-"""From samples, or increments of samples, to tallies and gauges in our vocabulary."""
+"""Tallies and gauges from samples, or from increments of samples."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from specwatch.scrape import counters
 
 _OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures"})
 _POSITION_DIGITS = 3
-"""No drafter proposes a thousand tokens: more is not a position, and would take our memory."""
+"""No drafter proposes a thousand tokens; larger positions would exhaust the memory."""
 
 _MOST_BUCKETS = 256
-"""Buckets of a histogram of one engine: more than any server has, and each lies in the store."""
+"""Buckets of a histogram of one engine: more than any server has; each is stored."""
+MOST_MODELS = 64
+"""Models of one target in a minute: a page with more is refused, as each takes memory."""
 MOST_KEYS = 32
-"""Finish reasons, methods, or reasons of no coverage of one window: more than there are."""
+"""Finish reasons, methods or reasons of no coverage in one window: more than exist."""
 _LONGEST_KEY = 64
 _MOST_WIDTHS = 8
-"""Different numbers of draft positions that a fingerprint tells."""
+"""Different numbers of draft positions in a fingerprint."""
 OTHER = "other"
 
 
 class Sampled(NamedTuple):
-    """The gauges of one model at one moment; None where the page does not say."""
+    """The gauges of one model at one moment; None if the page does not have them."""
 
     running: float | None
     waiting: float | None
@@ -38,16 +40,16 @@ class Sampled(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The samples of a page, told apart by who counts them."""
+    """The samples of a page, split by their source."""
 
     models: dict[str, dict[Series, float]]
-    """What the engine counts for each model."""
+    """Samples of the engine, by model."""
     tap: dict[Series, float]
-    """What a tap counts, its failures included; empty where there is none."""
+    """Samples of a tap, its failures included; empty without a tap."""
 
 
 def parts_of(samples: Mapping[Series, float]) -> Parts:
-    """Tell the engine's samples from a tap's; those of the whole process are left out."""
+    """Split the engine's samples from a tap's; those of the whole process are left out."""
     models: dict[str, dict[Series, float]] = defaultdict(dict)
     tap: dict[Series, float] = {}
     for series, value in samples.items():
@@ -62,7 +64,7 @@ def parts_of(samples: Mapping[Series, float]) -> Parts:
 
 
 def no_engine(page: Parts) -> PageError:
-    """Why a page is not taken for an engine's."""
+    """Why a page is not accepted as an engine's."""
     if page.tap:
         message = (
             "a page of a `specwatch tap proxy` alone; give its URL as the target's proxy, and the"
@@ -73,17 +75,35 @@ def no_engine(page: Parts) -> PageError:
     return PageError(ScrapeReason.NO_ENGINE, message)
 
 
+def engine_parts(samples: Mapping[Series, float], earlier: Iterable[str]) -> Parts:
+    """The parts of an engine's page; ``earlier`` are the models of this minute's other pages.
+
+    Raises PageError for a page without an engine's samples, and for too many models.
+    """
+    parts = parts_of(samples)
+    if not parts.models:
+        raise no_engine(parts)
+    count = len({*earlier, *parts.models})
+    if count > MOST_MODELS:
+        raise PageError(
+            ScrapeReason.TOO_LARGE,
+            f"the pages of this minute name {count} models: expected at most {MOST_MODELS} on one"
+            " server",
+        )
+    return parts
+
+
 def by_model(samples: Mapping[Series, float]) -> dict[str, dict[Series, float]]:
-    """What the engine counts for each model; a tap's samples are left out."""
+    """Samples of the engine, by model; a tap's samples are left out."""
     return parts_of(samples).models
 
 
 def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mode:
-    """Whether speculation is on for the model that this part of a page is of.
+    """Whether speculation is on for the model with these samples.
 
-    vLLM has the families of speculation only where it speculates. llama.cpp, which names no model,
-    has them without it too, and older builds never: there a draft proves it, and otherwise
-    ``drafting`` counts, what the server itself says.
+    vLLM has the families of speculation only while it speculates. llama.cpp, which does not name
+    its model, has them without speculation too, and older builds never have them: there a draft
+    proves that it is on. Without a draft ``drafting`` decides, which is what the server reports.
     """
     for series, value in samples.items():
         if series.quantity in ("draft_tokens", "lifetime_acceptance_rate") and (
@@ -100,8 +120,8 @@ def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mo
 def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
     """Structure the counters of one model (totals or increments), added over its engines.
 
-    A histogram whose buckets do not add up is left out, as are positions that are not numbers, and
-    ``problems`` gets a sentence about it. Raises PageError(``not_a_number``) for totals that are
+    A histogram whose buckets do not add up is left out, and so are positions that are not numbers;
+    ``problems`` gets a sentence about each. Raises PageError(``not_a_number``) for totals that are
     not numbers.
     """
     if is_v0(samples):
@@ -135,7 +155,7 @@ def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
 
 
 def most_frequent(counts: Mapping[str, int]) -> Mapping[str, int]:
-    """Counts by key, of :data:`MOST_KEYS` keys at most: the rarer ones are added up as "other"."""
+    """Counts of at most :data:`MOST_KEYS` keys: the rarer ones are added up as "other"."""
     if len(counts) <= MOST_KEYS:
         return counts
     ordered = sorted(counts.items(), key=lambda entry: (entry[0] == OTHER, -entry[1], entry[0]))
@@ -151,16 +171,16 @@ def is_v0(samples: Iterable[Series]) -> bool:
 def without_v0_totals(samples: Mapping[Series, float]) -> dict[Series, float]:
     """A V0 page less its token counters.
 
-    V0 adds the running total to them at each log interval, so that they mean nothing.
+    V0 adds the running total to them at each log interval, so that they are meaningless.
     """
     meaningless = ("drafts", "draft_tokens", "accepted_tokens")
     return {s: v for s, v in samples.items() if s.quantity not in meaningless or s.temperature}
 
 
 def sampled(samples: Mapping[Series, float]) -> Sampled:
-    """The gauges of one model: requests added over engines, usage the highest of them.
+    """The gauges of one model: the sum of requests over engines, the highest usage.
 
-    What is NaN, negative, or as large as no count can be, counts as not said.
+    A gauge that is NaN, negative or impossibly large counts as missing.
     """
     values: dict[str, float] = {}
     for series, value in samples.items():
@@ -184,13 +204,13 @@ def sampled(samples: Mapping[Series, float]) -> Sampled:
 
 
 def fingerprint_of(samples: Iterable[Series]) -> str:
-    """What a page shows of the configuration, as ``CONFIGURATION-K``.
+    """The configuration that a page shows, as ``CONFIGURATION-K``.
 
-    The first part is a digest of the cache configuration, less what vLLM measures at each start:
+    The first part is a digest of the cache configuration, without what vLLM measures at each start:
     it is the same with speculation and without. The second is the number of draft positions (of
-    each model, where they differ), 0 without speculation and of llama.cpp before its first draft,
-    ``?`` for a version that does not say. Two draft models with the same number of positions look
-    alike.
+    each model, if they differ): 0 without speculation and for llama.cpp before its first draft,
+    ``?`` for a version that does not report them. Two draft models with the same number of
+    positions have the same fingerprint.
     """
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
@@ -253,9 +273,9 @@ def _per_position(counts: Mapping[str, float], problems: list[str]) -> tuple[int
 
 
 def _mean_tpot(parts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Histogram | None:
-    """Before vLLM 0.11 only the mean can be had: decode time over tokens after the first.
+    """Time per output token before vLLM 0.11: decode time over tokens after the first.
 
-    It is returned as a histogram without bounds, counting tokens instead of requests.
+    Only the mean is known: a histogram without bounds that counts tokens instead of requests.
     """
     decode = parts.get("decode_time")
     lengths = parts.get("output_length")

@@ -1,8 +1,8 @@
-"""Whether the taps of a target can be trusted.
+"""Whether the counts of a target's taps can be trusted.
 
-A tap is part of the engine's process and on its page, or it is a proxy with a page of its own. It
-cannot have seen more drafts than the engine made, nor more accepted tokens: where it says so,
-requests are counted twice, or what was derived from streamed steps is wrong.
+A tap runs inside the engine's process and is on its page, or it is a proxy with its own page. It
+cannot have seen more drafts, or more accepted tokens, than the engine counted. If it has, requests
+are counted twice, or the acceptance derived from streamed steps is wrong.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from specwatch.domain.temperature import bucket_labels
 from specwatch.scrape.tally import Parts
 
 BUCKETS_VARIABLE = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
-"""The environment variable that tells a tap its buckets."""
+"""The environment variable with the temperature buckets of a tap."""
 
 COUNTS_TWICE = "counts_twice"
-"""The kind of trouble that a tap counted more drafts, or draft tokens, than there were."""
+"""Kind of trouble: a tap counted more drafts, or draft tokens, than the engine."""
 ACCEPTS_TOO_MUCH = "accepts_too_much"
-"""The kind of trouble that a tap counted more accepted tokens than there were."""
+"""Kind of trouble: a tap counted more accepted tokens than the engine."""
 LEAVES_OUT = frozenset({COUNTS_TWICE, ACCEPTS_TOO_MUCH})
-"""The kinds of trouble for which a model has no windows by temperature."""
+"""Kinds of trouble with which a model has no windows by temperature."""
 
 KEEP_RECORDS = "start vLLM (0.29 or later) with --per-request-spec-decode-metrics summary"
-"""The remedy where acceptance is not to be had from the responses, or not to be derived."""
+"""The remedy if responses carry no acceptance, or it cannot be derived."""
 
 _COMPARED = {
     "drafts": "drafts", "draft_tokens": "draft tokens", "accepted_tokens": "accepted tokens",
 }  # fmt: skip
-"""What both sides count, and how to call it; of those that are too many the first is told."""
+"""Quantities that both sides count, with their names. The first that is too large is reported."""
 _DAY = 86_400.0
-"""Seconds after which a tap that is gone is no news."""
+"""Seconds after which a removed tap is no longer reported."""
 _INSIDE_SLACK = 64
-"""Drafts of requests that ended in a step which the engine has not counted yet."""
+"""Drafts of requests that ended in a step that the engine has not counted yet."""
 _SEVERAL_PROCESSES_SLACK = 1024
 _SEVERAL_PROCESSES_SHARE = 0.01
-"""Several processes' counts are read one after the other, while they go on."""
+"""The counts of several processes are read one after the other while they change."""
 _PROXY_SLACK = 1000
 _PROXY_SHARE = 0.05
 _PROXY_DRAFTS_UNDER_WAY = 2000
-"""Drafts that a request may have had before both were watched: its record comes at its end."""
+"""Drafts of a request from before both were watched: a request is counted at its end."""
 _UNDER_WAY = 256
-"""Requests that may have been under way where the engine does not say."""
+"""Requests assumed to be running if the engine does not report them."""
 _MOST_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a tap's numbers are not to be had, or not to be taken as they are.
+    """Why the numbers of a tap are missing or cannot be trusted.
 
-    ``kind`` is stable, ``text`` a sentence with the remedy; ``model_name`` is empty where it
+    ``kind`` is stable, ``text`` is a sentence with the remedy; ``model_name`` is empty if it
     concerns the whole target.
     """
 
@@ -64,14 +64,14 @@ class Trouble:
 
 
 class _Count(NamedTuple):
-    """What is counted of one of the engine's models: ``quantity`` is a key of _COMPARED."""
+    """One count of one of the engine's models: ``quantity`` is a key of _COMPARED."""
 
     model: str
     quantity: str
 
 
 class _Excess(NamedTuple):
-    """What a tap counted, and the server, which cannot both be true."""
+    """Counts of a tap and of the server that contradict each other."""
 
     quantity: str
     tap: int
@@ -80,7 +80,7 @@ class _Excess(NamedTuple):
 
 @dataclass(slots=True)
 class _Ledger:
-    """Counts of both sides since both were watched without a restart."""
+    """Counts of server and proxy since both are watched without a restart."""
 
     server: Counter[_Count] = field(default_factory=Counter)
     tap: Counter[_Count] = field(default_factory=Counter)
@@ -100,10 +100,10 @@ _NOTHING = _Seen()
 
 
 class Taps:
-    """What the pages of a target say of its taps, from scrape to scrape."""
+    """The state of a target's taps from scrape to scrape."""
 
     def __init__(self, *, was_inside: bool = False) -> None:
-        """``was_inside`` says that the engine had a tap when it was last seen."""
+        """``was_inside`` is whether the engine had a tap when it was last seen."""
         self._inside = was_inside
         self._gone_at: float | None = None
         self._proxied = False
@@ -118,7 +118,7 @@ class Taps:
 
     @property
     def source(self) -> Source | None:
-        """Whose counts are taken: the engine's own tap before a proxy."""
+        """Which tap counts: the engine's own tap takes precedence over a proxy."""
         if self._inside:
             return Source.TAP
         return Source.PROXY if self._proxied else None
@@ -132,7 +132,7 @@ class Taps:
     def gone(self) -> bool:
         """Whether the engine had a tap before it was restarted, and has none now.
 
-        It is over with the next restart without one, or after a day: then it is meant.
+        False again after the next restart without a tap, or after a day: then it is intended.
         """
         return self._gone_at is not None
 
@@ -150,9 +150,9 @@ class Taps:
         several_processes: bool,
         unnamed: str,
     ) -> None:
-        """Take in the engine's page, and what it counted since the page before.
+        """Process the engine's page, and its increments since the page before.
 
-        ``now`` is in seconds of a clock that never steps.
+        ``now`` is in seconds of the monotonic clock.
         """
         if not (page.tap or self._inside or self._proxied or self.gone):
             return
@@ -186,7 +186,7 @@ class Taps:
             self._gone_at = None
 
     def _width(self, count: _Count) -> int:
-        """How many there may be of it for each draft."""
+        """The largest count for each draft."""
         return 1 if count.quantity == "drafts" else self._widths.get(count.model, 1)
 
     def see_proxy(
@@ -198,11 +198,11 @@ class Taps:
         models: Mapping[str, float | None],
         unnamed: str,
     ) -> None:
-        """Take in a proxy's page, right after that of the engine.
+        """Process a proxy's page, right after that of the engine.
 
-        ``models`` are the engine's with their running requests. A request is counted by the engine
-        as it drafts and by a proxy at its end, so a window may well cover more than there was; only
-        a lasting surplus is one.
+        ``models`` are the engine's models with their running requests. The engine counts a request
+        while it drafts and a proxy at its end, so that the proxy may be ahead in a window: only a
+        lasting surplus is an excess.
         """
         self._proxied = bool(page.tap)
         self._proxy_empty = not page.tap
@@ -224,13 +224,13 @@ class Taps:
         return (1 + _PROXY_SHARE) * self._ledger.server[count] + slack
 
     def forget_proxy(self) -> None:
-        """Another proxy takes its place, or none."""
+        """Forget the proxy, as there is another one or none."""
         self._proxied = self._proxy_empty = False
         self._proxy_doubted = {}
         self._ledger, self._begin_ledger = _Ledger(), True
 
     def trouble(self, edges: Sequence[float]) -> tuple[Trouble, ...]:
-        """What is wrong now; ``edges`` are those of the configured temperature buckets."""
+        """The current problems; ``edges`` are those of the configured temperature buckets."""
         troubles = []
         if self.gone:
             troubles.append(Trouble("gone", _GONE))
@@ -254,12 +254,12 @@ class Taps:
 
 
 _GONE = (
-    "the server was restarted without the tap that it had; `specwatch tap flags` shows what to add"
-    " to its command line. If that is meant, this ends with its next restart, or after a day"
+    "the server was restarted without its tap; `specwatch tap flags` shows what to add to its"
+    " command line. If this is intended, the warning ends with the next restart, or after a day"
 )
 _TWO_TAPS = (
-    "the server's own page and the proxy's both have a tap, which count the same requests: those of"
-    " the server's page are taken; remove the other"
+    "the server's own page and the proxy's page both have a tap and count the same requests: the"
+    " counts of the server's page are used; remove the other tap"
 )
 _PROXY_WITHOUT_TAP = "the proxy's page has no specwatch_* family; is it a `specwatch tap proxy`?"
 
@@ -278,7 +278,7 @@ def _too_many(model: str, excess: _Excess, *, derives: bool) -> Trouble:
 
 
 _COUNTS_TWICE = (
-    ": it counts twice, or for another server too. Its numbers are left out until that is mended:"
+    ": it counts twice, or for another server too. Its numbers are left out until this is fixed:"
     " load it once, and watch one server through one proxy"
 )
 _DERIVES_TOO_MANY = (
@@ -292,7 +292,7 @@ _JOINS_STEPS = (
 
 
 def other_buckets(temperatures: Collection[str], edges: Sequence[float]) -> str | None:
-    """A sentence about buckets of a tap that are not those of ``edges``; None where all are."""
+    """A sentence about buckets of a tap that ``edges`` do not have, if any."""
     labels = set(temperatures) - {UNKNOWN_TEMPERATURE} if temperatures else set()
     others = labels and labels - set(bucket_labels(edges))
     if not others:
@@ -308,7 +308,7 @@ def other_buckets(temperatures: Collection[str], edges: Sequence[float]) -> str 
 
 def _failed(count: int) -> str:
     times = "once" if count == 1 else f"{count:,} times"
-    return f"the tap itself failed {times}; the log of its process says why"
+    return f"the tap itself failed {times}; see the log of its process"
 
 
 def _seen(tap: Mapping[Series, float]) -> _Seen:
@@ -331,7 +331,7 @@ def _strangers(seen: _Seen, models: Collection[str], unnamed: str) -> frozenset[
 
 
 def _counts(samples: Mapping[Series, float]) -> Counter[_Count]:
-    """What the engine counted; models without a family are missing there."""
+    """Counts of the engine, without models that have no such family."""
     counts: Counter[_Count] = Counter()
     for series, value in samples.items():
         if series.quantity in _COMPARED and not series.temperature:
@@ -349,7 +349,7 @@ def _of_server(models: Mapping[str, Mapping[Series, float]]) -> Counter[_Count]:
 def _of_tap(
     samples: Mapping[Series, float], models: Collection[str], unnamed: str
 ) -> Counter[_Count]:
-    """What a tap counted, by the engine's model."""
+    """Counts of a tap, by the engine's model."""
     counts: Counter[_Count] = Counter()
     for series, value in samples.items():
         if series.quantity in _COMPARED and series.temperature:
@@ -360,7 +360,7 @@ def _of_tap(
 
 
 def _widths(models: Mapping[str, Mapping[Series, float]]) -> dict[str, int]:
-    """The most tokens of a draft of each model, as far as its positions say."""
+    """The number of draft positions of each model, at least 1."""
     return {
         model: max(1, len({s.key for s in samples if s.quantity == "accepted_per_position"}))
         for model, samples in models.items()
@@ -370,10 +370,10 @@ def _widths(models: Mapping[str, Mapping[Series, float]]) -> dict[str, int]:
 def _excesses(
     tap: Mapping[_Count, int], server: Mapping[_Count, int], most: Callable[[_Count], float]
 ) -> dict[str, _Excess]:
-    """Of each model the first that a tap counted more of than the ``most`` that can be.
+    """For each model the first quantity of which a tap counted more than ``most`` allows.
 
-    Where the engine does not count drafts, nobody knows: how many tokens each may have is not told
-    then either (before vLLM 0.8.5), or its counts of tokens mean nothing (V0).
+    Models without drafts on the engine's page are left out: their draft positions are unknown
+    (before vLLM 0.8.5), or their counts of tokens are meaningless (V0).
     """
     excesses: dict[str, _Excess] = {}
     for quantity in _COMPARED:

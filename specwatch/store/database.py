@@ -19,9 +19,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from specwatch.errors import ConfigError, StoreMalformed, StoreUnavailable
+from specwatch.store import schema
 from specwatch.store.damage import Damage
 from specwatch.store.schema import MEND
 
+_LOCK = 0x73706563  # "spec": one change of tables at a time on one Postgres
 SQLITE_BUSY_SECONDS = 2.0
 SQLITE_WAL_PAGES = 1000
 SQLITE_WAL_BYTES = 8 * 2**20
@@ -238,6 +240,41 @@ def where(url: sa.URL) -> str:
     place = url.host or url.query.get("host") or "local socket"
     port = f":{url.port}" if url.port else ""
     return f"Postgres database {url.database or url.username or ''} on {place}{port}"
+
+
+def create(url: str) -> bool:
+    """Create the tables of the newest schema in a database without any; False if it has some.
+
+    Without alembic, as that takes 10 MB of memory at a daemon's first start.
+    Raises SchemaMismatch and StoreUnavailable as an upgrade does.
+    """
+    with changing_tables(url) as (connection, _):
+        if schema.found_revision(connection) is not None:
+            return False
+        schema.metadata.create_all(connection)
+        version = sa.Table(
+            "alembic_version",
+            sa.MetaData(),
+            sa.Column("version_num", sa.String(32), nullable=False),
+            sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+        )
+        version.create(connection, checkfirst=True)  # a downgrade to nothing leaves it
+        connection.execute(version.insert().values(version_num=schema.CURRENT))
+        return True
+
+
+@contextmanager
+def changing_tables(url: str) -> Iterator[tuple[sa.Connection, Database]]:
+    """A transaction in which no other process changes the tables of the database."""
+    database = Database(url, migrating=True)
+    try:
+        database.prepare()
+        with database.writing() as connection:
+            if not database.is_sqlite:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+            yield connection, database
+    finally:
+        database.dispose()
 
 
 def _on_sqlite_begin(connection: sa.Connection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 import sqlalchemy as sa
@@ -59,6 +59,15 @@ class StepRecord:
     phase: str
     reason: str
     inputs: dict[str, Any]
+
+
+class StepSelection(TypedDict, total=False):
+    """Which steps to read; what is None or left out is not restricted."""
+
+    target: str | None
+    incident: str | None
+    since: float
+    limit: int | None
 
 
 class Lost(StoreError):
@@ -117,7 +126,7 @@ class GuardBook:
     def look(self, target: str | None = None) -> dict[str, Entry]:
         """Every guard, or that of one target, by target; without those that are damaged, which
         nobody has until they were set aside."""
-        with self._store.reading() as connection:
+        with self._store.connected() as connection:
             query = sa.select(guards, _clock(connection).label("clock"))
             if target is not None:
                 query = query.where(guards.c.target == storable(target))
@@ -133,25 +142,7 @@ class GuardBook:
         Raises Lost, and stores nothing, when something was stored since ``entry`` was read, or its
         holder has lost the lease to another.
         """
-        target = storable(step.state.target)
-        with self._store.writing(now) as connection:
-            clock = _clock(connection)
-            done = connection.execute(
-                guards.update()
-                .where(
-                    guards.c.target == target,
-                    guards.c.version == entry.version,
-                    guards.c.holder == entry.holder,
-                )
-                .values(
-                    version=entry.version + 1,
-                    state=_packed(step.state),
-                    lease_until=clock + LEASE_SECONDS if entry.holder else guards.c.lease_until,
-                )
-            )
-            if done.rowcount != 1:
-                raise Lost(f"the guard of {step.state.target} was changed by another process")
-            connection.execute(guard_steps.insert(), _row(entry, step, now, by))
+        self._store_step(entry, step, now, by, holder=entry.holder)
         return Entry(step.state, entry.version + 1, entry.holder, LEASE_SECONDS)
 
     def change(
@@ -169,57 +160,46 @@ class GuardBook:
             if step is None:
                 return entry.state
             try:
-                return self._changed(entry, step, now, by)
+                self._store_step(entry, step, now, by)
             except Lost:
                 continue
+            return step.state
         raise StoreUnavailable(f"the guard of {target} changes all the time; try again")
 
-    def history(
-        self,
-        *,
-        target: str | None = None,
-        incident: str | None = None,
-        since: float = 0.0,
-        limit: int | None = None,
-    ) -> list[StepRecord]:
-        """Steps since a time, newest first; of one target or incident, where one is named."""
-        with self._store.reading() as connection:
-            return read_steps(
-                connection, target=target, incident=incident, since=since, limit=limit
-            )
+    def history(self, **selection: Unpack[StepSelection]) -> list[StepRecord]:
+        """Steps since a time, newest first; of one target or incident, if given."""
+        with self._store.connected() as connection:
+            return read_steps(connection, **selection)
 
-    def _changed(self, entry: Entry, step: Step, now: float, by: str) -> GuardState:
-        """As :meth:`advance`, but the lease stays as it is."""
+    def _store_step(
+        self, entry: Entry, step: Step, now: float, by: str, *, holder: str | None = None
+    ) -> None:
+        """Store a step that follows on ``entry``.
+
+        Where ``holder`` is given, it must still have the lease, which is renewed.
+        """
+        target = storable(step.state.target)
+        same = [guards.c.target == target, guards.c.version == entry.version]
+        values: dict[str, Any] = {"version": entry.version + 1, "state": _packed(step.state)}
         with self._store.writing(now) as connection:
-            done = connection.execute(
-                guards.update()
-                .where(
-                    guards.c.target == storable(step.state.target),
-                    guards.c.version == entry.version,
-                )
-                .values(version=entry.version + 1, state=_packed(step.state))
-            )
-            if done.rowcount != 1:
+            if holder is not None:
+                same.append(guards.c.holder == holder)
+            if holder:
+                values["lease_until"] = _clock(connection) + LEASE_SECONDS
+            if connection.execute(guards.update().where(*same).values(values)).rowcount != 1:
                 raise Lost(f"the guard of {step.state.target} was changed by another process")
             connection.execute(guard_steps.insert(), _row(entry, step, now, by))
-        return step.state
 
 
-def read_steps(
-    connection: sa.Connection,
-    *,
-    target: str | None = None,
-    incident: str | None = None,
-    since: float = 0.0,
-    limit: int | None = None,
-) -> list[StepRecord]:
+def read_steps(connection: sa.Connection, **selection: Unpack[StepSelection]) -> list[StepRecord]:
     """See :meth:`GuardBook.history`."""
-    query = sa.select(guard_steps).where(guard_steps.c.at >= since)
-    for column, value in (("target", target), ("incident", incident)):
+    query = sa.select(guard_steps).where(guard_steps.c.at >= selection.get("since", 0.0))
+    for name in ("target", "incident"):
+        value = selection.get(name)
         if value is not None:
-            query = query.where(guard_steps.c[column] == storable(value))
+            query = query.where(guard_steps.c[name] == storable(str(value)))
     order = (guard_steps.c.at.desc(), guard_steps.c.version.desc())
-    rows = connection.execute(query.order_by(*order).limit(limit)).all()
+    rows = connection.execute(query.order_by(*order).limit(selection.get("limit"))).all()
     return list(damage.sound(damage.of(connection), guard_steps, rows, step_of))
 
 

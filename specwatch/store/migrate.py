@@ -10,8 +10,7 @@ from alembic import command
 from alembic.config import Config
 
 from specwatch.store import schema
-from specwatch.store.creation import alone
-from specwatch.store.database import Database
+from specwatch.store.database import Database, changing_tables
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -65,6 +64,6 @@ def script_location() -> Path:
 
 
 def _migrate(url: str, revision: str, run: Callable[[Config, str], None]) -> None:
-    with alone(url) as (connection, database):
+    with changing_tables(url) as (connection, database):
         schema.require_known(schema.found_revision(connection), database.where)
         run(config(connection), revision)

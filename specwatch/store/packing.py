@@ -219,63 +219,29 @@ def assemble(
     """
     if context is None:
         raise MissingContext
-    mode, source, drafts, draft_tokens, accepted, generation, scrapes_ok, scrapes_failed, blob = (
+    mode, source, drafts, draft_tokens, accepted, generated, scrapes_ok, scrapes_failed, data = (
         columns
     )
-    data, shared = decode(blob), shared_of(context)
-    ttft, tpot, inter_token, e2e, output_length, request_acceptance = [
+    (
+        per_position, prompt_tokens, preemptions, prefix_queries, prefix_hits, mappings, histograms,
+        *gauges, server_drafts, source_drafts, observed_seconds, restarts, down_seconds,
+    ) = msgspec.structs.astuple(decode(data))  # fmt: skip
+    shared = shared_of(context)
+    latencies = [
         None if trimmed is None or layout.name in without else layout.dense(trimmed)
-        for layout, trimmed in zip(shared.layouts, data.histograms, strict=True)
+        for layout, trimmed in zip(shared.layouts, histograms, strict=True)
     ]
-    requests, records, uncovered = map(
-        decoded, (*data.mappings, *_NO_MAPPINGS[len(data.mappings) :])
-    )
+    requests, records, uncovered = map(decoded, (*mappings, *_NO_MAPPINGS[len(mappings) :]))
+    counted: tuple[Any, ...] = (
+        drafts, draft_tokens, accepted, per_position, prompt_tokens, generated, preemptions,
+        prefix_queries, prefix_hits, requests, *latencies, records, uncovered,
+    )  # fmt: skip
+    gauges.append(shared.gpu_memory_total)
     return Window(
-        series,
-        start,
-        length,
-        MODES[mode],
-        Tally(
-            drafts,
-            draft_tokens,
-            accepted,
-            data.accepted_per_position,
-            data.prompt_tokens,
-            generation,
-            data.preemptions,
-            data.prefix_cache_queries,
-            data.prefix_cache_hits,
-            requests,
-            ttft,
-            tpot,
-            inter_token,
-            e2e,
-            output_length,
-            request_acceptance,
-            records,
-            uncovered,
-        ),
-        Gauges(
-            data.sampled_seconds,
-            data.busy_seconds,
-            data.running_seconds,
-            data.waiting_seconds,
-            data.running_max,
-            data.waiting_max,
-            data.kv_cache_usage_max,
-            data.gpu_memory_used_max,
-            shared.gpu_memory_total,
-        ),
-        shared.environment,
-        SOURCES[source],
-        data.server_drafts,
-        data.source_drafts,
-        data.observed_seconds,
-        scrapes_ok,
-        scrapes_failed,
-        data.restarts,
-        data.down_seconds,
-    )
+        series, start, length, MODES[mode], Tally(*counted), Gauges(*gauges), shared.environment,
+        SOURCES[source], server_drafts, source_drafts, observed_seconds, scrapes_ok,
+        scrapes_failed, restarts, down_seconds,
+    )  # fmt: skip
 
 
 def pack_batch(batch: Batch) -> PackedBatch:

@@ -100,10 +100,10 @@ class Reader:
         """The rows that could not be decoded."""
         return self._database.damage
 
-    @classmethod
-    def of(cls, url: str) -> Reader:
+    @staticmethod
+    def of(url: str) -> Reader:
         """A reader of the database at a URL."""
-        return cls(Database(url))
+        return Reader(Database(url))
 
     def close(self) -> None:
         """Disconnect; what is read after that connects again."""

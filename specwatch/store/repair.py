@@ -1,17 +1,51 @@
-"""Looking a database over for damage, and mending it: for a person, beside a daemon or without."""
+"""Checking a database for damage and repairing it: for an operator, beside a daemon or without.
+
+A malformed SQLite file is replaced by a new one with all rows that can be read.
+See https://www.sqlite.org/pragma.html#pragma_integrity_check and, on reading files that nobody
+vouches for, https://www.sqlite.org/security.html.
+"""
 
 from __future__ import annotations
 
+import os
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
-from specwatch.errors import DamagedRow
-from specwatch.store import damaged_rows
-from specwatch.store.damaged_rows import SetAside
-from specwatch.store.database import Database
-from specwatch.store.rebuild import Rebuilt, problems, rebuild
+import sqlalchemy as sa
 
+from specwatch.domain.model import MINUTE
+from specwatch.errors import DamagedRow, StoreMalformed, StoreUnavailable
+from specwatch.store import damaged_rows, schema
+from specwatch.store.damaged_rows import SetAside
+from specwatch.store.database import SQLITE_BUSY_SECONDS, Database, create, parse_url
+
+_MOST_PROBLEMS = 20
+_MOST_TRIES = 20_000
+"""Spans of one table that are tried: each damaged page costs some ten."""
+_LAST_START = 10**11
+_LAST_ROW = 2**63 - 1
 _ROWS_AT_ONCE = 500
-"""Rows that are moved in one transaction, so that a daemon need not wait long."""
+"""Rows that are moved in one transaction, so that a daemon does not wait long."""
+_FILES = ("", "-wal", "-shm")
+"""What the files of one database are called after its name."""
+_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What SQLite raises of a damaged page, and its driver of a damaged name in what SQLite says."""
+
+
+class Rebuilt(NamedTuple):
+    """What became of a file: where the old one lies now, and the rows that were saved by table.
+
+    Of the tables that are ``incomplete`` something could not be read.
+    """
+
+    kept: Path
+    rows: Mapping[str, int]
+    incomplete: tuple[str, ...]
 
 
 class Checked(NamedTuple):
@@ -68,3 +102,159 @@ def repair(url: str, now: float) -> Repaired:
     still = {(row.table, *row.key.values()) for row in left}
     moved = [row for row in damaged if (row.table, *row.key.values()) not in still]
     return Repaired(rebuilt, moved, left)
+
+
+def problems(url: str) -> list[str]:
+    """What SQLite finds wrong with a file; nothing for one that is whole, and for Postgres.
+
+    Raises StoreUnavailable for one that cannot be looked at now.
+    """
+    database = Database(url, migrating=True)
+    if not database.is_sqlite or not database.exists():
+        return []
+    try:
+        with database.reading() as connection:
+            result = connection.exec_driver_sql(f"PRAGMA integrity_check({_MOST_PROBLEMS})")
+            lines = [line for line in map(str, result.scalars()) if line != "ok"]
+            revision = schema.found_revision(connection)
+            if schema.is_damaged(revision):
+                lines.append(f"its schema revision is {revision!a}")
+            elif revision == schema.CURRENT and not lines:
+                for table in schema.metadata.tables.values():  # as the code expects them
+                    connection.execute(sa.select(table).limit(1)).all()
+    except StoreMalformed as error:
+        return [str(error)]
+    finally:
+        database.dispose()
+    return lines
+
+
+def rebuild(url: str, now: float) -> Rebuilt:
+    """Save what can be read of a SQLite file into a new one, which takes its name.
+
+    The old one stays beside it, as ``NAME.damaged-TIME``. Nobody can write meanwhile; a daemon
+    that runs finds the new file by itself. Raises StoreUnavailable where somebody else writes, or
+    there is no space.
+    """
+    path = Path(parse_url(url).database or "")
+    fresh = path.with_name(f"{path.name}.repaired")
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    kept = path.with_name(f"{path.name}.damaged-{stamp}")
+    fresh_url = str(parse_url(url).set(database=str(fresh)))
+    _remove(fresh)
+    try:
+        create(fresh_url)
+        with _held(path):
+            rows, incomplete = _copied(path, fresh)
+            _take_place(path, fresh, kept)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(
+            f"{path}: cannot be rebuilt: {error}; it is as it was. Free some space, stop what"
+            " writes to it, or check owner and permissions of its directory"
+        ) from error
+    finally:
+        _remove(fresh)
+    return Rebuilt(kept, rows, incomplete)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Keep all others from writing to a file, as far as SQLite can open it at all."""
+    with closing(sqlite3.connect(path, SQLITE_BUSY_SECONDS, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            raise  # locked, or read-only
+        except sqlite3.DatabaseError:
+            pass  # nobody else can write, either
+        yield
+
+
+def _copied(path: Path, fresh: Path) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Copy all rows that can be read; how many by table, and tables that are incomplete.
+
+    The database copies them, so that a value that is of no type or text goes over as it is.
+    """
+    incomplete = []
+    rows = {}
+    with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys=OFF")
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.execute("PRAGMA trusted_schema=OFF")
+        connection.execute("PRAGMA cell_size_check=ON")
+        # A table whose definition is damaged hides no other.
+        connection.execute("PRAGMA writable_schema=ON")
+        with suppress(*_UNREADABLE):  # then nothing can be read of it
+            connection.execute("ATTACH DATABASE ? AS damaged", (str(path),))
+        for table in schema.metadata.sorted_tables:
+            name = str(table.name)
+            if not _copy(connection, table):
+                incomplete.append(name)
+            counted = connection.execute(f"SELECT count(*) FROM main.{name}")  # noqa: S608
+            rows[name] = int(counted.fetchone()[0])
+    return rows, tuple(incomplete)
+
+
+def _copy(connection: sqlite3.Connection, table: sa.Table) -> bool:
+    """Copy a table in spans of its key, halving those that cannot be read; whether all could be."""
+    try:
+        known = {row[1] for row in connection.execute(f"PRAGMA damaged.table_info({table.name})")}
+    except _UNREADABLE:
+        known = set()
+    names = [column.name for column in table.columns if column.name in known]
+    if not names:
+        # A table that is younger than the file is in no damaged one.
+        return table is schema.damaged_rows
+    columns = ", ".join(names)
+    copy = (
+        f"INSERT OR IGNORE INTO main.{table.name} ({columns})"  # noqa: S608
+        f" SELECT {columns} FROM damaged.{table.name}"
+    )
+    with suppress(*_UNREADABLE):
+        connection.execute(copy)
+        return True
+    key, last = "rowid", _LAST_ROW
+    if table.dialect_options["sqlite"]["with_rowid"] is False:
+        key, last = "start", _LAST_START // MINUTE
+        if key not in names:
+            return False  # cursors: a daemon begins anew
+    unit = MINUTE if key == "start" else 1
+    spans = deque([(0, last)])
+    for _ in range(_MOST_TRIES):
+        if not spans:
+            break
+        first, end = spans.popleft()
+        try:
+            connection.execute(f"{copy} WHERE {key} >= ? AND {key} < ?", (first * unit, end * unit))
+        except _UNREADABLE:
+            if end - first > 1:
+                middle = (first + end) // 2
+                spans += [(first, middle), (middle, end)]
+    return False
+
+
+def _take_place(path: Path, fresh: Path, kept: Path) -> None:
+    """Give a new file the name, the owner and the mode of the old one, which gets another name."""
+    status = os.stat(path)
+    os.chmod(fresh, status.st_mode & 0o7777)
+    if (os.stat(fresh).st_uid, os.stat(fresh).st_gid) != (status.st_uid, status.st_gid):
+        os.chown(fresh, status.st_uid, status.st_gid)
+    for suffix in _FILES[1:]:
+        # Closing it has emptied the log; what is left of it is of no use.
+        Path(f"{fresh}{suffix}").unlink(missing_ok=True)
+    with open(fresh, "rb") as file:
+        os.fsync(file.fileno())
+    for suffix in reversed(_FILES):
+        with suppress(FileNotFoundError):
+            os.rename(f"{path}{suffix}", f"{kept}{suffix}")
+    os.rename(fresh, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _remove(path: Path) -> None:
+    for suffix in _FILES:
+        Path(f"{path}{suffix}").unlink(missing_ok=True)

@@ -7,8 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Unpack
+from contextlib import contextmanager
 
 import sqlalchemy as sa
 import structlog
@@ -16,29 +15,24 @@ import structlog
 from specwatch import __version__
 from specwatch.domain.baseline import MAX_AGE, Measurement
 from specwatch.domain.experiments import Calibration, Experiment
-from specwatch.domain.model import HOUR, MINUTE, Cursor, SeriesId, Window
+from specwatch.domain.model import HOUR, MINUTE, Cursor, SeriesId
 from specwatch.errors import DamagedRow, StoreError, StoreUnavailable
 from specwatch.rules.decisions import Decision
 from specwatch.store import (
     cursor_rows,
     experiment_rows,
     measurement_rows,
-    run_rows,
     schema,
     upkeep,
     verdict_rows,
     window_rows,
 )
-from specwatch.store.creation import create
 from specwatch.store.cursor_rows import PackedCursor
-from specwatch.store.damage import Damage
-from specwatch.store.database import Database
+from specwatch.store.database import Database, create
 from specwatch.store.packing import PackedBatch, PackedWindow
-from specwatch.store.readers import Info, Reader, Selection, Watched
-from specwatch.store.run_rows import Run
+from specwatch.store.readers import Reader
 from specwatch.store.statements import add_contexts
 from specwatch.store.upkeep import Pruned
-from specwatch.store.verdict_rows import VerdictSelection
 
 _log = structlog.get_logger("specwatch.store")
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
@@ -51,7 +45,7 @@ CLOSE_SECONDS = 1.0
 """How long leaving waits for a write in another thread."""
 
 
-class Store:
+class Store(Reader):
     """One daemon's view of the database; safe to use from several threads.
 
     Making one connects to nothing; it raises ConfigError for a URL that cannot be used. Every
@@ -77,22 +71,16 @@ class Store:
             "host": socket.gethostname() if host is None else host,
             "pid": os.getpid() if pid is None else pid,
         }
-        self._database = Database(url)
-        self._reader = Reader(self._database)
+        super().__init__(Database(url))
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._opened = False
-        self._run: Run | None = None
+        self._run: window_rows.Run | None = None
         self._series: dict[SeriesId, int] = {}
         self._contexts: set[int] = set()
         self._layout_bytes: Counter[str] = Counter()
         """Bytes of new layouts by target in the hour ``_layout_hour``."""
         self._layout_hour = 0
-
-    @property
-    def reader(self) -> Reader:
-        """What reads the same database over all daemons."""
-        return self._reader
 
     @property
     def where(self) -> str:
@@ -118,8 +106,8 @@ class Store:
 
                 migrate.upgrade(self.url)
             with self._database.writing() as connection:
-                self._run = run_rows.register(
-                    connection, self._run or Run(int(now), self._identity)
+                self._run = window_rows.register_run(
+                    connection, self._run or window_rows.Run(int(now), self._identity)
                 )
             self._database.remember_file()
             self._opened = True
@@ -176,7 +164,7 @@ class Store:
 
     def cursors(self) -> dict[str, Cursor]:
         """Where this daemon stopped reading, by target."""
-        with self._reader.connected() as connection:
+        with self.connected() as connection:
             return cursor_rows.read(connection, self.daemon)
 
     def roll_up(self, now: float, *, everybody: bool = False) -> int:
@@ -233,11 +221,6 @@ class Store:
             self.damage.end(row.table, row.key)
         return damaged
 
-    @property
-    def damage(self) -> Damage:
-        """The rows that could not be decoded, by this store and its reader."""
-        return self._database.damage
-
     def rivals(self, now: float) -> list[str]:
         """Other processes that write as this daemon now, each as ``HOST, pid PID``.
 
@@ -247,46 +230,25 @@ class Store:
         if run is None:
             return []
         with self._database.reading() as connection:
-            return run_rows.rivals(connection, run, now)
-
-    def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
-        """See :meth:`specwatch.store.readers.Reader.windows`."""
-        return self._reader.windows(**selection)
-
-    def targets(self) -> list[Watched]:
-        """See :meth:`specwatch.store.readers.Reader.targets`."""
-        return self._reader.targets()
-
-    def measurements(self, target: str | None = None) -> list[Measurement]:
-        """See :meth:`specwatch.store.readers.Reader.measurements`."""
-        return self._reader.measurements(target)
-
-    def measurements_version(self) -> tuple[float, ...]:
-        """See :func:`specwatch.store.measurement_rows.version`."""
-        return self._reader.measurements_version()
-
-    def verdicts(self, **selection: Unpack[VerdictSelection]) -> list[Decision]:
-        """See :meth:`specwatch.store.readers.Reader.verdicts`."""
-        return self._reader.verdicts(**selection)
+            return window_rows.rivals(connection, run, now)
 
     def open_breaches(self, target: str | None = None) -> list[Decision]:
         """The breaches that this daemon found and has not seen end, of one target or of all."""
-        with self._reader.connected() as connection:
+        with self.connected() as connection:
             return verdict_rows.open_breaches(connection, self.daemon, target)
 
-    def info(self) -> Info:
-        """See :meth:`specwatch.store.readers.Reader.info`."""
-        return self._reader.info()
+    def close(self, now: float | None = None) -> None:
+        """Note the end of this run, if ``now`` is given, and disconnect.
 
-    def close(self, now: float) -> None:
-        """Note the end of this run and disconnect; work in other threads stops soon."""
+        Work in other threads stops soon. Raises StoreUnavailable while another thread writes.
+        """
         self._stopping.set()
         if not self._lock.acquire(timeout=CLOSE_SECONDS):
             raise StoreUnavailable(f"{self.where}: a write still waits for it; left as it is")
         try:
-            if self._opened and self._run is not None:
+            if now is not None and self._opened and self._run is not None:
                 with self._database.writing() as connection:
-                    run_rows.end(connection, self._run, now)
+                    window_rows.end_run(connection, self._run, now)
         finally:
             self._forget()
             self._database.dispose()
@@ -298,10 +260,6 @@ class Store:
             self._opened = False
             self._series = {}
             self._contexts = set()
-
-    def reading(self) -> AbstractContextManager[sa.Connection]:
-        """A connection to a database of which we know that we can read it."""
-        return self._reader.connected()
 
     @contextmanager
     def writing(self, now: float) -> Iterator[sa.Connection]:

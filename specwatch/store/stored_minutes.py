@@ -44,7 +44,7 @@ def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
         end = window.start + MINUTE
         begun = end - max(window.observed_seconds + window.down_seconds, MINUTE)
         minutes_of[window.series.model_name].add_span(max(begun, since), end)
-    with store.reading() as connection:
+    with store.connected() as connection:
         pruned = _pruned_until(connection, target)
     observed: dict[tuple[str, int], float] = defaultdict(float)
     for window in windows(HOUR):
@@ -74,7 +74,7 @@ def backfilled(store: Store, target: str, since: int, until: int) -> MinuteSet:
         .where(_minutes.c.start >= since, _minutes.c.start < until, _series.c.target == target)
         .distinct()
     )
-    with store.reading() as connection:
+    with store.connected() as connection:
         rows = connection.execute(query).all()
     watched = {row.start for row in rows if not row.version.endswith(BACKFILL)}
     return MinuteSet(row.start for row in rows if row.start not in watched)
@@ -82,7 +82,7 @@ def backfilled(store: Store, target: str, since: int, until: int) -> MinuteSet:
 
 def daemon_runs(store: Store) -> bool:
     """Whether a run of any daemon has not ended, as far as the store knows."""
-    with store.reading() as connection:
+    with store.connected() as connection:
         return any(_running(connection, None))
 
 
@@ -98,7 +98,7 @@ class Hold(NamedTuple):
 
 def holds(store: Store, target: str) -> list[Hold]:
     """Every daemon that has a cursor at a target, the earliest first."""
-    with store.reading() as connection:
+    with store.connected() as connection:
         return _holds(connection, target)
 
 
@@ -120,7 +120,7 @@ def writer(store: Store, target: str, hour: int) -> str | None:
         .where(_series.c.target == target)
         .order_by(_series.c.last_start.desc(), _series.c.daemon)
     )
-    with store.reading() as connection:
+    with store.connected() as connection:
         for query in (here, latest):
             version = connection.execute(query.limit(1)).scalar()
             if version is not None:

@@ -51,67 +51,44 @@ class WriteQueue:
         self._limit = limit
         self._per_transaction = per_transaction
         self._batches: deque[PackedBatch] = deque()
-        self._depth = self._size = 0
+        self.depth = 0
+        """Windows that wait."""
+        self._size = 0
         self._writing = 0
         """Batches at the head that are being written, and must not be dropped meanwhile."""
-        self._dropped = 0
-        self._failures = 0
+        self.dropped = 0
+        """Windows that were dropped for lack of room, ever."""
+        self.failures = 0
+        """Failed writes, ever."""
+        self.last_error: StoreError | None = None
+        """Why the last write failed; None once one succeeded."""
+        self.last_success: float | None = None
+        """When something was last written."""
+        self.behind_since: float | None = None
+        """When writing began to fail; None while it works."""
         self._delay = 0.0
         self._failed_at: float | None = None
-        self._last_error: StoreError | None = None
-        self._last_success: float | None = None
-        self._behind_since: float | None = None
         self._lock = threading.Lock()
         self._draining = threading.Lock()
-
-    @property
-    def depth(self) -> int:
-        """Windows that wait."""
-        return self._depth
-
-    @property
-    def dropped(self) -> int:
-        """Windows that were given up for lack of room, ever."""
-        return self._dropped
-
-    @property
-    def failures(self) -> int:
-        """Failed writes, ever."""
-        return self._failures
-
-    @property
-    def last_error(self) -> StoreError | None:
-        """Why the last write failed; None once one succeeded."""
-        return self._last_error
-
-    @property
-    def last_success(self) -> float | None:
-        """When something was last written."""
-        return self._last_success
-
-    @property
-    def behind_since(self) -> float | None:
-        """When writing began to fail; None while it works."""
-        return self._behind_since
 
     def put(self, batch: PackedBatch) -> int:
         """Add a batch; returns how many windows had to be dropped for it."""
         with self._lock:
             self._batches.append(batch)
-            self._depth += len(batch)
+            self.depth += len(batch)
             self._size += batch.size
-            before = self._dropped
+            before = self.dropped
             # A batch can be a cursor alone: their number is bounded as well.
             while (
-                max(self._depth, len(self._batches), self._size // _WINDOW_BYTES) > self._limit
+                max(self.depth, len(self._batches), self._size // _WINDOW_BYTES) > self._limit
                 and len(self._batches) > self._writing + 1
             ):
                 oldest = self._batches[self._writing]
                 del self._batches[self._writing]
-                self._depth -= len(oldest)
+                self.depth -= len(oldest)
                 self._size -= oldest.size
-                self._dropped += len(oldest)
-            return self._dropped - before
+                self.dropped += len(oldest)
+            return self.dropped - before
 
     def drain(self, writer: Writer, now: float, *, force: bool = False) -> Outcome:
         """Write what waits, oldest first, until done or a write fails.
@@ -159,19 +136,19 @@ class WriteQueue:
         with self._lock:
             for batch in batches:
                 self._batches.popleft()
-                self._depth -= len(batch)
+                self.depth -= len(batch)
                 self._size -= batch.size
             self._writing = 0
-            self._last_success = now
-            self._last_error = self._behind_since = self._failed_at = None
+            self.last_success = now
+            self.last_error = self.behind_since = self._failed_at = None
             self._delay = 0.0
 
     def _failed(self, error: StoreError, now: float) -> None:
         with self._lock:
-            self._failures += 1
+            self.failures += 1
             self._writing = 0
-            self._last_error = error
-            if self._behind_since is None:
-                self._behind_since = now
+            self.last_error = error
+            if self.behind_since is None:
+                self.behind_since = now
             self._delay = min(max(FIRST_DELAY, 2 * self._delay), LONGEST_DELAY)
             self._failed_at = now

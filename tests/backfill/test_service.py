@@ -366,7 +366,7 @@ def test_minutes_written_meanwhile_are_not_written_twice(
     filled = fill(full, store)
     assert filled.minutes_written == 0, "another wrote them"
     assert ordered(read(store)) == ordered(as_live())
-    with store.reading() as connection:
+    with store.connected() as connection:
         rows = connection.exec_driver_sql("SELECT count(*) FROM minutes").scalar()
     assert rows == len(as_live())
 

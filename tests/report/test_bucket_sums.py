@@ -56,14 +56,14 @@ def _history(silent: tuple[str, ...] = (), **more: Any) -> Iterator[Window]:
 
 
 def _read(store: Store) -> list[Window]:
-    members = members_by_target(store.reader)["chat"]
-    return list(hours_of(store.reader, members, T0, UNTIL))
+    members = members_by_target(store)["chat"]
+    return list(hours_of(store, members, T0, UNTIL))
 
 
 def _summed(store: Store, hours_since: float = -math.inf) -> list[Recorded]:
-    members = members_by_target(store.reader)["chat"]
+    members = members_by_target(store)["chat"]
     summed = BucketSums(SINCE, lambda _: (), hours_since)
-    return list(hours_of(store.reader, members, T0, UNTIL, summed=summed))
+    return list(hours_of(store, members, T0, UNTIL, summed=summed))
 
 
 def _in_order(recorded: Iterable[Recorded]) -> list[Window]:

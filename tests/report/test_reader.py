@@ -44,7 +44,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sources, list[Any]
 
 
 def _read(store: Store, since: float = T0, until: float = NOW, **more: Any) -> Report:
-    return read_report(store.reader, since=since, until=until, now=NOW, **more)
+    return read_report(store, since=since, until=until, now=NOW, **more)
 
 
 def _config(*targets: str, **settings: Any) -> Config:

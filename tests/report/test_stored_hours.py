@@ -191,8 +191,8 @@ def _in_order(found: Iterable[Window]) -> list[Window]:
 
 
 def _hours(store: Store, until: float = FOREVER["until"], since: float = 0) -> list[Window]:
-    members = members_by_target(store.reader).get("chat", {})
-    return _in_order(hours_of(store.reader, members, since, until))
+    members = members_by_target(store).get("chat", {})
+    return _in_order(hours_of(store, members, since, until))
 
 
 def _rolled_up(store: Store) -> list[Window]:
@@ -287,9 +287,9 @@ def test_of_an_hour_that_is_not_rolled_up_only_minutes_before_the_end_count(stor
 def test_histograms_that_are_not_wanted_are_left_out(store: Store) -> None:
     store.write([batch(*_history())], now=0)
     for _ in range(2):
-        members = members_by_target(store.reader)["chat"]
+        members = members_by_target(store)["chat"]
         found = hours_of(
-            store.reader, members, 0, FOREVER["until"],
+            store, members, 0, FOREVER["until"],
             without=lambda series: ("ttft",) if series.temperature == "0" else (),
         )  # fmt: skip
         for window in found:
@@ -307,11 +307,11 @@ def test_a_gauge_is_the_greatest_that_is_known(store: Store) -> None:
 
 def test_hours_that_cannot_be_read_say_where_and_why(store: Store) -> None:
     store.write([batch(*_history())], now=0)
-    members = members_by_target(store.reader)["chat"]
+    members = members_by_target(store)["chat"]
     database = Database(store.url, migrating=True)
     with database.writing() as connection:
         connection.exec_driver_sql("DROP TABLE minutes")
     database.dispose()
     with pytest.raises(StoreUnavailable, match="minutes"):
-        list(hours_of(store.reader, members, 0, FOREVER["until"]))
-    assert members_by_target(store.reader), "the connection is of use"
+        list(hours_of(store, members, 0, FOREVER["until"]))
+    assert members_by_target(store), "the connection is of use"

@@ -228,7 +228,7 @@ def test_a_page_of_megabytes_is_read_as_a_small_one_is():
     assert same(PageReader().read(whole), read(capture("draft-k4.2")))
     quoted = foreign + b' \t{"vllm:num_requests_running",model_name="m"} 2 1600\r\n' + foreign
     assert PageReader().read(quoted) == {Series("running", "", "m", "", ""): 2.0}
-    for line, words in ((b"vllm:num_requests_running{ 1\n", "cannot read"), (b"", "stands twice")):
+    for line, words in ((b"vllm:num_requests_running{ 1\n", "cannot read"), (b"", "occurs twice")):
         first = b"vllm:num_requests_running 1\n"
         page = foreign + (line or first) + first
         number = page.count(b"\n", 0, page.rfind(line or first)) + 1
@@ -335,11 +335,14 @@ def test_a_large_page_may_have_a_sample_with_all_that_the_limits_allow():
 @pytest.mark.parametrize(
     ("sample", "words"),
     [
-        ('vllm:num_requests_running{a="1",a="2"} 1', "'a' of 'vllm:num_requests_running' stands"),
-        ('vllm:num_requests_running{"vllm:num_requests_waiting"} 1', "another name"),
+        (
+            'vllm:num_requests_running{a="1",a="2"} 1',
+            "'a' of 'vllm:num_requests_running' occurs twice",
+        ),
+        ('vllm:num_requests_running{"vllm:num_requests_waiting"} 1', "second name"),
     ],
 )
-def test_a_label_or_a_name_that_stands_twice_is_malformed(sample, words):
+def test_a_label_or_a_name_that_occurs_twice_is_malformed(sample, words):
     with pytest.raises(PageError, match=words) as caught:
         PageReader().read(f"{sample}\n".encode())
     assert caught.value.reason == "malformed"

@@ -192,14 +192,14 @@ def test_gzip_is_unpacked(serve: Serve, client_of: ClientOf, packed: bytes) -> N
             id="half a gzip",
         ),
         pytest.param(
-            body(b"a 1\n", GZIP), "malformed", "no gzip", id="gzip that is none",
+            body(b"a 1\n", GZIP), "malformed", "not gzip", id="gzip that is none",
         ),
         pytest.param(
-            body(gzip.compress(PAGE, mtime=0) + b"a 1\n", GZIP), "malformed", "no gzip",
+            body(gzip.compress(PAGE, mtime=0) + b"a 1\n", GZIP), "malformed", "not gzip",
             id="gzip and something behind",
         ),
         pytest.param(
-            body(gzip.compress(PAGE, mtime=0)[:10] + b"\xff" * 40, GZIP), "malformed", "no gzip",
+            body(gzip.compress(PAGE, mtime=0)[:10] + b"\xff" * 40, GZIP), "malformed", "not gzip",
             id="broken gzip",
         ),
         pytest.param(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import Cursor, Moment, Source, Tally, Window
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Observation, WindowBuilder
+from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from tests import pages
 
 MODELS = ("a", "b")
@@ -166,7 +166,7 @@ class World:
     def now(self) -> Moment:
         return Moment(self.wall, self.wall - 1.6e9)
 
-    def take(self, observation: Observation) -> None:
+    def take(self, observation: ScrapeResult) -> None:
         assert observation.problems == ()
         if observation.batch is None:
             return

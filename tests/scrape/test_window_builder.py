@@ -23,7 +23,7 @@ from specwatch.domain.sample import samples_of
 from specwatch.errors import ScrapeReason
 from specwatch.scrape import tally
 from specwatch.scrape.gauges import GpuMemory
-from specwatch.scrape.window_builder import Observation, WindowBuilder
+from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from tests.pages import counter, gauge, histogram, page, read, speculation
 
 MAX_GAP = 15.0
@@ -59,7 +59,7 @@ def at(seconds: float) -> Moment:
     return Moment(6000.0 + seconds, seconds)
 
 
-def windows_of(*observations: Observation) -> list[Window]:
+def windows_of(*observations: ScrapeResult) -> list[Window]:
     return [window for o in observations if o.batch is not None for window in o.batch]
 
 

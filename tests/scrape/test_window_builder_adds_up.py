@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specwatch.domain.model import COUNTERS, HISTOGRAMS, MINUTE, Cursor, Mode, Moment, Window
 from specwatch.errors import ScrapeReason
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Observation, WindowBuilder
+from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from tests.scrape.server import REASONS, Engine, Ledger, Process, assert_adds_up
 
 MODELS = ("a", 'b"\\')
@@ -111,7 +111,7 @@ class World:
         self.watch = WindowBuilder("d", "t", max_gap=15.0, cursor=self.cursor)
         self.last_start = -1
 
-    def take(self, observation: Observation) -> None:
+    def take(self, observation: ScrapeResult) -> None:
         assert observation.problems == ()
         if observation.batch is None:
             return

@@ -172,12 +172,12 @@ def start(path: Path) -> Outcome:
         store.verdicts(**FOREVER)
         store.open_breaches()
         store.measurements()
-        store.reader.experiments(0, 1e11)
+        store.experiments(0, 1e11)
         GuardBook(store).history()
 
     def report() -> None:
         for hours in (4, 24):
-            built = read_report(store.reader, since=NOW - hours * HOUR, until=NOW, now=NOW)
+            built = read_report(store, since=NOW - hours * HOUR, until=NOW, now=NOW)
             plain(built)
             report_html(built)
 

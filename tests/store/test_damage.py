@@ -39,7 +39,7 @@ TABLES: dict[str, tuple[str, object, Callable[[Store], int]]] = {
     "verdicts": ("inputs", "[]", lambda store: len(store.verdicts(**FOREVER))),
     "guards": ("state", "{", lambda store: len(GuardBook(store).look())),
     "guard_steps": ("inputs", "null", lambda store: len(GuardBook(store).history())),
-    "experiments": ("data", b'{"format": 1}', lambda store: len(store.reader.experiments(0, 1e11))),
+    "experiments": ("data", b'{"format": 1}', lambda store: len(store.experiments(0, 1e11))),
 }
 """By table a column, a value that it cannot have, and how many of its rows can be read."""
 
@@ -92,7 +92,7 @@ def recorder(filled: Store) -> Recorder:
 
 def aside(store: Store) -> list[tuple[str, str]]:
     """The table and the target of each row that was set aside."""
-    with store.reading() as connection:
+    with store.connected() as connection:
         return [(row.table, row.target) for row in damaged_rows.read(connection)]
 
 
@@ -120,7 +120,7 @@ def test_what_was_set_aside_is_kept_as_it_was(filled: Store, recorder: Recorder,
     write(url, "UPDATE verdicts SET inputs = '{' WHERE target = 'chat'")
     filled.verdicts(**FOREVER)
     recorder.flush()
-    with filled.reading() as connection:
+    with filled.connected() as connection:
         (content,) = connection.execute(sa.select(schema.damaged_rows.c.content)).scalars()
         (row,) = damaged_rows.read(connection)
     assert msgspec.msgpack.decode(content) == {
@@ -240,7 +240,7 @@ def test_a_report_says_what_it_leaves_out(
     write(url, f"UPDATE {damaged} SET data = :value WHERE {chosen}", value=b"\xc1")
     since = T0 + HOUR if damaged == "minutes" else T0 - 20 * HOUR
     for _ in range(2):
-        report = read_report(filled.reader, since=since, until=NOW, now=NOW)
+        report = read_report(filled, since=since, until=NOW, now=NOW)
         (chat,) = (target for target in report.targets if target.target == "chat")
         assert chat.health.damaged == 1
         assert "1 stored row damaged and left out; `specwatch db check` lists them" in " ".join(
@@ -328,7 +328,7 @@ class TestSqlite:
 def test_a_single_result_that_is_damaged_is_named(filled: Store, url: str) -> None:
     write(url, "UPDATE experiments SET data = :value WHERE id = 1", value=b"\xff")
     with pytest.raises(DamagedRow, match=r"experiments \(id=1\).*specwatch db repair"):
-        filled.reader.experiment(1)
+        filled.experiment(1)
 
 
 def test_a_batch_written_over_a_damaged_baseline_counts(filled: Store, url: str) -> None:

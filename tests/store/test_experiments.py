@@ -38,8 +38,8 @@ def comparison(ended: float) -> Comparison:
 @pytest.mark.parametrize("experiment", [bench(T0 + 0.5), comparison(T0), bench(T0, "nul \0")])
 def test_what_is_stored_is_read_again(store: Store, experiment: Experiment) -> None:
     number = store.add_experiment(experiment, T0)
-    assert store.reader.experiment(number) == experiment
-    assert store.reader.experiment(number + 1) is None
+    assert store.experiment(number) == experiment
+    assert store.experiment(number + 1) is None
 
 
 def test_they_are_found_by_time_and_target_in_their_order(store: Store) -> None:
@@ -50,10 +50,10 @@ def test_they_are_found_by_time_and_target_in_their_order(store: Store) -> None:
         comparison(T0 + 2 * HOUR),
     ):
         store.add_experiment(experiment, T0)
-    assert [row.experiment.ended for row in store.reader.experiments(T0, T0 + 2 * HOUR)] == [
+    assert [row.experiment.ended for row in store.experiments(T0, T0 + 2 * HOUR)] == [
         T0, T0 + 1, T0 + HOUR,
     ]  # fmt: skip
-    (row,) = store.reader.experiments(T0, T0 + HOUR, "other")
+    (row,) = store.experiments(T0, T0 + HOUR, "other")
     assert (row.id, row.experiment) == (3, bench(T0 + 1, "other"))
 
 
@@ -65,16 +65,16 @@ def test_the_result_of_another_specwatch_is_passed_over_and_named_when_asked_for
         connection.execute(
             sa.update(schema.experiments).values(data=b'{"kind":"bench","format":2}')
         )
-    assert store.reader.experiments(0, T0 + 1) == []
+    assert store.experiments(0, T0 + 1) == []
     with pytest.raises(ConfigError, match=f"stored result {number}: "):
-        store.reader.experiment(number)
+        store.experiment(number)
 
 
 def test_old_ones_are_pruned_with_the_hours(store: Store) -> None:
     store.add_experiment(bench(T0 - 3 * HOUR), T0)
     store.add_experiment(bench(T0), T0)
     assert store.prune(T0, HOUR, 2 * HOUR).experiments == 1
-    assert [row.experiment.ended for row in store.reader.experiments(0, T0 + 1)] == [T0]
+    assert [row.experiment.ended for row in store.experiments(0, T0 + 1)] == [T0]
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,6 @@ def test_the_clock_of_a_lease_is_the_databases(store: Store, book: GuardBook) ->
     """A daemon whose own clock is off by years holds a lease as long as any other."""
     book.hold(["chat"], "d:1", 5.0, able=True)
     assert 20 < book.look()["chat"].left <= 30
-    with store.reading() as connection:
+    with store.connected() as connection:
         until = connection.execute(sa.select(guards.c.lease_until)).scalar_one()
     assert until > 1_700_000_000

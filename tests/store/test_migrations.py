@@ -14,8 +14,8 @@ from alembic.script import ScriptDirectory
 
 from specwatch.domain.model import MINUTE
 from specwatch.errors import SchemaMismatch
-from specwatch.store import creation, migrate, schema
-from specwatch.store.database import Database
+from specwatch.store import migrate, schema
+from specwatch.store.database import Database, create
 from tests.fixtures import OpenStore
 from tests.store.examples import T0, batch, minute, read
 
@@ -58,17 +58,17 @@ def test_migrations_make_exactly_the_schema_of_the_code(url: str) -> None:
 
 
 def test_what_is_created_at_once_is_what_migrations_make(url: str, tmp_path: Path) -> None:
-    assert creation.create(url)
+    assert create(url)
     assert migrate.current(url) == schema.CURRENT
     migrate.check(url)
     assert tables(url) == {"alembic_version", *schema.metadata.tables}
-    assert not creation.create(url)
+    assert not create(url)
     step_by_step = f"sqlite:///{tmp_path}/steps.db"
     migrate.upgrade(step_by_step)
     if url.startswith("sqlite"):
         assert statements(url) == statements(step_by_step)
     migrate.downgrade(url, "base")
-    assert creation.create(url)
+    assert create(url)
 
 
 def statements(url: str) -> list[list[str]]:

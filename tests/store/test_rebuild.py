@@ -11,7 +11,7 @@ import pytest
 
 from specwatch.domain.model import HOUR, MINUTE
 from specwatch.errors import StoreMalformed, StoreUnavailable
-from specwatch.store import rebuild as rebuilding
+from specwatch.store import repair as repairing
 from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore
@@ -121,7 +121,7 @@ def test_the_new_file_has_the_mode_of_the_old_one(url: str, sqlite_file: Path) -
 def test_a_file_that_somebody_writes_to_is_left_alone(
     url: str, sqlite_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebuilding, "SQLITE_BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(repairing, "SQLITE_BUSY_SECONDS", 0.01)
     damage_page(sqlite_file, sqlite_file.stat().st_size // PAGE // 2)
     before = sqlite_file.read_bytes()
     with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as other:

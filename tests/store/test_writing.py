@@ -188,7 +188,7 @@ def test_a_run_is_registered_and_ended(url: str, open_store: OpenStore) -> None:
     store.open(now=100.5)
     other = open_store(url, now=150.0, version="1.3", host="h", pid=43)
     store.close(now=200.5)
-    with other.reading() as connection:
+    with other.connected() as connection:
         runs = connection.execute(sa.select(schema.runs).order_by(schema.runs.c.id)).all()
     assert [tuple(run)[1:] for run in runs] == [
         ("left", 100, 200, "1.2", "h", 42),
