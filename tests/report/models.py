@@ -6,25 +6,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from specwatch.report.estimates import Amount, Bounds, Latency, Ratio
+from specwatch.report.estimates import Amount, Bounds, Ratio, ReportLatency
 from specwatch.report.model import (
-    Answer,
-    BestK,
-    Breach,
-    Change,
     Crossing,
     Experiment,
     Gap,
-    Goodput,
     Health,
     MeasuredLoad,
     ModelReport,
-    Objective,
     ProbedTemperature,
-    Series,
-    Side,
+    ReportAnswer,
+    ReportBestK,
+    ReportBreach,
+    ReportChange,
+    ReportGoodput,
+    ReportObjective,
+    ReportSeries,
+    ReportSide,
+    ReportTraffic,
     Temperature,
-    Traffic,
     WhatIf,
     WorstHour,
 )
@@ -49,7 +49,7 @@ def pays() -> ModelReport:
     return ModelReport(
         target="chat-70b",
         model_name="meta-llama/Llama-3.3-70B-Instruct",
-        answer=Answer(
+        answer=ReportAnswer(
             outcome="pays",
             sentence=(
                 "Yes: speculation made meta-llama/Llama-3.3-70B-Instruct 1.62x faster (1.55 to"
@@ -74,7 +74,7 @@ def pays() -> ModelReport:
             winning_loads=("1", "2", "3-4", "5-8", "9-16", "17-32"),
             losing_loads=("33-64",),
         ),
-        traffic=Traffic(
+        traffic=ReportTraffic(
             requests=284_310,
             prompt_tokens=312_440_118,
             generation_tokens=71_883_902,
@@ -89,7 +89,7 @@ def pays() -> ModelReport:
         temperatures=temperatures(PAYS, 284_310, off=True),
         loads=loads(),
         crossing=Crossing(running=31.6),
-        best_k=BestK(k=3, now=4, speedups=(1.0, 1.36, 1.58, 1.66, 1.62)),
+        best_k=ReportBestK(k=3, now=4, speedups=(1.0, 1.36, 1.58, 1.66, 1.62)),
         what_if=WhatIf(
             loads=("1", "2", "3-4", "5-8", "9-16", "17-32"),
             setting=((1, 32, 4), (33, 512, 0)),
@@ -99,7 +99,7 @@ def pays() -> ModelReport:
         goodput=_goodput(),
         incidents=(incident(SINCE + 57 * HOUR), incident(UNTIL - 50_000, over=False)),
         breaches=(
-            Breach(
+            ReportBreach(
                 rule="net-negative",
                 temperature="all",
                 severity="critical",
@@ -107,7 +107,7 @@ def pays() -> ModelReport:
                 seconds=4380.0,
                 last=UNTIL - 50_600.0,
             ),
-            Breach(
+            ReportBreach(
                 rule="losing-bucket",
                 temperature=">1",
                 severity="warning",
@@ -134,10 +134,10 @@ def pays() -> ModelReport:
             warnings=("the tap was away for 12 minutes on 2026-11-05",),
         ),
         changes=(
-            Change(
+            ReportChange(
                 at=SINCE + 79 * HOUR,
                 what="vLLM 0.31.0 became 0.32.0; draft tokens 5 became 4",
-                before=Side(
+                before=ReportSide(
                     hours=24.0,
                     acceptance_rate=0.583,
                     mean_length=3.91,
@@ -147,7 +147,7 @@ def pays() -> ModelReport:
                     buckets={"tpot_p50": Bounds(lower=0.01, upper=0.025)},
                     speedup=measured(1.51),
                 ),
-                after=Side(
+                after=ReportSide(
                     hours=24.0,
                     acceptance_rate=0.594,
                     mean_length=3.37,
@@ -241,9 +241,9 @@ def _bench() -> Experiment:
     )
 
 
-def _objectives() -> tuple[Objective, ...]:
+def _objectives() -> tuple[ReportObjective, ...]:
     return (
-        Objective(
+        ReportObjective(
             name="first-token",
             metric="ttft",
             threshold=0.5,
@@ -255,7 +255,7 @@ def _objectives() -> tuple[Objective, ...]:
             budget_left=0.611,
             worst_hour=WorstHour(start=SINCE + 61 * HOUR, requests=2950, bad=411.2),
         ),
-        Objective(
+        ReportObjective(
             name="pace",
             metric="tpot",
             threshold=0.05,
@@ -270,9 +270,9 @@ def _objectives() -> tuple[Objective, ...]:
     )
 
 
-def _goodput() -> tuple[Goodput, ...]:
+def _goodput() -> tuple[ReportGoodput, ...]:
     return (
-        Goodput(
+        ReportGoodput(
             mode="all",
             requests=284_310,
             watched=603_600.0,
@@ -280,7 +280,7 @@ def _goodput() -> tuple[Goodput, ...]:
             met=Bounds(lower=0.4648, upper=0.4655),
             share=Bounds(lower=0.9869, upper=0.9883),
         ),
-        Goodput(
+        ReportGoodput(
             mode="on",
             requests=251_400,
             watched=531_600.0,
@@ -288,7 +288,7 @@ def _goodput() -> tuple[Goodput, ...]:
             met=Bounds(lower=0.4691, upper=0.4698),
             share=Bounds(lower=0.992, upper=0.9934),
         ),
-        Goodput(
+        ReportGoodput(
             mode="off",
             requests=32_910,
             watched=72_000.0,
@@ -307,7 +307,7 @@ def loses() -> ModelReport:
     return ModelReport(
         target="code-32b",
         model_name="Qwen/Qwen2.5-Coder-32B-Instruct",
-        answer=Answer(
+        answer=ReportAnswer(
             outcome="loses",
             sentence=(
                 "No: speculation made Qwen/Qwen2.5-Coder-32B-Instruct slower, 0.88x as fast (0.84"
@@ -325,7 +325,7 @@ def loses() -> ModelReport:
             winning_loads=("1", "2", "3-4", "5-8"),
             losing_loads=("9-16", "17-32", "33-64"),
         ),
-        traffic=Traffic(
+        traffic=ReportTraffic(
             requests=96_120,
             prompt_tokens=211_004_388,
             generation_tokens=40_233_871,
@@ -338,7 +338,7 @@ def loses() -> ModelReport:
         temperatures=temperatures(recipes, 96_120, off=True),
         loads=loads(scale=0.6),
         crossing=Crossing(running=9.4),
-        best_k=BestK(k=0, now=4, speedups=(1.0, 0.97, 0.95, 0.92, 0.88)),
+        best_k=ReportBestK(k=0, now=4, speedups=(1.0, 0.97, 0.95, 0.92, 0.88)),
         what_if=WhatIf(
             loads=("1", "2", "3-4", "5-8"),
             setting=((1, 8, 4), (9, 512, 0)),
@@ -364,7 +364,7 @@ def assumed() -> ModelReport:
     return ModelReport(
         target="embed-and-chat",
         model_name="mistralai/Mistral-Small-3.2-24B-Instruct-2506",
-        answer=Answer(
+        answer=ReportAnswer(
             outcome="unknown",
             sentence=(
                 "Not known yet whether speculation pays for"
@@ -378,7 +378,7 @@ def assumed() -> ModelReport:
             speedup=Ratio(value=1.4, basis="assumed"),
             missing="no baseline at any load that there was",
         ),
-        traffic=Traffic(
+        traffic=ReportTraffic(
             requests=12_004,
             prompt_tokens=5_220_119,
             generation_tokens=2_101_340,
@@ -400,7 +400,7 @@ def assumed() -> ModelReport:
             coverage=None,
             source="server",
         ),
-        series=Series(
+        series=ReportSeries(
             step=HOUR,
             acceptance={"all": series(PAYS, seed=9).acceptance["all"]},
             latency=series(PAYS, off=False, seed=9).latency,
@@ -413,12 +413,12 @@ def blank(target: str = "quiet", model_name: str = "tiny", outcome: str = "no_tr
     return ModelReport(
         target=target,
         model_name=model_name,
-        answer=Answer(
+        answer=ReportAnswer(
             outcome=outcome,  # type: ignore[arg-type]
             sentence="There was no traffic.",
             recommendation="Nothing to do.",
         ),
-        traffic=Traffic(
+        traffic=ReportTraffic(
             requests=0,
             prompt_tokens=0,
             generation_tokens=0,
@@ -435,8 +435,8 @@ def blank(target: str = "quiet", model_name: str = "tiny", outcome: str = "no_tr
                 share=None,
                 acceptance=acceptance(0, 0.0),
                 acceptance_before=None,
-                ttft=Latency(),
-                tpot=Latency(),
+                ttft=ReportLatency(),
+                tpot=ReportLatency(),
             ),
         ),
         health=Health(
@@ -448,5 +448,5 @@ def blank(target: str = "quiet", model_name: str = "tiny", outcome: str = "no_tr
             coverage=None,
             source=None,
         ),
-        series=Series(step=HOUR),
+        series=ReportSeries(step=HOUR),
     )

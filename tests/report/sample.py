@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from specwatch.report.estimates import Latency, Ratio
-from specwatch.report.model import Answer, Change, Report, Side
+from specwatch.report.estimates import Ratio, ReportLatency
+from specwatch.report.model import Report, ReportAnswer, ReportChange, ReportSide
 from tests.report.models import assumed, blank, loses, pays
 from tests.report.pieces import BUCKETS, HOUR, PAYS, SINCE, UNTIL, loads, series
 
@@ -75,7 +75,7 @@ def partial() -> Report:
     short = series(PAYS, hours=6)
     some = replace(
         whole,
-        answer=Answer(
+        answer=ReportAnswer(
             outcome="even",
             sentence="Speculation makes no difference that can be told: 1.02 (0.91 to 1.13).",
             recommendation="Wait for more traffic.",
@@ -87,7 +87,7 @@ def partial() -> Report:
                 acceptance=replace(temperature.acceptance, histogram=None, per_request=None),
                 acceptance_before=None,
                 ttft=replace(temperature.ttft, before=None),
-                tpot=Latency(on=temperature.tpot.on),
+                tpot=ReportLatency(on=temperature.tpot.on),
                 speedup=None,
             )
             for temperature in whole.temperatures[:3]
@@ -112,13 +112,13 @@ def partial() -> Report:
         seconds_off_by_guard=0.0,
         health=replace(whole.health, expected=86400.0, observed=21_600.0, gaps=(), gap_count=0),
         changes=(
-            Change(
+            ReportChange(
                 at=SINCE + 2 * HOUR,
                 what="the configuration became another one",
-                before=Side(
+                before=ReportSide(
                     hours=0.0, acceptance_rate=None, mean_length=None, tpot_p50=None, tpot_p99=None
                 ),
-                after=Side(
+                after=ReportSide(
                     hours=4.0, acceptance_rate=0.5, mean_length=3.0, tpot_p50=0.01, tpot_p99=0.03
                 ),
             ),

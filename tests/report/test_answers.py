@@ -10,8 +10,8 @@ import pytest
 from specwatch.domain.baseline import MAX_AGE, Origin
 from specwatch.domain.model import HOUR, Environment, Mode, Objective, Window
 from specwatch.report.build import build
-from specwatch.report.model import Answer, ModelReport
-from specwatch.report.sources import Sources
+from specwatch.report.model import ModelReport, ReportAnswer
+from specwatch.report.sources import ReportSources
 from tests.report.history import ON, SINCE, TARGET, bucket, counted, flat, hour, measurement
 
 HOURS = 24
@@ -19,12 +19,12 @@ UNTIL = SINCE + HOURS * HOUR
 
 
 def report(windows: list[Window], *measurements: Any, **others: Any) -> ModelReport:
-    sources = Sources(target=TARGET, windows=windows, measurements=measurements, **others)
+    sources = ReportSources(target=TARGET, windows=windows, measurements=measurements, **others)
     (found,) = build(sources, SINCE, UNTIL)
     return found
 
 
-def answer(*arguments: Any, **others: Any) -> Answer:
+def answer(*arguments: Any, **others: Any) -> ReportAnswer:
     return report(*arguments, **others).answer
 
 

@@ -30,7 +30,7 @@ from specwatch.report.build import build
 from specwatch.report.health import health
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import objectives
-from specwatch.report.sources import GuardStep, Sources
+from specwatch.report.sources import ReportSources, StoredStep
 from tests.domain.samples import TPOT_BOUNDS, TTFT_BOUNDS, observed
 from tests.report.history import MODEL, OFF, ON, SINCE, TARGET, bucket, counted, flat, hour
 from tests.report.history import measurement as measured
@@ -41,7 +41,7 @@ LABELS = ("0", "(0,0.3]", "(0.7,1]", ">1", "unknown")
 
 
 def report(windows: list[Window], **others: Any) -> ModelReport:
-    (found,) = build(Sources(target=TARGET, windows=iter(windows), **others), SINCE, UNTIL)
+    (found,) = build(ReportSources(target=TARGET, windows=iter(windows), **others), SINCE, UNTIL)
     return found
 
 
@@ -170,13 +170,13 @@ def test_models_are_reported_by_name_and_only_those_of_the_period():
     windows = flat(
         [hour(0, model="b"), hour(1, model="a"), hour(-2, model="gone"), hour(3, model="a")]
     )
-    found = build(Sources(target=TARGET, windows=windows), SINCE, UNTIL)
+    found = build(ReportSources(target=TARGET, windows=windows), SINCE, UNTIL)
     assert [each.model_name for each in found] == ["a", "b"]
     assert [each.traffic.requests for each in found] == [200, 100]
 
 
 def test_no_windows_no_report():
-    assert build(Sources(target=TARGET, windows=()), SINCE, UNTIL) == ()
+    assert build(ReportSources(target=TARGET, windows=()), SINCE, UNTIL) == ()
 
 
 def test_nothing_before_is_not_nothing():
@@ -213,8 +213,8 @@ def test_a_server_that_counts_nothing_is_counted_by_its_tap():
 
 def test_the_other_parts_are_in_it():
     steps = [
-        GuardStep(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
-        GuardStep(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
+        StoredStep(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
+        StoredStep(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
     ]
     found = report(flat(hour(at) for at in range(HOURS)), steps=steps, gpus=2)
     assert [incident.id for incident in found.incidents] == ["i1"]
@@ -305,7 +305,7 @@ def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, k
     """Odd ones: nothing counted, no gauges, counters that contradict one another."""
     ordered = sorted(windows, key=lambda each: each.start)
     measurements = [measured(1.0), measured(2.0, 0.04, environment=Environment())] if known else []
-    sources = Sources(target=TARGET, windows=ordered, measurements=measurements, gpus=gpus)
+    sources = ReportSources(target=TARGET, windows=ordered, measurements=measurements, gpus=gpus)
     found = build(sources, SINCE, UNTIL)
     assert bool(found) == any(SINCE <= window.start < UNTIL for window in windows)
     for one in found:
@@ -315,7 +315,7 @@ def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, k
 
 def test_minutes_of_a_short_period():
     windows = flat(hour(at, length=MINUTE, busy=60.0, scrapes_ok=12) for at in range(-30, 30))
-    (found,) = build(Sources(target=TARGET, windows=windows), SINCE, SINCE + 30 * MINUTE)
+    (found,) = build(ReportSources(target=TARGET, windows=windows), SINCE, SINCE + 30 * MINUTE)
     assert found.traffic.requests == found.traffic.requests_before == 30 * 100
     assert len(found.series.latency) == 30
 
@@ -343,7 +343,7 @@ def test_health_and_objectives_are_those_of_all_the_windows(length):
         if at % 7
     )
     until = SINCE + 200 * length
-    sources = Sources(target=TARGET, windows=iter(windows), slos=slos)
+    sources = ReportSources(target=TARGET, windows=iter(windows), slos=slos)
     (found,) = build(sources, SINCE, until)
     assert found.health == health(windows, SINCE, until)
     assert found.health.uncovered["several"] > 100

@@ -19,7 +19,7 @@ from specwatch.cli.report_delivery import Means, delivered, section_of
 from specwatch.config.loading import Config, parse
 from specwatch.errors import ConfigError, DeliveryError, StoreError
 from specwatch.report.channels import Hook
-from specwatch.report.deliveries import Entry, Reports, Watched
+from specwatch.report.deliveries import DeliveredReport, DeliveryMonitor, Reports
 from specwatch.report.model import Report
 from specwatch.report.outgoing import Outgoing
 from specwatch.status import DeliveryStatus
@@ -55,7 +55,7 @@ class World:
             hostname=lambda: "gpu-7",
         )  # fmt: skip
 
-    def deliver(self, config: Config, **options: Any) -> Entry:
+    def deliver(self, config: Config, **options: Any) -> DeliveredReport:
         entry = delivered(config, section_of(config), self.means(), **options)
         assert entry is not None
         return entry
@@ -82,7 +82,7 @@ def configured(tmp_path: Path) -> Callable[..., Config]:
     return made
 
 
-def open_channels(entry: Entry) -> list[str]:
+def open_channels(entry: DeliveredReport) -> list[str]:
     return [name for name, one in entry.channels.items() if one.delivered_at is None]
 
 
@@ -283,7 +283,7 @@ def test_a_book_that_cannot_be_read_sends_nothing(
     with pytest.raises(ConfigError, match=r"deliveries\.json is damaged.*remove the file"):
         world.deliver(config)
     assert hook.posted == []
-    (shown,) = Watched().status(config.report)
+    (shown,) = DeliveryMonitor().status(config.report)
     assert (shown.channel, shown.undelivered, shown.last_delivery) == ("hook-0", True, None)
     assert "deliveries.json is damaged" in str(shown.error)
 
@@ -305,7 +305,7 @@ def test_a_server_that_never_answers_gets_it_twice_in_all(
         one = world.deliver(config).channels["hook-0"]
     assert (len(sent), len(set(sent)), world.slept) == (2, 1, [10.0])
     assert (one.unconfirmed, one.missing, one.delivered_at) == (True, False, None)
-    assert Watched().status(config.report) == (
+    assert DeliveryMonitor().status(config.report) == (
         DeliveryStatus("hook-0", False, None, "sent, never confirmed: it did not answer"),
     )
 
@@ -317,7 +317,7 @@ def test_a_report_that_cannot_be_made_is_undelivered_and_made_by_the_next_run(
     world: World, configured: Callable[..., Config], hook: Receiver, failure: BaseException,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    config, watched = configured(None, hook.url), Watched()
+    config, watched = configured(None, hook.url), DeliveryMonitor()
     world.deliver(config)
     world.now = MADE + WEEK
 
@@ -352,7 +352,7 @@ def test_files_that_cannot_be_written_make_it_undelivered(
     monkeypatch.setattr(Reports, "write", full)
     with pytest.raises(DeliveryError):
         world.deliver(config)
-    (one,) = Watched().status(config.report)
+    (one,) = DeliveryMonitor().status(config.report)
     assert (one.undelivered, one.error) == (True, "it could not be made: No space left on device")
 
 
@@ -390,7 +390,7 @@ def test_a_daemon_sees_what_did_not_arrive(
     world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver
 ) -> None:
     """And reads the book again only when it changed."""
-    mail, watched = start_mail(), Watched()
+    mail, watched = start_mail(), DeliveryMonitor()
     config = configured(mail.url, hook.url)
     assert watched.status(None) == ()
     assert watched.status(config.report) == ()

@@ -11,7 +11,7 @@ from specwatch.domain.baseline import Origin
 from specwatch.domain.model import HOUR, Environment, Mode, Window
 from specwatch.report.build import build
 from specwatch.report.model import ModelReport
-from specwatch.report.sources import GuardStep, Sources
+from specwatch.report.sources import ReportSources, StoredStep
 from tests.report.history import ON, SINCE, TARGET, counted, flat, hour, measurement
 
 HOURS = 48
@@ -21,7 +21,7 @@ NEWER = Environment("0.33.0", "cafe-4")
 
 
 def reports(windows: list[Window], *measurements: Any, **others: Any) -> tuple[ModelReport, ...]:
-    sources = Sources(target=TARGET, windows=windows, measurements=measurements, **others)
+    sources = ReportSources(target=TARGET, windows=windows, measurements=measurements, **others)
     return build(sources, SINCE, UNTIL)
 
 
@@ -127,9 +127,9 @@ def test_a_latency_beyond_the_last_bound_is_marked():
 def test_a_model_that_got_another_name_was_watched_until_then():
     windows = flat(hour(at, model="old" if at < 20 else "new") for at in range(HOURS))
     steps = [
-        GuardStep(SINCE + 100.0, "i1", "observing", "confirmed", "x"),
-        GuardStep(SINCE + 30.0 * HOUR, "i1", "confirmed", "disabled", "off"),
-        GuardStep(SINCE + 32.0 * HOUR, "i1", "disabled", "observing", "on"),
+        StoredStep(SINCE + 100.0, "i1", "observing", "confirmed", "x"),
+        StoredStep(SINCE + 30.0 * HOUR, "i1", "confirmed", "disabled", "off"),
+        StoredStep(SINCE + 32.0 * HOUR, "i1", "disabled", "observing", "on"),
     ]
     new, old = reports(windows, steps=steps)
     assert (old.health.expected, old.health.observed, old.health.gap_count) == (

@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from specwatch.cli.calibrate import command
 from specwatch.report.estimates import Amount, Ratio
-from specwatch.report.model import BestK, Incident, Load, Step, Temperature, WhatIf
+from specwatch.report.model import (
+    ReportBestK,
+    ReportIncident,
+    ReportLoad,
+    ReportStep,
+    Temperature,
+    WhatIf,
+)
 from specwatch.report.sentences import recommendation, sentence
 from tests.report import pieces, sample
 from tests.report.hours import at
@@ -38,8 +45,10 @@ def hours(value):
 
 
 def incident(outcome, *phases):
-    steps = tuple(Step(at=at(n), phase=phase, reason="r") for n, phase in enumerate(phases))
-    return Incident(id="chat-1", began=at(0), ended=None, cause="c", outcome=outcome, steps=steps)
+    steps = tuple(ReportStep(at=at(n), phase=phase, reason="r") for n, phase in enumerate(phases))
+    return ReportIncident(
+        id="chat-1", began=at(0), ended=None, cause="c", outcome=outcome, steps=steps
+    )
 
 
 SENTENCES = {
@@ -185,10 +194,10 @@ SHARES = tuple(
     for label, share in (("all", 1.0), ("0", 0.955), (">1", 0.04), ("unknown", 0.005))
 )
 LOADS = tuple(
-    Load(load=load, share=0.5, busy=1.0, running=running, acceptance_rate=None)
+    ReportLoad(load=load, share=0.5, busy=1.0, running=running, acceptance_rate=None)
     for load, running in (("1", 0.2), ("9-16", 11.7), ("17-32", 23.4))
 )
-ANOTHER_K = BestK(k=2, now=4, speedups=(1.0, 1.2, 1.7, 1.68, 1.62))
+ANOTHER_K = ReportBestK(k=2, now=4, speedups=(1.0, 1.2, 1.7, 1.68, 1.62))
 
 
 def accepting(rate):
@@ -318,7 +327,7 @@ ADVICE = {
     "another k for what loses": (
         report(
             "loses", speedup=SLOWER,
-            others={"best_k": BestK(k=1, now=2, speedups=(1.0, 1.1, 0.92))},
+            others={"best_k": ReportBestK(k=1, now=2, speedups=(1.0, 1.1, 0.92))},
         ),
         "Set `num_speculative_tokens` to 1 (now 2): a speedup of 1.10x per token is predicted in"
         " place of 0.92x; off is 1.00x.",
@@ -326,7 +335,7 @@ ADVICE = {
     "no other k where off is as good": (
         report(
             "loses", speedup=SLOWER,
-            others={"best_k": BestK(k=1, now=2, speedups=(1.0, 1.02, 0.92))},
+            others={"best_k": ReportBestK(k=1, now=2, speedups=(1.0, 1.02, 0.92))},
         ),
         "Switch speculation off: `specwatch guard disable chat`, or let the guard"
         " (`guard.mode: act`).",
@@ -371,7 +380,7 @@ ADVICE = {
     "no k at all": (
         report(
             "loses", speedup=SLOWER,
-            others={"best_k": BestK(k=0, now=2, speedups=(1.0, 0.95, 0.92))},
+            others={"best_k": ReportBestK(k=0, now=2, speedups=(1.0, 0.95, 0.92))},
         ),
         "Switch speculation off: `specwatch guard disable chat`, or let the guard"
         " (`guard.mode: act`).",
@@ -446,7 +455,7 @@ def test_what_is_to_be_done_is_said(given, said):
 
 def test_the_calibration_that_is_advised_has_few_loads_and_those_with_most_traffic():
     loads = tuple(
-        Load(load=load, share=share, busy=1.0, running=running, acceptance_rate=None)
+        ReportLoad(load=load, share=share, busy=1.0, running=running, acceptance_rate=None)
         for load, share, running in (
             ("1", 0.02, 1.0), ("2", 0.3, 2.0), ("3-4", 0.2, 3.4), ("5-8", 0.4, 6.2),
             ("9-16", 0.08, 11.0),

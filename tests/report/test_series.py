@@ -11,17 +11,17 @@ from specwatch.domain import histogram
 from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import HOUR, MINUTE, Mode, Window
 from specwatch.report.build import build
-from specwatch.report.model import Series
+from specwatch.report.model import ReportSeries
 from specwatch.report.series import step_of
-from specwatch.report.sources import Sources
+from specwatch.report.sources import ReportSources
 from tests.domain.samples import TTFT_BOUNDS, observed
 from tests.report.history import SINCE, TARGET, bucket, counted, flat, hour
 
 DAY = 86400
 
 
-def series(windows: list[Window], hours: int = 24, **others: Any) -> Series:
-    (found,) = build(Sources(target=TARGET, windows=windows), SINCE, SINCE + hours * HOUR)
+def series(windows: list[Window], hours: int = 24, **others: Any) -> ReportSeries:
+    (found,) = build(ReportSources(target=TARGET, windows=windows), SINCE, SINCE + hours * HOUR)
     return found.series
 
 

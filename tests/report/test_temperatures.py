@@ -11,7 +11,7 @@ from specwatch.domain.baseline import Origin
 from specwatch.domain.model import HOUR, Environment, Histogram, Mode, Tally, Window
 from specwatch.report.build import build
 from specwatch.report.model import Temperature
-from specwatch.report.sources import Sources
+from specwatch.report.sources import ReportSources
 from tests.domain.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed
 from tests.report.history import SINCE, TARGET, bucket, counted, flat, hour, measurement
 
@@ -20,7 +20,7 @@ UNTIL = SINCE + HOURS * HOUR
 
 
 def rows(windows: list[Window], *measurements: Any) -> dict[str, Temperature]:
-    sources = Sources(target=TARGET, windows=windows, measurements=measurements)
+    sources = ReportSources(target=TARGET, windows=windows, measurements=measurements)
     (found,) = build(sources, SINCE, UNTIL)
     return {temperature.temperature: temperature for temperature in found.temperatures}
 

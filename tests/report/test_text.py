@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from specwatch.report import columns
-from specwatch.report.columns import Bar, Cell, Line
+from specwatch.report.columns import Bar, Line, TerminalCell
 from specwatch.report.model import Report
 from specwatch.report.text import lines, plain
 from tests.report import sample
@@ -88,14 +88,14 @@ def test_what_loses_is_red_and_what_pays_green() -> None:
 
 
 def test_bars_are_as_long_as_what_they_stand_for_with_a_mark_where_asked() -> None:
-    rows = [[Cell("a")], [Cell("b")], [Cell("c")]]
+    rows = [[TerminalCell("a")], [TerminalCell("b")], [TerminalCell("c")]]
     bars = [Bar(2.0, mark=1.0), Bar(0.5, mark=1.0), Bar(None)]
     found = _texts(list(columns.table(["x"], rows, 19, bars=bars)))
     assert found == ["x", "a ########|#######", "b ####    |", "c"]
 
 
 def test_the_first_column_gives_way_and_then_the_last_ones_go() -> None:
-    rows = [[Cell("a-long-name-of-something"), Cell("1234"), Cell("56789")]]
+    rows = [[TerminalCell("a-long-name-of-something"), TerminalCell("1234"), TerminalCell("56789")]]
     wide, narrow, least = (
         _texts(list(columns.table(["name", "one", "two"], rows, width)))[1]
         for width in (40, 25, 14)
@@ -107,12 +107,12 @@ def test_the_first_column_gives_way_and_then_the_last_ones_go() -> None:
 
 
 def test_columns_in_which_nothing_is_known_and_such_without_a_header_are_left_out() -> None:
-    rows = [[Cell("a"), Cell("-"), Cell("hidden"), Cell("1")]]
+    rows = [[TerminalCell("a"), TerminalCell("-"), TerminalCell("hidden"), TerminalCell("1")]]
     assert _texts(list(columns.table(["x", "gone", "", "y"], rows, 40))) == ["x y", "a 1"]
 
 
 def test_optional_columns_go_first_and_make_room_for_bars() -> None:
-    rows = [[Cell("a" * 8), Cell("123"), Cell("456")]]
+    rows = [[TerminalCell("a" * 8), TerminalCell("123"), TerminalCell("456")]]
     table = partial(columns.table, ["x", "one", "two"], rows, optional=[1])
     assert _texts(list(table(16)))[1] == "aaaaaaaa 123 456"
     assert _texts(list(table(15)))[1] == "aaaaaaaa 456"

@@ -36,7 +36,7 @@ from specwatch.report.charts.svg import (
     words,
 )
 from specwatch.report.estimates import Ratio
-from specwatch.report.model import Load
+from specwatch.report.model import ReportLoad
 from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 
@@ -67,7 +67,7 @@ _VERDICTS: dict[Verdict, _Look] = {
 
 
 def speedup_by_load(
-    loads: Sequence[Load], crossing: float | None = None, prefix: str = "speedup"
+    loads: Sequence[ReportLoad], crossing: float | None = None, prefix: str = "speedup"
 ) -> str:
     """A point for each load bin, with its interval where it was measured; ascending loads.
 
@@ -245,7 +245,7 @@ def _crossing(
     yield words(text, x + (5 if after else -5), tops[1], "start" if after else "end")
 
 
-def _between(bins: Sequence[Load], running: float) -> float | None:
+def _between(bins: Sequence[ReportLoad], running: float) -> float | None:
     """Where so many running requests lie between the middles of bins, on the logarithm."""
     for number, (one, other) in enumerate(itertools.pairwise(bins)):
         low, high = finite(one.running), finite(other.running)

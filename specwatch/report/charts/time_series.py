@@ -23,7 +23,7 @@ from specwatch.report.charts.frame import (
     ticks,
 )  # fmt: skip
 from specwatch.report.charts.svg import GREY, INK, document, sentence
-from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
+from specwatch.report.model import AcceptancePoint, LatencyPoint, ReportSeries
 from specwatch.wording.figures import bounded, finite, percent, seconds
 from specwatch.wording.text import shown
 
@@ -34,7 +34,7 @@ _BOTTOM = 190.0
 _NAME = 24
 
 
-def acceptance(series: Series, since: float, until: float, prefix: str = "acceptance") -> str:
+def acceptance(series: ReportSeries, since: float, until: float, prefix: str = "acceptance") -> str:
     """Lines from ``since`` to ``until`` (Unix seconds), broken where there was no traffic.
 
     A sentence where nothing was drafted. Where there are more than six buckets, those with the
@@ -125,7 +125,7 @@ class _Line(NamedTuple):
 
 
 def latency(
-    series: Series, metric: Metric, since: float, until: float, prefix: str = "latency"
+    series: ReportSeries, metric: Metric, since: float, until: float, prefix: str = "latency"
 ) -> str:
     """P50 and P99 from ``since`` to ``until`` (Unix seconds), the modes in colours of their own.
 
@@ -160,7 +160,7 @@ def latency(
     )  # fmt: skip
 
 
-def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
+def _lines(series: ReportSeries, metric: Metric) -> Iterator[_Line]:
     """Yield those that have a value."""
     readers: dict[str, Read] = (
         {"P50": lambda point: point.ttft_p50, "P99": lambda point: point.ttft_p99}
