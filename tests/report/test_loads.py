@@ -9,24 +9,14 @@ from typing import Any
 
 import pytest
 
-from specwatch.domain.model import HOUR, Environment, Histogram, Mode, Window
-from specwatch.report.build import build
+from specwatch.domain.model import Environment, Histogram, Mode
 from specwatch.report.estimates import Ratio
 from specwatch.report.loads import crossing
 from specwatch.report.model import ModelReport, ReportLoad
-from specwatch.report.sources import ReportSources
-from tests.report.history import SINCE, TARGET, counted, flat, hour, measurement
+from tests.report.history import HOURS, counted, flat, hour, measurement, report
 
-HOURS = 24
-UNTIL = SINCE + HOURS * HOUR
 PLAIN = {1.0: 0.02, 3.0: 0.03, 6.0: 0.04, 12.0: 0.05, 100.0: 0.2}
 """Seconds per token without speculation, by running requests."""
-
-
-def report(windows: list[Window], *measurements: Any) -> ModelReport:
-    sources = ReportSources(target=TARGET, windows=windows, measurements=measurements)
-    (found,) = build(sources, SINCE, UNTIL)
-    return found
 
 
 def at_loads(speedups: Mapping[float, float], tokens: int = 10_000) -> ModelReport:
