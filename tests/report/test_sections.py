@@ -15,7 +15,7 @@ from specwatch.report.sections import sections
 from specwatch.report.sections.answer import overview
 from specwatch.report.text import plain
 from tests.report import page, sample
-from tests.report.test_markdown import inline, tokens
+from tests.report.test_markdown import tokens
 
 PAYS, LOSES, ASSUMED = sample.full().targets
 TITLES = [
@@ -306,7 +306,10 @@ def rendered(report: Report, form: str) -> str:
     if form == "html":
         text = page.read(report_html(report)).text
     elif form == "markdown":
-        text = " ".join(token.content for token in inline(tokens(markdown(report))))
+        text = " ".join(
+            "".join(child.content for child in block.children or ())
+            for block in tokens(markdown(report))
+        )
     else:
         text = plain(report, 1000).replace("`", "")
     return " ".join(text.split())
