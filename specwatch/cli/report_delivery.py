@@ -20,7 +20,7 @@ from specwatch.config.loading import Config
 from specwatch.config.report import EMAIL, Delivery
 from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError, DeliveryError
-from specwatch.report.deliveries import Book, Channel, Entry, Reports, Sent, deliver
+from specwatch.report.deliveries import Book, Channel, DeliveredReport, Reports, Sent, deliver
 from specwatch.report.model import Report
 from specwatch.report.outgoing import Outgoing, chat, subject
 from specwatch.wording.figures import span
@@ -104,7 +104,9 @@ def section_of(config: Config) -> Delivery:
     return config.report
 
 
-def delivered(config: Config, section: Delivery, by: Means, *, retry: bool = False) -> Entry | None:
+def delivered(
+    config: Config, section: Delivery, by: Means, *, retry: bool = False
+) -> DeliveredReport | None:
     """Make and deliver a report, or what is missing of the last one; how it stands then.
 
     None where there is nothing to send again. Raises ConfigError, DeliveryError, StoreError and
@@ -141,7 +143,7 @@ def delivered(config: Config, section: Delivery, by: Means, *, retry: bool = Fal
         return entry
 
 
-def _is_of_today(entry: Entry, now: float) -> bool:
+def _is_of_today(entry: DeliveredReport, now: float) -> bool:
     """Whether another report would have the same name, or be made by the same run of the timer."""
     return entry.name == _name(now) or 0 <= now - entry.made < _SAME
 
@@ -150,14 +152,16 @@ def _name(now: float) -> str:
     return f"report-{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
 
 
-def _made(config: Config, section: Delivery, by: Means, reports: Reports, book: Book) -> Entry:
+def _made(
+    config: Config, section: Delivery, by: Means, reports: Reports, book: Book
+) -> DeliveredReport:
     """Put a report into the book, make it, and write its files.
 
     One that is not made stays in the book, with the reason, until it is.
     """
     now = by.now()
     until = now // HOUR * HOUR
-    entry = Entry(
+    entry = DeliveredReport(
         name=_name(now), made=now, since=until - section.since, until=until,
         formats=section.formats, error=_UNFINISHED,
         channels={name: Sent() for name in section.channels},
@@ -186,7 +190,7 @@ _FORMATS: Mapping[str, Callable[[Report, Means], bytes]] = {
 }
 
 
-def _read(reports: Reports, entry: Entry) -> tuple[Report, bytes]:
+def _read(reports: Reports, entry: DeliveredReport) -> tuple[Report, bytes]:
     data = reports.read(entry)
     try:
         return msgspec.json.decode(data, type=Report), data
@@ -211,11 +215,11 @@ def _channels(section: Delivery, by: Means) -> dict[str, Channel]:
     return {**channels, **{webhook.name: Hook(webhook) for webhook in section.webhooks}}
 
 
-def _files(section: Delivery, entry: Entry) -> list[str]:
+def _files(section: Delivery, entry: DeliveredReport) -> list[str]:
     return [str(section.directory / f"{entry.name}.{kind}") for kind in entry.formats]
 
 
-def _as_json(section: Delivery, entry: Entry | None, *, ok: bool) -> dict[str, Any]:
+def _as_json(section: Delivery, entry: DeliveredReport | None, *, ok: bool) -> dict[str, Any]:
     if entry is None:
         return {
             "ok": ok, "report": None, "made": None, "since": None, "until": None, "files": [],
@@ -231,11 +235,11 @@ def _as_json(section: Delivery, entry: Entry | None, *, ok: bool) -> dict[str, A
     }  # fmt: skip
 
 
-def _sent(entry: Entry) -> list[tuple[str, Sent]]:
+def _sent(entry: DeliveredReport) -> list[tuple[str, Sent]]:
     return list(entry.channels.items())
 
 
-def _tell(section: Delivery, entry: Entry | None, began: float) -> None:
+def _tell(section: Delivery, entry: DeliveredReport | None, began: float) -> None:
     """Say how it stands; what was made before a Unix time is kept, and was not written now."""
     if entry is None:
         click.echo("there is no report yet; `specwatch report --deliver` makes one")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specwatch.report import columns
-from specwatch.report.columns import Cell, Line, Part
+from specwatch.report.columns import Line, Part, TerminalCell
 from specwatch.wording.figures import UNKNOWN
 from specwatch.wording.text import MOST_COLUMNS
 
@@ -80,7 +80,7 @@ def table(
         return f"{gap}{text}" if column and text not in ("", UNKNOWN) else text
 
     cells = [
-        [Cell(apart(column, text), style(row)) for column, text in enumerate(line)]
+        [TerminalCell(apart(column, text), style(row)) for column, text in enumerate(line)]
         for row, line in zip(rows, texts, strict=True)
     ]
     titles = [apart(column, title) for column, title in enumerate(headers)]

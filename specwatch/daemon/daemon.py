@@ -27,7 +27,7 @@ from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.model import HOUR, Batch, Cursor, Moment
 from specwatch.domain.units import is_loopback
 from specwatch.errors import ConfigError
-from specwatch.report.deliveries import Watched
+from specwatch.report.deliveries import DeliveryMonitor
 from specwatch.runtime.http_server import HttpServer
 from specwatch.runtime.scheduler import Schedule, current_moment
 from specwatch.runtime.sd_notify import ServiceManager
@@ -105,7 +105,7 @@ class Daemon:
             actuator=partial(actuator_of, supervisor=supervisor),
         )
         self._alert_service = AlertService(config)
-        self._deliveries = Watched()
+        self._deliveries = DeliveryMonitor()
         self._schedule = Schedule(_LANES)
         self._started = now()
         self._looked: float | None = None

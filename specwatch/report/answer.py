@@ -12,9 +12,9 @@ from specwatch.domain.model import (
     load_bin_label,
 )
 from specwatch.report.estimates import Amount, Ratio
-from specwatch.report.ledger import Cell
+from specwatch.report.ledger import LedgerCell
 from specwatch.report.loads import losing, winning
-from specwatch.report.model import Answer, Load, Outcome, Temperature, Traffic
+from specwatch.report.model import Outcome, ReportAnswer, ReportLoad, ReportTraffic, Temperature
 from specwatch.report.speedups import Speedups
 from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
 
@@ -22,7 +22,7 @@ _ENOUGH = 0.9
 """The time watched in the period before, by that in this one, from which their amounts compare."""
 
 
-def traffic(cells: Sequence[Cell]) -> Traffic:
+def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
     """Of all temperatures; the figures of the period before are None where it was not
     watched nearly as long."""
     now = [cell for cell in cells if cell.place.now]
@@ -33,7 +33,7 @@ def traffic(cells: Sequence[Cell]) -> Traffic:
     for cell in now:
         observed[cell.place.mode] += cell.observed
         busy[cell.place.mode] += cell.busy
-    return Traffic(
+    return ReportTraffic(
         requests=_requests(now),
         prompt_tokens=sum(cell.all.prompt_tokens or 0 for cell in now),
         generation_tokens=_generated(now),
@@ -48,22 +48,22 @@ def traffic(cells: Sequence[Cell]) -> Traffic:
     )
 
 
-def _requests(cells: Sequence[Cell]) -> int:
+def _requests(cells: Sequence[LedgerCell]) -> int:
     return sum(sum(cell.all.requests.values()) for cell in cells)
 
 
-def _generated(cells: Sequence[Cell]) -> int:
+def _generated(cells: Sequence[LedgerCell]) -> int:
     return sum(cell.all.generation_tokens or 0 for cell in cells)
 
 
 def answer(
-    cells: Sequence[Cell],
+    cells: Sequence[LedgerCell],
     measured: Speedups,
-    traffic: Traffic,
+    traffic: ReportTraffic,
     temperatures: Sequence[Temperature],
-    loads: Sequence[Load],
+    loads: Sequence[ReportLoad],
     gpus: int | None,
-) -> Answer:
+) -> ReportAnswer:
     """All of it but the sentences, which are left empty."""
     by_temperature = [
         (bucket.temperature, bucket.speedup)
@@ -78,7 +78,7 @@ def answer(
     outcome = _outcome(speedup, ran=ran, any_traffic=any(counted))
     served = {e.place.mode for e in cells if e.place.now and e.all.generation_tokens}
     undecided = outcome == "off" and Mode.UNKNOWN in served and Mode.OFF not in served
-    return Answer(
+    return ReportAnswer(
         outcome="unknown" if undecided else outcome,
         sentence="",
         recommendation="",
@@ -95,7 +95,7 @@ def answer(
     )
 
 
-def _ran(cells: Sequence[Cell]) -> bool:
+def _ran(cells: Sequence[LedgerCell]) -> bool:
     """Whether anything was served with speculation."""
     return any(
         cell.all.drafts or (cell.all.generation_tokens and cell.place.mode is Mode.ON)
@@ -116,7 +116,7 @@ def _outcome(speedup: Ratio | None, *, ran: bool, any_traffic: bool) -> Outcome:
     return "loses" if speedup.upper < 1.0 else "even"
 
 
-def _measured(cells: Sequence[Cell], measured: Speedups) -> dict[str, float]:
+def _measured(cells: Sequence[LedgerCell], measured: Speedups) -> dict[str, float]:
     """Busy seconds with speculation by load, in the environments that have a baseline of it."""
     seconds: dict[str, float] = {}
     for cell in cells:
@@ -130,7 +130,7 @@ def _measured(cells: Sequence[Cell], measured: Speedups) -> dict[str, float]:
 
 
 def _saved(
-    speedup: Ratio | None, loads: Sequence[Load], busy: Mapping[str, float]
+    speedup: Ratio | None, loads: Sequence[ReportLoad], busy: Mapping[str, float]
 ) -> Amount | None:
     """Hours that the same work would have taken longer without; measured speedups only.
 

@@ -23,7 +23,7 @@ from specwatch.report.model import Health, ModelReport
 from specwatch.report.objectives import goodput, objectives
 from specwatch.report.sentences import recommendation, sentence
 from specwatch.report.series import Plots
-from specwatch.report.sources import Recorded, Slice, Sources, model_of, slices_of
+from specwatch.report.sources import Recorded, ReportSources, WindowSlice, model_of, slices_of
 from specwatch.report.speedups import speedups
 from specwatch.report.temperatures import temperatures
 from specwatch.wording import figures
@@ -43,7 +43,7 @@ class KeptWindows:
         self._last: dict[str, Window] = {}
         self._seen: dict[str, list[Tally]] = {}
 
-    def take(self, slices: Iterable[Slice], *, now: bool) -> None:
+    def take(self, slices: Iterable[WindowSlice], *, now: bool) -> None:
         """Add slices; ``now`` are those of the period."""
         for piece in slices:
             self._environments.add(piece.place.environment)
@@ -107,7 +107,7 @@ class _Model(NamedTuple):
     kept: KeptWindows
 
 
-def build(sources: Sources, since: float, until: float) -> tuple[ModelReport, ...]:
+def build(sources: ReportSources, since: float, until: float) -> tuple[ModelReport, ...]:
     """The reports of the models that had windows in ``since`` to ``until`` (Unix seconds), by
     name.
 
@@ -136,7 +136,7 @@ def _own_span(
     )
 
 
-def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
+def _read(sources: ReportSources, since: float, until: float) -> dict[str, _Model]:
     models: dict[str, _Model] = {}
     names: set[str] = set()
     for start, windows in groupby(sources.windows, key=attrgetter("start")):
@@ -158,7 +158,7 @@ def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
 
 
 def _report(
-    sources: Sources, model: _Model, span: tuple[float, float], since: float, until: float
+    sources: ReportSources, model: _Model, span: tuple[float, float], since: float, until: float
 ) -> ModelReport:
     """``span`` is when the model was there."""
     name, cells, kept = model.ledger.name, model.ledger.cells(), model.kept

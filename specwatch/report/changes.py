@@ -16,7 +16,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Ta
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.report import latencies
 from specwatch.report.estimates import Ratio
-from specwatch.report.model import Change, Side
+from specwatch.report.model import ReportChange, ReportSide
 from specwatch.wording.text import shown
 
 SIDE = 24 * HOUR
@@ -31,7 +31,7 @@ _NO_K = ("", "0", "?")
 BaselineOf = Callable[[Environment], Baseline]
 
 
-class _Server(NamedTuple):
+class _ServerState(NamedTuple):
     """What is known of a server: ``k`` as its fingerprint has it, None where nothing drafts."""
 
     version: str | None = None
@@ -39,15 +39,17 @@ class _Server(NamedTuple):
     k: str | None = None
 
     @classmethod
-    def of(cls, environment: Environment) -> _Server:
+    def of(cls, environment: Environment) -> _ServerState:
         k = (environment.fingerprint or "").partition("-")[2]
         return cls(environment.engine_version, environment.configuration, None if k in _NO_K else k)
 
-    def updated(self, newer: _Server) -> _Server:
+    def updated(self, newer: _ServerState) -> _ServerState:
         """The newer one, and what that does not say as it was."""
-        return _Server(*(old if new is None else new for old, new in zip(self, newer, strict=True)))
+        return _ServerState(
+            *(old if new is None else new for old, new in zip(self, newer, strict=True))
+        )
 
-    def is_like(self, other: _Server) -> bool:
+    def is_like(self, other: _ServerState) -> bool:
         """Whether nothing that is known of both differs."""
         return all(
             one is None or another is None or one == another
@@ -59,13 +61,13 @@ class _Switch(NamedTuple):
     """A change between two neighbouring samples."""
 
     at: float
-    before: _Server
-    after: _Server
+    before: _ServerState
+    after: _ServerState
 
 
 def changes(
     windows: Sequence[Window], baseline_of: BaselineOf, since: float, until: float
-) -> tuple[Change, ...]:
+) -> tuple[ReportChange, ...]:
     """The changes of version, configuration or k in ``since`` to ``until`` (Unix seconds), by time.
 
     ``windows`` are hours or minutes of one model, of all temperatures and from before, too.
@@ -81,7 +83,7 @@ def changes(
         if since <= switch.at < until
     ]
     return tuple(
-        Change(
+        ReportChange(
             at=switch.at,
             what=_what(switch.before, switch.after),
             before=_side(_within(begun, begin, switch.at, switch.before), baseline_of),
@@ -99,26 +101,28 @@ def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
     wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
     start = attrgetter("start")
     slots = [list(group) for _, group in groupby(sorted(wholes, key=start), key=start)]
-    known = _Server()
+    known = _ServerState()
     for slot, following in zip(slots, [*slots[1:], []], strict=False):
         same = _those(slot, known)
         for one in same:
-            known = known.updated(_Server.of(one.environment))
+            known = known.updated(_ServerState.of(one.environment))
         if len(same) == len(slot) or (same and _those(following, known)):
             continue
         stayed = sum(window.gauges.sampled_seconds for window in same)
         time = slot[0].start + min(stayed, float(slot[0].length))
-        others = [_Server.of(window.environment) for window in slot if window not in same]
+        others = [_ServerState.of(window.environment) for window in slot if window not in same]
         last = next((window for window in others if _those(following, window)), others[-1])
         yield _Switch(time, known, known.updated(last))
         known = known.updated(last)
 
 
-def _those(windows: Iterable[Window], server: _Server) -> list[Window]:
-    return [window for window in windows if _Server.of(window.environment).is_like(server)]
+def _those(windows: Iterable[Window], server: _ServerState) -> list[Window]:
+    return [window for window in windows if _ServerState.of(window.environment).is_like(server)]
 
 
-def _within(windows: Iterable[Window], since: float, until: float, server: _Server) -> list[Sample]:
+def _within(
+    windows: Iterable[Window], since: float, until: float, server: _ServerState
+) -> list[Sample]:
     """What one server did between two times, with the windows that reach over them."""
     near = (
         window
@@ -128,7 +132,7 @@ def _within(windows: Iterable[Window], since: float, until: float, server: _Serv
     return samples_of(_those(near, server))
 
 
-def _what(before: _Server, after: _Server) -> str:
+def _what(before: _ServerState, after: _ServerState) -> str:
     """``vLLM 0.31.0 -> 0.32.0, k 4 -> 5, configuration``."""
     text = []
     if after.version != before.version:
@@ -143,7 +147,7 @@ def _what(before: _Server, after: _Server) -> str:
     return ", ".join(text)
 
 
-def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
+def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> ReportSide:
     """With speculation only, but for the hours: of all that was watched."""
     ran = [sample for sample in samples if sample.mode is Mode.ON]
     whole = Tally(**sum_fields((sample.tally for sample in ran), _FIELDS))
@@ -153,7 +157,7 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
         for name, q in (("tpot_p50", 0.5), ("tpot_p99", 0.99))
     }
     p50, p99 = (None if quantile is None else quantile.value for quantile in quantiles.values())
-    return Side(
+    return ReportSide(
         hours=sum(sample.gauges.sampled_seconds for sample in samples) / HOUR,
         acceptance_rate=acceptance_rate(whole),
         mean_length=mean_acceptance_length(whole),

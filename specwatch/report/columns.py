@@ -18,7 +18,7 @@ _LEAST_BAR, _MOST_BAR = 8, 40
 _WIDE = ("W", "F")
 
 
-class Cell(NamedTuple):
+class TerminalCell(NamedTuple):
     """A cell of a table; the first of a row stands left, others right."""
 
     text: str
@@ -73,7 +73,7 @@ def wrapped(text: str, width: int, *, indent: int = 0) -> Iterator[str]:
 
 def table(
     headers: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
+    rows: Sequence[Sequence[TerminalCell]],
     width: int,
     *,
     bars: Sequence[Bar] = (),
@@ -99,7 +99,7 @@ def table(
     while len(kept) > 1 and sum(sizes[i] + 1 for i in kept[1:]) + _LEAST_FIRST > width:
         kept.pop()
     sizes[0] = min(sizes[0], width - sum(sizes[i] + 1 for i in kept[1:]))
-    yield ((_row([Cell(header) for header in headers], kept, sizes)[0][0], "dim"),)
+    yield ((_row([TerminalCell(header) for header in headers], kept, sizes)[0][0], "dim"),)
     room = min(width - sum(sizes[i] + 1 for i in kept), _MOST_BAR)
     longest = max((max(one.value or 0.0, one.mark or 0.0) for one in bars), default=0.0)
     for number, row in enumerate(rows):
@@ -109,7 +109,7 @@ def table(
         yield tuple(line)
 
 
-def _row(row: Sequence[Cell], kept: Sequence[int], sizes: dict[int, int]) -> list[Part]:
+def _row(row: Sequence[TerminalCell], kept: Sequence[int], sizes: dict[int, int]) -> list[Part]:
     """Neighbours of one style are one part."""
     parts: list[Part] = []
     for i in kept:

@@ -62,7 +62,7 @@ class Sent(Struct, kw_only=True):
         return self.delivered_at is None and not self.unconfirmed
 
 
-class Entry(Struct, kw_only=True):
+class DeliveredReport(Struct, kw_only=True):
     """One report: ``name`` is that of its files, without what tells the format in ``formats``.
 
     ``since`` and ``until`` are those of its period as Unix times. ``error`` says why it could not
@@ -82,10 +82,10 @@ class Book(Struct, kw_only=True):
     """All reports that are kept, the newest last."""
 
     format: int = _FORMAT
-    reports: list[Entry] = field(default_factory=list)
+    reports: list[DeliveredReport] = field(default_factory=list)
 
     @property
-    def newest(self) -> Entry | None:
+    def newest(self) -> DeliveredReport | None:
         """The one that was made last."""
         return self.reports[-1] if self.reports else None
 
@@ -163,7 +163,7 @@ class Reports:
             raise self._unusable(error) from None
         return path
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: DeliveredReport) -> bytes:
         """The JSON of a report; ConfigError when it has gone."""
         path = self.folder / f"{entry.name}.json"
         try:
@@ -179,7 +179,7 @@ class Reports:
         for entry in [entry for entry in book.reports[:-1] if entry.made < before]:
             self.drop(book, entry)
 
-    def drop(self, book: Book, entry: Entry) -> None:
+    def drop(self, book: Book, entry: DeliveredReport) -> None:
         """Remove a report and its files."""
         if _NAME.fullmatch(entry.name):
             for path in self.folder.glob(f"{entry.name}.*"):
@@ -194,7 +194,7 @@ class Reports:
 
 def deliver(
     outgoing: Outgoing,
-    entry: Entry,
+    entry: DeliveredReport,
     channels: Mapping[str, Channel],
     *,
     keep: Callable[[], None],
@@ -248,7 +248,7 @@ def _attempt(
     return sent.later
 
 
-class Watched:
+class DeliveryMonitor:
     """What a daemon shows of deliveries that another process makes."""
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ class Quantiles(Struct, frozen=True, kw_only=True):
     buckets: dict[str, Bounds] = {}
 
 
-class Latency(Struct, frozen=True, kw_only=True):
+class ReportLatency(Struct, frozen=True, kw_only=True):
     """One latency with speculation, in the period before, and without speculation at equal load."""
 
     on: Quantiles | None = None
@@ -53,7 +53,7 @@ class Latency(Struct, frozen=True, kw_only=True):
     off: Quantiles | None = None
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class ReportSpread(Struct, frozen=True, kw_only=True):
     """How the acceptance rates of single requests spread."""
 
     count: int
@@ -62,7 +62,7 @@ class Spread(Struct, frozen=True, kw_only=True):
     p90: float | None
 
 
-class Acceptance(Struct, frozen=True, kw_only=True):
+class ReportAcceptance(Struct, frozen=True, kw_only=True):
     """Drafts and what became of them. ``histogram`` has the drafts that had 0, 1, .. k tokens
     accepted."""
 
@@ -72,4 +72,4 @@ class Acceptance(Struct, frozen=True, kw_only=True):
     rate: float | None
     mean_length: float | None
     histogram: tuple[int, ...] | None = None
-    per_request: Spread | None = None
+    per_request: ReportSpread | None = None

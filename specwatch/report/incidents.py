@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from specwatch.guard.state import Phase
-from specwatch.report.model import Breach, Incident, Step
-from specwatch.report.sources import GuardStep
+from specwatch.report.model import ReportBreach, ReportIncident, ReportStep
+from specwatch.report.sources import StoredStep
 from specwatch.rules.decisions import Decision
 from specwatch.wording import figures, speculation
 from specwatch.wording.moments import moment
@@ -23,7 +23,9 @@ _MODE = "guard.mode is "
 """How the reason begins for which the guard does nothing but look."""
 
 
-def incidents(steps: Iterable[GuardStep], since: float, until: float) -> tuple[Incident, ...]:
+def incidents(
+    steps: Iterable[StoredStep], since: float, until: float
+) -> tuple[ReportIncident, ...]:
     """The incidents that lie in ``since`` to ``until`` (Unix seconds) or reach in, by beginning.
 
     ``steps`` are those of one target, in any order: of an incident all that is to be told of it.
@@ -36,7 +38,7 @@ def incidents(steps: Iterable[GuardStep], since: float, until: float) -> tuple[I
     )
 
 
-def seconds_off(incidents: Iterable[Incident], *, ordered: bool) -> float:
+def seconds_off(incidents: Iterable[ReportIncident], *, ordered: bool) -> float:
     """Seconds of the period without speculation by order of a person, or else by the guard."""
     return sum(
         incident.seconds_off
@@ -48,13 +50,13 @@ def seconds_off(incidents: Iterable[Incident], *, ordered: bool) -> float:
 class _Stretch(NamedTuple):
     """Steps of one incident; ``after`` is the target's next step, of another incident or none."""
 
-    steps: list[GuardStep]
+    steps: list[StoredStep]
     away: list[tuple[float, float]]
     """When speculation was off; the last may be until the end of time."""
-    after: GuardStep | None
+    after: StoredStep | None
 
 
-def _stretches(steps: Sequence[GuardStep]) -> Iterator[_Stretch]:
+def _stretches(steps: Sequence[StoredStep]) -> Iterator[_Stretch]:
     """Yield each incident, by its first step."""
     away = dict(_away(steps))
     by_id: dict[str, list[int]] = {}
@@ -70,7 +72,7 @@ def _stretches(steps: Sequence[GuardStep]) -> Iterator[_Stretch]:
         )
 
 
-def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]]]:
+def _away(steps: Sequence[StoredStep]) -> Iterator[tuple[int, tuple[float, float]]]:
     """Yield which steps were followed by time without speculation, and that time."""
     settled = bool(steps) and steps[0].phase_before == Phase.DISABLED
     ends = [*(later.at for _, later in pairwise(steps)), float("inf")]
@@ -86,13 +88,13 @@ def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]
             yield index, (step.at, end)
 
 
-def _incident(stretch: _Stretch, since: float, until: float) -> Incident:
+def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:
     first, last = stretch.steps[0], stretch.steps[-1]
     ended = last.at if last.phase in _OVER else None
     person = first.inputs.get("ordered_by")
     if ended is None and stretch.after is not None:
         ended = stretch.after.at
-    return Incident(
+    return ReportIncident(
         id=shown(first.incident),
         began=first.at,
         ended=ended,
@@ -100,7 +102,9 @@ def _incident(stretch: _Stretch, since: float, until: float) -> Incident:
         outcome=_outcome(stretch, ended),
         would_have_acted=_would_have_acted(stretch.steps),
         steps=tuple(
-            Step(at=step.at, phase=shown(step.phase), reason=shown(step.reason, LONGEST_SENTENCE))
+            ReportStep(
+                at=step.at, phase=shown(step.phase), reason=shown(step.reason, LONGEST_SENTENCE)
+            )
             for step in stretch.steps
         ),
         seconds_off=sum(
@@ -110,7 +114,7 @@ def _incident(stretch: _Stretch, since: float, until: float) -> Incident:
     )
 
 
-def _cause(steps: Sequence[GuardStep]) -> str:
+def _cause(steps: Sequence[StoredStep]) -> str:
     """The rule and its reading where one led to it, else what the first step says."""
     for step in steps:
         text = _finding(step.inputs)
@@ -139,7 +143,7 @@ def _outcome(stretch: _Stretch, ended: float | None) -> str:
     return _over(stretch, ended)
 
 
-def _looked_on(steps: Sequence[GuardStep], ended: float | None) -> str:
+def _looked_on(steps: Sequence[StoredStep], ended: float | None) -> str:
     """Of an incident about which nothing was done."""
     why = _waited_for(steps)
     text = f"nothing was done: {why}" if why else "nothing was done"
@@ -150,13 +154,13 @@ def _looked_on(steps: Sequence[GuardStep], ended: float | None) -> str:
     return _cut(f"{text}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
 
 
-def _would_have_acted(steps: Sequence[GuardStep]) -> bool:
+def _would_have_acted(steps: Sequence[StoredStep]) -> bool:
     """Whether only the mode of the guard kept it from doing something."""
     acted = any(step.phase in _ACTING for step in steps)
     return not acted and _waited_for(steps).startswith(_MODE)
 
 
-def _waited_for(steps: Sequence[GuardStep]) -> str:
+def _waited_for(steps: Sequence[StoredStep]) -> str:
     """Why nothing was done after the breach was confirmed."""
     waited = [step.reason for step in steps if step.phase == Phase.CONFIRMED]
     return waited[-1] if len(waited) > 1 else ""
@@ -206,7 +210,7 @@ def _off_since(stretch: _Stretch) -> str:
     return f"{'before ' if before else ''}{moment(begin)}"
 
 
-def _entered(steps: Sequence[GuardStep]) -> GuardStep:
+def _entered(steps: Sequence[StoredStep]) -> StoredStep:
     """The step that led into the last phase."""
     entered = steps[-1]
     for step in reversed(steps):
@@ -222,7 +226,7 @@ def _cut(text: str) -> str:
 
 def breaches(
     decisions: Iterable[Decision], model_name: str, since: float, until: float
-) -> tuple[Breach, ...]:
+) -> tuple[ReportBreach, ...]:
     """The breaches of one model that lie in ``since`` to ``until`` (Unix seconds), or reach in.
 
     ``decisions`` are changes of verdicts in any order, of all models; one that began the last
@@ -244,7 +248,7 @@ def breaches(
             decision for own in daemons.values() for decision in own if decision.verdict == "breach"
         ]
         breaches.append(
-            Breach(
+            ReportBreach(
                 rule=rule,
                 temperature=temperature,
                 severity=max(begun, key=attrgetter("at")).severity,

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, NamedTuple
 from specwatch.domain.histogram import wide
 from specwatch.domain.model import HOUR
 from specwatch.report.estimates import Amount, Quantiles, Ratio
-from specwatch.report.model import Side
+from specwatch.report.model import ReportSide
 from specwatch.wording import figures
 from specwatch.wording.figures import UNKNOWN, finite
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -99,7 +99,7 @@ Part = Sentence | Listing | Figure | Table
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """A heading and what follows it."""
 
     title: str
@@ -207,7 +207,7 @@ def length(value: float | None) -> str:
     return UNKNOWN if known is None else f"{known / HOUR:,.1f} h"
 
 
-def quantile(latency: Quantiles | Side | None, which: str) -> str:
+def quantile(latency: Quantiles | ReportSide | None, which: str) -> str:
     """``235 ms``; ``10 to 25 ms`` where its bucket is wide, ``> 10 s`` beyond the last bound."""
     if latency is None:
         return UNKNOWN

@@ -18,7 +18,7 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
-from specwatch.report.sources import Drafted, Place, Slice
+from specwatch.report.sources import Drafted, SlicePlace, WindowSlice
 
 _Any = TypeVar("_Any")
 MOST_AT_ONCE = 64
@@ -35,10 +35,10 @@ _BEFORE = (
 
 
 @dataclass(slots=True)
-class Cell:
+class LedgerCell:
     """The windows of one place: tallies by temperature, and what was sampled, in seconds."""
 
-    place: Place
+    place: SlicePlace
     tallies: dict[str, Tally]
     observed: float = 0.0
     busy: float = 0.0
@@ -50,7 +50,7 @@ class Cell:
         return self.tallies.get(ALL_TEMPERATURES, _NOTHING)
 
 
-class Minute(NamedTuple):
+class LedgerMinute(NamedTuple):
     """A sound window of all temperatures with its pace: what a speedup is made of.
 
     ``buckets`` have drafts, draft tokens and accepted tokens.
@@ -79,19 +79,19 @@ class Ledger:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._piles: dict[Place, dict[str, list[Tally]]] = {}
-        self._sampled: dict[Place, list[float]] = {}
-        self.minutes: dict[Kind, list[Minute]] = {}
+        self._piles: dict[SlicePlace, dict[str, list[Tally]]] = {}
+        self._sampled: dict[SlicePlace, list[float]] = {}
+        self.minutes: dict[Kind, list[LedgerMinute]] = {}
         """Of the period with speculation, and of both periods without."""
         self.present: Environment | None = None
         """Of the newest window in which speculation ran."""
 
-    def take(self, slices: Iterable[Slice]) -> None:
+    def take(self, slices: Iterable[WindowSlice]) -> None:
         """Add slices of the period, or of the one before."""
         for piece in slices:
             self._add(piece)
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[LedgerCell]:
         """All that was added, what servers do not count taken from their temperatures."""
         return [self._cell(place, piles) for place, piles in self._piles.items()]
 
@@ -104,14 +104,14 @@ class Ledger:
             for stretch in stretches(minutes, most)
         ]
 
-    def _cell(self, place: Place, piles: dict[str, list[Tally]]) -> Cell:
+    def _cell(self, place: SlicePlace, piles: dict[str, list[Tally]]) -> LedgerCell:
         tallies = {label: _summed(place, pile) for label, pile in piles.items()}
         whole = tallies.pop(ALL_TEMPERATURES, None)
         if whole is not None:
             tallies = {ALL_TEMPERATURES: completed(whole, tallies.values()), **tallies}
-        return Cell(place, tallies, *self._sampled.get(place, ()))
+        return LedgerCell(place, tallies, *self._sampled.get(place, ()))
 
-    def _add(self, one: Slice) -> None:
+    def _add(self, one: WindowSlice) -> None:
         piles = self._piles.setdefault(one.place, {})
         for window in (*one.wholes, *one.parts):
             label = window.series.temperature
@@ -135,7 +135,7 @@ class Ledger:
             for window in one.wholes:
                 self._time(one, window)
 
-    def _time(self, one: Slice, window: Window) -> None:
+    def _time(self, one: WindowSlice, window: Window) -> None:
         place = one.place
         if place.load_bin is None or not window.sound:
             return
@@ -151,7 +151,7 @@ class Ledger:
             counted.drafts is not None,
         )  # fmt: skip
         self.minutes.setdefault(kind, []).append(
-            Minute(
+            LedgerMinute(
                 window.start,
                 window.length,
                 pace,
@@ -182,11 +182,11 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
     return [ordered[begin:end] for begin, end in pairwise(ends)]
 
 
-def _summed(place: Place, tallies: Sequence[Tally]) -> Tally:
+def _summed(place: SlicePlace, tallies: Sequence[Tally]) -> Tally:
     return Tally(**sum_fields(tallies, _SUMMED if place.now else _BEFORE))
 
 
-def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
+def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
     mode, _, environment, by_token, counts = kind
     first, last = minutes[0], minutes[-1]
     seconds = sum(minute.pace.seconds for minute in minutes)
@@ -240,12 +240,12 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _positions(minutes: Iterable[Minute]) -> tuple[int, ...] | None:
+def _positions(minutes: Iterable[LedgerMinute]) -> tuple[int, ...] | None:
     known = [minute.positions for minute in minutes if minute.positions is not None]
     return tuple(map(sum, zip_longest(*known, fillvalue=0))) if known else None
 
 
-def _buckets(minutes: Iterable[Minute]) -> dict[str, Tally]:
+def _buckets(minutes: Iterable[LedgerMinute]) -> dict[str, Tally]:
     slots: dict[str, list[int]] = {}
     for minute in minutes:
         for label, (drafts, drafted, accepted) in minute.buckets.items():

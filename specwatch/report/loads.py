@@ -13,8 +13,8 @@ from specwatch.domain.sample import Sample, total
 from specwatch.report import latencies
 from specwatch.report.estimates import Ratio
 from specwatch.report.latencies import summed
-from specwatch.report.ledger import Cell
-from specwatch.report.model import BestK, Crossing, Load, WhatIf
+from specwatch.report.ledger import LedgerCell
+from specwatch.report.model import Crossing, ReportBestK, ReportLoad, WhatIf
 from specwatch.report.speedups import Speedups, ratio
 from specwatch.report.temperatures import without_speculation
 
@@ -26,9 +26,9 @@ even if drafts cost nothing."""
 _COUNTED = ("draft_tokens", "accepted_tokens", "generation_tokens")
 
 
-def loads(cells: Sequence[Cell], measured: Speedups) -> tuple[Load, ...]:
+def loads(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportLoad, ...]:
     """A row for each load bin in which speculation ran."""
-    ran: dict[int, list[Cell]] = {}
+    ran: dict[int, list[LedgerCell]] = {}
     for cell in cells:
         bin_ = cell.place.load_bin
         if cell.place.now and cell.place.mode is Mode.ON and bin_ is not None and cell.busy:
@@ -45,7 +45,7 @@ def loads(cells: Sequence[Cell], measured: Speedups) -> tuple[Load, ...]:
         busy = sum(cell.busy for cell in inside)
         now = [(cell, cell.all.tpot) for cell in inside if cell.all.tpot is not None]
         rows.append(
-            Load(
+            ReportLoad(
                 load=load_bin_label(bin_),
                 share=(counted[bin_].generation_tokens or 0) / tokens if tokens else 0.0,
                 busy=busy,
@@ -61,7 +61,7 @@ def loads(cells: Sequence[Cell], measured: Speedups) -> tuple[Load, ...]:
     return tuple(rows)
 
 
-def crossing(rows: Sequence[Load]) -> Crossing | None:
+def crossing(rows: Sequence[ReportLoad]) -> Crossing | None:
     """The load above which speculation loses, at every load that was measured.
 
     Between the two loads about it the logarithm of the speedup is taken to be linear in that of
@@ -77,16 +77,16 @@ def crossing(rows: Sequence[Load]) -> Crossing | None:
     return None
 
 
-def best_k(measured: Speedups) -> BestK | None:
+def best_k(measured: Speedups) -> ReportBestK | None:
     """Predicted speedups for up to the present number of draft tokens."""
     best = measured.assessment.best_k
     if best is None:
         return None
-    return BestK(k=best.k, now=len(best.speedups) - 1, speedups=best.speedups)
+    return ReportBestK(k=best.k, now=len(best.speedups) - 1, speedups=best.speedups)
 
 
 def what_if(
-    rows: Sequence[Load], measured: Speedups, k: int | None, draft_cost_ratio: float
+    rows: Sequence[ReportLoad], measured: Speedups, k: int | None, draft_cost_ratio: float
 ) -> WhatIf | None:
     """What to do about the loads at which speculation loses; None where nothing can be told.
 
@@ -144,7 +144,7 @@ def _setting(losing: str, k: int) -> tuple[tuple[int, int, int], ...]:
     return (1, begin - 1, k), (begin, max(LARGEST_BATCH, begin), 0)
 
 
-def present_k(cells: Sequence[Cell], measured: Speedups) -> int | None:
+def present_k(cells: Sequence[LedgerCell], measured: Speedups) -> int | None:
     """Draft tokens of every draft now; None where that varies, or the server does not say."""
     newest = [
         cell.all for cell in cells if cell.place.now and cell.place.environment == measured.present

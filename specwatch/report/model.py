@@ -6,13 +6,22 @@ None is what is not known. Its JSON schema is :func:`schema`.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from specwatch.domain.experiments import Verdict, Zone
-from specwatch.report.estimates import Acceptance, Amount, Bounds, Latency, Quantiles, Ratio
+from specwatch.report.estimates import (
+    Amount,
+    Bounds,
+    Quantiles,
+    Ratio,
+    ReportAcceptance,
+    ReportLatency,
+)
 
 FORMAT = 1
 """Grows when a program that reads reports would have to be changed."""
@@ -23,7 +32,7 @@ contains 1; ``loses``: it is below 1; ``off``: speculation did not run; ``unknow
 there is no measurement to say."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ReportAnswer(Struct, frozen=True, kw_only=True):
     """Did speculation pay. ``hours_saved`` are hours of the server, ``gpu_hours_saved`` those times
     its GPUs, where their number is known; negative where they were lost."""
 
@@ -44,7 +53,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     losing_loads: tuple[str, ...] = ()
 
 
-class Traffic(Struct, frozen=True, kw_only=True):
+class ReportTraffic(Struct, frozen=True, kw_only=True):
     """How much there was. ``busy_on`` and ``busy_off`` are seconds with a running request, with
     speculation and without; ``seconds_on``, ``seconds_off``, ``seconds_mixed`` and
     ``seconds_unknown`` all watched."""
@@ -68,14 +77,14 @@ class Temperature(Struct, frozen=True, kw_only=True):
     temperature: str
     requests: int
     share: float | None
-    acceptance: Acceptance
+    acceptance: ReportAcceptance
     acceptance_before: float | None
-    ttft: Latency
-    tpot: Latency
+    ttft: ReportLatency
+    tpot: ReportLatency
     speedup: Ratio | None = None
 
 
-class Load(Struct, frozen=True, kw_only=True):
+class ReportLoad(Struct, frozen=True, kw_only=True):
     """One load bin, with speculation. ``share`` is that of the generated tokens; ``running`` the
     mean of running requests while any ran."""
 
@@ -97,7 +106,7 @@ class Crossing(Struct, frozen=True, kw_only=True):
     running: float
 
 
-class BestK(Struct, frozen=True, kw_only=True):
+class ReportBestK(Struct, frozen=True, kw_only=True):
     """Predicted speedups per token for 0, 1, .. present draft tokens, and the best of them; 0 is a
     server without speculation."""
 
@@ -133,7 +142,7 @@ class WorstHour(Struct, frozen=True, kw_only=True):
     bad: float
 
 
-class Objective(Struct, frozen=True, kw_only=True):
+class ReportObjective(Struct, frozen=True, kw_only=True):
     """A service-level objective. ``spent`` is the share of its budget that the period used up,
     ``budget_left`` what is left of its own window at the end. ``bad`` requests were surely too
     slow; of ``unknown`` ones that is not known."""
@@ -151,7 +160,7 @@ class Objective(Struct, frozen=True, kw_only=True):
     worst_hour: WorstHour | None = None
 
 
-class Goodput(Struct, frozen=True, kw_only=True):
+class ReportGoodput(Struct, frozen=True, kw_only=True):
     """Requests that met all objectives, in all modes, or with speculation or without it.
 
     ``offered`` are all requests a second of the ``watched`` seconds, outages included; ``met``
@@ -168,7 +177,7 @@ class Goodput(Struct, frozen=True, kw_only=True):
     share: Bounds | None
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class ReportStep(Struct, frozen=True, kw_only=True):
     """A step of the guard."""
 
     at: float
@@ -176,7 +185,7 @@ class Step(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Incident(Struct, frozen=True, kw_only=True):
+class ReportIncident(Struct, frozen=True, kw_only=True):
     """An incident of the guard; ``ended`` is None while it lasts.
 
     ``ordered_by`` is the person whose order it carries out, None where the guard acted by itself.
@@ -188,13 +197,13 @@ class Incident(Struct, frozen=True, kw_only=True):
     ended: float | None
     cause: str
     outcome: str
-    steps: tuple[Step, ...]
+    steps: tuple[ReportStep, ...]
     seconds_off: float = 0.0
     ordered_by: str | None = None
     would_have_acted: bool = False
 
 
-class Breach(Struct, frozen=True, kw_only=True):
+class ReportBreach(Struct, frozen=True, kw_only=True):
     """How often and how long a rule was in breach."""
 
     rule: str
@@ -233,7 +242,7 @@ class Health(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class Side(Struct, frozen=True, kw_only=True):
+class ReportSide(Struct, frozen=True, kw_only=True):
     """Some hours before or after a change; ``beyond`` and ``buckets`` as in :class:`Quantiles`."""
 
     hours: float
@@ -247,13 +256,13 @@ class Side(Struct, frozen=True, kw_only=True):
     buckets: dict[str, Bounds] = {}
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class ReportChange(Struct, frozen=True, kw_only=True):
     """The server became another one: ``what`` says how."""
 
     at: float
     what: str
-    before: Side
-    after: Side
+    before: ReportSide
+    after: ReportSide
 
 
 class AcceptancePoint(Struct, frozen=True, kw_only=True):
@@ -278,7 +287,7 @@ class LatencyPoint(Struct, frozen=True, kw_only=True):
     beyond: tuple[str, ...] = ()
 
 
-class Series(Struct, frozen=True, kw_only=True):
+class ReportSeries(Struct, frozen=True, kw_only=True):
     """What the plots show, in stretches of ``step`` seconds; of no traffic there is no point."""
 
     step: int
@@ -347,28 +356,28 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     model_name: str
     engine_version: str | None = None
     """The newest with speculation."""
-    answer: Answer
-    traffic: Traffic
+    answer: ReportAnswer
+    traffic: ReportTraffic
     temperatures: tuple[Temperature, ...]
     """``all`` first."""
-    loads: tuple[Load, ...] = ()
+    loads: tuple[ReportLoad, ...] = ()
     crossing: Crossing | None = None
-    best_k: BestK | None = None
+    best_k: ReportBestK | None = None
     best_k_unknown: Literal["no_positions", "varying_length"] | None = None
     """Why there is a measured speedup and no ``best_k``."""
     what_if: WhatIf | None = None
-    objectives: tuple[Objective, ...] = ()
-    goodput: tuple[Goodput, ...] = ()
+    objectives: tuple[ReportObjective, ...] = ()
+    goodput: tuple[ReportGoodput, ...] = ()
     """``all`` first; by mode where there were requests in both."""
-    incidents: tuple[Incident, ...] = ()
-    breaches: tuple[Breach, ...] = ()
+    incidents: tuple[ReportIncident, ...] = ()
+    breaches: tuple[ReportBreach, ...] = ()
     seconds_off_by_guard: float = 0.0
     """Of its own accord."""
     seconds_off_by_order: float = 0.0
     """By order of a person, through the guard."""
     health: Health
-    changes: tuple[Change, ...] = ()
-    series: Series
+    changes: tuple[ReportChange, ...] = ()
+    series: ReportSeries
     experiments: tuple[Experiment, ...] = ()
     """The newest first."""
     more_experiments: int = 0
@@ -390,9 +399,11 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of :class:`Report`."""
+    """The JSON schema (2020-12) of :class:`Report`; its definitions do without the prefix."""
+    definitions = msgspec.json.encode(msgspec.json.schema(Report)).decode()
+    known: dict[str, Any] = json.loads(re.sub(r'(?<=["/])Report(?=[A-Z])', "", definitions))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "specwatch report",
-        **msgspec.json.schema(Report),
+        **known,
     }

@@ -10,7 +10,7 @@ from specwatch.config.rules import Slo
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Tally, Window
 from specwatch.domain.sample import samples_of
 from specwatch.report.estimates import Bounds
-from specwatch.report.model import Goodput, Objective, WorstHour
+from specwatch.report.model import ReportGoodput, ReportObjective, WorstHour
 from specwatch.rules import objectives as core
 from specwatch.rules.objectives import Requests, SloBook, requests_of
 
@@ -27,7 +27,7 @@ class _Counted(NamedTuple):
 
 def objectives(
     slos: Sequence[Slo], windows: Sequence[Window], since: float, until: float
-) -> tuple[Objective, ...]:
+) -> tuple[ReportObjective, ...]:
     """Each objective over ``since`` to ``until`` (Unix seconds), in every mode.
 
     ``windows`` are hours or minutes of one model, as far back as there are any: the budget left is
@@ -47,7 +47,7 @@ def objectives(
 
 def goodput(
     slos: Sequence[Slo], windows: Sequence[Window], since: float, until: float
-) -> tuple[Goodput, ...]:
+) -> tuple[ReportGoodput, ...]:
     """The requests of ``since`` to ``until`` (Unix seconds) that met all objectives.
 
     First of all modes; then with speculation and without, where there were requests of both.
@@ -75,8 +75,8 @@ def goodput(
     return (of_all, *by_mode) if all(one.requests for one in by_mode) else (of_all,)
 
 
-def _goodput(mode: Literal["all", "on", "off"], goodput: core.Goodput) -> Goodput:
-    return Goodput(
+def _goodput(mode: Literal["all", "on", "off"], goodput: core.Goodput) -> ReportGoodput:
+    return ReportGoodput(
         mode=mode,
         requests=goodput.requests,
         watched=goodput.watched,
@@ -92,7 +92,7 @@ def _bounds(goodput: core.Goodput, by: float) -> Bounds | None:
     return Bounds(lower=goodput.lower / by, upper=goodput.upper / by)
 
 
-def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Objective:
+def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> ReportObjective:
     hours: dict[int, Requests] = {}
     for cell in inside:
         hour = cell.start - cell.start % HOUR
@@ -102,7 +102,7 @@ def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Obje
     for part in hours.values():
         whole = whole.plus(part)
     allowed = whole.total * (1 - slo.objective)
-    return Objective(
+    return ReportObjective(
         name=slo.name,
         metric=slo.metric,
         threshold=slo.threshold,

@@ -22,7 +22,7 @@ from specwatch.report.experiments import newest
 from specwatch.report.experiments import notes as told_of
 from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.sources import GuardStep, Recorded, Sources
+from specwatch.report.sources import Recorded, ReportSources, StoredStep
 from specwatch.rules.decisions import Decision
 from specwatch.runtime.workers import spread
 from specwatch.store import damaged_rows, guard_records, measurement_rows, verdict_rows
@@ -69,7 +69,7 @@ def read_report(
     measured = _measured(reader, since, until) if set_up else {}
     notes = [] if known or measured else [_NOTHING_YET]
     names = _chosen(targets, configured, {*known, *measured})
-    reading = _Reading(reader, since, until, config)
+    reading = _SourceReader(reader, since, until, config)
 
     def made_of(name: str) -> tuple[ModelReport, ...]:
         sources = reading.sources(
@@ -126,7 +126,7 @@ def period(
     return begin, max(end, begin + MINUTE)
 
 
-class _Reading:
+class _SourceReader:
     """Reads what is known of one target after another."""
 
     def __init__(self, reader: Reader, since: float, until: float, config: Config | None) -> None:
@@ -146,7 +146,7 @@ class _Reading:
         members: Mapping[int, Member],
         target: Target | None,
         experiments: Mapping[str, Sequence[Experiment]],
-    ) -> Sources:
+    ) -> ReportSources:
         """All that is known of a target; its windows are read when they are used."""
         measurements: Sequence[Measurement] = ()
         decisions: Sequence[Decision] = ()
@@ -163,13 +163,13 @@ class _Reading:
                     target=name,
                 )
                 steps = guard_records.read_steps(connection, target=name)
-        return Sources(
+        return ReportSources(
             target=name,
             windows=self._windows(name, members),
             measurements=measurements,
             decisions=decisions,
             steps=[
-                GuardStep(
+                StoredStep(
                     step.at, step.incident, step.phase_before, step.phase, step.reason, step.inputs
                 )
                 for step in reversed(steps)

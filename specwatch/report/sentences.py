@@ -10,7 +10,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
 from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
 from specwatch.report.loads import LEAST_GAIN
-from specwatch.report.model import Answer, BestK, ModelReport, WhatIf
+from specwatch.report.model import ModelReport, ReportAnswer, ReportBestK, WhatIf
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVES
@@ -69,7 +69,7 @@ def _answer(report: ModelReport) -> str:
     return f"No certain difference: speculation made {name} {times} as fast ({within})."
 
 
-def _within(answer: Answer) -> str:
+def _within(answer: ReportAnswer) -> str:
     speedup = answer.speedup
     if speedup is None or speedup.lower is None or speedup.upper is None:
         return "assumed" if speedup is None else str(speedup.basis)
@@ -77,7 +77,7 @@ def _within(answer: Answer) -> str:
     return f"{speedup.lower:.2f} to {speedup.upper:.2f}{of}, {speedup.basis}"
 
 
-def _saved(answer: Answer) -> str:
+def _saved(answer: ReportAnswer) -> str:
     """``, which saved 328 GPU hours``; nothing where that is less than a tenth of an hour."""
     hours, unit = answer.gpu_hours_saved, "GPU hour"
     if hours is None:
@@ -105,7 +105,7 @@ def _off(report: ModelReport, name: str) -> str:
     return ", ".join([text, *why]) + "."
 
 
-def _unknown(answer: Answer, name: str) -> str:
+def _unknown(answer: ReportAnswer, name: str) -> str:
     text = f"Not known yet whether speculation pays for {name}"
     if answer.missing:
         there = "there is " if answer.missing.startswith(NO_BASELINE) else ""
@@ -116,7 +116,7 @@ def _unknown(answer: Answer, name: str) -> str:
     return f"{text}."
 
 
-def _where(answer: Answer) -> Iterator[str]:
+def _where(answer: ReportAnswer) -> Iterator[str]:
     """Yield the temperatures and loads at which it pays, and those at which it loses."""
     for verb, temperatures, loads in (
         ("pays", answer.winning_temperatures, answer.winning_loads),
@@ -305,7 +305,7 @@ def _restricted(report: ModelReport, what_if: WhatIf) -> str:
     return text
 
 
-def _drafting(best: BestK) -> str:
+def _drafting(best: ReportBestK) -> str:
     now, then = best.speedups[min(best.now, len(best.speedups) - 1)], best.speedups[best.k]
     return (
         f"Set `num_speculative_tokens` to {best.k} (now {best.now}): a speedup of {then:.2f}x per"

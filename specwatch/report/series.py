@@ -11,8 +11,8 @@ from specwatch.domain.histogram import Quantile
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Window
 from specwatch.report import latencies
 from specwatch.report.latencies import summed
-from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
-from specwatch.report.sources import Drafted, Slice, add_drafted
+from specwatch.report.model import AcceptancePoint, LatencyPoint, ReportSeries
+from specwatch.report.sources import Drafted, WindowSlice, add_drafted
 
 MOST_POINTS = 200
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
@@ -36,11 +36,11 @@ class Plots:
         self._until = until
         self._step = 0
         self._at = 0
-        self._slices: list[Slice] = []
+        self._slices: list[WindowSlice] = []
         self._acceptance: dict[str, list[AcceptancePoint]] = {}
         self._latency: list[LatencyPoint] = []
 
-    def take(self, slices: Iterable[Slice]) -> None:
+    def take(self, slices: Iterable[WindowSlice]) -> None:
         """Add slices of the period."""
         for piece in slices:
             if not self._step:
@@ -52,12 +52,12 @@ class Plots:
                 self._at = start
             self._slices.append(piece)
 
-    def series(self) -> Series:
+    def series(self) -> ReportSeries:
         """All that was collected."""
         self._close()
         labels = sorted(self._acceptance.keys() - {ALL_TEMPERATURES}, key=order_of)
         ordered = [ALL_TEMPERATURES, *labels] if self._acceptance else []
-        return Series(
+        return ReportSeries(
             step=self._step,
             acceptance={label: tuple(self._acceptance.get(label, ())) for label in ordered},
             latency=tuple(self._latency),
@@ -78,7 +78,7 @@ class Plots:
                 self._latency.append(latency)
 
 
-def _drafted(slices: Iterable[Slice]) -> dict[str, Drafted]:
+def _drafted(slices: Iterable[WindowSlice]) -> dict[str, Drafted]:
     """By temperature, where there are drafts."""
     drafted: dict[str, Drafted] = {}
     for piece in slices:
@@ -102,7 +102,7 @@ def _count(drafted: dict[str, Drafted], label: str, counts: Drafted) -> None:
         add_drafted(drafted, label, counts)
 
 
-def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | None:
+def _latency(start: int, mode: Mode, slices: Sequence[WindowSlice]) -> LatencyPoint | None:
     requests = sum(
         sum(window.tally.requests.values()) for piece in slices for window in _asked(piece)
     )
@@ -126,7 +126,7 @@ def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | 
     )
 
 
-def _quantiles(slices: Iterable[Slice], metric: str) -> Sequence[Quantile] | None:
+def _quantiles(slices: Iterable[WindowSlice], metric: str) -> Sequence[Quantile] | None:
     """P50 and P99; None of no observations."""
     histograms: list[Histogram | None] = []
     for piece in slices:
@@ -138,7 +138,7 @@ def _quantiles(slices: Iterable[Slice], metric: str) -> Sequence[Quantile] | Non
     return None if whole is None else histogram.quantiles(whole, (0.5, 0.99)) or None
 
 
-def _asked(one: Slice) -> Sequence[Window]:
+def _asked(one: WindowSlice) -> Sequence[Window]:
     """The windows that count the requests of all temperatures."""
     text = any(window.tally.requests for window in one.wholes)
     return one.wholes if text or not one.wholes else one.parts

@@ -16,7 +16,7 @@ from specwatch.rules.decisions import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class GuardStep:
+class StoredStep:
     """A step of the guard as it was stored; ``at`` is a Unix time."""
 
     at: float
@@ -63,7 +63,7 @@ def model_of(recorded: Recorded) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class ReportSources:
     """All that the report of one target is made of.
 
     ``windows`` are hours, or minutes of a short period, of all its models and temperatures, by
@@ -78,7 +78,7 @@ class Sources:
     windows: Iterable[Recorded]
     measurements: Sequence[Measurement] = ()
     decisions: Sequence[Decision] = ()
-    steps: Sequence[GuardStep] = ()
+    steps: Sequence[StoredStep] = ()
     slos: Sequence[Slo] = ()
     gpus: int | None = None
     draft_cost_ratio: float = DRAFT_COST_RATIO
@@ -93,7 +93,7 @@ _SAID = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
 _NONE: Drafted = (0, 0, 0)
 
 
-class Place(NamedTuple):
+class SlicePlace(NamedTuple):
     """Which windows are added up: ``now`` are those of the period, others of the one before.
 
     ``silent`` are fields that the server does not count, None where it has no window at all.
@@ -106,14 +106,14 @@ class Place(NamedTuple):
     silent: tuple[bool, ...] | None
 
 
-class Slice(NamedTuple):
+class WindowSlice(NamedTuple):
     """The windows of one start, mode, load bin and environment.
 
     ``drafted`` is what the temperature buckets counted in this time; ``parts``, their windows, may
     be sums of a longer one.
     """
 
-    place: Place
+    place: SlicePlace
     wholes: Sequence[Window]
     parts: Sequence[Window]
     drafted: Mapping[str, Drafted]
@@ -141,13 +141,13 @@ class _Group:
         return drafted
 
 
-def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[Slice]:
+def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlice]:
     """The slices of what was recorded at one start; ``now`` says that it is of the period."""
     first = recorded[0]
     if len(recorded) == 1 and isinstance(first, Beside):  # as it mostly is, in a week of hours
         window = first.window
-        place = Place(now, window.mode, _bin_of(window), window.environment, _silent(window))
-        yield Slice(place, [window], [], first.drafted)
+        place = SlicePlace(now, window.mode, _bin_of(window), window.environment, _silent(window))
+        yield WindowSlice(place, [window], [], first.drafted)
         return
     grouped: dict[tuple[Mode, int | None, Environment], _Group] = {}
     group = _Group()
@@ -174,8 +174,8 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[Slice]:
         drafted = any(one.tally.drafts for one in (*group.wholes, *group.parts))
         if drafted and mode in (Mode.OFF, Mode.UNKNOWN):
             mode = Mode.ON
-        place = Place(now, mode, bin_, environment, silent)
-        yield Slice(place, group.wholes, group.parts, group.drafted())
+        place = SlicePlace(now, mode, bin_, environment, silent)
+        yield WindowSlice(place, group.wholes, group.parts, group.drafted())
 
 
 def _bin_of(window: Window) -> int | None:

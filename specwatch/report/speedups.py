@@ -16,7 +16,7 @@ from specwatch.domain.model import HOUR, Environment, Mode, Objective
 from specwatch.domain.sample import Sample
 from specwatch.report.estimates import Ratio
 from specwatch.report.latencies import summed
-from specwatch.report.ledger import Cell, Ledger
+from specwatch.report.ledger import Ledger, LedgerCell
 
 _STRETCHES = 60
 """Windows of one load are compared as so many stretches at most: an hour minute by minute. Of
@@ -118,7 +118,7 @@ def ratio(interval: Interval) -> Ratio:
 
 def speedups(
     ledger: Ledger,
-    cells: Sequence[Cell],
+    cells: Sequence[LedgerCell],
     stored: Iterable[Measurement],
     *,
     target: str,
@@ -154,7 +154,7 @@ def speedups(
     )
 
 
-def _assumed(cells: Sequence[Cell], draft_cost_ratio: float) -> float | None:
+def _assumed(cells: Sequence[LedgerCell], draft_cost_ratio: float) -> float | None:
     counted = [
         cell.all for cell in cells if cell.place.now and cell.all.accepted_tokens is not None
     ]
@@ -163,7 +163,7 @@ def _assumed(cells: Sequence[Cell], draft_cost_ratio: float) -> float | None:
 
 def _own(
     ledger: Ledger,
-    cells: Sequence[Cell],
+    cells: Sequence[LedgerCell],
     target: str,
     stored: Sequence[Measurement],
     span: tuple[float, float],

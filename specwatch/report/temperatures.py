@@ -9,9 +9,15 @@ from specwatch.domain.buckets import order_of
 from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Tally
 from specwatch.report import latencies
-from specwatch.report.estimates import Acceptance, Latency, Quantiles, Ratio, Spread
+from specwatch.report.estimates import (
+    Quantiles,
+    Ratio,
+    ReportAcceptance,
+    ReportLatency,
+    ReportSpread,
+)
 from specwatch.report.latencies import summed
-from specwatch.report.ledger import Cell
+from specwatch.report.ledger import LedgerCell
 from specwatch.report.model import Temperature
 from specwatch.report.speedups import Speedups, ratio
 
@@ -21,7 +27,7 @@ _COUNTED = (
 )  # fmt: skip
 
 
-def temperatures(cells: Sequence[Cell], measured: Speedups) -> tuple[Temperature, ...]:
+def temperatures(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[Temperature, ...]:
     """``all`` first, then every bucket that occurs in the period, ascending."""
     labels = {label for cell in cells if cell.place.now for label in cell.tallies}
     ordered = (ALL_TEMPERATURES, *sorted(labels - {ALL_TEMPERATURES}, key=order_of))
@@ -45,9 +51,9 @@ def temperatures(cells: Sequence[Cell], measured: Speedups) -> tuple[Temperature
     )
 
 
-def acceptance_of(counted: Tally) -> Acceptance:
+def acceptance_of(counted: Tally) -> ReportAcceptance:
     """Drafts and what became of them."""
-    return Acceptance(
+    return ReportAcceptance(
         drafts=counted.drafts or 0,
         draft_tokens=counted.draft_tokens or 0,
         accepted_tokens=counted.accepted_tokens or 0,
@@ -60,15 +66,15 @@ def acceptance_of(counted: Tally) -> Acceptance:
     )
 
 
-def _spread(observed: Histogram | None) -> Spread | None:
+def _spread(observed: Histogram | None) -> ReportSpread | None:
     if observed is None or not observed.count:
         return None
     quantiles = [histogram.quantile(observed, q) for q in (0.1, 0.5, 0.9)]
     p10, p50, p90 = (None if quantile is None else quantile.value for quantile in quantiles)
-    return Spread(count=observed.count, p10=p10, p50=p50, p90=p90)
+    return ReportSpread(count=observed.count, p10=p10, p50=p50, p90=p90)
 
 
-def _counted(cells: Iterable[Cell], label: str, *, now: bool) -> Tally:
+def _counted(cells: Iterable[LedgerCell], label: str, *, now: bool) -> Tally:
     inside = [
         counted
         for cell in cells
@@ -77,7 +83,9 @@ def _counted(cells: Iterable[Cell], label: str, *, now: bool) -> Tally:
     return Tally(**sum_fields(inside, _COUNTED))
 
 
-def _latency(cells: Sequence[Cell], measured: Speedups, label: str, metric: str) -> Latency:
+def _latency(
+    cells: Sequence[LedgerCell], measured: Speedups, label: str, metric: str
+) -> ReportLatency:
     ran = [
         (cell, observed)
         for cell in cells
@@ -86,7 +94,7 @@ def _latency(cells: Sequence[Cell], measured: Speedups, label: str, metric: str)
         and (observed := getattr(counted, metric)) is not None
     ]
     now = [(cell, observed) for cell, observed in ran if cell.place.now]
-    return Latency(
+    return ReportLatency(
         on=latencies.quantiles(summed(observed for _, observed in now)),
         before=latencies.quantiles(summed(tally for cell, tally in ran if not cell.place.now)),
         off=without_speculation(cells, measured, label, metric, now),
@@ -94,11 +102,11 @@ def _latency(cells: Sequence[Cell], measured: Speedups, label: str, metric: str)
 
 
 def without_speculation(
-    cells: Sequence[Cell],
+    cells: Sequence[LedgerCell],
     measured: Speedups,
     label: str,
     metric: str,
-    now: Iterable[tuple[Cell, Histogram]],
+    now: Iterable[tuple[LedgerCell, Histogram]],
 ) -> Quantiles | None:
     """A latency in the windows without speculation, in the load bins of those with it (``now``)
     and as they weigh; of ``all`` by the baseline's own traffic, where there is such.

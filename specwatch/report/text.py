@@ -110,7 +110,7 @@ def _records(part: Table, width: int) -> Iterator[Line]:
 
 def _table(part: Table, width: int, bar: str) -> Iterator[Line]:
     rows = [
-        [columns.Cell(cell.short or cell.text, _COLOURS[cell.style]) for cell in row]
+        [columns.TerminalCell(cell.short or cell.text, _COLOURS[cell.style]) for cell in row]
         for row in part.rows
     ]
     bars = [

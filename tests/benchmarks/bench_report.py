@@ -35,7 +35,7 @@ from specwatch.domain.model import (
 )
 from specwatch.report import reader
 from specwatch.report.model import ModelReport
-from specwatch.report.sources import Sources
+from specwatch.report.sources import ReportSources
 from specwatch.store import schema
 from specwatch.store.database import Database
 from specwatch.store.packing import COLUMNS, PackedWindow, pack
@@ -224,7 +224,7 @@ def _processors() -> float:
     return sum(os.times()[:4])
 
 
-def _only_read(sources: Sources, since: float, until: float) -> tuple[ModelReport, ...]:
+def _only_read(sources: ReportSources, since: float, until: float) -> tuple[ModelReport, ...]:
     for _ in sources.windows:
         pass
     return ()

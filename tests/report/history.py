@@ -20,10 +20,14 @@ from specwatch.domain.model import (
     Window,
     load_bin,
 )
+from specwatch.report.build import build
+from specwatch.report.model import ModelReport
+from specwatch.report.sources import ReportSources
 from tests.domain.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed, spread
 
 TARGET = "chat"
 MODEL = "tiny"
+HOURS = 24
 SINCE = 1_700_006_400
 """A whole hour, Unix."""
 ON = Environment("0.32.0", "cafe-4")
@@ -160,3 +164,12 @@ def measurement(
 def flat(hours: Iterable[list[Window]]) -> list[Window]:
     """By start, as the reader gives them."""
     return sorted((window for hour in hours for window in hour), key=lambda window: window.start)
+
+
+def report(
+    windows: Iterable[Window], *measurements: Measurement, hours: int = HOURS, **others: Any
+) -> ModelReport:
+    """That of the only model, over so many hours from :data:`SINCE`."""
+    sources = ReportSources(target=TARGET, windows=windows, measurements=measurements, **others)
+    (made,) = build(sources, SINCE, SINCE + hours * HOUR)
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -13,8 +14,13 @@ class Receiver(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self.socket = tls.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.answers: list[int] = []
         self.said = "ok"
         self.posted: list[tuple[str, dict[str, str], Any]] = []
@@ -23,7 +29,9 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/services/T000/B000/hunter2hunter2"
+        return (
+            f"{self._scheme}://127.0.0.1:{self.server_address[1]}/services/T000/B000/hunter2hunter2"
+        )
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that leaves."""

@@ -6,28 +6,29 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from specwatch.report.estimates import Amount, Bounds, Latency, Ratio
+from specwatch.report.estimates import Amount, Bounds, Ratio, ReportLatency
 from specwatch.report.model import (
-    Answer,
-    BestK,
-    Breach,
-    Change,
     Crossing,
     Experiment,
     Gap,
-    Goodput,
     Health,
     MeasuredLoad,
     ModelReport,
-    Objective,
     ProbedTemperature,
-    Series,
-    Side,
+    ReportAnswer,
+    ReportBestK,
+    ReportBreach,
+    ReportChange,
+    ReportGoodput,
+    ReportObjective,
+    ReportSeries,
+    ReportSide,
+    ReportTraffic,
     Temperature,
-    Traffic,
     WhatIf,
     WorstHour,
 )
+from specwatch.report.sentences import recommendation, sentence
 from tests.report.pieces import (
     BUCKETS,
     HOUR,
@@ -45,127 +46,141 @@ from tests.report.pieces import (
 )
 
 
+def traffic(
+    requests: int = 0, prompt: int = 0, generated: int = 0, on: float = 0.0, busy: float = 0.0,
+    **others: Any,
+) -> ReportTraffic:  # fmt: skip
+    """``on`` and ``busy`` are seconds with speculation."""
+    without = {"seconds_off": 0.0, "seconds_mixed": 0.0, "busy_off": 0.0}
+    return ReportTraffic(
+        requests=requests, prompt_tokens=prompt, generation_tokens=generated, seconds_on=on,
+        busy_on=busy, **(without | others),
+    )  # fmt: skip
+
+
+def health(observed: float, ok: int, failed: int = 0, **others: Any) -> Health:
+    """``ok`` and ``failed`` are scrapes."""
+    known = {"expected": 604_800.0, "restarts": 0, "coverage": None, "source": None, **others}
+    return Health(observed=observed, scrapes_ok=ok, scrapes_failed=failed, **known)
+
+
+def finished(model: ModelReport) -> ModelReport:
+    """With the sentences of the answer."""
+    answer = replace(
+        model.answer, sentence=sentence(model), recommendation=recommendation(model)
+    )  # fmt: skip
+    return replace(model, answer=answer)
+
+
 def pays() -> ModelReport:
-    return ModelReport(
-        target="chat-70b",
-        model_name="meta-llama/Llama-3.3-70B-Instruct",
-        answer=Answer(
-            outcome="pays",
-            sentence=(
-                "Yes: speculation made meta-llama/Llama-3.3-70B-Instruct 1.62x faster (1.55 to"
-                " 1.69, of whole requests, measured), which saved 165 GPU hours. It pays at"
-                " temperatures 0, (0,0.3], (0.3,0.7] and (0.7,1] and with 1-32 requests running. It"
-                " loses at temperature >1 and with 33-64 requests running."
+    wins = ("1", "2", "3-4", "5-8", "9-16", "17-32")
+    near = {"tpot_p50": Bounds(lower=0.01, upper=0.025)}
+    return finished(
+        ModelReport(
+            target="chat-70b",
+            model_name="meta-llama/Llama-3.3-70B-Instruct",
+            answer=ReportAnswer(
+                outcome="pays",
+                sentence="",
+                recommendation="",
+                speedup=Ratio(value=1.62, lower=1.55, upper=1.69),
+                objective="e2e",
+                hours_saved=Amount(value=41.2, lower=37.6, upper=44.9),
+                gpu_hours_saved=Amount(value=164.8, lower=150.4, upper=179.6),
+                gpus=4,
+                winning_temperatures=BUCKETS[:4],
+                losing_temperatures=(">1",),
+                winning_loads=wins,
+                losing_loads=("33-64",),
             ),
-            recommendation=(
-                "Speculation loses above 32 running requests, 11.0% of the time."
-                ' `"num_speculative_tokens_per_batch_size": [[1, 32, 4], [33, 512, 0]]` in the'
-                " speculative configuration stops drafting there: measure it."
-                " Send requests at temperature >1 to a server without speculation, if there is one:"
-                " it can be switched for a whole server only."
+            traffic=traffic(
+                284_310, 312_440_118, 71_883_902, 555_600.0, 402_120.0, seconds_off=28_800.0,
+                seconds_mixed=3600.0, busy_off=25_380.0, requests_before=261_002,
+                generation_tokens_before=66_100_450,
             ),
-            speedup=Ratio(value=1.62, lower=1.55, upper=1.69),
-            objective="e2e",
-            hours_saved=Amount(value=41.2, lower=37.6, upper=44.9),
-            gpu_hours_saved=Amount(value=164.8, lower=150.4, upper=179.6),
-            gpus=4,
-            winning_temperatures=BUCKETS[:4],
-            losing_temperatures=(">1",),
-            winning_loads=("1", "2", "3-4", "5-8", "9-16", "17-32"),
-            losing_loads=("33-64",),
-        ),
-        traffic=Traffic(
-            requests=284_310,
-            prompt_tokens=312_440_118,
-            generation_tokens=71_883_902,
-            seconds_on=555_600.0,
-            seconds_off=28_800.0,
-            seconds_mixed=3600.0,
-            busy_on=402_120.0,
-            busy_off=25_380.0,
-            requests_before=261_002,
-            generation_tokens_before=66_100_450,
-        ),
-        temperatures=temperatures(PAYS, 284_310, off=True),
-        loads=loads(),
-        crossing=Crossing(running=31.6),
-        best_k=BestK(k=3, now=4, speedups=(1.0, 1.36, 1.58, 1.66, 1.62)),
-        what_if=WhatIf(
-            loads=("1", "2", "3-4", "5-8", "9-16", "17-32"),
-            setting=((1, 32, 4), (33, 512, 0)),
-            share=0.11,
-        ),
-        objectives=_objectives(),
-        goodput=_goodput(),
-        incidents=(incident(SINCE + 57 * HOUR), incident(UNTIL - 50_000, over=False)),
-        breaches=(
-            Breach(
-                rule="net-negative",
-                temperature="all",
-                severity="critical",
-                count=2,
-                seconds=4380.0,
-                last=UNTIL - 50_600.0,
-            ),
-            Breach(
-                rule="losing-bucket",
-                temperature=">1",
-                severity="warning",
-                count=9,
-                seconds=96_400.0,
-                last=UNTIL - 4000.0,
-            ),
-        ),
-        seconds_off_by_guard=72_200.0,
-        health=Health(
-            expected=604_800.0,
-            observed=586_500.0,
-            scrapes_ok=117_310,
-            scrapes_failed=212,
-            restarts=3,
-            coverage=0.973,
-            source="tap",
-            uncovered={"several": 5120, "disconnected": 1873, "no_record": 41},
-            gap_count=3,
-            gaps=(
-                Gap(start=SINCE + 74 * HOUR, end=SINCE + 79 * HOUR),
-                Gap(start=SINCE + 101 * HOUR, end=SINCE + 101 * HOUR + 240),
-            ),
-            warnings=("the tap was away for 12 minutes on 2026-11-05",),
-        ),
-        changes=(
-            Change(
-                at=SINCE + 79 * HOUR,
-                what="vLLM 0.31.0 became 0.32.0; draft tokens 5 became 4",
-                before=Side(
-                    hours=24.0,
-                    acceptance_rate=0.583,
-                    mean_length=3.91,
-                    tpot_mean=0.0152,
-                    tpot_p50=0.0129,
-                    tpot_p99=0.0521,
-                    buckets={"tpot_p50": Bounds(lower=0.01, upper=0.025)},
-                    speedup=measured(1.51),
+            temperatures=temperatures(PAYS, 284_310, off=True),
+            loads=loads(),
+            crossing=Crossing(running=31.6),
+            best_k=ReportBestK(k=3, now=4, speedups=(1.0, 1.36, 1.58, 1.66, 1.62)),
+            what_if=WhatIf(loads=wins, setting=((1, 32, 4), (33, 512, 0)), share=0.11),
+            objectives=(
+                ReportObjective(
+                    name="first-token", metric="ttft", threshold=0.5, objective=0.99,
+                    window=30 * 86400.0, requests=284_310, bad=3321.4, spent=0.272,
+                    budget_left=0.611,
+                    worst_hour=WorstHour(start=SINCE + 61 * HOUR, requests=2950, bad=411.2),
                 ),
-                after=Side(
-                    hours=24.0,
-                    acceptance_rate=0.594,
-                    mean_length=3.37,
-                    tpot_mean=0.0137,
-                    tpot_p50=0.0121,
-                    tpot_p99=0.0466,
-                    buckets={"tpot_p50": Bounds(lower=0.01, upper=0.025)},
-                    speedup=measured(1.64),
+                ReportObjective(
+                    name="pace", metric="tpot", threshold=0.05, objective=0.999,
+                    window=7 * 86400.0, requests=283_900, bad=401.0, spent=1.412,
+                    budget_left=-0.412,
+                    worst_hour=WorstHour(start=SINCE + 62 * HOUR, requests=2871, bad=88.0),
                 ),
             ),
-        ),
-        series=series(PAYS),
-        experiments=(_comparison(), _probe()),
-        more_experiments=2,
-    )
+            goodput=(
+                _goodput("all", 284_310, 603_600.0, 0.471, (0.4648, 0.4655), (0.9869, 0.9883)),
+                _goodput("on", 251_400, 531_600.0, 0.4729, (0.4691, 0.4698), (0.992, 0.9934)),
+                _goodput("off", 32_910, 72_000.0, 0.4571, (0.4345, 0.4345), (0.9506, 0.9506)),
+            ),
+            incidents=(incident(SINCE + 57 * HOUR), incident(UNTIL - 50_000, over=False)),
+            breaches=(
+                ReportBreach(
+                    rule="net-negative", temperature="all", severity="critical", count=2,
+                    seconds=4380.0, last=UNTIL - 50_600.0,
+                ),
+                ReportBreach(
+                    rule="losing-bucket", temperature=">1", severity="warning", count=9,
+                    seconds=96_400.0, last=UNTIL - 4000.0,
+                ),
+            ),
+            seconds_off_by_guard=72_200.0,
+            health=health(
+                586_500.0, 117_310, 212, restarts=3, coverage=0.973, source="tap",
+                uncovered={"several": 5120, "disconnected": 1873, "no_record": 41}, gap_count=3,
+                gaps=(
+                    Gap(start=SINCE + 74 * HOUR, end=SINCE + 79 * HOUR),
+                    Gap(start=SINCE + 101 * HOUR, end=SINCE + 101 * HOUR + 240),
+                ),
+                warnings=("the tap was away for 12 minutes on 2026-11-05",),
+            ),
+            changes=(
+                ReportChange(
+                    at=SINCE + 79 * HOUR,
+                    what="vLLM 0.31.0 became 0.32.0; draft tokens 5 became 4",
+                    before=ReportSide(
+                        hours=24.0, acceptance_rate=0.583, mean_length=3.91, tpot_mean=0.0152,
+                        tpot_p50=0.0129, tpot_p99=0.0521, buckets=near, speedup=measured(1.51),
+                    ),
+                    after=ReportSide(
+                        hours=24.0, acceptance_rate=0.594, mean_length=3.37, tpot_mean=0.0137,
+                        tpot_p50=0.0121, tpot_p99=0.0466, buckets=near, speedup=measured(1.64),
+                    ),
+                ),
+            ),
+            series=series(PAYS),
+            experiments=(_comparison(), _probe()),
+            more_experiments=2,
+        )
+    )  # fmt: skip
+
+
+def _goodput(
+    mode: Any, requests: float, watched: float, offered: float, met: tuple[float, float],
+    share: tuple[float, float],
+) -> ReportGoodput:  # fmt: skip
+    (low, high), (least, most) = met, share
+    return ReportGoodput(
+        mode=mode, requests=requests, watched=watched, offered=offered,
+        met=Bounds(lower=low, upper=high), share=Bounds(lower=least, upper=most),
+    )  # fmt: skip
 
 
 def _probe() -> Experiment:
+    def row(temperature: float, zone: Any, rate: Ratio, speedup: Ratio) -> ProbedTemperature:
+        return ProbedTemperature(
+            temperature=temperature, acceptance_rate=rate, zone=zone, speedup=speedup
+        )
+
     return Experiment(
         at=SINCE + 34 * HOUR,
         kind="probe",
@@ -176,21 +191,13 @@ def _probe() -> Experiment:
             "Break-even at load 3-4, measured: 41.2% (39.1-43.3); wins at 0; near the line at 0.7."
         ),
         temperatures=(
-            ProbedTemperature(
-                temperature=0.0,
-                acceptance_rate=Ratio(value=0.742, lower=0.711, upper=0.768),
-                zone="wins",
-                speedup=Ratio(value=1.91, lower=1.82, upper=2.01),
-            ),
-            ProbedTemperature(
-                temperature=0.7,
-                acceptance_rate=Ratio(value=0.418, lower=0.391, upper=0.447),
-                zone="near",
-                speedup=Ratio(value=1.01, lower=0.97, upper=1.05),
-            ),
+            row(0.0, "wins", Ratio(value=0.742, lower=0.711, upper=0.768),
+                Ratio(value=1.91, lower=1.82, upper=2.01)),
+            row(0.7, "near", Ratio(value=0.418, lower=0.391, upper=0.447),
+                Ratio(value=1.01, lower=0.97, upper=1.05)),
         ),
         break_even_acceptance=Ratio(value=0.412, lower=0.391, upper=0.433),
-    )
+    )  # fmt: skip
 
 
 def _comparison() -> Experiment:
@@ -204,19 +211,14 @@ def _comparison() -> Experiment:
             "Ship it: with speculation requests are 1.49 times as fast (95% interval 1.42 to 1.56)."
             " From about 31 requests at once on it is slower."
         ),
-        loads=(
+        loads=tuple(
             MeasuredLoad(
-                concurrency=1, rate=None, throughput=141.2, throughput_off=63.1,
-                speedup=measured(2.24), verdict="ship",
-            ),
-            MeasuredLoad(
-                concurrency=8, rate=None, throughput=812.0, throughput_off=470.3,
-                speedup=measured(1.73), verdict="ship",
-            ),
-            MeasuredLoad(
-                concurrency=32, rate=None, throughput=1490.0, throughput_off=1731.0,
-                speedup=measured(0.86), verdict="do_not",
-            ),
+                concurrency=load, rate=None, throughput=on, throughput_off=off,
+                speedup=measured(speedup), verdict="ship" if speedup > 1 else "do_not",
+            )
+            for load, on, off, speedup in (
+                (1, 141.2, 63.1, 2.24), (8, 812.0, 470.3, 1.73), (32, 1490.0, 1731.0, 0.86),
+            )
         ),
         speedup=measured(1.49),
         crossing=27.3,
@@ -241,170 +243,68 @@ def _bench() -> Experiment:
     )
 
 
-def _objectives() -> tuple[Objective, ...]:
-    return (
-        Objective(
-            name="first-token",
-            metric="ttft",
-            threshold=0.5,
-            objective=0.99,
-            window=30 * 86400.0,
-            requests=284_310,
-            bad=3321.4,
-            spent=0.272,
-            budget_left=0.611,
-            worst_hour=WorstHour(start=SINCE + 61 * HOUR, requests=2950, bad=411.2),
-        ),
-        Objective(
-            name="pace",
-            metric="tpot",
-            threshold=0.05,
-            objective=0.999,
-            window=7 * 86400.0,
-            requests=283_900,
-            bad=401.0,
-            spent=1.412,
-            budget_left=-0.412,
-            worst_hour=WorstHour(start=SINCE + 62 * HOUR, requests=2871, bad=88.0),
-        ),
-    )
-
-
-def _goodput() -> tuple[Goodput, ...]:
-    return (
-        Goodput(
-            mode="all",
-            requests=284_310,
-            watched=603_600.0,
-            offered=0.471,
-            met=Bounds(lower=0.4648, upper=0.4655),
-            share=Bounds(lower=0.9869, upper=0.9883),
-        ),
-        Goodput(
-            mode="on",
-            requests=251_400,
-            watched=531_600.0,
-            offered=0.4729,
-            met=Bounds(lower=0.4691, upper=0.4698),
-            share=Bounds(lower=0.992, upper=0.9934),
-        ),
-        Goodput(
-            mode="off",
-            requests=32_910,
-            watched=72_000.0,
-            offered=0.4571,
-            met=Bounds(lower=0.4345, upper=0.4345),
-            share=Bounds(lower=0.9506, upper=0.9506),
-        ),
-    )
-
-
 def loses() -> ModelReport:
     recipes = {
         label: Recipe(each.share, each.rate * 0.7, each.speed * 1.4, each.speedup * 0.52)
         for label, each in PAYS.items()
     }
-    return ModelReport(
-        target="code-32b",
-        model_name="Qwen/Qwen2.5-Coder-32B-Instruct",
-        answer=Answer(
-            outcome="loses",
-            sentence=(
-                "No: speculation made Qwen/Qwen2.5-Coder-32B-Instruct slower, 0.88x as fast (0.84"
-                " to 0.92, measured), which lost 19 server hours. It pays with 1-8 requests"
-                " running. It loses with 9-64 requests running."
+    return finished(
+        ModelReport(
+            target="code-32b",
+            model_name="Qwen/Qwen2.5-Coder-32B-Instruct",
+            answer=ReportAnswer(
+                outcome="loses",
+                sentence="",
+                recommendation="",
+                speedup=Ratio(value=0.88, lower=0.84, upper=0.92),
+                hours_saved=Amount(value=-19.3, lower=-26.1, upper=-12.2),
+                winning_temperatures=BUCKETS[:2],
+                losing_temperatures=BUCKETS[2:],
+                winning_loads=("1", "2", "3-4", "5-8"),
+                losing_loads=("9-16", "17-32", "33-64"),
             ),
-            recommendation=(
-                "Switch speculation off: `specwatch guard disable code-32b`, or let the guard"
-                " (`guard.mode: act`)."
+            traffic=traffic(
+                96_120, 211_004_388, 40_233_871, 601_200.0, 522_300.0, seconds_off=3600.0,
+                busy_off=3100.0,
             ),
-            speedup=Ratio(value=0.88, lower=0.84, upper=0.92),
-            hours_saved=Amount(value=-19.3, lower=-26.1, upper=-12.2),
-            winning_temperatures=BUCKETS[:2],
-            losing_temperatures=BUCKETS[2:],
-            winning_loads=("1", "2", "3-4", "5-8"),
-            losing_loads=("9-16", "17-32", "33-64"),
-        ),
-        traffic=Traffic(
-            requests=96_120,
-            prompt_tokens=211_004_388,
-            generation_tokens=40_233_871,
-            seconds_on=601_200.0,
-            seconds_off=3600.0,
-            seconds_mixed=0.0,
-            busy_on=522_300.0,
-            busy_off=3100.0,
-        ),
-        temperatures=temperatures(recipes, 96_120, off=True),
-        loads=loads(scale=0.6),
-        crossing=Crossing(running=9.4),
-        best_k=BestK(k=0, now=4, speedups=(1.0, 0.97, 0.95, 0.92, 0.88)),
-        what_if=WhatIf(
-            loads=("1", "2", "3-4", "5-8"),
-            setting=((1, 8, 4), (9, 512, 0)),
-            share=0.62,
-        ),
-        incidents=(incident(SINCE + 100 * HOUR),),
-        seconds_off_by_guard=22_200.0,
-        health=Health(
-            expected=604_800.0,
-            observed=604_800.0,
-            scrapes_ok=120_960,
-            scrapes_failed=0,
-            restarts=0,
-            coverage=1.0,
-            source="proxy",
-        ),
-        series=series(recipes, seed=8),
-        experiments=(_bench(),),
-    )
+            temperatures=temperatures(recipes, 96_120, off=True),
+            loads=loads(scale=0.6),
+            crossing=Crossing(running=9.4),
+            best_k=ReportBestK(k=0, now=4, speedups=(1.0, 0.97, 0.95, 0.92, 0.88)),
+            what_if=WhatIf(
+                loads=("1", "2", "3-4", "5-8"), setting=((1, 8, 4), (9, 512, 0)), share=0.62
+            ),
+            incidents=(incident(SINCE + 100 * HOUR),),
+            seconds_off_by_guard=22_200.0,
+            health=health(604_800.0, 120_960, coverage=1.0, source="proxy"),
+            series=series(recipes, seed=8),
+            experiments=(_bench(),),
+        )
+    )  # fmt: skip
 
 
 def assumed() -> ModelReport:
-    return ModelReport(
-        target="embed-and-chat",
-        model_name="mistralai/Mistral-Small-3.2-24B-Instruct-2506",
-        answer=Answer(
-            outcome="unknown",
-            sentence=(
-                "Not known yet whether speculation pays for"
-                " mistralai/Mistral-Small-3.2-24B-Instruct-2506: no baseline at any load that there"
-                " was; a speedup of about 1.4x is assumed."
+    return finished(
+        ModelReport(
+            target="embed-and-chat",
+            model_name="mistralai/Mistral-Small-3.2-24B-Instruct-2506",
+            answer=ReportAnswer(
+                outcome="unknown",
+                sentence="",
+                recommendation="",
+                speedup=Ratio(value=1.4, basis="assumed"),
+                missing="no baseline at any load that there was",
             ),
-            recommendation=(
-                "Run `specwatch calibrate --concurrency 1,2,3`: it measures what serving costs"
-                " without speculation, against which a speedup is measured."
+            traffic=traffic(12_004, 5_220_119, 2_101_340, 603_000.0, 88_200.0),
+            temperatures=(temperature("all", Recipe(1.0, 0.52, 1.0, 1.4), 12_004, off=False),),
+            loads=tuple(replace(load, step_cost=None) for load in loads(off=False)[:3]),
+            health=health(603_000.0, 120_600, 31, restarts=1, source="server"),
+            series=ReportSeries(
+                step=HOUR,
+                acceptance={"all": series(PAYS, seed=9).acceptance["all"]},
+                latency=series(PAYS, off=False, seed=9).latency,
             ),
-            speedup=Ratio(value=1.4, basis="assumed"),
-            missing="no baseline at any load that there was",
-        ),
-        traffic=Traffic(
-            requests=12_004,
-            prompt_tokens=5_220_119,
-            generation_tokens=2_101_340,
-            seconds_on=603_000.0,
-            seconds_off=0.0,
-            seconds_mixed=0.0,
-            busy_on=88_200.0,
-            busy_off=0.0,
-        ),
-        temperatures=temperatures({}, 12_004, off=False)[:0]
-        + (temperature("all", Recipe(1.0, 0.52, 1.0, 1.4), 12_004, off=False),),
-        loads=tuple(replace(load, step_cost=None) for load in loads(off=False)[:3]),
-        health=Health(
-            expected=604_800.0,
-            observed=603_000.0,
-            scrapes_ok=120_600,
-            scrapes_failed=31,
-            restarts=1,
-            coverage=None,
-            source="server",
-        ),
-        series=Series(
-            step=HOUR,
-            acceptance={"all": series(PAYS, seed=9).acceptance["all"]},
-            latency=series(PAYS, off=False, seed=9).latency,
-        ),
+        )
     )
 
 
@@ -413,21 +313,12 @@ def blank(target: str = "quiet", model_name: str = "tiny", outcome: str = "no_tr
     return ModelReport(
         target=target,
         model_name=model_name,
-        answer=Answer(
+        answer=ReportAnswer(
             outcome=outcome,  # type: ignore[arg-type]
             sentence="There was no traffic.",
             recommendation="Nothing to do.",
         ),
-        traffic=Traffic(
-            requests=0,
-            prompt_tokens=0,
-            generation_tokens=0,
-            seconds_on=0.0,
-            seconds_off=0.0,
-            seconds_mixed=0.0,
-            busy_on=0.0,
-            busy_off=0.0,
-        ),
+        traffic=traffic(),
         temperatures=(
             Temperature(
                 temperature="all",
@@ -435,18 +326,10 @@ def blank(target: str = "quiet", model_name: str = "tiny", outcome: str = "no_tr
                 share=None,
                 acceptance=acceptance(0, 0.0),
                 acceptance_before=None,
-                ttft=Latency(),
-                tpot=Latency(),
+                ttft=ReportLatency(),
+                tpot=ReportLatency(),
             ),
         ),
-        health=Health(
-            expected=604_800.0,
-            observed=0.0,
-            scrapes_ok=0,
-            scrapes_failed=0,
-            restarts=0,
-            coverage=None,
-            source=None,
-        ),
-        series=Series(step=HOUR),
+        health=health(0.0, 0),
+        series=ReportSeries(step=HOUR),
     )

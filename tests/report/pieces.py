@@ -8,14 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from specwatch.report.estimates import Acceptance, Bounds, Latency, Quantiles, Ratio, Spread
+from specwatch.report.estimates import (
+    Bounds,
+    Quantiles,
+    Ratio,
+    ReportAcceptance,
+    ReportLatency,
+    ReportSpread,
+)
 from specwatch.report.model import (
     AcceptancePoint,
-    Incident,
     LatencyPoint,
-    Load,
-    Series,
-    Step,
+    ReportIncident,
+    ReportLoad,
+    ReportSeries,
+    ReportStep,
     Temperature,
 )
 
@@ -70,21 +77,21 @@ def measured(value: float, width: float = 0.06) -> Ratio:
     return Ratio(value=value, lower=value * (1 - width), upper=value * (1 + width))
 
 
-def acceptance(drafts: int, rate: float, k: int = 4) -> Acceptance:
+def acceptance(drafts: int, rate: float, k: int = 4) -> ReportAcceptance:
     """That of drafts whose tokens are accepted with equal odds, until one is not."""
     odds = _odds(rate, k)
     shares = [odds**j * (1 - odds) for j in range(k)] + [odds**k]
     histogram = [round(drafts * share) for share in shares]
     histogram[0] += drafts - sum(histogram)
     accepted = sum(j * count for j, count in enumerate(histogram))
-    return Acceptance(
+    return ReportAcceptance(
         drafts=drafts,
         draft_tokens=k * drafts,
         accepted_tokens=accepted,
         rate=accepted / (k * drafts) if drafts else None,
         mean_length=1 + accepted / drafts if drafts else None,
         histogram=tuple(histogram),
-        per_request=Spread(
+        per_request=ReportSpread(
             count=max(drafts // 60, 1), p10=rate * 0.55, p50=rate, p90=min(rate * 1.3, 0.98)
         ),
     )
@@ -119,12 +126,12 @@ def temperature(label: str, recipe: Recipe, requests: int, *, off: bool) -> Temp
         share=recipe.share,
         acceptance=acceptance(count * 62, recipe.rate),
         acceptance_before=recipe.rate + (0.021 if recipe.speed < 1.2 else -0.034),
-        ttft=Latency(
+        ttft=ReportLatency(
             on=quantiles(count, ttft, beyond=("p99",) if label == ">1" else ()),
             before=quantiles(count, ttft * 1.04),
             off=quantiles(count // 5, ttft * 0.98) if off else None,
         ),
-        tpot=Latency(
+        tpot=ReportLatency(
             on=quantiles(count, tpot),
             before=quantiles(count, tpot * 0.97),
             off=quantiles(count // 5, tpot * recipe.speedup) if off else None,
@@ -137,14 +144,14 @@ def temperature(label: str, recipe: Recipe, requests: int, *, off: bool) -> Temp
     )
 
 
-def loads(*, off: bool = True, scale: float = 1.0) -> tuple[Load, ...]:
+def loads(*, off: bool = True, scale: float = 1.0) -> tuple[ReportLoad, ...]:
     """Load bins from 1 to 64, whose speedup falls below 1 from 33 on (at a scale of 1)."""
     labels = ("1", "2", "3-4", "5-8", "9-16", "17-32", "33-64")
     values = (2.31, 2.18, 2.02, 1.81, 1.55, 1.18, 0.86)
     shares = (0.02, 0.04, 0.11, 0.24, 0.31, 0.2, 0.08)
     running = (1.0, 2.0, 3.4, 6.3, 12.1, 23.4, 41.8)
     return tuple(
-        Load(
+        ReportLoad(
             load=label,
             share=share,
             busy=share * 420_000,
@@ -164,7 +171,7 @@ def loads(*, off: bool = True, scale: float = 1.0) -> tuple[Load, ...]:
 
 def series(
     recipes: dict[str, Recipe], *, hours: int = 168, off: bool = True, seed: int = 7
-) -> Series:
+) -> ReportSeries:
     """Hours with a daily pattern, a night without traffic at high temperature, and some off."""
     chance = random.Random(seed)
     accepted: dict[str, tuple[AcceptancePoint, ...]] = {
@@ -173,7 +180,9 @@ def series(
     }
     whole = Recipe(1.0, sum(recipe.share * recipe.rate for recipe in recipes.values()), 1.0, 1.0)
     accepted = {"all": tuple(_acceptance_points(whole, hours, chance, quiet=False)), **accepted}
-    return Series(step=HOUR, acceptance=accepted, latency=tuple(_latencies(hours, off, chance)))
+    return ReportSeries(
+        step=HOUR, acceptance=accepted, latency=tuple(_latencies(hours, off, chance))
+    )
 
 
 def _day(hour: int) -> float:
@@ -211,18 +220,20 @@ def _latencies(hours: int, off: bool, chance: random.Random) -> Iterator[Latency
         )
 
 
-def incident(at: float, *, over: bool = True) -> Incident:
+def incident(at: float, *, over: bool = True) -> ReportIncident:
     """A rule fired, speculation was switched off, and came back after a trial."""
     steps = (
-        Step(at=at, phase="confirmed", reason="net-negative: speedup_ratio 0.89 (0.84 to 0.93)"),
-        Step(at=at + 20, phase="draining", reason="waits for 14 running requests"),
-        Step(at=at + 65, phase="restarting", reason="without speculation"),
-        Step(at=at + 190, phase="verifying", reason="healthy after 125 s"),
-        Step(at=at + 790, phase="disabled", reason="latency is no worse than before"),
-        Step(at=at + 22_390, phase="trial", reason="6 h have passed"),
-        Step(at=at + 23_590, phase="observing", reason="the trial won: speedup 1.52"),
+        ReportStep(
+            at=at, phase="confirmed", reason="net-negative: speedup_ratio 0.89 (0.84 to 0.93)"
+        ),
+        ReportStep(at=at + 20, phase="draining", reason="waits for 14 running requests"),
+        ReportStep(at=at + 65, phase="restarting", reason="without speculation"),
+        ReportStep(at=at + 190, phase="verifying", reason="healthy after 125 s"),
+        ReportStep(at=at + 790, phase="disabled", reason="latency is no worse than before"),
+        ReportStep(at=at + 22_390, phase="trial", reason="6 h have passed"),
+        ReportStep(at=at + 23_590, phase="observing", reason="the trial won: speedup 1.52"),
     )
-    return Incident(
+    return ReportIncident(
         id=f"chat-70b-{int(at):x}",
         began=at,
         ended=at + 23_590 if over else None,

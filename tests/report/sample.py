@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from specwatch.report.estimates import Latency, Ratio
-from specwatch.report.model import Answer, Change, Report, Side
+from specwatch.report.estimates import Ratio, ReportLatency
+from specwatch.report.model import Report, ReportAnswer, ReportChange, ReportSide
 from tests.report.models import assumed, blank, loses, pays
 from tests.report.pieces import BUCKETS, HOUR, PAYS, SINCE, UNTIL, loads, series
 
@@ -75,7 +75,7 @@ def partial() -> Report:
     short = series(PAYS, hours=6)
     some = replace(
         whole,
-        answer=Answer(
+        answer=ReportAnswer(
             outcome="even",
             sentence="Speculation makes no difference that can be told: 1.02 (0.91 to 1.13).",
             recommendation="Wait for more traffic.",
@@ -87,7 +87,7 @@ def partial() -> Report:
                 acceptance=replace(temperature.acceptance, histogram=None, per_request=None),
                 acceptance_before=None,
                 ttft=replace(temperature.ttft, before=None),
-                tpot=Latency(on=temperature.tpot.on),
+                tpot=ReportLatency(on=temperature.tpot.on),
                 speedup=None,
             )
             for temperature in whole.temperatures[:3]
@@ -112,13 +112,13 @@ def partial() -> Report:
         seconds_off_by_guard=0.0,
         health=replace(whole.health, expected=86400.0, observed=21_600.0, gaps=(), gap_count=0),
         changes=(
-            Change(
+            ReportChange(
                 at=SINCE + 2 * HOUR,
                 what="the configuration became another one",
-                before=Side(
+                before=ReportSide(
                     hours=0.0, acceptance_rate=None, mean_length=None, tpot_p50=None, tpot_p99=None
                 ),
-                after=Side(
+                after=ReportSide(
                     hours=4.0, acceptance_rate=0.5, mean_length=3.0, tpot_p50=0.01, tpot_p99=0.03
                 ),
             ),
@@ -135,9 +135,9 @@ def partial() -> Report:
 
 
 @functools.cache
-def hostile() -> Report:
-    """As :func:`full`, with whatever is text being :data:`HOSTILE`, and numbers that are none."""
-    bad: Any = _poisoned(full())
+def hostile(name: str = HOSTILE) -> Report:
+    """As :func:`full`, with ``name`` in place of every text that is not one of a closed set."""
+    bad: Any = _poisoned(full(), name)
     return replace(bad, version="0.5.0")
 
 
@@ -159,23 +159,17 @@ def many(count: int = 50) -> Report:
     )
 
 
-def _poisoned(value: Any, name: str = "") -> Any:
+def _poisoned(value: Any, name: str, struct_field: str = "") -> Any:
     if isinstance(value, str):
-        # What is one of a closed set in the model stays one of it.
-        return value if name in _CHOICES and value in _CLOSED else HOSTILE
+        return value if struct_field in _CHOICES and value in _CLOSED else name
     if isinstance(value, tuple):
-        return tuple(_poisoned(each) for each in value)
+        return tuple(_poisoned(item, name) for item in value)
     if isinstance(value, dict):
-        return {f"{key}{HOSTILE}": _poisoned(each) for key, each in value.items()}
-    if hasattr(value, "__struct_fields__"):
-        return replace(
-            value,
-            **{
-                struct_field: _poisoned(getattr(value, struct_field), struct_field)
-                for struct_field in value.__struct_fields__
-            },
-        )
-    return value
+        return {f"{key}{name}": _poisoned(item, name) for key, item in value.items()}
+    if not hasattr(value, "__struct_fields__"):
+        return value
+    fields = {key: _poisoned(getattr(value, key), name, key) for key in value.__struct_fields__}
+    return replace(value, **fields)
 
 
 def _broken(value: Any, turn: list[int]) -> Any:
@@ -183,19 +177,17 @@ def _broken(value: Any, turn: list[int]) -> Any:
         turn[0] += 1
         return (math.nan, math.inf, -math.inf, 1e300, -1e300, -value, 0.0)[turn[0] % 7]
     if isinstance(value, tuple):
-        return tuple(_broken(each, turn) for each in value)
+        return tuple(_broken(item, turn) for item in value)
     if isinstance(value, dict):
-        return {key: _broken(each, turn) for key, each in value.items()}
-    if hasattr(value, "__struct_fields__"):
-        return replace(
-            value,
-            **{name: _broken(getattr(value, name), turn) for name in value.__struct_fields__},
-        )
-    return value
+        return {key: _broken(item, turn) for key, item in value.items()}
+    if not hasattr(value, "__struct_fields__"):
+        return value
+    fields = {name: _broken(getattr(value, name), turn) for name in value.__struct_fields__}
+    return replace(value, **fields)
 
 
-_CHOICES = {"outcome", "objective", "basis", "kind", "zone", "verdict"}
+_CHOICES = {"outcome", "objective", "basis", "kind", "mode", "zone", "verdict"}
 _CLOSED = {
     "measured", "assumed", "pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown",
-    "probe", "bench", "comparison", "wins", "e2e", "near", "ship", "do_not",
+    "probe", "bench", "comparison", "wins", "e2e", "near", "ship", "do_not", "all", "on",
 }  # fmt: skip

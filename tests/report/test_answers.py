@@ -1,30 +1,37 @@
-"""The answer: what was measured, of how much traffic, and what that is worth."""
+"""The answer: what was measured, against what, of how much traffic, and what that is worth."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
-from specwatch.domain.baseline import MAX_AGE, Origin
+from specwatch.domain.baseline import Origin
 from specwatch.domain.model import HOUR, Environment, Mode, Objective, Window
 from specwatch.report.build import build
-from specwatch.report.model import Answer, ModelReport
-from specwatch.report.sources import Sources
-from tests.report.history import ON, SINCE, TARGET, bucket, counted, flat, hour, measurement
+from specwatch.report.model import ReportAnswer
+from specwatch.report.sources import ReportSources, StoredStep
+from tests.report.history import (
+    HOURS,
+    ON,
+    SINCE,
+    TARGET,
+    bucket,
+    counted,
+    flat,
+    hour,
+    measurement,
+    report,
+)
 
-HOURS = 24
+DAY = 24 * HOUR
 UNTIL = SINCE + HOURS * HOUR
+NEWER = Environment("0.33.0", "cafe-4")
 
 
-def report(windows: list[Window], *measurements: Any, **others: Any) -> ModelReport:
-    sources = Sources(target=TARGET, windows=windows, measurements=measurements, **others)
-    (found,) = build(sources, SINCE, UNTIL)
-    return found
-
-
-def answer(*arguments: Any, **others: Any) -> Answer:
+def answer(*arguments: Any, **others: Any) -> ReportAnswer:
     return report(*arguments, **others).answer
 
 
@@ -68,12 +75,9 @@ def test_hours_saved_are_busy_hours_times_what_was_gained():
         saved = getattr(found.hours_saved, end)
         assert saved == pytest.approx(20 * (getattr(found.speedup, end) - 1))
         assert getattr(found.gpu_hours_saved, end) == pytest.approx(8 * saved)
-
-
-def test_hours_lost_are_negative_and_gpus_may_be_unknown():
-    found = answer(day(0.06), measurement())
-    assert found.hours_saved.value == pytest.approx(-10.0)
-    assert (found.gpus, found.gpu_hours_saved) == (None, None)
+    lost = answer(day(0.06), measurement())
+    assert lost.hours_saved.value == pytest.approx(-10.0)
+    assert (lost.gpus, lost.gpu_hours_saved) == (None, None)
 
 
 def test_hours_without_speculation_save_nothing():
@@ -103,16 +107,34 @@ def test_without_a_baseline_the_speedup_is_assumed_and_saves_no_hours():
     assert (found.hours_saved, found.gpu_hours_saved) == (None, None)
 
 
-def test_a_baseline_that_is_too_old_is_none():
-    old = measurement(at=SINCE - 40 * 24 * HOUR)
-    found = answer(day(), old)
-    assert (found.outcome, found.missing) == ("unknown", "no baseline young enough")
-    assert answer(day(), old, max_age=60 * 24 * HOUR).outcome == "pays"
+@pytest.mark.parametrize(
+    ("hours", "known", "missing"),
+    [
+        (HOURS, {"at": SINCE - 40 * DAY}, "no baseline young enough"),
+        (HOURS, {"running": 40.0}, "no baseline at the load that there was"),
+        (HOURS, {"model": "other"}, "no baseline"),
+        (3, {}, "too few minutes of traffic"),
+    ],
+    ids=["too old", "another load", "another model", "too few hours"],
+)
+def test_a_baseline_that_does_not_apply_is_none(hours, known, missing):
+    found = answer(day(count=hours), measurement(**known))
+    assert (found.outcome, found.missing) == ("unknown", missing)
+    assumed = "model" in known
+    assert (found.speedup is not None) == assumed
 
 
-def test_a_baseline_of_another_load_is_none():
-    found = answer(day(running=30.0), measurement(4.0))
-    assert (found.outcome, found.missing) == ("unknown", "no baseline at the load that there was")
+def test_the_configuration_says_how_old_a_baseline_may_be():
+    old = measurement(at=SINCE - 40 * DAY)
+    assert answer(day(), old, max_age=60 * DAY).outcome == "pays"
+
+
+@pytest.mark.parametrize("before", [0, 9], ids=["at all", "in the period"])
+def test_speculation_that_did_not_run(before):
+    windows = flat(hour(at, mode=Mode.ON if at < 0 else Mode.OFF) for at in range(-before, HOURS))
+    found = answer(windows, measurement())
+    assert found.outcome == "off"
+    assert (found.speedup, found.hours_saved) == (None, None)
 
 
 def test_a_baseline_of_some_loads_is_told_to_be_of_some():
@@ -141,32 +163,6 @@ def test_hours_count_alike_whatever_ran_in_them():
     assert found.hours_saved.lower <= found.hours_saved.value <= found.hours_saved.upper
 
 
-def test_a_baseline_of_another_model_is_none():
-    assert answer(day(), measurement(model="other")).missing == "no baseline"
-
-
-def test_too_few_hours():
-    found = answer(day(count=3), measurement())
-    assert (found.outcome, found.missing) == ("unknown", "too few minutes of traffic")
-
-
-@pytest.mark.parametrize(
-    ("hours", "known"),
-    [(3, {}), (HOURS, {"running": 40.0}), (HOURS, {"at": SINCE - 2 * MAX_AGE})],
-    ids=["too few hours", "other loads", "expired"],
-)
-def test_nothing_is_assumed_where_a_baseline_does_not_apply(hours, known):
-    found = answer(day(count=hours), measurement(**known))
-    assert (found.outcome, found.speedup) == ("unknown", None)
-
-
-def test_speculation_that_did_not_run():
-    windows = flat(hour(at, mode=Mode.OFF) for at in range(HOURS))
-    found = answer(windows, measurement())
-    assert found.outcome == "off"
-    assert (found.speedup, found.hours_saved) == (None, None)
-
-
 def test_traffic_of_which_it_is_not_known_whether_it_speculates():
     found = report(flat(hour(at, mode=Mode.UNKNOWN) for at in range(HOURS)), measurement())
     assert (found.answer.outcome, found.answer.speedup) == ("unknown", None)
@@ -174,11 +170,6 @@ def test_traffic_of_which_it_is_not_known_whether_it_speculates():
     assert "without --no-slots" in found.answer.recommendation
     assert found.traffic.seconds_unknown > 0
     assert found.traffic.seconds_off == 0
-
-
-def test_speculation_that_stopped_before_the_period_did_not_run():
-    windows = flat([*(hour(at) for at in range(-9, 0)), hour(0, mode=Mode.OFF)])
-    assert answer(windows, measurement()).outcome == "off"
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -284,3 +275,113 @@ def test_coarse_and_missing_figures_of_an_old_server():
     found = answer(windows, by_request)
     assert found.outcome == "pays"
     assert found.speedup.value == pytest.approx(1.5, rel=1e-3)
+
+
+def test_hours_of_a_server_without_a_baseline_are_not_saved():
+    """An upgrade at half time, with the baseline of the old version only."""
+    windows = flat(hour(at, environment=ON if at < HOURS / 2 else NEWER) for at in range(HOURS))
+    found = report(windows, measurement())
+    assert found.answer.speedup.value == pytest.approx(1.5)
+    assert found.answer.hours_saved.value == pytest.approx(HOURS / 2 * 3000 / HOUR * 0.5)
+
+
+def test_latencies_are_compared_where_nearly_all_loads_are_known():
+    off = [hour(at, mode=Mode.OFF) for at in range(-9, 0)]
+    most = [hour(at, running=50.0 if at % 4 == 0 else 4.0) for at in range(HOURS)]
+    assert report(flat([*off, *most])).temperatures[0].tpot.off is None
+    nearly = [hour(at, running=50.0 if at == 7 else 4.0) for at in range(HOURS)]
+    assert report(flat([*off, *nearly])).temperatures[0].tpot.off is not None
+
+
+def test_the_minutes_of_a_short_period_are_compared_one_by_one():
+    """Of a few stretches a slow drift looked like noise without end."""
+    random = Random(5)
+    windows = [
+        hour(
+            minute,
+            counted(tpot=0.02 * (1 + 0.005 * minute + random.gauss(0, 0.01))),
+            running=1.2 if random.random() < 0.7 else 1.8,
+            busy=45.0,
+            length=60,
+        )
+        for minute in range(40)
+    ]
+    known = [measurement(running) for running in (1.0, 2.0)]
+    speedup = report(flat(windows), *known).answer.speedup
+    assert speedup.upper / speedup.lower < 1.1
+
+
+def test_the_mix_of_loads_is_no_noise():
+    """Each load is known exactly, so that all is."""
+    windows = [
+        hour(at, counted(tpot=0.02 if running < 5 else 0.05), running=running)
+        for at in range(HOURS)
+        for running in (4.0, 12.0)
+    ]
+    found = report(flat(windows), measurement(4.0), measurement(12.0)).answer.speedup
+    assert found.value == pytest.approx(0.03 / 0.035)
+    assert found.upper - found.lower < 0.01
+
+
+def test_the_noise_within_a_load_stays_noise():
+    random = Random(3)
+    windows = [
+        hour(at, counted(tpot=pace * random.uniform(0.7, 1.3)), running=running)
+        for at in range(HOURS)
+        for running, pace in ((4.0, 0.02), (12.0, 0.05))
+    ]
+    found = report(flat(windows), measurement(4.0), measurement(12.0)).answer.speedup
+    assert found.upper - found.lower > 0.01
+
+
+def test_an_expired_measurement_does_not_hide_the_hours_without_speculation():
+    windows = flat(
+        [*(hour(at) for at in range(HOURS)), *(hour(at, mode=Mode.OFF) for at in range(-20, 0))]
+    )
+    old = measurement(origin=Origin.WINDOWS, at=SINCE - 40.0 * DAY)
+    assert report(windows, old).answer.speedup.basis == "measured"
+
+
+def test_what_was_measured_later_counts_only_where_nothing_else_is_known():
+    windows = flat(hour(at) for at in range(HOURS))
+    later = measurement(tpot=0.06, at=UNTIL + 9.0 * DAY)
+    both = report(windows, measurement(), later)
+    assert both.answer.speedup.value == pytest.approx(1.5)
+    assert "after this period" not in str(both.health.warnings)
+    alone = report(windows, later)
+    assert alone.answer.speedup.value == pytest.approx(3.0)
+    assert "after this period" in str(alone.health.warnings)
+
+
+@pytest.mark.parametrize(("before", "known"), [(HOURS, True), (HOURS // 2, False)])
+def test_amounts_are_compared_with_a_period_that_was_watched_as_long(before, known):
+    found = report(flat(hour(at) for at in range(-before, HOURS))).traffic
+    assert (found.requests_before is not None) is known
+    assert (found.generation_tokens_before is not None) is known
+
+
+def test_a_latency_beyond_the_last_bound_is_marked():
+    slow = counted(tpot=30.0)
+    found = report(
+        flat(hour(at, slow, environment=ON if at < 20 else NEWER) for at in range(HOURS))
+    )
+    (change,) = found.changes
+    assert "tpot_p99" in change.after.beyond
+    assert "tpot_p99" in found.series.latency[0].beyond
+    assert "ttft_p99" not in found.series.latency[0].beyond
+
+
+def test_a_model_that_got_another_name_was_watched_until_then():
+    windows = flat(hour(at, model="old" if at < 20 else "new") for at in range(HOURS))
+    steps = [
+        StoredStep(SINCE + 100.0, "i1", "observing", "confirmed", "x"),
+        StoredStep(SINCE + 21.0 * HOUR, "i1", "confirmed", "disabled", "off"),
+        StoredStep(SINCE + 23.0 * HOUR, "i1", "disabled", "observing", "on"),
+    ]
+    new, old = build(ReportSources(target=TARGET, windows=windows, steps=steps), SINCE, UNTIL)
+    assert (old.health.expected, old.health.observed, old.health.gap_count) == (
+        20 * HOUR,
+        20 * HOUR,
+        0,
+    )
+    assert (old.seconds_off_by_guard, new.seconds_off_by_guard) == (0, 2 * HOUR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from specwatch.report.incidents import breaches
-from specwatch.report.model import Breach
+from specwatch.report.model import ReportBreach
 from specwatch.rules.decisions import Decision
 
 
@@ -31,9 +31,13 @@ def test_begin_and_end_are_paired_by_rule_and_temperature():
     ]
     random.Random(1).shuffle(changes)
     assert breaches(changes, "m", 100, 200) == (
-        Breach(rule="slow", temperature="all", severity="warning", count=2, seconds=30, last=130),
-        Breach(rule="slow", temperature=">1", severity="warning", count=1, seconds=3, last=115),
-        Breach(rule="x", temperature="all", severity="warning", count=1, seconds=1, last=140),
+        ReportBreach(
+            rule="slow", temperature="all", severity="warning", count=2, seconds=30, last=130
+        ),
+        ReportBreach(
+            rule="slow", temperature=">1", severity="warning", count=1, seconds=3, last=115
+        ),
+        ReportBreach(rule="x", temperature="all", severity="warning", count=1, seconds=1, last=140),
     )
 
 

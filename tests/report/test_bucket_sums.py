@@ -15,7 +15,7 @@ from specwatch.domain.model import HOUR, Histogram, Mode, Source, Window
 from specwatch.report.bucket_sums import BucketSums
 from specwatch.report.build import build
 from specwatch.report.hours import hours_of, members_by_target
-from specwatch.report.sources import Recorded, Sources
+from specwatch.report.sources import Recorded, ReportSources
 from specwatch.store.repository import Store
 from tests.store.examples import T0, batch, minute
 
@@ -77,8 +77,8 @@ def test_a_report_of_sums_is_that_of_the_hours(store: Store, silent: tuple[str, 
     store.write([batch(*_history(silent))], now=0)
     store.roll_up(UNTIL + HOUR)
     hours, sums = _read(store), _summed(store)
-    expected = build(Sources(target="chat", windows=hours), SINCE, UNTIL)
-    found = build(Sources(target="chat", windows=sums), SINCE, UNTIL)
+    expected = build(ReportSources(target="chat", windows=hours), SINCE, UNTIL)
+    found = build(ReportSources(target="chat", windows=sums), SINCE, UNTIL)
     assert expected
     assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
     # Where the server says all there are fewer, else they are the same.
@@ -96,8 +96,8 @@ def test_so_is_one_of_which_all_hours_before_the_period_are_sums(store: Store) -
     store.roll_up(UNTIL + HOUR)
     single, sums = _summed(store), _summed(store, SINCE)
     assert len(sums) < len(single)
-    expected = build(Sources(target="chat", windows=_read(store)), SINCE, UNTIL)
-    found = build(Sources(target="chat", windows=sums), SINCE, UNTIL)
+    expected = build(ReportSources(target="chat", windows=_read(store)), SINCE, UNTIL)
+    found = build(ReportSources(target="chat", windows=sums), SINCE, UNTIL)
     assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
-from collections import Counter
-from dataclasses import replace
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
@@ -30,131 +26,49 @@ from specwatch.report.build import build
 from specwatch.report.health import health
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import objectives
-from specwatch.report.sources import GuardStep, Sources
-from tests.domain.samples import TPOT_BOUNDS, TTFT_BOUNDS, observed
-from tests.report.history import MODEL, OFF, ON, SINCE, TARGET, bucket, counted, flat, hour
+from specwatch.report.sources import ReportSources, StoredStep
+from tests.domain.samples import TPOT_BOUNDS, observed
+from tests.report.history import (
+    HOURS,
+    MODEL,
+    OFF,
+    ON,
+    SINCE,
+    TARGET,
+    bucket,
+    counted,
+    flat,
+    hour,
+    report,
+)
 from tests.report.history import measurement as measured
 
-HOURS = 24
 UNTIL = SINCE + HOURS * HOUR
 LABELS = ("0", "(0,0.3]", "(0.7,1]", ">1", "unknown")
 
 
-def report(windows: list[Window], **others: Any) -> ModelReport:
-    (found,) = build(Sources(target=TARGET, windows=iter(windows), **others), SINCE, UNTIL)
-    return found
+def lived() -> list[Window]:
+    """Two days of hours of unlike load, mode, traffic and acceptance, each in two parts."""
+    random = Random(5)
+    return flat(
+        hour(
+            at,
+            counted(tokens=random.randrange(1000, 9999), rate=None if mode is Mode.OFF else 0.6),
+            mode=mode,
+            running=running,
+            buckets={label: bucket(random.randrange(1, 30)) for label in random.sample(LABELS, 3)},
+        )
+        for at in range(-HOURS, HOURS)
+        for running, mode in ((2.0, random.choice(list(Mode))), (12.0, Mode.ON))
+    )
 
 
-def lived(seed: int = 5) -> list[Window]:
-    """Two days of hours of unlike load, mode, traffic and acceptance, some hours in two parts."""
-    random = Random(seed)
-    found = []
-    for at in range(-HOURS, HOURS):
-        for running in random.sample((1.0, 3.0, 6.0, 12.0), random.choice((1, 2))):
-            mode = random.choice((Mode.ON, Mode.ON, Mode.ON, Mode.OFF, Mode.MIXED))
-            rate = None if mode is Mode.OFF else random.uniform(0.3, 0.8)
-            parts = {
-                label: bucket(
-                    random.randrange(1, 30),
-                    rate or 0.5,
-                    random.randrange(100, 900),
-                    ttft=observed(
-                        [random.expovariate(5) for _ in range(random.randrange(20))], TTFT_BOUNDS
-                    ),
-                )
-                for label in random.sample(LABELS, 3)
-            }
-            if mode is Mode.OFF:
-                parts = {
-                    label: replace(
-                        part, drafts=None, draft_tokens=None, accepted_tokens=None,
-                        accepted_per_position=None,
-                    )
-                    for label, part in parts.items()
-                }  # fmt: skip
-            whole = counted(
-                rate=rate,
-                tokens=random.randrange(1000, 20_000),
-                requests=random.randrange(10, 200),
-                tpot=random.uniform(0.01, 0.04),
-            )
-            found.append(hour(at, whole, mode=mode, running=running, buckets=parts))
-    return flat(found)
-
-
-def inside(windows: list[Window], label: str = ALL_TEMPERATURES) -> list[Window]:
-    return [e for e in windows if e.start >= SINCE and e.series.temperature == label]
-
-
-def earlier(windows: list[Window], label: str = ALL_TEMPERATURES) -> list[Window]:
-    return [e for e in windows if e.start < SINCE and e.series.temperature == label]
-
-
-def test_every_count_is_the_sum_over_the_windows_of_the_period():
-    windows = lived()
-    found = report(windows)
-    for row in found.temperatures:
-        tallies = [each.tally for each in inside(windows, row.temperature)]
-        drafting = [tally for tally in tallies if tally.drafts is not None]
-        assert row.requests == sum(tally.requests["stop"] for tally in tallies)
-        assert row.acceptance.drafts == sum(each.drafts for each in drafting)
-        assert row.acceptance.draft_tokens == sum(each.draft_tokens for each in drafting)
-        assert row.acceptance.accepted_tokens == sum(each.accepted_tokens for each in drafting)
-        kept: Counter[int] = Counter()
-        for each in drafting:
-            at_least = (each.drafts, *each.accepted_per_position, 0)
-            for length in range(5):
-                kept[length] += at_least[length] - at_least[length + 1]
-        assert row.acceptance.histogram == tuple(kept[length] for length in range(5))
-    wholes = [each.tally for each in inside(windows)]
-    assert found.traffic.requests == sum(whole.requests["stop"] for whole in wholes)
-    assert found.traffic.prompt_tokens == sum(whole.prompt_tokens for whole in wholes)
-    assert found.traffic.generation_tokens == sum(whole.generation_tokens for whole in wholes)
-    before = [each.tally for each in earlier(windows)]
-    assert found.traffic.requests_before == sum(each.requests["stop"] for each in before)
-    assert found.traffic.generation_tokens_before == sum(e.generation_tokens for e in before)
-
-
-def test_time_is_told_apart_by_mode():
-    windows = lived()
-    amount = report(windows).traffic
-    for mode, watched in (
-        (Mode.ON, amount.seconds_on), (Mode.OFF, amount.seconds_off),
-        (Mode.MIXED, amount.seconds_mixed),
-    ):  # fmt: skip
-        assert watched == sum(e.observed_seconds for e in inside(windows) if e.mode is mode)
-    for mode, busy in ((Mode.ON, amount.busy_on), (Mode.OFF, amount.busy_off)):
-        assert busy == sum(e.gauges.busy_seconds for e in inside(windows) if e.mode is mode)
-
-
-def bucket_of(value: float, bounds: tuple[float, ...]) -> int:
-    return bisect.bisect_left(bounds, value)
-
-
-@pytest.mark.parametrize("period", ["on", "before"])
-def test_quantiles_lie_in_the_bucket_of_the_true_ones(period):
-    """Of what the requests really took, sorted by hand."""
-    random = Random(11)
-    values: list[float] = []
-    windows = []
-    first = 0 if period == "on" else -HOURS
-    for at in range(first, first + HOURS):
-        took = [random.lognormvariate(-3, 0.8) for _ in range(random.randrange(1, 300))]
-        values += took
-        windows.append(hour(at, _of(took)))
-    if period == "before":
-        windows.append(hour(0))
-    found = getattr(report(flat(windows)).temperatures[0].tpot, period)
-    values.sort()
-    assert found.count == len(values)
-    assert found.mean == pytest.approx(sum(values) / len(values))
-    for q, shown in ((0.5, found.p50), (0.95, found.p95), (0.99, found.p99)):
-        true = values[min(int(q * len(values)), len(values) - 1)]
-        assert abs(bucket_of(shown, TPOT_BOUNDS) - bucket_of(true, TPOT_BOUNDS)) <= 1
-
-
-def _of(took: list[float]) -> Tally:
-    return replace(counted(), tpot=observed(took, TPOT_BOUNDS))
+def test_time_is_distinguished_by_mode():
+    modes = [*[Mode.ON] * 3, *[Mode.OFF] * 2, Mode.MIXED, Mode.UNKNOWN]
+    traffic = report(flat(hour(at, mode=mode) for at, mode in enumerate(modes))).traffic
+    assert (traffic.seconds_on, traffic.seconds_off) == (3 * HOUR, 2 * HOUR)
+    assert traffic.seconds_mixed == traffic.seconds_unknown == HOUR
+    assert (traffic.busy_on, traffic.busy_off) == (3 * 3000.0, 2 * 3000.0)
 
 
 def test_what_lies_outside_both_periods_counts_nowhere():
@@ -170,13 +84,13 @@ def test_models_are_reported_by_name_and_only_those_of_the_period():
     windows = flat(
         [hour(0, model="b"), hour(1, model="a"), hour(-2, model="gone"), hour(3, model="a")]
     )
-    found = build(Sources(target=TARGET, windows=windows), SINCE, UNTIL)
+    found = build(ReportSources(target=TARGET, windows=windows), SINCE, UNTIL)
     assert [each.model_name for each in found] == ["a", "b"]
     assert [each.traffic.requests for each in found] == [200, 100]
 
 
 def test_no_windows_no_report():
-    assert build(Sources(target=TARGET, windows=()), SINCE, UNTIL) == ()
+    assert build(ReportSources(target=TARGET, windows=()), SINCE, UNTIL) == ()
 
 
 def test_nothing_before_is_not_nothing():
@@ -213,8 +127,8 @@ def test_a_server_that_counts_nothing_is_counted_by_its_tap():
 
 def test_the_other_parts_are_in_it():
     steps = [
-        GuardStep(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
-        GuardStep(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
+        StoredStep(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
+        StoredStep(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
     ]
     found = report(flat(hour(at) for at in range(HOURS)), steps=steps, gpus=2)
     assert [incident.id for incident in found.incidents] == ["i1"]
@@ -305,7 +219,7 @@ def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, k
     """Odd ones: nothing counted, no gauges, counters that contradict one another."""
     ordered = sorted(windows, key=lambda each: each.start)
     measurements = [measured(1.0), measured(2.0, 0.04, environment=Environment())] if known else []
-    sources = Sources(target=TARGET, windows=ordered, measurements=measurements, gpus=gpus)
+    sources = ReportSources(target=TARGET, windows=ordered, measurements=measurements, gpus=gpus)
     found = build(sources, SINCE, UNTIL)
     assert bool(found) == any(SINCE <= window.start < UNTIL for window in windows)
     for one in found:
@@ -315,7 +229,7 @@ def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, k
 
 def test_minutes_of_a_short_period():
     windows = flat(hour(at, length=MINUTE, busy=60.0, scrapes_ok=12) for at in range(-30, 30))
-    (found,) = build(Sources(target=TARGET, windows=windows), SINCE, SINCE + 30 * MINUTE)
+    (found,) = build(ReportSources(target=TARGET, windows=windows), SINCE, SINCE + 30 * MINUTE)
     assert found.traffic.requests == found.traffic.requests_before == 30 * 100
     assert len(found.series.latency) == 30
 
@@ -343,7 +257,7 @@ def test_health_and_objectives_are_those_of_all_the_windows(length):
         if at % 7
     )
     until = SINCE + 200 * length
-    sources = Sources(target=TARGET, windows=iter(windows), slos=slos)
+    sources = ReportSources(target=TARGET, windows=iter(windows), slos=slos)
     (found,) = build(sources, SINCE, until)
     assert found.health == health(windows, SINCE, until)
     assert found.health.uncovered["several"] > 100

@@ -9,11 +9,13 @@ from specwatch.domain.model import MINUTE, Environment, Histogram, Mode, Tally
 from specwatch.domain.sample import samples_of
 from specwatch.report.changes import MOST_CHANGES, changes
 from specwatch.report.estimates import Bounds
-from specwatch.report.model import Side
+from specwatch.report.model import ReportSide
 from tests.report.hours import at, drafted, window
 
 BOUNDS = (0.01, 0.02, 0.04)
-UNKNOWN = Side(hours=0.0, acceptance_rate=None, mean_length=None, tpot_p50=None, tpot_p99=None)
+UNKNOWN = ReportSide(
+    hours=0.0, acceptance_rate=None, mean_length=None, tpot_p50=None, tpot_p99=None
+)
 
 
 def none(environment: Environment) -> Baseline:
@@ -87,7 +89,7 @@ def test_both_sides_are_measured_with_speculation_alone():
         served(1, **off, seconds=600.0),
         served(2, rate=0.8, version="0.32.0", tpot=(100, 0, 0, 0)),
     )
-    assert found.before == Side(
+    assert found.before == ReportSide(
         hours=2 + 600 / 3600,
         acceptance_rate=0.4,
         mean_length=2.6,

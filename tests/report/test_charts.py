@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from specwatch.report import charts
 from specwatch.report.charts.svg import DARK, LIGHT
 from specwatch.report.estimates import Ratio
-from specwatch.report.model import AcceptancePoint, LatencyPoint, ModelReport, Report, Series
+from specwatch.report.model import AcceptancePoint, LatencyPoint, ModelReport, Report, ReportSeries
 from tests.report import sample
 from tests.report.drawing import Drawing
 from tests.report.sample import HOUR, SINCE, UNTIL
@@ -123,7 +123,7 @@ def test_any_number_can_be_a_latency_or_a_rate(bad: float | None) -> None:
         start=SINCE, mode="on", requests=1, ttft_p50=bad, ttft_p99=0.5, tpot_p50=bad, tpot_p99=bad
     )
     rate = AcceptancePoint(start=SINCE, drafts=-1, rate=bad)
-    series = Series(step=HOUR, acceptance={"all": (rate, rate)}, latency=(point, point))
+    series = ReportSeries(step=HOUR, acceptance={"all": (rate, rate)}, latency=(point, point))
     for svg in (
         charts.latency(series, "ttft", SINCE, UNTIL),
         charts.latency(series, "tpot", SINCE, SINCE),
@@ -158,7 +158,7 @@ def test_acceptance_is_where_its_rate_is() -> None:
     points = tuple(
         AcceptancePoint(start=SINCE + i * HOUR, drafts=9, rate=rate) for i, rate in enumerate(rates)
     )
-    series = Series(step=HOUR, acceptance={"all": points})
+    series = ReportSeries(step=HOUR, acceptance={"all": points})
     found = Drawing(charts.acceptance(series, SINCE, SINCE + 3 * HOUR))
     (low, middle, high), _ = found.pieces("s7")
     assert middle[1] == pytest.approx((low[1] + high[1]) / 2, abs=0.1)
@@ -172,7 +172,7 @@ def test_the_mean_in_words_is_weighed_by_drafts() -> None:
         AcceptancePoint(start=SINCE, drafts=900, rate=0.5),
         AcceptancePoint(start=SINCE + HOUR, drafts=100, rate=1.0),
     )
-    series = Series(step=HOUR, acceptance={"0": points})
+    series = ReportSeries(step=HOUR, acceptance={"0": points})
     assert "55.0% on average" in Drawing(charts.acceptance(series, SINCE, UNTIL)).words
 
 
@@ -181,7 +181,7 @@ def test_the_busiest_of_many_buckets_are_drawn() -> None:
         f"({i},{i + 1}]": (AcceptancePoint(start=SINCE, drafts=100 + i, rate=0.5),)
         for i in range(30)
     }
-    found = Drawing(charts.acceptance(Series(step=HOUR, acceptance=acceptance), SINCE, UNTIL))
+    found = Drawing(charts.acceptance(ReportSeries(step=HOUR, acceptance=acceptance), SINCE, UNTIL))
     assert found.texts[-6:] == [f"({i},{i + 1}]" for i in range(24, 30)]
 
 
@@ -209,7 +209,7 @@ def test_an_outlier_does_not_hide_the_median() -> None:
         )
         for i, p99 in enumerate((0.2, 60.0, 0.2))
     )
-    found = Drawing(charts.latency(Series(step=HOUR, latency=points), "ttft", SINCE, UNTIL))
+    found = Drawing(charts.latency(ReportSeries(step=HOUR, latency=points), "ttft", SINCE, UNTIL))
     assert "logarithmic" in found.words
     assert "logarithmic" not in drawn("ttft").words
 

@@ -19,7 +19,7 @@ from specwatch.cli.report_delivery import Means, delivered, section_of
 from specwatch.config.loading import Config, parse
 from specwatch.errors import ConfigError, DeliveryError, StoreError
 from specwatch.report.channels import Hook
-from specwatch.report.deliveries import Entry, Reports, Watched
+from specwatch.report.deliveries import DeliveredReport, DeliveryMonitor, Reports
 from specwatch.report.model import Report
 from specwatch.report.outgoing import Outgoing
 from specwatch.status import DeliveryStatus
@@ -34,7 +34,8 @@ WEEK = 7 * 86400.0
 class World:
     """Makes reports, and has a clock that goes on while somebody sleeps."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.now = MADE
         self.slept: list[float] = []
         self.asked: list[tuple[float, float, float]] = []
@@ -55,23 +56,9 @@ class World:
             hostname=lambda: "gpu-7",
         )  # fmt: skip
 
-    def deliver(self, config: Config, **options: Any) -> Entry:
-        entry = delivered(config, section_of(config), self.means(), **options)
-        assert entry is not None
-        return entry
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def configured(tmp_path: Path) -> Callable[..., Config]:
-    """``configured(mail, *hooks, **keys)``: a configuration that delivers to them."""
-
-    def made(mail: str | None = None, *hooks: str, **keys: object) -> Config:
-        report: dict[str, Any] = {"directory": str(tmp_path / "state" / "reports"), **keys}
+    def config(self, mail: str | None = None, *hooks: str, **keys: object) -> Config:
+        """A configuration that delivers to a mail server and webhooks."""
+        report: dict[str, Any] = {"directory": str(self.folder), **keys}
         if mail is not None:
             to = ["ops@example.com", "boss@example.com"]
             report["email"] = {"smtp": mail, "from": "s@example.com", "to": to, "timeout": "2s"}
@@ -79,28 +66,34 @@ def configured(tmp_path: Path) -> Callable[..., Config]:
         text = json.dumps({"targets": [{"url": "http://h"}], "report": report})
         return parse(text, "specwatch.yml", environ={}, hostname="gpu-7")
 
-    return made
+    def deliver(self, config: Config, **options: Any) -> DeliveredReport:
+        entry = delivered(config, section_of(config), self.means(), **options)
+        assert entry is not None
+        return entry
 
 
-def open_channels(entry: Entry) -> list[str]:
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "state" / "reports")
+
+
+def open_channels(entry: DeliveredReport) -> list[str]:
     return [name for name, one in entry.channels.items() if one.delivered_at is None]
 
 
 def test_the_last_whole_days_are_written_and_sent(
-    world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver,
-    tmp_path: Path,
+    world: World, start_mail: StartMail, hook: Receiver
 ) -> None:  # fmt: skip
     mail = start_mail()
-    entry = world.deliver(configured(mail.url, hook.url, formats=["md", "json", "html"]))
+    entry = world.deliver(world.config(mail.url, hook.url, formats=["md", "json", "html"]))
     until = MADE - 300
     assert world.asked == [(until - WEEK, until, MADE)]
-    folder = tmp_path / "state" / "reports"
     names = {f"{NAME}.html", f"{NAME}.json", f"{NAME}.md", "deliveries.json"}
-    assert {path.name for path in folder.iterdir()} == names
-    report = msgspec.json.decode((folder / f"{NAME}.json").read_bytes(), type=Report)
-    assert report == world.make(configured(), until - WEEK, until, MADE)
-    assert (folder / f"{NAME}.html").read_text() == html(report)
-    assert (folder / f"{NAME}.md").read_text() == markdown(report)
+    assert {path.name for path in world.folder.iterdir()} == names
+    report = msgspec.json.decode((world.folder / f"{NAME}.json").read_bytes(), type=Report)
+    assert report == world.make(world.config(), until - WEEK, until, MADE)
+    assert (world.folder / f"{NAME}.html").read_text() == html(report)
+    assert (world.folder / f"{NAME}.md").read_text() == markdown(report)
     assert {name: one.delivered_at for name, one in entry.channels.items()} == {
         "email": MADE, "hook-0": MADE,
     }  # fmt: skip
@@ -110,16 +103,16 @@ def test_the_last_whole_days_are_written_and_sent(
     assert world.slept == []
 
 
-def test_nobody_to_send_to_is_no_failure(world: World, configured: Callable[..., Config]) -> None:
-    assert world.deliver(configured()).channels == {}
+def test_nobody_to_send_to_is_no_failure(world: World) -> None:
+    assert world.deliver(world.config()).channels == {}
 
 
 def test_run_again_nothing_is_made_or_sent_twice(
-    world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver
+    world: World, start_mail: StartMail, hook: Receiver
 ) -> None:
     """Later on the same day."""
     mail = start_mail()
-    config = configured(mail.url, hook.url)
+    config = world.config(mail.url, hook.url)
     for later in (0.0, 3600.0, 19 * 3600.0):
         world.now = MADE + later
         assert open_channels(world.deliver(config)) == []
@@ -133,9 +126,9 @@ def test_run_again_nothing_is_made_or_sent_twice(
 
 
 def test_a_service_that_starts_again_after_midnight_makes_no_other_report(
-    world: World, configured: Callable[..., Config], hook: Receiver
+    world: World, hook: Receiver
 ) -> None:
-    config = configured(None, hook.url)
+    config = world.config(None, hook.url)
     for hours, made in ((19.0, 1), (25.0, 1), (38.5, 1), (39.5, 2)):
         world.now = MADE + hours * 3600
         world.deliver(config)
@@ -143,10 +136,10 @@ def test_a_service_that_starts_again_after_midnight_makes_no_other_report(
 
 
 def test_what_may_work_later_is_tried_again_with_growing_waits(
-    world: World, configured: Callable[..., Config], hook: Receiver
+    world: World, hook: Receiver
 ) -> None:
     hook.answers = [500, 503]
-    entry = world.deliver(configured(None, hook.url))
+    entry = world.deliver(world.config(None, hook.url))
     assert world.slept == [10.0, 30.0]
     one = entry.channels["hook-0"]
     assert (one.attempts, one.delivered_at, one.error) == (3, MADE + 40, None)
@@ -154,50 +147,46 @@ def test_what_may_work_later_is_tried_again_with_growing_waits(
 
 
 def test_what_stays_down_is_given_up_for_now_and_only_that_is_sent_later(
-    world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver
+    world: World, start_mail: StartMail, hook: Receiver
 ) -> None:
     port = free_port()
     down = f"http://127.0.0.1:{port}/x"
     mail = start_mail()
-    config = configured(mail.url, down, hook.url)
+    config = world.config(mail.url, down, hook.url)
     entry = world.deliver(config)
     assert open_channels(entry) == ["hook-0"]
     assert world.slept == [10.0, 30.0, 80.0]
     assert entry.channels["hook-0"].attempts == 4
     assert "nothing listens at" in str(entry.channels["hook-0"].error)
     with Receiver() as up:
-        again = configured(mail.url, up.url, hook.url)
+        again = world.config(mail.url, up.url, hook.url)
         assert open_channels(world.deliver(again, retry=True)) == []
         assert len(up.posted) == 1
     assert (len(mail.box.sent), len(hook.posted), len(world.asked)) == (1, 1, 1)
 
 
-def test_what_will_not_work_later_is_not_tried_at_once(
-    world: World, configured: Callable[..., Config], hook: Receiver
-) -> None:
+def test_what_will_not_work_later_is_not_tried_at_once(world: World, hook: Receiver) -> None:
     hook.answers = [404]
-    entry = world.deliver(configured(None, hook.url))
+    entry = world.deliver(world.config(None, hook.url))
     assert (world.slept, entry.channels["hook-0"].attempts) == ([], 1)
     assert open_channels(entry) == ["hook-0"]
 
 
-def test_a_mail_server_that_dies_half_way_gets_it_once(
-    world: World, configured: Callable[..., Config], start_mail: StartMail
-) -> None:
+def test_a_mail_server_that_dies_half_way_gets_it_once(world: World, start_mail: StartMail) -> None:
     mail = start_mail()
     mail.box.answers = ["hang up", "451 no room"]
-    entry = world.deliver(configured(mail.url))
+    entry = world.deliver(world.config(mail.url))
     assert open_channels(entry) == []
     assert (entry.channels["email"].attempts, len(mail.box.sent)) == (3, 1)
 
 
 def test_who_has_it_does_not_get_it_again_because_of_somebody_else(
-    world: World, configured: Callable[..., Config], start_mail: StartMail
+    world: World, start_mail: StartMail
 ) -> None:
     mail = start_mail()
     mail.box.refused = {"boss@example.com": "450 later"}
     world.before_sleep = mail.box.refused.clear
-    entry = world.deliver(configured(mail.url))
+    entry = world.deliver(world.config(mail.url))
     assert open_channels(entry) == []
     assert [to for _, to, _ in mail.box.sent] == [["ops@example.com"], ["boss@example.com"]]
     first, second = (message["Message-ID"] for _, _, message in mail.box.sent)
@@ -205,7 +194,7 @@ def test_who_has_it_does_not_get_it_again_because_of_somebody_else(
 
 
 def test_a_run_that_is_killed_goes_on_where_it_was(
-    world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver
+    world: World, start_mail: StartMail, hook: Receiver
 ) -> None:
     """Killed while it waits to try the webhook again: the mail is not sent a second time."""
     mail = start_mail()
@@ -215,7 +204,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     world.before_sleep = killed
-    config = configured(mail.url, hook.url)
+    config = world.config(mail.url, hook.url)
     with pytest.raises(KeyboardInterrupt):
         world.deliver(config)
     world.before_sleep = lambda: None
@@ -224,30 +213,26 @@ def test_a_run_that_is_killed_goes_on_where_it_was(
 
 
 def test_who_is_new_gets_it_and_who_left_is_not_waited_for(
-    world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver
+    world: World, start_mail: StartMail, hook: Receiver
 ) -> None:
     hook.answers = [404]
-    world.deliver(configured(None, hook.url))
+    world.deliver(world.config(None, hook.url))
     mail = start_mail()
-    entry = world.deliver(configured(mail.url), retry=True)
+    entry = world.deliver(world.config(mail.url), retry=True)
     assert {name: one.delivered_at is not None for name, one in entry.channels.items()} == {
         "email": True
     }
 
 
-def test_without_a_report_there_is_nothing_to_send_again(
-    world: World, configured: Callable[..., Config]
-) -> None:
-    config = configured()
+def test_without_a_report_there_is_nothing_to_send_again(world: World) -> None:
+    config = world.config()
     assert delivered(config, section_of(config), world.means(), retry=True) is None
     assert world.asked == []
 
 
-def test_old_reports_are_removed_and_what_else_lies_there_is_not(
-    world: World, configured: Callable[..., Config], tmp_path: Path
-) -> None:
-    config = configured(keep="10d")
-    folder = section_of(config).directory
+def test_old_reports_are_removed_and_what_else_lies_there_is_not(world: World) -> None:
+    config = world.config(keep="10d")
+    folder = world.folder
     world.deliver(config)
     (folder / "report-2020-01-01.html").write_text("of somebody else")
     for week in (1, 2):
@@ -261,10 +246,10 @@ def test_old_reports_are_removed_and_what_else_lies_there_is_not(
     ]  # fmt: skip
 
 
-def test_two_at_once_do_not_both_send(world: World, configured: Callable[..., Config]) -> None:
-    config = configured()
+def test_two_at_once_do_not_both_send(world: World) -> None:
+    config = world.config()
     with (
-        Reports(section_of(config).directory).locked(),
+        Reports(world.folder).locked(),
         pytest.raises(DeliveryError, match="another process is delivering") as caught,
     ):
         world.deliver(config)
@@ -272,24 +257,22 @@ def test_two_at_once_do_not_both_send(world: World, configured: Callable[..., Co
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 2, "reports": []}', '{"reports": 3}'])
-def test_a_book_that_cannot_be_read_sends_nothing(
-    world: World, configured: Callable[..., Config], hook: Receiver, text: str
-) -> None:
+def test_a_book_that_cannot_be_read_sends_nothing(world: World, hook: Receiver, text: str) -> None:
     """It might send a second time."""
-    config = configured(None, hook.url)
-    folder = section_of(config).directory
+    config = world.config(None, hook.url)
+    folder = world.folder
     folder.mkdir(parents=True)
     (folder / "deliveries.json").write_text(text)
     with pytest.raises(ConfigError, match=r"deliveries\.json is damaged.*remove the file"):
         world.deliver(config)
     assert hook.posted == []
-    (shown,) = Watched().status(config.report)
+    (shown,) = DeliveryMonitor().status(config.report)
     assert (shown.channel, shown.undelivered, shown.last_delivery) == ("hook-0", True, None)
     assert "deliveries.json is damaged" in str(shown.error)
 
 
 def test_a_server_that_never_answers_gets_it_twice_in_all(
-    world: World, configured: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In however many runs; that it was sent and not confirmed is shown."""
 
@@ -300,12 +283,12 @@ def test_a_server_that_never_answers_gets_it_twice_in_all(
         raise DeliveryError("it did not answer", retry=True, sent=True)
 
     monkeypatch.setattr(Hook, "send", slow)
-    config = configured(None, "http://h/x")
+    config = world.config(None, "http://h/x")
     for _ in range(3):
         one = world.deliver(config).channels["hook-0"]
     assert (len(sent), len(set(sent)), world.slept) == (2, 1, [10.0])
     assert (one.unconfirmed, one.missing, one.delivered_at) == (True, False, None)
-    assert Watched().status(config.report) == (
+    assert DeliveryMonitor().status(config.report) == (
         DeliveryStatus("hook-0", False, None, "sent, never confirmed: it did not answer"),
     )
 
@@ -314,10 +297,10 @@ def test_a_server_that_never_answers_gets_it_twice_in_all(
     "failure", [StoreError("no disk"), ValueError("a defect"), KeyboardInterrupt()]
 )
 def test_a_report_that_cannot_be_made_is_undelivered_and_made_by_the_next_run(
-    world: World, configured: Callable[..., Config], hook: Receiver, failure: BaseException,
+    world: World, hook: Receiver, failure: BaseException,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    config, watched = configured(None, hook.url), Watched()
+    config, watched = world.config(None, hook.url), DeliveryMonitor()
     world.deliver(config)
     world.now = MADE + WEEK
 
@@ -334,15 +317,15 @@ def test_a_report_that_cannot_be_made_is_undelivered_and_made_by_the_next_run(
     world.now += 900
     assert world.deliver(config, retry=True).made == world.now
     assert watched.status(config.report) == (DeliveryStatus("hook-0", False, world.now),)
-    folder = section_of(config).directory
+    folder = world.folder
     assert len(Reports(folder).book().reports) == 2
     assert len(hook.posted) == 2
 
 
 def test_files_that_cannot_be_written_make_it_undelivered(
-    world: World, configured: Callable[..., Config], hook: Receiver, monkeypatch: pytest.MonkeyPatch
+    world: World, hook: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, write = configured(None, hook.url), Reports.write
+    config, write = world.config(None, hook.url), Reports.write
 
     def full(self: Reports, name: str, data: bytes) -> Path:
         if name.endswith(".html"):
@@ -352,34 +335,28 @@ def test_files_that_cannot_be_written_make_it_undelivered(
     monkeypatch.setattr(Reports, "write", full)
     with pytest.raises(DeliveryError):
         world.deliver(config)
-    (one,) = Watched().status(config.report)
+    (one,) = DeliveryMonitor().status(config.report)
     assert (one.undelivered, one.error) == (True, "it could not be made: No space left on device")
 
 
-def test_a_report_keeps_its_period_and_formats_when_the_configuration_changes(
-    world: World, configured: Callable[..., Config]
-) -> None:
-    world.deliver(configured(formats=["json"]))
-    entry = world.deliver(configured(since="30d", formats=["html", "json", "md"]))
+def test_a_report_keeps_its_period_and_formats_when_the_configuration_changes(world: World) -> None:
+    world.deliver(world.config(formats=["json"]))
+    entry = world.deliver(world.config(since="30d", formats=["html", "json", "md"]))
     assert (entry.until, entry.since) == (MADE - 300, MADE - 300 - WEEK)
     assert entry.formats == ("json",)
 
 
-def test_a_report_that_was_removed_is_not_sent_again(
-    world: World, configured: Callable[..., Config], hook: Receiver
-) -> None:
-    config = configured(None, hook.url)
+def test_a_report_that_was_removed_is_not_sent_again(world: World, hook: Receiver) -> None:
+    config = world.config(None, hook.url)
     world.deliver(config)
-    (section_of(config).directory / f"{NAME}.json").unlink()
+    (world.folder / f"{NAME}.json").unlink()
     with pytest.raises(ConfigError, match="cannot be sent again without it"):
         world.deliver(config, retry=True)
 
 
-def test_a_folder_that_cannot_be_written_to_is_said(
-    world: World, configured: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_to_is_said(world: World, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    config = configured(directory=str(tmp_path / "file" / "reports"))
+    config = world.config(directory=str(tmp_path / "file" / "reports"))
     with pytest.raises(
         DeliveryError, match=r"file/reports: Not a directory; see report\.directory"
     ):
@@ -387,11 +364,11 @@ def test_a_folder_that_cannot_be_written_to_is_said(
 
 
 def test_a_daemon_sees_what_did_not_arrive(
-    world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver
+    world: World, start_mail: StartMail, hook: Receiver
 ) -> None:
     """And reads the book again only when it changed."""
-    mail, watched = start_mail(), Watched()
-    config = configured(mail.url, hook.url)
+    mail, watched = start_mail(), DeliveryMonitor()
+    config = world.config(mail.url, hook.url)
     assert watched.status(None) == ()
     assert watched.status(config.report) == ()
     world.deliver(config)
@@ -404,24 +381,24 @@ def test_a_daemon_sees_what_did_not_arrive(
     assert email == DeliveryStatus("email", False, MADE + WEEK)
     assert (slack.channel, slack.undelivered, slack.last_delivery) == ("hook-0", True, MADE)
     assert "answered 404" in str(slack.error)
-    book = section_of(config).directory / "deliveries.json"
+    book = world.folder / "deliveries.json"
     changed = os.stat(book).st_mtime_ns
     book.write_text("changed, and as old as before")
     os.utime(book, ns=(changed, changed))
     assert watched.status(config.report) == (email, slack)
-    assert watched.status(configured(mail.url).report) == (email,)
+    assert watched.status(world.config(mail.url).report) == (email,)
 
 
 def test_what_was_sent_is_in_the_book_before_the_next_is_sent(
-    world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver,
+    world: World, start_mail: StartMail, hook: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
 
-    config = configured(start_mail().url, hook.url)
+    config = world.config(start_mail().url, hook.url)
     seen: list[bool] = []
 
     def look(_: object, __: Outgoing, ___: Sequence[str]) -> None:
-        (entry,) = Reports(section_of(config).directory).book().reports
+        (entry,) = Reports(world.folder).book().reports
         seen.append(entry.channels["email"].delivered_at is not None)
 
     monkeypatch.setattr(Hook, "send", look)

@@ -4,7 +4,7 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from jinja2 import UndefinedError
@@ -33,17 +33,6 @@ def html(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def full() -> Element:
     return page.read(report_html(sample.full()))
-
-
-def cells(table: Element) -> list[list[str]]:
-    return [[each.text.strip() for each in row.all("th", "td")] for row in table.all("tr")]
-
-
-def table_of(root: Element, caption: str, number: int = 0) -> list[list[str]]:
-    found = [
-        each for each in root.all("table") if next(each.all("caption")).text.startswith(caption)
-    ]
-    return cells(found[number])
 
 
 def said(root: Element) -> str:
@@ -104,29 +93,6 @@ def test_no_number_is_told_that_is_none(html: str) -> None:
     assert not re.search(r"[>\s\"(](nan|[-+]?inf|None)[<\s\"%)]", html)
 
 
-def test_foreign_text_is_text_and_cut() -> None:
-    html = report_html(sample.hostile())
-    assert "<script" not in html
-    assert "<img" not in html
-    assert not set(html) & set("\x1b\x00\u202e\u2066\u200f\u2028\x07")
-    assert len(html) < 400_000, "ten kilobytes are not said a hundred times"
-    assert "</title><script>alert" in page.read(html).text
-
-
-def test_the_answer_comes_first(full: Element) -> None:
-    text = said(full)
-    assert text.index("Speculation pays on 1 and loses on 1 of 3 targets") < text.index("Answers")
-    overview = table_of(full, "All models")
-    assert [row[0] for row in overview[1:]] == ["chat-70b", "code-32b", "embed-and-chat"]
-    assert [row[2] for row in overview[1:]] == ["pays", "loses", "not known"]
-    assert [row[3] for row in overview[1:]] == [
-        "1.62x (1.55 to 1.69)", "0.88x (0.84 to 0.92)", "about 1.4x, assumed",
-    ]  # fmt: skip
-    assert [row[4] for row in overview[1:]] == [
-        "165 GPU h (150 to 180)", "-19 server h (-26 to -12)", "-",
-    ]  # fmt: skip
-
-
 def test_one_model_needs_no_overview() -> None:
     report = replace(sample.full(), targets=sample.full().targets[:1])
     root = page.read(report_html(report))
@@ -170,12 +136,7 @@ def test_a_daemon_that_nobody_looks_at_does_not_load_the_templates() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def every_pair(root: Element) -> Iterator[str]:
-    for each in root.all("td"):
-        if each.attributes.get("class") == "pair-of":
-            yield each.text
-
-
 def test_an_interval_is_not_broken_inside(full: Element) -> None:
     """Its cell may have two lines, of which the interval is one."""
-    assert "1.93x (1.81 to 2.05)" in set(every_pair(full))
+    pairs = [cell.text for cell in full.all("td") if cell.attributes.get("class") == "pair-of"]
+    assert "1.93x (1.81 to 2.05)" in pairs

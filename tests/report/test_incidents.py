@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specwatch.guard.state import GuardState, Step
 from specwatch.report.incidents import incidents, seconds_off
-from specwatch.report.sources import GuardStep
+from specwatch.report.sources import StoredStep
 from tests.guard.wandering import Wandering
 from tests.report.hours import at
 
@@ -52,7 +52,7 @@ def story(*told, incident="chat-1", before="observing"):
     """Steps at hours, each with phase, reason, and its inputs where there are any."""
     found = []
     for hour, phase, reason, *inputs in told:
-        found.append(GuardStep(at(hour), incident, before, phase, reason, *inputs))
+        found.append(StoredStep(at(hour), incident, before, phase, reason, *inputs))
         before = phase
     return found
 
@@ -300,7 +300,7 @@ def test_foreign_text_is_clean_and_short():
 class Recorded(Wandering):
     """A walk of the guard whose steps are stored, as the daemon stores them."""
 
-    steps: list[GuardStep] = field(default_factory=list)
+    steps: list[StoredStep] = field(default_factory=list)
 
     def _take(self, step: Step) -> None:
         before = self.state
@@ -316,7 +316,7 @@ class Recorded(Wandering):
     def _store(self, before: GuardState, reason: str) -> None:
         incident = self.state.incident or before.incident
         self.steps.append(
-            GuardStep(
+            StoredStep(
                 self.now,
                 incident.id if incident else "",
                 before.phase,

@@ -9,24 +9,14 @@ from typing import Any
 
 import pytest
 
-from specwatch.domain.model import HOUR, Environment, Histogram, Mode, Window
-from specwatch.report.build import build
+from specwatch.domain.model import Environment, Histogram, Mode
 from specwatch.report.estimates import Ratio
 from specwatch.report.loads import crossing
-from specwatch.report.model import Load, ModelReport
-from specwatch.report.sources import Sources
-from tests.report.history import SINCE, TARGET, counted, flat, hour, measurement
+from specwatch.report.model import ModelReport, ReportLoad
+from tests.report.history import HOURS, counted, flat, hour, measurement, report
 
-HOURS = 24
-UNTIL = SINCE + HOURS * HOUR
 PLAIN = {1.0: 0.02, 3.0: 0.03, 6.0: 0.04, 12.0: 0.05, 100.0: 0.2}
 """Seconds per token without speculation, by running requests."""
-
-
-def report(windows: list[Window], *measurements: Any) -> ModelReport:
-    sources = Sources(target=TARGET, windows=windows, measurements=measurements)
-    (found,) = build(sources, SINCE, UNTIL)
-    return found
 
 
 def at_loads(speedups: Mapping[float, float], tokens: int = 10_000) -> ModelReport:
@@ -82,9 +72,9 @@ def test_without_a_baseline_a_load_has_traffic_and_no_speedup():
     assert (only.share, only.speedup, only.break_even_acceptance) == (1.0, None, None)
 
 
-def row(running: float, speedup: float | None) -> Load:
+def row(running: float, speedup: float | None) -> ReportLoad:
     measured = None if speedup is None else Ratio(value=speedup, lower=0.0, upper=9.0)
-    return Load(
+    return ReportLoad(
         load=str(running), share=0.1, busy=1.0, running=running, acceptance_rate=0.5,
         speedup=measured,
     )  # fmt: skip

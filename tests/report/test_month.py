@@ -16,7 +16,7 @@ import pytest
 
 from specwatch.config.loading import Config
 from specwatch.report.estimates import Bounds, Quantiles
-from specwatch.report.model import Load, ModelReport, Report
+from specwatch.report.model import ModelReport, Report, ReportLoad
 from specwatch.report.reader import read_report
 from specwatch.scrape.exposition import PageReader
 from specwatch.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
@@ -245,7 +245,7 @@ def figures(told: Told, timeline: Timeline) -> Iterator[Figure]:
             yield load.load, load.speedup, timeline.speedup(where & (timeline.load == bin_of(load)))
 
 
-def bin_of(load: Load) -> int:
+def bin_of(load: ReportLoad) -> int:
     first = int(load.load.split("-")[0].rstrip("+"))
     return next(at for at, (begin, _) in enumerate(truth.BINS) if begin == first)
 

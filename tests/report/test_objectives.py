@@ -9,7 +9,7 @@ from specwatch.config.rules import Slo
 from specwatch.domain.model import HOUR, MINUTE, Mode, Tally
 from specwatch.report.estimates import Bounds
 from specwatch.report.layout import Sentence
-from specwatch.report.model import Goodput, WorstHour
+from specwatch.report.model import ReportGoodput, WorstHour
 from specwatch.report.objectives import goodput, objectives
 from specwatch.report.sections.operation import objectives as section
 from tests.report import sample
@@ -115,7 +115,7 @@ def test_goodput_is_of_the_period_and_of_the_time_watched():
         window(3, slow(0, 100)),
     ]
     assert goodput([slo()], windows, at(1), at(3)) == (
-        Goodput(
+        ReportGoodput(
             mode="all",
             requests=1500,
             watched=1500.0,

@@ -15,7 +15,7 @@ from specwatch.guard.state import Step
 from specwatch.report import reader
 from specwatch.report.model import Report
 from specwatch.report.reader import period, read_report
-from specwatch.report.sources import Sources
+from specwatch.report.sources import ReportSources
 from specwatch.rules.decisions import Decision
 from specwatch.store import schema
 from specwatch.store.guard_records import GuardBook
@@ -31,11 +31,11 @@ NOW = T0 + 8 * DAY + 1234.5
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sources, list[Any]]]:
+def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[ReportSources, list[Any]]]:
     """What the report of each target was made of, by its name."""
-    found: dict[str, tuple[Sources, list[Any]]] = {}
+    found: dict[str, tuple[ReportSources, list[Any]]] = {}
 
-    def build(sources: Sources, since: float, until: float) -> tuple[()]:
+    def build(sources: ReportSources, since: float, until: float) -> tuple[()]:
         found[sources.target] = sources, list(sources.windows)
         return ()
 

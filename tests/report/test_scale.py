@@ -8,7 +8,6 @@ from specwatch.report.charts.frame import (
     Scale,
     finite,
     logarithmic_ticks,
-    moment,
     moments,
     nice_step,
     ticks,
@@ -84,8 +83,3 @@ def test_moments_fit_the_length(length: int, first: str) -> None:
 @pytest.mark.parametrize(("since", "until"), [(0, 0), (math.nan, 5), (0, 1e300), (5, 4)])
 def test_moments_of_no_span_are_none_or_few(since: float, until: float) -> None:
     assert len(moments(since, until)) <= 8
-
-
-def test_a_moment_is_in_utc() -> None:
-    assert moment(SINCE) == "2026-11-02 00:00"
-    assert moment(math.inf) == "-"

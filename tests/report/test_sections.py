@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from specwatch.pages.report_html import report_html
 from specwatch.report import layout
-from specwatch.report.estimates import Amount, Bounds, Latency, Quantiles, Ratio
+from specwatch.report.estimates import Amount, Bounds, Quantiles, Ratio, ReportLatency
 from specwatch.report.layout import Listing, Part, Sentence, Table
 from specwatch.report.markdown import markdown
 from specwatch.report.model import ModelReport, Report, WhatIf
@@ -15,7 +15,7 @@ from specwatch.report.sections import sections
 from specwatch.report.sections.answer import overview
 from specwatch.report.text import plain
 from tests.report import page, sample
-from tests.report.test_markdown import inline, tokens
+from tests.report.test_markdown import tokens
 
 PAYS, LOSES, ASSUMED = sample.full().targets
 TITLES = [
@@ -215,7 +215,7 @@ def test_a_quantile_is_told_as_the_bucket_that_it_lies_in() -> None:
     within = {"p50": wide, "p95": wide, "p99": Bounds(lower=0.024, upper=0.025)}
     off = Quantiles(count=9, mean=0.0207, p50=0.0174, p95=0.024, p99=0.0248, buckets=within)
     on = replace(off, mean=0.0102, p50=0.0171)
-    row = replace(PAYS.temperatures[0], tpot=Latency(on=on, off=off))
+    row = replace(PAYS.temperatures[0], tpot=ReportLatency(on=on, off=off))
     assert table(replace(PAYS, temperatures=(row,)), "Time per output token")[1] == [
         "all", "10.2 ms", "-51%", *["10 to 25 ms"] * 4, "24.8 ms", "24.8 ms",
     ]  # fmt: skip
@@ -224,7 +224,7 @@ def test_a_quantile_is_told_as_the_bucket_that_it_lies_in() -> None:
 def test_what_lies_beyond_the_last_bound_says_so() -> None:
     slow = Quantiles(count=9, mean=7.0, p50=5.0, p95=5.0, p99=5.0, beyond=("p50", "p95", "p99"))
     fast = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.1, p99=0.1)
-    row = replace(PAYS.temperatures[0], ttft=Latency(on=slow, before=fast))
+    row = replace(PAYS.temperatures[0], ttft=ReportLatency(on=slow, before=fast))
     assert table(replace(PAYS, temperatures=(row,)), "Time to first token")[1] == [
         "all", "7.00 s", "70x", "> 5 s", "> 5 s", "> 5 s",
     ]  # fmt: skip
@@ -306,7 +306,10 @@ def rendered(report: Report, form: str) -> str:
     if form == "html":
         text = page.read(report_html(report)).text
     elif form == "markdown":
-        text = " ".join(token.content for token in inline(tokens(markdown(report))))
+        text = " ".join(
+            "".join(child.content for child in block.children or ())
+            for block in tokens(markdown(report))
+        )
     else:
         text = plain(report, 1000).replace("`", "")
     return " ".join(text.split())

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from specwatch.domain import histogram
 from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import HOUR, MINUTE, Mode, Window
-from specwatch.report.build import build
-from specwatch.report.model import Series
 from specwatch.report.series import step_of
-from specwatch.report.sources import Sources
 from tests.domain.samples import TTFT_BOUNDS, observed
-from tests.report.history import SINCE, TARGET, bucket, counted, flat, hour
+from tests.report.history import SINCE, bucket, counted, flat, hour, report
 
 DAY = 86400
-
-
-def series(windows: list[Window], hours: int = 24, **others: Any) -> Series:
-    (found,) = build(Sources(target=TARGET, windows=windows), SINCE, SINCE + hours * HOUR)
-    return found.series
 
 
 STEPS = {
@@ -52,7 +43,7 @@ def test_a_point_an_hour_from_its_own_counts():
             hour(-1),
         ]
     )
-    found = series(windows)
+    found = report(windows).series
     first, last = found.acceptance["all"]
     assert (first.start, last.start) == (SINCE, SINCE + 3 * HOUR)
     one, other = (window.tally for window in windows if window.start == SINCE and _whole(window))
@@ -79,7 +70,7 @@ def test_latencies_are_told_apart_by_mode_and_quantiles_are_of_merged_counts():
             hour(2, mode=Mode.OFF),
         ]
     )
-    found = series(windows).latency
+    found = report(windows).series.latency
     assert [(each.start - SINCE, each.mode) for each in found] == [
         (0, "on"), (0, "off"), (2 * HOUR, "off"),
     ]  # fmt: skip
@@ -91,14 +82,14 @@ def test_latencies_are_told_apart_by_mode_and_quantiles_are_of_merged_counts():
 
 def test_of_no_traffic_there_is_no_point():
     nothing = counted(tokens=0, requests=0, rate=None, drafts=0, draft_tokens=0, accepted_tokens=0)
-    found = series(flat(hour(at, nothing, busy=0.0) for at in range(24)))
+    found = report(flat(hour(at, nothing, busy=0.0) for at in range(24))).series
     assert (found.acceptance, found.latency) == ({}, ())
     assert found.step == HOUR
 
 
 def test_points_of_a_month_hold_several_hours():
     windows = flat(hour(at) for at in range(30 * 24))
-    found = series(windows, hours=30 * 24)
+    found = report(windows, hours=30 * 24).series
     points = found.acceptance["all"]
     assert len(points) == 180
     assert {point.drafts for point in points} == {4 * windows[0].tally.drafts}

@@ -8,21 +8,14 @@ from typing import Any
 import pytest
 
 from specwatch.domain.baseline import Origin
-from specwatch.domain.model import HOUR, Environment, Histogram, Mode, Tally, Window
-from specwatch.report.build import build
+from specwatch.domain.model import Environment, Histogram, Mode, Tally, Window
 from specwatch.report.model import Temperature
-from specwatch.report.sources import Sources
 from tests.domain.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed
-from tests.report.history import SINCE, TARGET, bucket, counted, flat, hour, measurement
-
-HOURS = 24
-UNTIL = SINCE + HOURS * HOUR
+from tests.report.history import HOURS, bucket, counted, flat, hour, measurement, report
 
 
 def rows(windows: list[Window], *measurements: Any) -> dict[str, Temperature]:
-    sources = Sources(target=TARGET, windows=windows, measurements=measurements)
-    (found,) = build(sources, SINCE, UNTIL)
-    return {temperature.temperature: temperature for temperature in found.temperatures}
+    return {row.temperature: row for row in report(windows, *measurements).temperatures}
 
 
 def timed(tpot: float, requests: int, rate: float | None = 0.6) -> Tally:

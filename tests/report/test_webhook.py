@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -132,37 +129,16 @@ def test_one_that_is_not_there_may_be_later(outgoing: Outgoing) -> None:
 def test_a_certificate_is_trusted_when_the_configuration_says_so(
     outgoing: Outgoing, server_tls: ssl.SSLContext
 ) -> None:
-    posted = []
-
-    class Taker(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    server.socket = server_tls.wrap_socket(server.socket, server_side=True,
-                                           do_handshake_on_connect=False)  # fmt: skip
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        url = f"https://127.0.0.1:{server.server_address[1]}/hunter2hunter2"
-        error = refused(of(url), outgoing)
+    with Receiver(server_tls) as hook:
+        error = refused(of(hook.url), outgoing)
         assert "no secure connection to https://127.0.0.1:" in str(error)
         assert error.retry is False
-        trusting = of(url, ca_file=CERTIFICATE)
+        trusting = of(hook.url, ca_file=CERTIFICATE)
         assert trusting.probe(2) == "it can be reached; nothing was posted"
-        assert posted == []
+        assert hook.posted == []
         trusting.send(outgoing, ())
-        of(url, insecure_skip_verify=True).send(outgoing, ())
-        assert len(posted) == 2
-    finally:
-        server.shutdown()
-        server.server_close()
+        of(hook.url, insecure_skip_verify=True).send(outgoing, ())
+        assert len(hook.posted) == 2
 
 
 def test_a_probe_posts_nothing(hook: Receiver) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from specwatch.report.charts.svg import (
     DASHES,
+    FILLS,
     SIZE,
     STROKES,
     Point,
+    dot,
     element,
     lines,
+    place,
     rule,
     text_width,
     words,
@@ -23,8 +26,8 @@ from specwatch.wording.figures import finite
 WIDTH = 400
 LEFT, RIGHT, TOP = 56.0, 8.0, 10.0
 _EDGE = 14.0
-_SAMPLE = 24.0
-"""Of a line, in the legend."""
+_SAMPLE, _MARKER = 24.0, 12.0
+"""Widths of a line and of a marker in the legend."""
 LINE = 19.0
 """From one line of text to the next."""
 AXIS = {"class_": "c-axis", "stroke": "#6b7580"}
@@ -35,6 +38,8 @@ _STEPS_OF_TIME = (
 )  # fmt: skip
 _MONDAY = 4 * _DAY
 """The first Monday after the epoch: longer steps begin on one."""
+_LATEST = 250e9
+"""The last time of about which the calendar knows the day."""
 
 
 def known(values: Iterable[float | None]) -> list[float]:
@@ -96,33 +101,22 @@ def logarithmic_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def moments(since: float, until: float, most: int = 7) -> list[tuple[float, str]]:
-    """Round times in UTC with their labels: ``14:00``, or ``Mon 2`` where only days are told."""
-    if finite(since) is None or finite(until) is None:
+    """Round times in UTC with their labels: ``14:00``; ``Mon 2`` where they are days."""
+    if finite(since) is None or finite(until) is None or until > _LATEST:
         return []
     span = max(until - since, 1.0)
     step = next((step for step in _STEPS_OF_TIME if span / step <= most), _STEPS_OF_TIME[-1])
     origin = _MONDAY if step > _DAY else 0
-    number = math.ceil((since - origin) / step)
-    ticks: list[tuple[float, str]] = []
-    while (time := origin + number * step) <= until and len(ticks) < 2 * most:
-        ticks.append((float(time), _label(time, step, span)))
-        number += 1
-    return ticks
-
-
-def moment(time: float, form: str = "%Y-%m-%d %H:%M") -> str:
-    """A Unix time in UTC; ``-`` for what is none."""
-    if not math.isfinite(time) or abs(time) > 250e9:
-        return "-"
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time)).strftime(form)
+    first = origin + math.ceil((since - origin) / step) * step
+    times = range(first, min(int(until), first + 2 * most * step) + 1, step)
+    return [(float(time), _label(time, step, span)) for time in times]
 
 
 def _label(time: int, step: int, span: float) -> str:
+    day = datetime.fromtimestamp(time, UTC)
     if step < _DAY:
-        return moment(time, "%H:%M")
-    # %-d is not known everywhere.
-    day = str(int(moment(time, "%d")))
-    return f"{moment(time, '%a')} {day}" if span <= 8 * _DAY else f"{day} {moment(time, '%b')}"
+        return f"{day:%H:%M}"
+    return f"{day:%a} {day.day}" if span <= 8 * _DAY else f"{day.day} {day:%b}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +186,40 @@ class Ink:
         )  # fmt: skip
 
 
-def legend(entries: Sequence[tuple[Ink, str]], top: float) -> tuple[str, float]:
-    """Samples of lines and their names, in as many rows as they need; and where it ends."""
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A point with a colour and a shape, because colour alone says nothing.
+
+    The shape is ``disc``, ``ring`` (hollow) or a path around the point.
+    """
+
+    name: str
+    colour: int
+    shape: str = "disc"
+
+    def drawn(self, x: float, y: float) -> str:
+        """The point."""
+        fill, stroke = FILLS[self.colour], STROKES[self.colour]["stroke"]
+        if self.shape == "disc":
+            return dot((x, y), 5.0, **fill)
+        if self.shape == "ring":
+            ring = {"class_": f"s{self.colour} c-ground", "stroke": stroke, "fill": "#ffffff"}
+            return dot((x, y), 4.5, **ring, stroke_width=2)
+        return element("path", d=f"M{place(x)} {place(y)}m{self.shape}", **fill)
+
+
+def legend(entries: Iterable[tuple[Ink | Marker, str]], top: float) -> tuple[str, float]:
+    """Samples of lines and markers with their names, in as many rows as they need; its end."""
     drawn, x, y = [], _EDGE, top
-    for ink, name in entries:
-        wide = _SAMPLE + 5 + text_width(name) + 14
+    for look, name in entries:
+        sample = _SAMPLE if isinstance(look, Ink) else _MARKER
+        wide = sample + 5 + text_width(name) + 14
         if x + wide > WIDTH and x > _EDGE:
             x, y = _EDGE, y + LINE
-        drawn.append(ink.drawn([[(x, y), (x + _SAMPLE, y)]]))
-        drawn.append(words(name, x + _SAMPLE + 5, y + SIZE * 0.34))
+        if isinstance(look, Ink):
+            drawn.append(look.drawn([[(x, y), (x + sample, y)]]))
+        else:
+            drawn.append(look.drawn(x + sample / 2, y))
+        drawn.append(words(name, x + sample + 5, y + SIZE * 0.34))
         x += wide
     return element("g", "".join(drawn)), y + LINE / 2 + 2

@@ -40,6 +40,7 @@ STYLE = "\n".join([
     ".c-grid { stroke: #333c47; }",
     ".c-axis { stroke: #8b96a3; }",
     ".c-ground { fill: #15191e; }",
+    ".c-halo { stroke: #15191e; }",
     *(f".s{i} {{ stroke: {ink}; }} .f{i} {{ fill: {ink}; }}" for i, ink in enumerate(DARK)),
     "}",
 ])  # fmt: skip

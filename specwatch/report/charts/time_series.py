@@ -19,180 +19,138 @@ from specwatch.report.charts.frame import (
     legend,
     levels,
     logarithmic_ticks,
-    moment,
     ticks,
 )  # fmt: skip
-from specwatch.report.charts.svg import GREY, INK, document, sentence
-from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
+from specwatch.report.charts.svg import INK, document, sentence
+from specwatch.report.model import AcceptancePoint, ReportSeries
 from specwatch.wording.figures import bounded, finite, percent, seconds
+from specwatch.wording.moments import moment
 from specwatch.wording.text import shown
 
 _MOST = 6
-"""Lines of buckets: more cannot be told apart."""
+"""Lines of buckets: more cannot be distinguished."""
 _ALL = "all"
 _BOTTOM = 190.0
 _NAME = 24
+_METRICS = {"ttft": "Time to first token", "tpot": "Time per output token"}
+_MODES = {"on": 0, "off": 4}
+"""Modes and the places of their colours."""
+_LOGARITHMIC_FROM = 25.0
+"""The ratio of the greatest to the least from which on a level scale would hide the least."""
 
 
-def acceptance(series: Series, since: float, until: float, prefix: str = "acceptance") -> str:
+class _Line(NamedTuple):
+    """Points of time and value with a name; ``text`` has the figures in words."""
+
+    name: str
+    ink: Ink
+    points: Sequence[tuple[float, float | None]]
+    text: str
+
+
+def acceptance(series: ReportSeries, since: float, until: float, prefix: str = "acceptance") -> str:
     """Lines from ``since`` to ``until`` (Unix seconds), broken where there was no traffic.
 
-    A sentence where nothing was drafted. Where there are more than six buckets, those with the
-    most drafts are drawn.
+    A sentence where nothing was drafted. If there are more than six buckets, those with the most
+    drafts are drawn.
     """
     chosen = _chosen(series.acceptance)
     if not chosen:
         return sentence("No drafts, so no acceptance over time.")
-    top = ticks(0, max(_rates(chosen[0][1]) + [r for _, p in chosen for r in _rates(p)]), 5)[-1]
-    field = Field(Scale(since, until, LEFT, WIDTH - RIGHT), Scale(0, min(top, 1.0), _BOTTOM, TOP))
-    drawn = [
-        *levels(field, ticks(0, min(top, 1.0), 5), lambda value: f"{value:.0%}"),
-        *days(field, since, until),
-    ]
-    entries = []
-    for number, (label, points) in enumerate(chosen):
+    lines = []
+    for number, (label, points) in enumerate(chosen.items()):
         ink = Ink(INK, 0, 2.4) if label == _ALL else Ink(number, number)
-        places = ((point.start + series.step / 2, finite(point.rate)) for point in points)
-        drawn.append(ink.drawn(broken(places, 1.5 * series.step, field)))
-        entries.append((ink, shown(label, _NAME)))
-    listed, bottom = legend(entries, _BOTTOM + 36)
+        places = [(point.start + series.step / 2, finite(point.rate)) for point in points]
+        lines.append(_Line(shown(label, _NAME), ink, places, _rates_in_words(label, points)))
+    highest = max(rate for points in chosen.values() for rate in _rates(points))
+    steps = ticks(0, min(ticks(0, highest, 5)[-1], 1.0), 5)
+    down = Scale(0, steps[-1], _BOTTOM, TOP)
     title = "Acceptance rate over time, by temperature"
-    text = "; ".join(_told_rates(label, points) for label, points in chosen)
-    between = f"{moment(since)} to {moment(until)} UTC"
-    return document(prefix, (WIDTH, round(bottom)), title, f"{between}. {text}.", [*drawn, listed])
+    return _chart(prefix, title, lines, (since, until, series.step), down, steps, "{:.0%}".format)
 
 
 def _chosen(
     by_bucket: Mapping[str, Sequence[AcceptancePoint]],
-) -> list[tuple[str, Sequence[AcceptancePoint]]]:
-    """The buckets to draw, in their order, ``all`` last: on top of the others."""
+) -> dict[str, Sequence[AcceptancePoint]]:
+    """The buckets to draw, in their order, ``all`` last."""
     some = {label: points for label, points in by_bucket.items() if _rates(points)}
     busiest = sorted(
         (label for label in some if label != _ALL),
-        key=lambda label: -sum(drafted.drafts for drafted in some[label]),
+        key=lambda label: -sum(point.drafts for point in some[label]),
     )[:_MOST]
     names = [label for label in some if label in busiest]
     # The only bucket is all of it: one line, not two.
     if _ALL in some and len(names) != 1:
         names.append(_ALL)
-    return [(label, some[label]) for label in names]
+    return {label: some[label] for label in names}
 
 
 def _rates(points: Sequence[AcceptancePoint]) -> list[float]:
     return known(point.rate for point in points)
 
 
-def _told_rates(label: str, points: Sequence[AcceptancePoint]) -> str:
+def _rates_in_words(label: str, points: Sequence[AcceptancePoint]) -> str:
     rates = _rates(points)
     drafts = sum(point.drafts for point in points if finite(point.rate) is not None)
-    whole = sum(point.drafts * (finite(point.rate) or 0.0) for point in points)
-    mean = whole / drafts if drafts > 0 else sum(rates) / len(rates)
+    accepted = sum(point.drafts * (finite(point.rate) or 0.0) for point in points)
+    mean = accepted / drafts if drafts > 0 else sum(rates) / len(rates)
     name = "all temperatures" if label == _ALL else f"temperature {shown(label)}"
     return f"{name}: {percent(mean)} on average, {percent(min(rates))} to {percent(max(rates))}"
 
 
-Metric = Literal["ttft", "tpot"]
-
-_NAMES = {"ttft": "Time to first token", "tpot": "Time per output token"}
-_MODES = {"on": 0, "off": 4, "mixed": GREY}
-"""Modes, as they are listed, and the places of their colours."""
-_LOGARITHMIC_FROM = 25.0
-"""The ratio of the greatest to the least from which on a level scale would hide the least."""
-
-Read = Callable[[LatencyPoint], float | None]
-
-
-class _Line(NamedTuple):
-    mode: str
-    quantile: str
-    points: list[tuple[float, float | None]]
-    beyond: bool
-    """Whether some of it lies beyond the last bound of its histogram."""
-
-    @property
-    def ink(self) -> Ink:
-        thin = self.quantile == "P99"
-        return Ink(_MODES.get(self.mode, GREY), 2 if thin else 0, 1.4 if thin else 2.2)
-
-    @property
-    def values(self) -> list[float]:
-        return [value for _, value in self.points if value is not None]
-
-    @property
-    def greatest(self) -> float:
-        """The greatest of them."""
-        return max(self.values)
-
-
 def latency(
-    series: Series, metric: Metric, since: float, until: float, prefix: str = "latency"
+    series: ReportSeries,
+    metric: Literal["ttft", "tpot"],
+    since: float,
+    until: float,
+    prefix: str = "latency",
 ) -> str:
-    """P50 and P99 from ``since`` to ``until`` (Unix seconds), the modes in colours of their own.
+    """P50 and P99 from ``since`` to ``until`` (Unix seconds), each mode in another colour.
 
     A sentence where no latency is known.
     """
-    lines = list(_lines(series, metric))
-    values = [value for line in lines for value in line.values]
+    lines = list(_latencies(series, metric))
+    values = known(value for line in lines for _, value in line.points)
     if not values:
-        return sentence(f"{_NAMES[metric]} is not known, so there is no chart of it.")
-    steps, down = _scale(values)
-    field = Field(Scale(since, until, LEFT, WIDTH - RIGHT), down)
-    drawn = [*levels(field, steps, _short), *days(field, since, until)]
-    # The medians are drawn last: on top.
-    for line in sorted(lines, key=lambda one: one.quantile, reverse=True):
-        drawn.append(line.ink.drawn(broken(line.points, 1.5 * series.step, field)))
-    entries = [
-        (
-            line.ink,
-            f"{line.quantile} {shown(line.mode, 12)}"
-            + (f" (> {_short(line.greatest)})" if line.beyond else ""),
+        return sentence(f"{_METRICS[metric]} is not known, so there is no chart of it.")
+    least, most = min(values), max(values)
+    title = f"{_METRICS[metric]} over time, with speculation on and off"
+    period = (since, until, series.step)
+    if most / least <= _LOGARITHMIC_FROM:
+        steps = ticks(0, most, 5)
+        return _chart(
+            prefix, title, lines, period, Scale(steps[0], steps[-1], _BOTTOM, TOP), steps, _short
         )
-        for line in lines
-    ]
-    listed, bottom = legend(entries, _BOTTOM + 36)
-    text = "; ".join(_told(line) for line in lines)
-    scale = " The scale is logarithmic." if down.logarithmic else ""
-    between = f"{moment(since)} to {moment(until)} UTC"
-    return document(
-        prefix, (WIDTH, round(bottom)),
-        f"{_NAMES[metric]} over time, with speculation on and off",
-        f"{between}. {text}.{scale}", [*drawn, listed],
-    )  # fmt: skip
+    steps = logarithmic_ticks(least, most)
+    low, high = min(least, steps[0]), max(most, steps[-1])
+    down = Scale(low, high, _BOTTOM, TOP, logarithmic=True)
+    return _chart(prefix, title, lines, period, down, steps, _short)
 
 
-def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
+def _latencies(series: ReportSeries, metric: str) -> Iterator[_Line]:
     """Yield those that have a value."""
-    readers: dict[str, Read] = (
-        {"P50": lambda point: point.ttft_p50, "P99": lambda point: point.ttft_p99}
-        if metric == "ttft"
-        else {"P50": lambda point: point.tpot_p50, "P99": lambda point: point.tpot_p99}
-    )
-    for mode in _MODES:
-        points: Sequence[LatencyPoint] = [point for point in series.latency if point.mode == mode]
-        for name, read in readers.items():
-            line = _Line(
-                mode,
-                name,
-                [(point.start + series.step / 2, _positive(read(point))) for point in points],
-                any(f"{metric}_{name.lower()}" in point.beyond for point in points),
+    for mode, colour in _MODES.items():
+        own = [point for point in series.latency if point.mode == mode]
+        for quantile, ink in (("P50", Ink(colour, 0, 2.2)), ("P99", Ink(colour, 2, 1.4))):
+            field = f"{metric}_{quantile.lower()}"
+            points = [(point.start + series.step / 2, _positive(getattr(point, field)))
+                      for point in own]  # fmt: skip
+            values = sorted(known(value for _, value in points))
+            if not values:
+                continue
+            beyond = any(field in point.beyond for point in own)
+            name = f"{quantile} {mode}{f' (> {_short(values[-1])})' if beyond else ''}"
+            text = (
+                f"{quantile} with speculation {mode}: {seconds(values[0])} to"
+                f" {bounded(values[-1], beyond=beyond)}, mostly about"
+                f" {seconds(values[len(values) // 2])}"
             )
-            if line.values:
-                yield line
+            yield _Line(name, ink, points, text)
 
 
 def _positive(value: float | None) -> float | None:
     number = finite(value)
     return number if number is not None and number > 0 else None
-
-
-def _scale(values: Sequence[float]) -> tuple[list[float], Scale]:
-    least, most = min(values), max(values)
-    if most / least <= _LOGARITHMIC_FROM:
-        steps = ticks(0, most, 5)
-        return steps, Scale(steps[0], steps[-1], _BOTTOM, TOP)
-    steps = logarithmic_ticks(least, most)
-    low, high = min(least, steps[0]), max(most, steps[-1])
-    return steps, Scale(low, high, _BOTTOM, TOP, logarithmic=True)
 
 
 def _short(value: float) -> str:
@@ -202,10 +160,24 @@ def _short(value: float) -> str:
     return f"{value:g} s" if value >= 1 or not value else f"{value * 1000:.4g} ms"
 
 
-def _told(line: _Line) -> str:
-    values = sorted(line.values)
-    middle = values[len(values) // 2]
-    return (
-        f"{line.quantile} with speculation {line.mode}: {seconds(values[0])} to"
-        f" {bounded(values[-1], beyond=line.beyond)}, mostly about {seconds(middle)}"
-    )
+def _chart(
+    prefix: str,
+    title: str,
+    lines: Sequence[_Line],
+    period: tuple[float, float, float],
+    down: Scale,
+    steps: Sequence[float],
+    label: Callable[[float], str],
+) -> str:
+    """``period`` is its begin, its end and the seconds of a point."""
+    since, until, step = period
+    field = Field(Scale(since, until, LEFT, WIDTH - RIGHT), down)
+    drawn = [*levels(field, steps, label), *days(field, since, until)]
+    # The broadest are drawn last: on top.
+    for line in sorted(lines, key=lambda line: line.ink.width):
+        drawn.append(line.ink.drawn(broken(line.points, 1.5 * step, field)))
+    listed, bottom = legend([(line.ink, line.name) for line in lines], _BOTTOM + 36)
+    text = f"{moment(since)} to {moment(until)}. {'; '.join(line.text for line in lines)}."
+    if down.logarithmic:
+        text += " The scale is logarithmic."
+    return document(prefix, (WIDTH, round(bottom)), title, text, [*drawn, listed])

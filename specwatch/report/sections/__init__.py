@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specwatch.report.layout import Section
+from specwatch.report.layout import ReportSection
 from specwatch.report.model import ModelReport
 from specwatch.report.sections.answer import answer
 from specwatch.report.sections.loads import choices, experiments, loads
@@ -16,7 +16,7 @@ _SECTIONS = (
 _QUIET = (answer, experiments, guard, changes, health)
 
 
-def sections(model: ModelReport) -> list[Section]:
+def sections(model: ModelReport) -> list[ReportSection]:
     """All that is told of a model after the sentences of its answer."""
     chosen = _QUIET if model.answer.outcome == "no_traffic" else _SECTIONS
     return [section for make in chosen if (section := make(model)) is not None]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.report import layout
-from specwatch.report.layout import Cell, Part, Section, Sentence, Style, Table, table
+from specwatch.report.layout import Cell, Part, ReportSection, Sentence, Style, Table, table
 from specwatch.report.model import ModelReport, Outcome, Report
 from specwatch.wording import figures
 from specwatch.wording.speculation import MODE_NOT_KNOWN, OBJECTIVES
@@ -69,7 +69,7 @@ def overview(report: Report) -> Table:
     )
 
 
-def answer(model: ModelReport) -> Section:
+def answer(model: ModelReport) -> ReportSection:
     """What the sentences of the answer rest on."""
     known, traffic = model.answer, model.traffic
     parts: list[Part] = []
@@ -112,4 +112,4 @@ def answer(model: ModelReport) -> Section:
                 " and numbers of draft tokens are per token."
             )
         )
-    return Section("The answer in figures", parts)
+    return ReportSection("The answer in figures", parts)

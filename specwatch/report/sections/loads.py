@@ -8,7 +8,7 @@ from specwatch.domain.experiments import Verdict, Zone
 from specwatch.loadtest import verdicts, zones
 from specwatch.report import layout, schedule
 from specwatch.report.experiments import headline, others
-from specwatch.report.layout import Cell, Figure, Part, Section, Sentence, Style, Table, table
+from specwatch.report.layout import Cell, Figure, Part, ReportSection, Sentence, Style, Table, table
 from specwatch.report.model import Experiment, MeasuredLoad, ModelReport
 from specwatch.wording import figures, speculation
 from specwatch.wording.figures import finite
@@ -19,11 +19,11 @@ _VERDICTS: dict[Verdict, Style] = {"ship": "good", "not_worth_it": "warn", "do_n
 _ZONES: dict[Zone, Style] = {"wins": "good", "near": "warn", "loses": "bad"}
 
 
-def loads(model: ModelReport) -> Section:
+def loads(model: ModelReport) -> ReportSection:
     """The speedup at each load, and where it crosses 1."""
     if not model.loads:
         nothing = Sentence("Nothing ran with speculation, so nothing is known by load.")
-        return Section("Load", [nothing])
+        return ReportSection("Load", [nothing])
     parts: list[Part] = [Sentence(_crossing(model))]
     if any(one.speedup for one in model.loads):
         parts.append(
@@ -64,7 +64,7 @@ def loads(model: ModelReport) -> Section:
             mark=1.0,
         )
     )
-    return Section("Load", parts)
+    return ReportSection("Load", parts)
 
 
 def _value(cost: object) -> str:
@@ -87,9 +87,9 @@ def _crossing(model: ModelReport) -> str:
     return "Speculation does not stop paying at any one load."
 
 
-def choices(model: ModelReport) -> Section:
+def choices(model: ModelReport) -> ReportSection:
     """The best number of draft tokens; speculation at some loads only."""
-    return Section("Draft tokens, and what if", [*_best_k(model), *_what_if(model)])
+    return ReportSection("Draft tokens, and what if", [*_best_k(model), *_what_if(model)])
 
 
 def _best_k(model: ModelReport) -> Iterator[Part]:
@@ -144,7 +144,7 @@ def _what_if(model: ModelReport) -> Iterator[Part]:
         yield Sentence(f"Of these loads nothing was measured: {', '.join(map(shown, unmeasured))}.")
 
 
-def experiments(model: ModelReport) -> Section | None:
+def experiments(model: ModelReport) -> ReportSection | None:
     """Each with its figures; None where there was none."""
     parts: list[Part] = []
     for one in model.experiments:
@@ -154,7 +154,7 @@ def experiments(model: ModelReport) -> Section | None:
             parts.append(_measured(one))
     if model.more_experiments:
         parts.append(Sentence(f"And {others(model.more_experiments)}."))
-    return Section("Measured on purpose", parts) if model.experiments else None
+    return ReportSection("Measured on purpose", parts) if model.experiments else None
 
 
 def _measured(experiment: Experiment) -> Table:

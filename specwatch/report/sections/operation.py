@@ -8,8 +8,14 @@ from functools import partial
 from specwatch.domain.model import UNCOVERED
 from specwatch.report import layout
 from specwatch.report.estimates import Bounds
-from specwatch.report.layout import Cell, Listing, Part, Section, Sentence, Style, table
-from specwatch.report.model import Goodput, Incident, ModelReport, Objective, Side
+from specwatch.report.layout import Cell, Listing, Part, ReportSection, Sentence, Style, table
+from specwatch.report.model import (
+    ModelReport,
+    ReportGoodput,
+    ReportIncident,
+    ReportObjective,
+    ReportSide,
+)
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.text import shown
@@ -29,12 +35,12 @@ _SOURCES = {
 }
 
 
-def objectives(model: ModelReport) -> Section:
+def objectives(model: ModelReport) -> ReportSection:
     """What the period used up of the budgets, its worst hours, and what met all objectives."""
-    return Section("Objectives", [*_objectives(model.objectives), *_goodput(model.goodput)])
+    return ReportSection("Objectives", [*_objectives(model.objectives), *_goodput(model.goodput)])
 
 
-def _objectives(objectives: Sequence[Objective]) -> Iterator[Part]:
+def _objectives(objectives: Sequence[ReportObjective]) -> Iterator[Part]:
     if not objectives:
         yield Sentence("No objectives are configured.")
         return
@@ -79,7 +85,7 @@ def _objectives(objectives: Sequence[Objective]) -> Iterator[Part]:
             )
 
 
-def _goodput(goodput: Sequence[Goodput]) -> Iterator[Part]:
+def _goodput(goodput: Sequence[ReportGoodput]) -> Iterator[Part]:
     if not any(one.requests for one in goodput):
         return
     rows = [
@@ -120,9 +126,9 @@ def _range(bounds: Bounds | None, form: Callable[[float], str]) -> str:
     return figures.between(form(bounds.lower), form(bounds.upper))
 
 
-def guard(model: ModelReport) -> Section:
+def guard(model: ModelReport) -> ReportSection:
     """Incidents with all that was done, rules in breach, and the time off."""
-    return Section("Guard and rules", [*_incidents(model), *_breaches(model)])
+    return ReportSection("Guard and rules", [*_incidents(model), *_breaches(model)])
 
 
 def _incidents(model: ModelReport) -> Iterator[Part]:
@@ -158,7 +164,7 @@ def _incidents(model: ModelReport) -> Iterator[Part]:
         yield from _left_out(len(steps), _MOST_STEPS, "step", "latest")
 
 
-def _incident(one: Incident) -> tuple[str | Cell, ...]:
+def _incident(one: ReportIncident) -> tuple[str | Cell, ...]:
     end = Cell("not over", style="warn")
     if one.ended is not None:
         end = Cell(moment(one.ended), f"until {moment(one.ended)}")
@@ -200,7 +206,7 @@ def _breaches(model: ModelReport) -> Iterator[Part]:
     yield from _left_out(len(model.breaches), _MOST_BREACHES, "rule", "first")
 
 
-def changes(model: ModelReport) -> Section:
+def changes(model: ModelReport) -> ReportSection:
     """What became another server, and what that did."""
     parts: list[Part] = []
     for change in model.changes:
@@ -212,10 +218,10 @@ def changes(model: ModelReport) -> Section:
         else:
             parts.append(Sentence("The effect is not known: there is nothing to compare with."))
     unchanged = Sentence("Neither the server nor its configuration changed.")
-    return Section("Changes", parts or [unchanged])
+    return ReportSection("Changes", parts or [unchanged])
 
 
-def _sides(before: Side, after: Side) -> Iterator[tuple[str | Cell, ...]]:
+def _sides(before: ReportSide, after: ReportSide) -> Iterator[tuple[str | Cell, ...]]:
     old, new = before.acceptance_rate, after.acceptance_rate
     yield "Acceptance", figures.percent(old), figures.percent(new), layout.points(new, old)
     old, new = before.mean_length, after.mean_length
@@ -230,7 +236,7 @@ def _sides(before: Side, after: Side) -> Iterator[tuple[str | Cell, ...]]:
     yield "Hours", *hours, figures.UNKNOWN
 
 
-def health(model: ModelReport) -> Section:
+def health(model: ModelReport) -> ReportSection:
     """Whether the figures can be relied on."""
     known = model.health
     parts: list[Part] = []
@@ -285,4 +291,4 @@ def health(model: ModelReport) -> Section:
                 ],
             )
         )
-    return Section("Health of the data", parts)
+    return ReportSection("Health of the data", parts)

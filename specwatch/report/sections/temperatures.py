@@ -7,8 +7,8 @@ from typing import Literal
 
 from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.report import layout
-from specwatch.report.estimates import Latency
-from specwatch.report.layout import Cell, Figure, Part, Section, Sentence, table
+from specwatch.report.estimates import ReportLatency
+from specwatch.report.layout import Cell, Figure, Part, ReportSection, Sentence, table
 from specwatch.report.model import ModelReport
 from specwatch.wording import figures
 from specwatch.wording.text import shown
@@ -20,14 +20,14 @@ _METRICS: dict[Literal["ttft", "tpot"], str] = {
 }
 
 
-def temperatures(model: ModelReport) -> Section:
+def temperatures(model: ModelReport) -> ReportSection:
     """Shares, acceptance and speedup, and the lengths of what was accepted."""
-    return Section("Temperatures", [*_acceptance(model)])
+    return ReportSection("Temperatures", [*_acceptance(model)])
 
 
-def latencies(model: ModelReport) -> Section:
+def latencies(model: ModelReport) -> ReportSection:
     """TTFT and TPOT with speculation, against the period before and against without."""
-    return Section("Latency", [*_latencies(model)])
+    return ReportSection("Latency", [*_latencies(model)])
 
 
 def _acceptance(model: ModelReport) -> Iterator[Part]:
@@ -113,7 +113,7 @@ def _latencies(model: ModelReport) -> Iterator[Part]:
     )
 
 
-def _latency(title: str, rows: Sequence[tuple[str, Latency]]) -> Iterator[Part]:
+def _latency(title: str, rows: Sequence[tuple[str, ReportLatency]]) -> Iterator[Part]:
     """Yield a table with what can be compared; a sentence where nothing is known."""
     if not rows:
         yield Sentence(f"{title} is not known.")
