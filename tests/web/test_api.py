@@ -20,7 +20,7 @@ from specwatch.rules.decisions import Decision
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.taps import Trouble
 from specwatch.status import Failure, JudgingStatus, ProxyStatus, StoreStatus, TapStatus
-from specwatch.web import api
+from specwatch.web.query import windows_query
 from tests.web.decided import BREACHED, PASSING, UNLIKE, change, decided, unlike
 from tests.web.statuses import HOSTILE, NOW, Surface, daemon, minute, serving, target
 
@@ -478,7 +478,7 @@ def test_a_target_shows_its_tap(surface: Surface) -> None:
 
 
 def test_the_last_hour_of_minutes_is_the_default() -> None:
-    found = api.selection({}, NOW)
+    found = windows_query({}, NOW)
     assert (found["since"], found["until"], found["length"]) == (NOW - 3600, NOW, 60)
 
 
@@ -526,10 +526,10 @@ def test_a_bad_parameter_is_named_with_what_was_found_and_expected(
 
 def test_extreme_times_are_just_times() -> None:
     """A store that holds nothing in them answers with nothing; see the store's own tests."""
-    found = api.selection({"since": "-1e300", "until": "1e300"}, NOW)
+    found = windows_query({"since": "-1e300", "until": "1e300"}, NOW)
     assert (found["since"], found["until"]) == (-1e300, 1e300)
     with pytest.raises(ConfigError):
-        api.selection({"since": "1e400"}, NOW)
+        windows_query({"since": "1e400"}, NOW)
 
 
 def test_a_store_that_is_away_is_503_even_in_the_middle(surface: Surface) -> None:

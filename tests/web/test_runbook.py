@@ -11,7 +11,7 @@ import pytest
 from specwatch.alerts.alert import runbook_anchor
 from specwatch.generate.alerts import runbook_sections
 from specwatch.generate.runbook import Section
-from specwatch.web.runbook_page import page
+from specwatch.pages.runbook_html import runbook_html
 from tests.web.statuses import Surface, serving
 
 
@@ -65,7 +65,7 @@ def test_head_and_other_methods(surface: Surface) -> None:
 
 
 def test_it_needs_nothing_from_elsewhere_and_fits_dark_and_light() -> None:
-    text = page(runbook_sections())
+    text = runbook_html(runbook_sections())
     read = _Read(text)
     assert {tag for tag, _ in read.elements}.isdisjoint({"script", "img", "link", "iframe"})
     addresses = [found["href"] for _, found in read.elements if "href" in found]
@@ -77,7 +77,7 @@ def test_it_needs_nothing_from_elsewhere_and_fits_dark_and_light() -> None:
 
 def test_whatever_is_in_a_section_is_text() -> None:
     hostile = '</p><script>alert(1)</script>" onload="x" & `<b>`'
-    read = _Read(page([Section(hostile, hostile, hostile, hostile, hostile)]))
+    read = _Read(runbook_html([Section(hostile, hostile, hostile, hostile, hostile)]))
     assert {tag for tag, _ in read.elements}.isdisjoint({"script", "b"})
     assert all("onload" not in found for _, found in read.elements)
     assert ("code", {}) in read.elements
@@ -85,6 +85,6 @@ def test_whatever_is_in_a_section_is_text() -> None:
 
 
 def test_a_backtick_alone_is_just_one() -> None:
-    read = _Read(page([Section("A", "info", "a ` b", "c", "d")]))
+    read = _Read(runbook_html([Section("A", "info", "a ` b", "c", "d")]))
     assert "a ` b" in read.text
     assert "code" not in [tag for tag, _ in read.elements]
