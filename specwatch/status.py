@@ -1,4 +1,4 @@
-"""What a daemon knows now, as plain values handed to its surfaces."""
+"""The state of a daemon, as values for the page, the API and the exported metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Failure:
 
 
 def failure_of(before: Failure | None, error: ScrapeError | None, now: float) -> Failure | None:
-    """The failure that an error is, since when the one ``before`` it was; None of none."""
+    """The failure for an error, lasting since ``before`` did; None without an error."""
     if error is None:
         return None
     return Failure(error.reason, str(error), before.since if before else now)
@@ -45,14 +45,14 @@ class ProxyStatus:
 
 @dataclass(frozen=True, slots=True)
 class TapStatus:
-    """The tap of a target now. ``source`` is None where there is none."""
+    """The tap of a target now; ``source`` is None without one."""
 
     source: Source | None = None
     trouble: tuple[Trouble, ...] = ()
     failures: int = 0
     """Failures of the tap itself since its process began."""
     models: Mapping[str, Coverage] = field(default_factory=dict)
-    """What it saw of each model over the last minutes."""
+    """Its coverage of each model over the last minutes."""
     proxy: ProxyStatus | None = None
 
 
@@ -70,7 +70,7 @@ class TargetStatus:
     scrape_seconds: float | None = None
     scrapes: int = 0
     skipped: int = 0
-    """Scrapes that were due while the one before was still under way."""
+    """Scrapes that were due while the previous one was still running."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """Failed scrapes by reason."""
     failure: Failure | None = None
@@ -81,11 +81,11 @@ class TargetStatus:
     last_window: int | None = None
     """End of the newest minute that is closed."""
     current: tuple[Window, ...] = ()
-    """The minute that is being filled, where it was asked for."""
+    """The minute that is being filled, if requested."""
     tap: TapStatus = TapStatus()
     load: float | None = None
-    """The most requests that ran or waited at the last two pages, where both say. One page is not
-    enough: vLLM's gauges are of the last step that ended; they miss a request in its first."""
+    """The most requests that ran or waited at the last two pages. One page is not enough: vLLM's
+    gauges are from the last finished step, and miss a request in its first step."""
     decision: TargetDecision = field(default_factory=TargetDecision)
     guard: GuardStatus | None = None
 
@@ -94,8 +94,8 @@ class TargetStatus:
 class StoreStatus:
     """The store now. ``behind_since`` is None while writing works.
 
-    ``damaged`` stored rows could not be decoded since this process began, ``last_damaged`` among
-    them: where it was, and why.
+    ``damaged`` is the number of stored rows that could not be decoded since this process began,
+    ``last_damaged`` where the last one was, and why.
     """
 
     where: str
@@ -112,8 +112,8 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class JudgingStatus:
-    """How judging goes. ``queued`` changes of verdicts wait for the database, ``dropped`` were
-    given up; ``defects`` counts the failures of specwatch itself."""
+    """The state of judging. ``queued`` changes of verdicts wait for the database, ``dropped`` were
+    discarded; ``defects`` counts failures of specwatch itself."""
 
     defects: int = 0
     queued: int = 0
@@ -123,10 +123,10 @@ class JudgingStatus:
 
 @dataclass(frozen=True, slots=True)
 class PagerStatus:
-    """How telling one Alertmanager goes; times are Unix seconds.
+    """The state of sending to one Alertmanager; times are Unix seconds.
 
-    ``firing`` alerts fire; ``behind`` says that it has a change still to be sent; ``failures``
-    are attempts by reason.
+    ``firing`` is the number of alerts, ``behind`` whether a change is still to be sent;
+    ``failures`` are failed attempts by reason.
     """
 
     url: str
@@ -141,10 +141,10 @@ class PagerStatus:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatus:
-    """How it stands with sending the last report by one channel.
+    """The delivery of the last report by one channel.
 
-    ``undelivered``: somebody does not have it; ``last_delivery`` is the Unix time at which a report
-    was delivered last.
+    ``undelivered``: it has not reached every recipient; ``last_delivery`` is the Unix time of the
+    last delivered report.
     """
 
     channel: str
@@ -164,17 +164,17 @@ class DaemonStatus:
     targets: tuple[TargetStatus, ...]
     store: StoreStatus
     stuck: tuple[str, ...] = ()
-    """Targets whose loop has not turned within three intervals."""
+    """Targets without a finished scrape within three intervals."""
     ready: bool = False
     judging: JudgingStatus = JudgingStatus()
     pagers: tuple[PagerStatus, ...] = ()
     deliveries: tuple[DeliveryStatus, ...] = ()
     not_shown: Callable[[str, Exception], None] = lambda _, __: None
-    """Told of a target of which something cannot be shown for a defect of ours."""
+    """Called with the name of a target that a defect keeps from being shown, and the error."""
 
     def attempt(self, target: str, make: Callable[[], _Shown], instead: _Shown) -> _Shown:
-        """What is to be shown of a target, or what is shown instead where that fails: one target,
-        or model, must not take down what shows all of them."""
+        """The result of ``make``, or ``instead`` if it fails: a defect in one target or model must
+        not hide the others."""
         try:
             return make()
         except Exception as error:
@@ -194,11 +194,11 @@ class Recent:
         self._windows: Mapping[SeriesId, tuple[Window, ...]] = {}
         self._sums: tuple[Mapping[SeriesId, tuple[Window, ...]], tuple[Window, ...]] = ({}, ())
         self.end: int | None = None
-        """Of the newest minute that came."""
+        """The end of the newest minute."""
 
     def add(self, windows: Iterable[Window]) -> None:
-        """Take in closed windows; forget what became too old, or is from before a restart or a
-        change of mode."""
+        """Add closed windows; drop those that are too old, or older than a restart or a change of
+        mode."""
         held = {series: list(kept) for series, kept in self._windows.items()}
         for window in windows:
             held.setdefault(window.series, []).append(window)
@@ -220,7 +220,7 @@ class Recent:
         self._windows = {series: kept for series, kept in young.items() if kept}
 
     def forget(self, models: Collection[str]) -> None:
-        """What these models serve from now on is not to be added to what was before."""
+        """Drop the windows of these models."""
         if models:
             self._windows = {
                 series: kept

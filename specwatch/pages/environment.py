@@ -1,4 +1,4 @@
-"""The templates of the pages: whatever is put into them is escaped, and has to be given."""
+"""The templates of the pages: values are escaped, and a missing value is an error."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 
 
 def render(template: str, **values: Any) -> str:
-    """The template of that name in ``templates``, with these values.
+    """A template of ``templates``, with these values.
 
     Text in values is escaped unless it is ``markupsafe.Markup``. Filters are the functions of
     :mod:`specwatch.wording.figures`, ``shown``, ``sentence`` and ``clean`` for foreign text,
-    ``moment`` for Unix times in UTC, and ``coded`` for sentences in which what stands between
-    backticks is code.
+    ``moment`` for Unix times in UTC, and ``coded`` for sentences with code between backticks.
     """
     return _environment().get_template(template).render(**values)
 
 
 @functools.cache
 def _environment() -> Environment:
-    # Imported when the first page is asked for: a daemon that nobody looks at goes without.
+    # Imported for the first page: a daemon without viewers does not need it.
     import jinja2
 
     made = jinja2.Environment(
@@ -46,14 +45,14 @@ def _environment() -> Environment:
 
 
 def markup(trusted: str) -> Markup:
-    """What is markup already, and ours: it is not escaped."""
+    """Markup of our own, which is not escaped."""
     from markupsafe import Markup
 
     return Markup(trusted)  # noqa: S704
 
 
 def coded(sentences: str) -> Markup:
-    """Sentences with what stands between backticks as code; one alone is just that."""
+    """Sentences with code between backticks; a single backtick stays as it is."""
     pieces = sentences.split("`")
     if len(pieces) % 2 == 0:
         return markup(escape(sentences))

@@ -32,7 +32,7 @@ class GuardStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was decided at a Unix time, and why; ``badge`` is the class of what."""
+    """A decision at a Unix time, and why; ``badge`` is the CSS class of ``what``."""
 
     at: float
     target: str

@@ -1,4 +1,4 @@
-"""Whether the status page can be relied on: scrapes, the store, judging and Alertmanagers."""
+"""Whether the status page is reliable: scrapes, the store, judging and Alertmanagers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def store_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
 
 
 def delivery_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
-    """Yield how sending the report goes by each channel, and whether that is wrong."""
+    """Yield the delivery of the report by each channel, and whether it fails."""
     for delivery in status.deliveries:
         sentence = f"Report by {shown(delivery.channel)}: "
         if delivery.undelivered:

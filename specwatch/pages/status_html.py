@@ -1,4 +1,4 @@
-"""The status page: what a daemon knows now, the answer first, as one page without scripts."""
+"""The status page: the state of a daemon, the answer first, as one page without scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 REFRESH = 30
-"""Seconds after which the page asks for itself again, unless it is paused."""
+"""Seconds between refreshes, unless the page is paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class History:
     """What the page shows beside the status: the last hour of the targets that it shows in full,
     and the last changes.
 
-    ``missing`` says why they could not be had; the hours are then those of memory.
+    ``missing`` says why the store could not be read; the hours are then those in memory.
     """
 
     hours: Hours = field(default_factory=dict)
@@ -45,7 +45,7 @@ def status_html(
 ) -> str:
     """The page of all targets, or of the chosen one, which has to be one of them.
 
-    ``refresh`` is after how many seconds it is asked for again, 0 for never: the page only tells.
+    ``refresh`` is the number of seconds between refreshes, 0 for none.
     """
     names = status_view.detailed(status, chosen)
     return render(
@@ -72,7 +72,7 @@ def status_html(
 
 
 def refusal_html(status: DaemonStatus, title: str, message: str) -> str:
-    """A page that says why there is none, with the targets that there are."""
+    """A page that explains an error, with links to the targets."""
     known = [target.name for target in status.targets[: status_view.MOST_KNOWN]]
     return render(
         "status_refusal.html.j2",
@@ -105,7 +105,7 @@ _OUTCOMES = {
     "not_read": ("bad", "not read"),
     "failed": ("bad", "not shown"),
 }
-"""Class of the answer's badge, and its words where the answer has none of its own."""
+"""Class of the answer's badge, and its text unless the answer has one."""
 
 
 def _spark(points: Points, temperature: str) -> Markup:
@@ -134,7 +134,7 @@ def _address(chosen: str | None, refresh: int) -> str:
 
 
 def _iso(time: float) -> str:
-    """For ``datetime`` attributes; empty for a day that no calendar has."""
+    """For ``datetime`` attributes; empty for a time outside the calendar."""
     try:
         return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (OverflowError, OSError, ValueError):

@@ -37,7 +37,7 @@ _MOST_SLOS = 10
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT"}
 _QUANTILES = {"P50": 0.5, "P99": 0.99}
 _LATE = 120.0
-"""Seconds since the last minute shown after which it is said when that was."""
+"""Seconds since the last minute shown after which the page says when that was."""
 _COUNTED_BY = {Source.SERVER: "the engine"}
 
 
@@ -50,9 +50,9 @@ class Answer(NamedTuple):
 
 
 def unread(target: TargetStatus, stuck: Iterable[str], now: float) -> float | None:
-    """Seconds since a target that cannot be read was read; infinite if it never was.
+    """Seconds since a target that cannot be read was last read; infinite if it never was.
 
-    None of one that can: what is known of any other is of before.
+    None if it can be read.
     """
     if target.last_success is None:
         return math.inf
@@ -79,8 +79,9 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The mean or a quantile of a latency with speculation, and without it at equal load; how they
-    differ is said of means alone, for quantiles are known by bucket."""
+    """The mean or a quantile of a latency with speculation, and without it at equal load.
+
+    ``change`` is of means only: quantiles are known to a bucket."""
 
     name: str
     on: str
@@ -90,7 +91,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """What a rule says: ``kind`` is ``breach`` or ``pending``."""
+    """The state of a rule: ``kind`` is ``breach`` or ``pending``."""
 
     kind: str
     severity: str
@@ -108,7 +109,7 @@ class Model:
     facts: str
     span: str
     sources: str
-    """Who counted what the buckets say."""
+    """Who counted the buckets."""
     buckets: tuple[Bucket, ...]
     coverage: str
     latencies: tuple[Latency, ...]
@@ -221,7 +222,7 @@ def _span(hour: ModelHour | None, now: float, *, before: bool) -> str:
 
 
 def _sources(hour: ModelHour) -> str:
-    """Who counted the row of all temperatures, and who the others."""
+    """Who counted the row of all temperatures, and who counted the others."""
     whole = None if hour.whole is None else _counter(hour.whole)
     parts = sorted({_counter(bucket) for bucket in hour.buckets})
     if not parts or parts == [whole]:
@@ -285,7 +286,7 @@ def _both(latency: LatencyView | None) -> str:
 
 
 def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:
-    """How much of the drafts the temperatures are known of."""
+    """For how many of the drafts the temperature is known."""
     seen = None if hour is None else hour.coverage
     if seen is None:
         if not target.tap.source and target.models.get(name) != "off":
@@ -303,7 +304,7 @@ def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:
 
 
 def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[Latency]:
-    """Yield what is known with speculation beside the baseline at equal load."""
+    """Yield the latencies with speculation beside the baseline at equal load."""
     on = None if hour is None or not hour.on or hour.whole is None else hour.whole.tally
     baseline = {} if known is None else known.baseline_latencies
     for metric, name in _METRICS.items():

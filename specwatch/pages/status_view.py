@@ -28,9 +28,9 @@ from specwatch.wording import figures, guard, moments, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 MOST_DETAILED = 8
-"""Targets that the page of all shows in full; any other has a page of its own."""
+"""Targets that the page of all targets shows in full; each other one has its own page."""
 MOST_MODELS = 5
-"""Models of a target that the table of all shows, and sections of its own page."""
+"""Models of a target in the table of all targets, and sections of the target's page."""
 MOST_KNOWN = 200
 _URGENT = ("critical", "warning")
 
@@ -68,8 +68,8 @@ class Detail:
 
 
 def detailed(status: DaemonStatus, chosen: str | None) -> tuple[str, ...]:
-    """Which targets are shown in full: the chosen one; else all if they are few, or those that
-    something is wrong with."""
+    """The targets that are shown in full: the chosen one; else all if they are few, else those
+    with problems."""
     if chosen is not None:
         return (chosen,)
     ordered = in_order(status)
@@ -79,7 +79,7 @@ def detailed(status: DaemonStatus, chosen: str | None) -> tuple[str, ...]:
 
 
 def in_order(status: DaemonStatus) -> list[TargetStatus]:
-    """All targets: those that cannot be read, those that something else is wrong with, the rest."""
+    """All targets: those that cannot be read, those with other problems, the rest."""
 
     def place(target: TargetStatus) -> int:
         if target.failure is not None or target.name in status.stuck:
@@ -90,7 +90,7 @@ def in_order(status: DaemonStatus) -> list[TargetStatus]:
 
 
 def troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
-    """What is wrong with a target, in a few words each."""
+    """The problems of a target, in a few words each."""
     return status.attempt(target.name, partial(_troubles, target, status), ("cannot be shown",))
 
 
@@ -137,7 +137,7 @@ def _guard_troubles(known: GuardStatus | None) -> Iterator[str]:
 
 
 def selections(target: TargetStatus) -> Iterator[dict[str, str]]:
-    """Yield what to ask the store for: all of a target, or each of its models that is shown."""
+    """Yield queries for the store: all of a target, or each of its models that is shown."""
     names = _models_of(target)
     if len(names) <= MOST_MODELS:
         yield {"target": target.name}
@@ -146,7 +146,7 @@ def selections(target: TargetStatus) -> Iterator[dict[str, str]]:
 
 
 def page_of(target: str) -> str:
-    """Where a target is shown alone."""
+    """The address of a target's own page."""
     return f"/?{urlencode({'target': target}, errors='replace')}"
 
 
@@ -177,7 +177,7 @@ def _row(target: TargetStatus, name: str, status: DaemonStatus) -> Row:
 
 
 def _no_row(target: TargetStatus, name: str) -> Row:
-    """Of a model of which something cannot be shown."""
+    """The row of a model that cannot be shown."""
     return Row(
         target=shown(target.name),
         href=page_of(target.name),
@@ -235,7 +235,7 @@ def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[D
 
 
 def _no_detail(number: int, name: str) -> Detail:
-    """Of a target of which something cannot be shown."""
+    """The detail of a target that cannot be shown."""
     return Detail(
         anchor=f"target-{number}", name=shown(name), facts="", notes=(NOT_SHOWN.said,), guard=None,
         guard_notes=(), models=(), left_out=0, links=tuple(_links(name)),
@@ -293,7 +293,7 @@ def _facts(target: TargetStatus, now: float, *, dead: bool) -> str:
 
 
 def _notes(target: TargetStatus, status: DaemonStatus) -> Iterator[str]:
-    """Yield sentences about what is wrong with reading a target."""
+    """Yield sentences about the problems of reading a target."""
     now = status.now
     if target.name in status.stuck:
         yield "Stuck: no scrape ended for three intervals."

@@ -1,4 +1,4 @@
-"""What surrounds the routes: who may ask, and how each answer is made."""
+"""Access checks around the routes, and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from specwatch.domain.units import is_loopback, quoted
 from specwatch.wording.text import clean_json
 
 FOR_MONITORING = ("/metrics", "/healthz", "/readyz")
-"""Paths that Prometheus, load balancers and kubelets ask for, under names of their own."""
+"""Paths that Prometheus, load balancers and kubelets request, by any host name."""
 _FOR_PROBES = ("/healthz", "/readyz")
-"""Paths that need no token: load balancers and kubelets have none, and they tell little."""
+"""Paths without a token: load balancers and kubelets have none, and the answers say little."""
 
 
 def json_response(body: Any, status: int = 200) -> Response:
@@ -44,8 +44,8 @@ def respond(
 
 
 class HostCheck:
-    """Refuses requests under a foreign name: a web page that lets its own name point here could
-    read the answers, by way of the browser of whoever visits it (DNS rebinding)."""
+    """Refuses requests for a foreign host name: a web page whose name points here could read the
+    answers through the browser of a visitor (DNS rebinding)."""
 
     def __init__(
         self, app: ASGIApp, *, hosts: Callable[[], Collection[str]], exempt: Collection[str]
@@ -69,7 +69,7 @@ class HostCheck:
 
 
 class TokenCheck:
-    """Refuses requests without the bearer token, where there is one (RFC 6750, section 2.1)."""
+    """Refuses requests without the bearer token, if one is configured (RFC 6750, section 2.1)."""
 
     def __init__(self, app: ASGIApp, *, token: Callable[[], str | None]) -> None:
         self._app = app
@@ -110,6 +110,6 @@ def _is_known(host: str, names: Collection[str]) -> bool:
     name = re.sub(r":[0-9]*$", "", host).lower().removesuffix(".")
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-        return True  # a name is what can be made to point elsewhere
+        return True  # only names can be made to point elsewhere
     above = {"*" + name[dot:] for dot, letter in enumerate(name) if letter == "."}
     return is_loopback(name) or not {name, "*", *above}.isdisjoint(names)

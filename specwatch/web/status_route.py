@@ -1,4 +1,4 @@
-"""The status page over HTTP: read at most every few seconds, however many look at it."""
+"""The status page over HTTP: made at most every few seconds, however many viewers."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 _DAY = 86400.0
 _PAGE_SECONDS = 3.0
-"""How long a page is given to all who ask for it."""
+"""How long one page is served to all requests for it."""
 _HISTORY_SECONDS = 10.0
-"""How long what was read from the store is; a minute closes six times more rarely."""
+"""How long a reading of the store is used; minutes close six times less often."""
 _PATIENCE_SECONDS = 3.0
-"""After which the page goes without the store."""
+"""How long the page waits for the store."""
 _STATUS_SECONDS = 1.0
-"""How long what the daemon knows is taken for what it knows now."""
+"""How long a status is used."""
 _MOST_KEPT = 8
 _MOST_MAKING = 16
-"""Different pages, and readings of the store, that may be under way at once."""
+"""Different pages, and readings of the store, in progress at once."""
 _MOST_RENDERED = 2
-"""Pages rendered at once, in threads that the rest of the surface needs too."""
+"""Pages rendered at once, in threads that the other routes need too."""
 _PACES = range(10, 3601)
-"""Seconds between refreshes that may be asked for, besides 0 for none."""
+"""Allowed seconds between refreshes, besides 0 for none."""
 
 _Value = TypeVar("_Value")
 
 
 class StatusRoute:
-    """Answers ``/``; nothing can be changed there."""
+    """Answers ``/``, which is read-only."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class StatusRoute:
         steps: Callable[..., Sequence[StepRecord]],
         reading: asyncio.Semaphore,
     ) -> None:
-        """The readers are the store's, ``reading`` bounds how many use it at once."""
+        """The readers are the store's; ``reading`` limits how many requests use it at once."""
         self._status = status
         self._windows = windows
         self._verdicts = verdicts
@@ -82,7 +82,7 @@ class StatusRoute:
         if chosen is not None and all(target.name != chosen for target in status.targets):
             message = f"No target is called {quoted(chosen)}."
             return await self._render(_refused, status, 404, "No such target", message)
-        # A page is the same for all, and a page in the making outlives who asked for it.
+        # A page is the same for all, and being made does not depend on the request.
         page = self._pages.get((chosen, refresh), partial(self._page, status, chosen, refresh))
         return _busy() if page is None else await asyncio.shield(page)
 
@@ -97,7 +97,7 @@ class StatusRoute:
     async def _history(self, status: DaemonStatus, chosen: str | None) -> History:
         from specwatch.pages import status_view
 
-        # By what is read: a target that trouble brings onto the page waits for no other's history.
+        # The key is what is read: a target that is new on the page does not wait for others.
         key = (chosen, frozenset(status_view.detailed(status, chosen)))
         read = self._histories.get(key, partial(self._stored, status, chosen))
         if read is not None:
@@ -136,14 +136,14 @@ class StatusRoute:
 
 
 class _Shared(Generic[_Value]):
-    """What is made once for all who ask for it until some seconds after it was done."""
+    """Values that are made once for all requests, and kept for some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._made: dict[object, _Made[_Value]] = {}
 
     def get(self, key: object, make: Callable[[], Any]) -> asyncio.Task[_Value] | None:
-        """The task that makes it, or has made it not long ago; None where too many are at it."""
+        """The task that makes it, or made it recently; None if too many are in progress."""
         now = monotonic()
         for made, one in list(self._made.items()):
             if one.over(now, self._seconds):
@@ -193,7 +193,7 @@ def _selection(query: Mapping[str, str]) -> tuple[str | None, int]:
 
 
 def _remembered(status: DaemonStatus, chosen: str | None, why: str) -> History:
-    """What memory has of the last minutes, in place of the last hour."""
+    """The last minutes in memory, in place of the last hour."""
     from specwatch.pages import status_view
     from specwatch.pages.status_html import History
     from specwatch.rules.last_hour import last_hour
@@ -208,7 +208,7 @@ def _rendered(status: DaemonStatus, history: History, chosen: str | None, refres
     from specwatch.pages.status_html import status_html
 
     page = status_html(status, history, chosen=chosen, refresh=refresh)
-    # A header: WCAG's checkers take the element for a page that nobody can stop.
+    # As a header: accessibility checkers object to the HTML element.
     return _response(page, 200, {"Refresh": str(refresh)} if refresh else {})
 
 
@@ -219,7 +219,7 @@ def _refused(status: DaemonStatus, code: int, title: str, message: str) -> Respo
 
 
 def _busy() -> Response:
-    """In a sentence, for making a page of it is what there is no time for."""
+    """As plain text: there is no time to render a page."""
     message = "Too many different pages are asked for at once; ask again in a few seconds.\n"
     headers = {"Retry-After": "5", "Cache-Control": "no-store"}
     return Response(message, 503, media_type="text/plain", headers=headers)
@@ -234,5 +234,5 @@ def _response(page: str, code: int, headers: Mapping[str, str]) -> Response:
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
     }
-    body = page.encode("utf-8", "replace")  # a lone surrogate is no text
+    body = page.encode("utf-8", "replace")  # lone surrogates cannot be encoded
     return Response(body, code, media_type="text/html", headers={**safe, **headers})

@@ -1,4 +1,4 @@
-"""Figures as people read them; ``-`` is what is not known, or is no number."""
+"""Figures as text; ``-`` means unknown or not a number."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 UNKNOWN = "-"
 _MOST_TIMES = 99
-"""Beyond it, how many times a budget was spent says nothing more."""
+"""The largest multiple of a budget that is shown."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 HUGE = 1e15
-"""Numbers from here on are none: nothing that is measured here is as large."""
+"""Larger numbers are shown as unknown: no measured value is as large."""
 
 
 def finite(value: float | None) -> float | None:
-    """The number, or None where it is none, infinite or beyond :data:`HUGE`."""
-    # No comparison with what is no number is true.
+    """The number; None for NaN, infinity and numbers beyond :data:`HUGE`."""
+    # Every comparison with NaN is false.
     return float(value) if value is not None and -HUGE < value < HUGE else None
 
 
@@ -71,7 +71,7 @@ def percents(quantiles: RequestAcceptance | None, separator: str = "/") -> str:
 
 
 def rate(value: float | None, of: float | None) -> str:
-    """A number a second beside the number ``of`` that it is a part of: ``2.10`` of ``2.31``."""
+    """A rate with the digits that fit the total ``of``: ``2.10`` of ``2.31``."""
     of = finite(of)
     if of is None:
         return UNKNOWN
@@ -80,7 +80,7 @@ def rate(value: float | None, of: float | None) -> str:
 
 
 def between(lower: str, upper: str) -> str:
-    """``1.82 to 2.10``; one figure where both bounds read alike."""
+    """``1.82 to 2.10``; one figure if both bounds look alike."""
     return lower if lower == upper else f"{lower} to {upper}"
 
 
@@ -143,7 +143,7 @@ def span(length: float | None) -> str:
 
 
 def damaged_rows(count: int, last: str | None) -> str:
-    """Of rows that the store cannot decode: how many, and the last of them."""
+    """How many stored rows cannot be decoded, and the last of them."""
     sentence = f"{counted(count, 'stored row')} damaged and left out"
     if last:
         sentence += f", the last {shown(last, LONGEST_SENTENCE)}"

@@ -184,7 +184,7 @@ def objective(slo: SloView) -> str | None:
 def goodput(by_window: Mapping[str, GoodputView]) -> str | None:
     """How many requests a second met all objectives of a model in the last hour.
 
-    None where there were none, or not for each objective.
+    None without requests, or if an objective was not evaluated.
     """
     known = by_window.get("1h")
     if known is None or not known.offered_per_second or known.lower_per_second is None:
