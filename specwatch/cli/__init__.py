@@ -1,4 +1,4 @@
-"""The command line: the only room that knows everyone.
+"""The command line.
 
 Exit codes: 0 ok, 1 the answer is "no" (unhealthy, breach, difference), 2 a usage or configuration
 error, 130 interrupted before there was an answer.
@@ -15,23 +15,23 @@ from specwatch.cli import commands
 
 _COMMANDS = {
     "run": "watch vLLM: the daemon",
-    "demo": "the whole loop against a simulated vLLM, in about a minute and a half",
-    "simulate": "a simulated vLLM",
-    "scrape": "what one look at a URL or a saved page sees",
-    "status": "what the daemon knows now",
-    "backfill": "fills the store from a Prometheus that has scraped vLLM all along",
-    "report": "the report of a week: did speculation pay, and what to do",
-    "probe": "what drafts are worth at each sampling temperature",
-    "calibrate": "what serving costs without speculation, by load: measured, or imported",
-    "bench": "what clients get at each load, and what speculation brings there: compare",
-    "advise": "is this pairing of target and draft sound, before anything is started",
-    "check-config": "everything that can be wrong with a configuration, found now",
-    "strip": "a command that starts vLLM, without speculation",
-    "generate": "files for other programs: dashboards, alerts, systemd units",
-    "rules": "the rules, and what they would have done: list, test",
-    "guard": "restarts vLLM without speculation where that pays: status, plan, pause, ...",
-    "db": "the store: upgrade, current, prune",
-    "tap": "numbers by temperature: flags for vLLM, or a proxy",
+    "demo": "watch a simulated vLLM, for about a minute and a half",
+    "simulate": "run a simulated vLLM",
+    "scrape": "show one metrics page, from a URL or a file",
+    "status": "show the status of the daemon",
+    "backfill": "fill the database from a Prometheus that has scraped vLLM",
+    "report": "report on a week: did speculation pay, and what to do",
+    "probe": "measure acceptance at each sampling temperature",
+    "calibrate": "measure or import the cost of serving without speculation, by load",
+    "bench": "measure speed and latency at each load, and the speedup: compare",
+    "advise": "check a target and a draft model before starting them",
+    "check-config": "check a configuration, and what it refers to",
+    "strip": "remove speculation from a command that starts vLLM",
+    "generate": "write files for other programs: dashboards, alerts, systemd units",
+    "rules": "show and replay the rules: list, test",
+    "guard": "show and control the guard, which restarts vLLM: status, plan, pause, ...",
+    "db": "maintain the database: upgrade, current, prune, check, repair",
+    "tap": "measure by temperature: flags for vLLM, or a proxy",
     "guard-helper": "",
 }
 

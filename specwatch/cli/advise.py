@@ -1,8 +1,7 @@
-"""``specwatch advise``: is this pairing sound, before anything is started."""
+"""``specwatch advise``: checks a target and a draft model before they are started."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from dataclasses import replace
@@ -12,7 +11,7 @@ import click
 import msgspec
 
 from specwatch import __version__
-from specwatch.advise.advice import Advice, Latency, ServerPlan, Traffic, Workload
+from specwatch.advise.advice import Latency, ServerPlan, Traffic, Workload
 from specwatch.advise.advise import AdviceRequest, advise
 from specwatch.advise.llama_command import read_llama_command, starts_llama
 from specwatch.advise.vllm_command import read_vllm_command
@@ -29,30 +28,22 @@ _MIX = re.compile(r"(?P<temperature>[0-9.]+)(?::(?P<share>[0-9.]+%?))?")
 _HOTTEST = 5.0
 
 
-def _bytes(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+def _bytes(text: str) -> int:
+    size = parse_size(text)
     if not 0 < size <= _LARGEST_GPU:
-        raise click.BadParameter(f"{quoted(text)} is more, or less, than any GPU has")
+        raise ValueError(f"{quoted(text)} is not the memory of a GPU")
     return size
 
 
-def _utilization(_: click.Context, __: click.Parameter, share: float | None) -> float | None:
-    if share is not None and not (math.isfinite(share) and 0 < share <= 1):
-        raise click.BadParameter(f"{share} is not a number above 0 and up to 1")
+def _utilization(text: str) -> float:
+    share = float(text)
+    if not 0 < share <= 1:
+        raise ValueError(f"{share} is not a number above 0 and up to 1")
     return share
 
 
-def _mix(
-    _: click.Context, __: click.Parameter, text: str | None
-) -> tuple[tuple[float, float], ...]:
+def _mix(text: str) -> tuple[tuple[float, float], ...]:
     """Temperatures with their shares, which add up to 1."""
-    if text is None:
-        return ()
     mix: list[tuple[float, float]] = []
     for part in text.split(","):
         match = _MIX.fullmatch(part.strip())
@@ -62,8 +53,8 @@ def _mix(
         except ValueError:
             temperature = -1.0
         if not 0 <= temperature <= _HOTTEST or share <= 0:
-            raise click.BadParameter(
-                f"{quoted(part)} is no temperature; write 0.7, or a mix such as 0:60%,0.9:40%"
+            raise ValueError(
+                f"{quoted(part)} is not a temperature; write 0.7, or a mix such as 0:60%,0.9:40%"
             )
         mix.append((temperature, share))
     total = sum(share for _, share in mix)
@@ -72,60 +63,61 @@ def _mix(
 
 @click.command(name="advise")
 @click.option("--model", metavar="FOLDER|PARAMS", help="The target: its folder, a .gguf file, a"
-              " name on the hub, or just its parameters, such as 70B.")  # fmt: skip
+              " name on the hub, or only its number of parameters, such as 70B.")  # fmt: skip
 @click.option("--draft", metavar="FOLDER|PARAMS", help="The draft, likewise.")
-@click.option("--method", help="How to draft; by default what the draft is made for.")
+@click.option("--method", help="Drafting method.  [default: that of the draft model]")
 @click.option("--k", type=click.IntRange(min=1), metavar="N", help="Draft tokens per step.")
 @click.option(
-    "--gpus", type=_WHOLE, metavar="N", help="GPUs of one server; by default those of this machine."
+    "--gpus", type=_WHOLE, metavar="N", help="GPUs of one server.  [default: those of this machine]"
 )
-@click.option("--gpu-memory", callback=_bytes, metavar="SIZE", help="Of each GPU: 80GB, or 80GiB,"
-              " which is 7 % more. As cards sold as 80GB may have that, a plan that is short by"
-              " less than 8 % is to be measured, not wrong.")  # fmt: skip
+@click.option("--gpu-memory", callback=options.parsed(_bytes), metavar="SIZE", help="Memory of each"
+              " GPU: 80GB, or 80GiB, which is 7 % more. Cards sold as 80GB may have 80GiB, so a"
+              " plan that lacks less than 8 % is to be measured, not wrong.")  # fmt: skip
 @click.option(
     "--gpu-memory-utilization",
     "utilization",
-    type=float,
-    callback=_utilization,
-    help="As vLLM's flag; 0.92 by default.",
+    metavar="SHARE",
+    callback=options.parsed(_utilization),
+    help="As vLLM's flag.  [default: 0.92]",
 )
-@click.option("--tensor-parallel", type=_WHOLE, metavar="N", help="GPUs that share out each layer.")
+@click.option("--tensor-parallel", type=_WHOLE, metavar="N", help="GPUs that share each layer.")
 @click.option("--dtype", help="Type of the weights: bfloat16, float16, float32.")
-@click.option("--quantization", help="Of the target: fp8, int8, awq, gptq, nvfp4, Q4_K_M, ...")
-@click.option("--draft-quantization", help="Of the draft.")
-@click.option("--context", type=_WHOLE, metavar="TOKENS", help="Longest request, its answer too.")
 @click.option(
-    "--concurrency", type=_WHOLE, metavar="N", help="Requests at once, on an ordinary day."
+    "--quantization", help="Quantization of the target: fp8, int8, awq, gptq, nvfp4, Q4_K_M, ..."
 )
-@click.option("--temperature", "temperatures", callback=_mix, metavar="T|MIX",
-              help="Of the traffic: 0.7, or 0:60%,0.9:40%.")  # fmt: skip
-@click.option("--output-tokens", type=_WHOLE, metavar="N", help="Of a usual answer.")
-@click.option("--tool-calls", is_flag=True, help="Agents that call tools in a loop.")
-@click.option("--workload", type=click.Choice(get_args(Workload)), help="What it is mostly.")
-@click.option("--saturated", is_flag=True, help="The GPU has no arithmetic to spare.")
-@click.option("--latency", type=click.Choice(get_args(Latency)), help="What matters most.")
+@click.option("--draft-quantization", help="Quantization of the draft.")
+@click.option("--context", type=_WHOLE, metavar="TOKENS", help="Longest request, with its answer.")
+@click.option("--concurrency", type=_WHOLE, metavar="N", help="Usual number of requests at once.")
+@click.option("--temperature", "temperatures", callback=options.parsed(_mix), metavar="T|MIX",
+              help="Temperature of the traffic: 0.7, or 0:60%,0.9:40%.")  # fmt: skip
+@click.option("--output-tokens", type=_WHOLE, metavar="N", help="Usual length of an answer.")
+@click.option("--tool-calls", is_flag=True, help="The traffic is agents that call tools in a loop.")
+@click.option("--workload", type=click.Choice(get_args(Workload)), help="Main kind of traffic.")
+@click.option("--saturated", is_flag=True, help="The GPU has no compute to spare.")
+@click.option("--latency", type=click.Choice(get_args(Latency)), help="Most important latency.")
 @options.json_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
-    """Say whether a target and a draft go together, before anything is started.
+    """Check whether a target and a draft model go together, before anything is started.
 
-    Either by options, or by the flags of a command that starts vLLM or llama-server:
+    Describe them by options, or by a command that starts vLLM or llama-server:
 
     \b
       specwatch advise --model 70B --draft 8B --gpus 2 --gpu-memory 80GB
       specwatch advise --temperature 0.9 -- vllm serve M -tp 4 -sc '{...}'
       specwatch advise -- llama-server -m T.gguf -md D.gguf --spec-draft-n-max 16
 
-    Tokenizers token by token, sizes, memory with and without the draft, what the method needs, k,
-    and what is said of the traffic, each with its reason and who says so. Nothing is downloaded: a
-    model is looked for in its folder and in the local cache of the hub, and is else what its name
-    says. Only headers of weights are read.
+    It compares the tokenizers token by token, and checks sizes, memory with and without the draft,
+    the method's requirements, k, and the traffic; each finding has its reason and source. It
+    downloads nothing: it reads a model from its folder or the local cache of the hub, and otherwise
+    derives what it can from the name. Of weights it reads only headers.
 
     Exit code 1 when something is wrong.
     """
     plan = _plan(words, given)
+    given["temperatures"] = given["temperatures"] or ()
     traffic = Traffic(**{name: given[name] for name in Traffic.__dataclass_fields__})
-    models = advise_models.Models(os.environ, strict=not words)
+    models = advise_models.LocalModels(os.environ, strict=not words)
     plan = models.unfold(plan)
     target = models.target(plan)
     draft = models.draft(plan, plan.method)
@@ -142,12 +134,17 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
             gpu_findings=findings,
         )
     )
-    _show(advice, as_json=as_json)
+    if as_json:
+        options.print_json(_encodable(msgspec.to_builtins(advice)))
+    else:
+        terminal = Terminal()
+        for line in lines(advice, terminal.width):
+            terminal.line(*line)
     raise SystemExit(0 if advice.sound else 1)
 
 
 def _plan(words: tuple[str, ...], given: dict[str, Any]) -> ServerPlan:
-    """What the options ask, over what a command asks."""
+    """The plan of the options, which override those of the command."""
     own = {
         "target": given["model"],
         **{
@@ -163,34 +160,22 @@ def _plan(words: tuple[str, ...], given: dict[str, Any]) -> ServerPlan:
             raise click.UsageError(
                 "give --model and --draft, or a command after --: -- vllm serve ..."
             )
-        plan = ServerPlan()
-    else:
-        plan = _read_command(words)
+        return advise_models.with_options(ServerPlan(), own)
+    try:
+        plan = (
+            read_llama_command(words)
+            if starts_llama(words)
+            else read_vllm_command(words, read_file=read_text)
+        )
+    except CannotStrip as error:
+        raise ConfigError(f"COMMAND: {error}") from error
     return advise_models.with_options(plan, own)
 
 
-def _read_command(words: tuple[str, ...]) -> ServerPlan:
-    try:
-        if starts_llama(words):
-            return read_llama_command(words)
-        return read_vllm_command(words, read_file=read_text)
-    except CannotStrip as error:
-        raise ConfigError(f"COMMAND: {error}") from error
-
-
 def _encodable(value: Any) -> Any:
-    """The same with surrogates spelt, which names that are no UTF-8 have, and JSON cannot."""
+    """The same value with escaped surrogates, which file names may have, but not JSON."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         return {key: _encodable(item) for key, item in value.items()}
     return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _show(advice: Advice, *, as_json: bool) -> None:
-    if as_json:
-        options.print_json(_encodable(msgspec.to_builtins(advice)))
-        return
-    terminal = Terminal()
-    for line in lines(advice, terminal.width):
-        terminal.line(*line)

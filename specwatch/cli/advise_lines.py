@@ -1,4 +1,4 @@
-"""Advice as lines of a given width: gravest first, each with its reason and who says so."""
+"""Advice as lines of a given width: worst findings first, each with its reason and source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Line = tuple[tuple[str, str], ...]
 _TITLES: dict[Level, str] = {
     "wrong": "Wrong: do not start it like this",
     "doubt": "Measure first",
-    "note": "To know",
+    "note": "Notes",
     "ok": "Fine",
 }
 _STYLES: dict[Level, str] = {
@@ -62,10 +62,10 @@ def _verdict(advice: Advice) -> str:
     if not advice.sound:
         return "Not sound: something above is wrong."
     if advice.method is None:
-        return "Nothing is wrong, and nothing drafts."
+        return "Nothing is wrong, but nothing drafts."
     return (
-        "Nothing is wrong with it. Whether it pays only measuring tells: specwatch bench with"
-        " --baseline, and specwatch probe for temperatures."
+        "Nothing is wrong with it. Measure whether it pays: specwatch bench with --baseline, and"
+        " specwatch probe for temperatures."
     )
 
 

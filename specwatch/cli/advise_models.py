@@ -1,4 +1,4 @@
-"""The models that ``specwatch advise`` is asked about: their folders, else what their names say."""
+"""The models of ``specwatch advise``: from their folders, else derived from their names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from specwatch.scrape.gpu import GpuMemoryReader
 _MOST_GPUS = 64
 
 
-class Models:
+class LocalModels:
     """Finds models on this machine.
 
-    ``strict`` says that what looks like a path must be there; paths of a command may lie elsewhere,
-    in a container or on another machine.
+    ``strict``: what looks like a path must exist. Paths of a command may be in a container or on
+    another machine.
     """
 
     def __init__(self, environ: Mapping[str, str], *, strict: bool) -> None:
@@ -31,7 +31,7 @@ class Models:
         self._strict = strict
 
     def unfold(self, plan: ServerPlan) -> ServerPlan:
-        """What is asked once a target that brings its own speculation is taken apart."""
+        """The plan, completed with the built-in speculation of its target."""
         try:
             folder = None if plan.target is None else self._folder(plan.target)
         except _NotWhole:
@@ -43,11 +43,11 @@ class Models:
     def target(self, plan: ServerPlan) -> Candidate:
         """The target. Raises ConfigError."""
         if plan.target is None:
-            raise ConfigError("no target is named: give --model, or a command that names its model")
+            raise ConfigError("there is no target: give --model, or a command with a model")
         return self._model(plan.target, plan.dtype, plan.quantization)
 
     def draft(self, plan: ServerPlan, method: str | None) -> Candidate | None:
-        """The draft, if there is a model of one. Raises ConfigError."""
+        """The draft model, if the method has one. Raises ConfigError."""
         if plan.draft is None or method in ("ngram", "ngram_gpu", "suffix", "custom_class"):
             return None
         return self._model(plan.draft, plan.dtype, plan.draft_quantization)
@@ -80,12 +80,12 @@ class Models:
             except ConfigError as error:
                 raise _NotWhole(str(error), open_tokenizer(cached)) from error
         if self._strict and (name.startswith(("/", ".", "~")) or name.endswith(".gguf")):
-            return open_model(path)  # which says what is wrong with it
+            return open_model(path)  # its error says what is wrong
         return None
 
 
 class _NotWhole(Exception):
-    """The hub's cache has a model, but not all that is needed of it."""
+    """A model in the hub's cache lacks files that are needed."""
 
     def __init__(self, why: str, tokenizer: ModelFiles | None) -> None:
         super().__init__(why)
@@ -94,24 +94,24 @@ class _NotWhole(Exception):
     def finding(self, name: str) -> Finding:
         used = ": only its tokenizer is used" if self.tokenizer is not None else ""
         return Finding(
-            "model", "note", f"{name} is not whole in the hub's cache{used}", str(self),
+            "model", "note", f"{name} is incomplete in the hub's cache{used}", str(self),
             "the cache of the hub", f"download all of it: hf download {name}",
         )  # fmt: skip
 
 
 def _is_there(name: str) -> bool:
-    """Whether there is anything at a path; no for what can be none."""
+    """Whether a path exists; False for an impossible one."""
     try:
         return Path(name).expanduser().exists()
     except (OSError, RuntimeError, ValueError):
-        # A path that is too long, a home that is not known, a NUL.
+        # A path that is too long, an unknown home, a NUL.
         return False
 
 
 def gpus(
     plan: ServerPlan, count: int | None, memory: int | None
 ) -> tuple[int | None, int | None, tuple[Finding, ...]]:
-    """GPUs and the bytes of each: as given, else as this machine has them; with what to say."""
+    """GPUs and the bytes of each: as given, else those of this machine; and findings about them."""
     wanted = count if count is not None else plan.gpus
     if memory is None or wanted is None:
         there = _on_machine()
@@ -122,8 +122,8 @@ def gpus(
     if wanted is not None and memory is not None:
         return wanted, memory, ()
     finding = Finding(
-        "memory", "note", "memory: how much the GPUs have is not known",
-        "none is seen on this machine" if memory is None else "",
+        "memory", "note", "memory: the size of the GPUs' memory is unknown",
+        "this machine shows no GPU" if memory is None else "",
         remedy="give --gpus and --gpu-memory, such as --gpus 2 --gpu-memory 80GB",
     )  # fmt: skip
     return None, None, (finding,)
@@ -143,9 +143,9 @@ def _on_machine() -> list[int]:
 
 
 def with_options(plan: ServerPlan, given: Mapping[str, object]) -> ServerPlan:
-    """What a command asks, with the options that were given as well taking the place of its own.
+    """The plan of a command, overridden by the given options.
 
-    GPUs that are not counted are as many as the layers are shared out among.
+    Without a number of GPUs, it is that which parallelism needs.
     """
     options = {name: value for name, value in given.items() if value is not None}
     changed = replace(plan, **options)  # type: ignore[arg-type]

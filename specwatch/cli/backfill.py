@@ -1,4 +1,4 @@
-"""``specwatch backfill``: history from a Prometheus that has scraped vLLM all along."""
+"""``specwatch backfill``: history from a Prometheus that has scraped vLLM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,13 @@ from specwatch.cli import options
 from specwatch.config import loading
 from specwatch.config.sections import Surroundings
 from specwatch.domain.model import HOUR, MINUTE
-from specwatch.domain.units import format_duration, is_loopback, quoted, server_address
+from specwatch.domain.units import (
+    format_duration,
+    is_loopback,
+    parse_duration,
+    quoted,
+    server_address,
+)
 from specwatch.errors import ConfigError, NoAnswer, SpecwatchError, StoreError, StoreUnavailable
 from specwatch.wording.figures import counted
 from specwatch.wording.moments import moment
@@ -33,26 +39,22 @@ if TYPE_CHECKING:
 _SHORTEST_STEP, _LONGEST_STEP = 1.0, 60.0
 _LOOK_BACK = "1h"
 _MOST_FAILURES = 3
-"""Targets in a row without an answer, after which the rest is not tried."""
+"""Consecutive targets without an answer, after which the others are not tried."""
 _DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _LATE_HOURS = (
-    "while the hours were rolled up: every minute is written; the same command, or the daemon,"
-    " does the rest"
+    "while rolling up the hours: all minutes are written; run the command again, or leave the rest"
+    " to the daemon"
 )
 
 
 class Stopped(SpecwatchError):
-    """It did not come to its end."""
+    """The backfill did not finish."""
 
 
-def _step(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    seconds = options.duration(context, parameter, text)
+def _step(text: str) -> float:
+    seconds = parse_duration(text)
     if not _SHORTEST_STEP <= seconds <= _LONGEST_STEP:
-        raise click.BadParameter(
-            f"{format_duration(seconds)} is outside 1s to 1m, the length of a window"
-        )
+        raise ValueError(f"{format_duration(seconds)}: expected 1s to 1m, the length of a window")
     return seconds
 
 
@@ -66,69 +68,62 @@ def _header(_: click.Context, __: click.Parameter, values: Sequence[str]) -> Map
 @click.command(name="backfill")
 @click.option(
     "--prometheus", "url", metavar="URL", required=True,
-    help="The API: of Prometheus, Thanos Query, or Mimir (whose URL ends in /prometheus).",
+    help="Prometheus, Thanos Query, or Mimir (with a URL that ends in /prometheus).",
 )  # fmt: skip
 @click.option(
     "--since", default="30d", show_default=True, callback=options.moment, metavar="TIME",
-    help=f"From when on, from the start of that hour. {options.WHEN}",
+    help=f"Start, rounded down to the hour. {options.WHEN}",
 )  # fmt: skip
 @click.option(
     "--until", callback=options.moment, metavar="TIME",
-    help="The same: until when.  [default: 15 minutes ago]",
+    help="End, written like --since.  [default: 15 minutes ago]",
 )  # fmt: skip
 @click.option(
-    "--step", callback=_step, metavar="TIME",
-    help="Look so often, which is less to fetch.  [default: every scrape]",
+    "--step", callback=options.parsed(_step), metavar="TIME",
+    help="Time between samples, to fetch fewer.  [default: every scrape]",
 )  # fmt: skip
 @click.option(
     "--selector", default="{}", metavar="SELECTOR",
-    help="Which servers, like '{job=\"vllm\"}'.  [default: the configuration's targets; without"
-    " one, all with vLLM's metrics]",
+    help="Servers, like '{job=\"vllm\"}'.  [default: the configuration's targets; without a"
+    " configuration all with vLLM's metrics]",
 )  # fmt: skip
 @click.option(
     "--target", metavar="NAME",
-    help="Which target it is, where that is one.  [default: the configuration's with the host and"
-    " port of the instance, or HOST:PORT]",
+    help="Name of the target, if it is the only one.  [default: the configured one with the host"
+    " and port of the instance, or HOST:PORT]",
 )  # fmt: skip
 @click.option(
     "--all", "everything", is_flag=True,
-    help="All that Prometheus has, also what is no target of the configuration.",
+    help="All servers in Prometheus, even if the configuration does not have them as targets.",
 )  # fmt: skip
 @click.option(
     "--past-cursor", "past_cursors", is_flag=True,
-    help="Go past where a daemon stopped that ended, and read last more than a day ago.",
+    help="Also fill the time after the last scrape of a daemon that ended more than a day ago.",
 )  # fmt: skip
 @click.option(
     "--header", "headers", multiple=True, callback=_header, metavar="'NAME: VALUE'",
-    help="Sent with each query, like 'X-Scope-OrgID: tenant'. Repeatable.",
+    help="HTTP header of each query, like 'X-Scope-OrgID: tenant'. Repeatable.",
 )  # fmt: skip
-@click.option(
-    "--bearer-token-file", type=click.Path(path_type=Path), metavar="FILE", help="Holds the token.",
-)  # fmt: skip
+@options.path("--bearer-token-file", text="File with the token.")
 @click.option("--user", metavar="NAME", help="User name, with --password-file.")
-@click.option(
-    "--password-file", type=click.Path(path_type=Path), metavar="FILE", help="Holds the password.",
-)  # fmt: skip
-@click.option(
-    "--ca-file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Authorities that may sign its certificate.",
-)  # fmt: skip
-@click.option("--insecure", is_flag=True, help="Take any certificate.")
-@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
+@options.path("--password-file", text="File with the password.")
+@options.path("--ca-file", text="Certificate authorities for the server's certificate.")
+@click.option("--insecure", is_flag=True, help="Accept any certificate.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @options.database_option
 @options.file_option
 @options.json_option
 def command(**given: Any) -> None:
-    """Fill the store from a Prometheus that has scraped vLLM all along.
+    """Fill the database from a Prometheus that has scraped vLLM.
 
-    What the daemon saw itself is never written over. It can be stopped at any time: the same
-    command goes on where it was. Beside a running daemon it leaves the last 15 minutes alone.
+    Minutes of the daemon are never overwritten. A backfill can be stopped at any time; the same
+    command continues it. The last 15 minutes are left to a running daemon.
 
-    Every sample is read as it was scraped: not what Thanos has thinned out, nor the temperatures
-    that only a `specwatch tap proxy` shows.
+    It reads samples as they were scraped: no downsampled ones of Thanos, and no temperatures from a
+    `specwatch tap proxy`, which are on another page.
 
-    Exit code 1 where there is nothing, or Prometheus or the database fails, be it for one target; 2
-    where it cannot be asked like that.
+    Exit code 1 when nothing is found, or Prometheus or the database fails for any target; 2 when
+    the query is not possible.
     """
     from specwatch.backfill import prometheus_pages
     from specwatch.backfill.prometheus_targets import named
@@ -157,7 +152,10 @@ def command(**given: Any) -> None:
         "since": span.since,
         "until": span.until,
         "dry_run": given["dry_run"],
-        "targets": [_told(one) for one in filled],
+        "targets": [
+            target._asdict() | {"held_by": target.held_by and target.held_by._asdict()}
+            for target in filled
+        ],
         "passed_over": servers.passed_over,
         "failed": [*failed, *servers.refused],
     }
@@ -169,16 +167,13 @@ def command(**given: Any) -> None:
             click.echo(line)
         if servers.passed_over:
             over = named([quoted(one) for one in servers.passed_over])
-            click.echo(f"passed over, as no target of the configuration: {over}; --all fills them")
+            click.echo(
+                f"skipped, as the configuration does not have them: {over}; --all fills them"
+            )
     if failed:
         raise Stopped("\n".join([*failed, *servers.refused]))
     if servers.refused:
         raise ConfigError("\n".join(servers.refused))
-
-
-def _told(filled: Filled) -> dict[str, Any]:
-    held = filled.held_by
-    return filled._asdict() | {"held_by": None if held is None else held._asdict()}
 
 
 def _fill(
@@ -190,7 +185,7 @@ def _fill(
     progress: BackfillProgress,
     given: Mapping[str, Any],
 ) -> tuple[list[Filled], list[str]]:
-    """What became of each target, and why some failed."""
+    """The result of each target, and the errors of those that failed."""
     from specwatch.backfill.service import Backfill
 
     backfill = Backfill(
@@ -210,7 +205,7 @@ def _fill(
                     in_a_row += 1
                     if in_a_row == _MOST_FAILURES or len(sources) == 1:
                         raise
-                    failed.append(f"{shown(source.target)}: {error}; the same command goes on")
+                    failed.append(f"{shown(source.target)}: {error}; the same command continues")
         if store is not None and not given["dry_run"]:
             _roll_up(store, progress)
     except KeyboardInterrupt:
@@ -223,8 +218,8 @@ def _fill(
 
 
 def _roll_up(store: Store, progress: BackfillProgress) -> None:
-    """Bring the hours up to date, of whichever daemon: minutes went under several names."""
-    progress.note("every minute is written; rolling up the hours")
+    """Roll up the hours of all daemons, because minutes were written under several names."""
+    progress.note("all minutes are written; rolling up the hours")
     try:
         for delay in (*_DELAYS, None):
             try:
@@ -242,9 +237,9 @@ def _roll_up(store: Store, progress: BackfillProgress) -> None:
 
 def _after(progress: BackfillProgress) -> str:
     if progress.last is None:
-        return " before the first hour: nothing was written; the same command goes on"
+        return " before the first hour: nothing was written; the same command continues"
     target, hour = progress.last
-    return f" after the hour of {moment(hour)} of {shown(target)}; the same command goes on"
+    return f" after the hour of {moment(hour)} of {shown(target)}; the same command continues"
 
 
 @contextmanager
@@ -265,18 +260,15 @@ def _prometheus(given: Mapping[str, Any]) -> Iterator[Prometheus]:
     access = options.section(
         "--prometheus", Access, {name: value for name, value in written.items() if value}
     )
-    # Thanos: all or nothing, and nothing that was thinned out: counters in it are not as scraped.
+    # Thanos: no partial answers, and no downsampled counters.
     parameters = {"partial_response": "false", "max_source_resolution": "0s"}
-    prometheus = Prometheus(access, parameters=parameters)
-    try:
+    with closing(Prometheus(access, parameters=parameters)) as prometheus:
         yield prometheus
-    finally:
-        prometheus.close()
 
 
 @contextmanager
 def _store(given: Mapping[str, Any], daemon: str, now: float) -> Iterator[Store | None]:
-    """The database; None where it does not exist and nothing shall be written."""
+    """The database; None with ``--dry-run`` if it does not exist."""
     from specwatch.store.repository import Store
     from specwatch.store.stored_minutes import BACKFILL
 
@@ -290,7 +282,7 @@ def _store(given: Mapping[str, Any], daemon: str, now: float) -> Iterator[Store 
     try:
         yield store
     finally:
-        with suppress(StoreError):  # why it is not there was told
+        with suppress(StoreError):  # the error was reported already
             store.close(time.time())
 
 
@@ -311,9 +303,11 @@ def _found(
         if len(server.present.within(span.since, span.until))
     ]
     if not servers:
+        cut = given["until"] is None or given["until"] >= span.until + MINUTE
+        margin = " (the last 15 minutes are left out: give it more time)" if cut else ""
         raise NoAnswer(
             f"{prometheus.url} has no page of vLLM from {moment(span.since)} to"
-            f" {moment(span.until)} for {given['selector']}{_margin(given, span)};"
+            f" {moment(span.until)} for {given['selector']}{margin};"
             f" {_jobs(prometheus, span.until)}"
         )
     hostname = socket.gethostname()
@@ -330,29 +324,23 @@ def _found(
     )
     if not matched.sources and not matched.refused:
         raise ConfigError(
-            "no target of the configuration is in Prometheus, which has"
+            "Prometheus has no target of the configuration, but"
             f" {named([quoted(name) for name in matched.passed_over])}; give --target NAME with"
             " --selector, or --all"
         )
     return matched
 
 
-def _margin(given: Mapping[str, Any], span: Span) -> str:
-    if given["until"] is not None and given["until"] < span.until + MINUTE:
-        return ""
-    return " (the last 15 minutes are left out: give it more time)"
-
-
 def _jobs(prometheus: Prometheus, time: float) -> str:
-    """Which jobs do have vLLM's metrics, as a hint."""
+    """A hint: the jobs with vLLM's metrics."""
     from specwatch.backfill.prometheus_pages import presence_selector
     from specwatch.backfill.prometheus_targets import named
 
     asked = f"group by (job) (last_over_time({presence_selector('{}')}[{_LOOK_BACK}]))"
     jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(asked, time))
     if jobs:
-        return f"in the hour before {moment(time)} these jobs have: {named(jobs)}"
-    return f"nor has any job in the hour before {moment(time)}; does this one scrape vLLM?"
+        return f"in the hour before {moment(time)} these jobs have some: {named(jobs)}"
+    return f"no job has any in the hour before {moment(time)}; does this Prometheus scrape vLLM?"
 
 
 def _lines(
@@ -362,7 +350,7 @@ def _lines(
     for target in filled:
         yield (
             f"{shown(target.target)}: {counted(target.minutes_written, 'minute')} {would},"
-            f" {counted(target.minutes_kept, 'minute')} there already, of"
+            f" {counted(target.minutes_kept, 'minute')} stored already, of"
             f" {counted(target.hours, 'hour')} with pages"
             + (f"; {target.queries} or more queries" if dry_run else "")
         )
@@ -376,10 +364,10 @@ def _held(filled: Filled) -> str:
     hold = filled.held_by
     if hold is None:
         return f"not after {moment(filled.until)}"
-    stands = f"not after {moment(filled.until)}: daemon {quoted(hold.daemon)} read it last then"
+    reason = f"not after {moment(filled.until)}: daemon {quoted(hold.daemon)} scraped it last then"
     if hold.runs:
-        return f"{stands}, has not said that it ended, and counts the rest itself"
+        return f"{reason}, has not stopped properly, and counts the rest itself"
     return (
-        f"{stands} and has ended; it counts the rest when it runs again. Where it never will,"
-        " --past-cursor fills that in, a day after it read last"
+        f"{reason} and has ended; it counts the rest when it runs again. If it never will,"
+        " --past-cursor fills that time, from a day after its last scrape"
     )

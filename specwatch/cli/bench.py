@@ -1,4 +1,4 @@
-"""``specwatch bench``: what clients get at each load, and what speculation brings there."""
+"""``specwatch bench``: speed and latency at each load, and the speedup of speculation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from specwatch import __version__
 from specwatch.cli import commands, load, options
-from specwatch.cli.load import Asked, numbers
+from specwatch.cli.load import MeasuredServer
 from specwatch.errors import ConfigError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS
 
@@ -27,49 +26,41 @@ if TYPE_CHECKING:
 _CONCURRENCIES = "1,2,4,8,16,32"
 _LEAST_RATE = 0.001
 _OTHER_FILES = 64
-"""Open files of this process that are no requests."""
+"""Open files of this process that are not connections of requests."""
 
 
 @click.group(
     name="bench",
     cls=commands.LazyGroup,
-    summaries={"compare": "two benches: what speculation brings, and whether to ship it"},
+    summaries={"compare": "two benches: the speedup of speculation, and whether to ship it"},
     modules="specwatch.cli.bench_",
     invoke_without_command=True,
 )
 @click.option("--target", metavar="URL", help="The server, or a target of the configuration.")
 @click.option(
     "--baseline", metavar="URL",
-    help="The same with speculation the other way: both are measured, in turns, and compared.",
+    help="The same model with speculation the other way: both servers are measured alternately, and"
+    " compared.",
 )  # fmt: skip
-@load.model_option
 @click.option(
-    "--concurrency", "concurrencies", metavar="N,N,...", callback=numbers(int, 1, "1,2,4"),
+    "--concurrency", "concurrencies", metavar="N,N,...", callback=options.numbers(int, 1, "1,2,4"),
     default=_CONCURRENCIES, show_default=True,
-    help="Requests at once: each client asks again as soon as it is answered.",
+    help="Clients: each sends the next request as soon as it has its answer.",
 )  # fmt: skip
 @click.option(
-    "--rate", "rates", metavar="R,R,...",
-    callback=lambda c, p, text: (
-        None if text is None else numbers(float, _LEAST_RATE, "0.5,1,2")(c, p, text)
-    ),
-    help="Requests a second in place of that, which come whether others are answered or not.",
-)  # fmt: skip
-@click.option(
-    "--duration", default="60s", show_default=True, callback=options.duration, metavar="TIME",
-    help="How long to measure each load on each server.",
+    "--rate", "rates", metavar="R,R,...", callback=options.numbers(float, _LEAST_RATE, "0.5,1,2"),
+    help="Requests a second (Poisson arrivals), in place of --concurrency.",
 )  # fmt: skip
 @click.option(
     "--dataset", metavar="FILE",
-    help="Prompts from JSON or JSON lines: ShareGPT, messages, prompt, turns; or random:IN,OUT,"
-    " about so many tokens in and out.",
+    help="Prompts from JSON or JSON lines: ShareGPT, messages, prompt, turns; or random:IN,OUT"
+    " for prompts and answers of about so many tokens.",
 )  # fmt: skip
-@click.option("--shared", is_flag=True, help="Measure although others use the server.")
-@load.file(
+@options.path(
     "--output", "-o",
-    text="Write the result as JSON, for `specwatch bench compare`; with --baseline both.",
+    text="Write the result (with --baseline both) as JSON, for `specwatch bench compare`.",
 )  # fmt: skip
-@load.file("--plot", text="With --baseline: draw the speedup, as .svg or .png.")
+@options.path("--plot", text="With --baseline: draw the speedup, as .svg or .png.")
 @load.loads
 @load.max_tokens_option
 @load.sending
@@ -78,58 +69,49 @@ def command(context: click.Context, /, **given: Any) -> None:
     """Measure what clients get from a server at each load.
 
     Sends a fixed workload, N requests at a time or R a second, and times every stream: tokens a
-    second for each user and in all, TTFT and TPOT at P50, P95 and P99, and errors. It takes the
-    server for itself: about 70 seconds for each load, twice that and more with --baseline.
+    second for each user and in total, TTFT and TPOT at P50, P95 and P99, and errors. Nobody else
+    may use the server for about 70 seconds for each load, more than twice that with --baseline.
 
     A result without speculation becomes the baseline that speedups are measured against, unless
-    others used the server. Ctrl-C and SIGTERM keep what was measured; only the third ends it at
-    once.
+    others used the server. Ctrl-C and SIGTERM keep what was measured; a third one ends it at once.
 
-    Exit code 1 when not all was measured, or, with --baseline, when the verdict is "do not"; 2 when
-    it cannot be measured like that.
+    Exit code 1 when not everything was measured, or, with --baseline, when the verdict is "do not";
+    2 when nothing can be measured.
     """
     from specwatch.cli import load_results
-    from specwatch.cli.progress import Progress
+    from specwatch.cli.progress import ProgressBar
     from specwatch.domain.experiments import Comparison
     from specwatch.loadtest.bench_run import BenchRun
 
+    flags = options.given_options(context)
+    _refuse_contradictions(context, given, flags)
     if context.invoked_subcommand is not None:
-        _refuse_options(context)
         return
-    if given["target"] is None:
-        raise click.UsageError("give --target URL", context)
-    for name, other in (("concurrencies", "rates"), ("prompts", "dataset")):
-        if given[other] is not None and _is_given(context, name):
-            flags = {"concurrencies": "--concurrency", "rates": "--rate"}
-            both = (flags.get(option, f"--{option}") for option in (name, other))
-            raise click.UsageError(f"give {' or '.join(both)}, not both", context)
-    if given["plot"] is not None and given["baseline"] is None:
-        raise click.UsageError("--plot draws a comparison: give --baseline URL", context)
-    asked = load.asked(given)
+    selected = load.measured_server(given)
     load_results.require_outputs(given["output"], given["plot"])
-    plan, source = _plan(context, given)
-    servers = _servers(asked, given)
-    progress = Progress()
+    plan, source = _plan(given, own_length="max_tokens" in flags)
+    servers = _servers(selected, given)
+    progress = ProgressBar()
     with (
         load.opened_store(
-            asked.database, daemon="specwatch bench", dry_run=given["dry_run"]
+            selected.database, daemon="specwatch bench", dry_run=given["dry_run"]
         ) as store,
-        load.Ending() as ending,
+        load.StopSignals() as stop_signals,
     ):
         began = time.time()
         run = BenchRun(plan, servers, progress.note, progress.step)
-        ending.run(run.run(), progress, run.slices)
+        stop_signals.run(run.run(), progress, run.slices)
         if not any(measured.levels for measured in run.measured):
             raise TooLittle(f"{run.broken_off}; there is nothing to keep")
-        benches = _benches(run, asked, given, source, began)
+        benches = _benches(run, selected.target.name, given, source, began)
         experiments, problems = _experiments(benches)
         main = experiments[-1]
         whole = _with_benches(main, benches)
         stored, failed = load_results.store_all(
-            store, experiments, *_baseline_of(run, asked.server.name)
+            store, experiments, *_baseline_of(run, selected.target.name)
         )
-        shown = [whole] if given["as_json"] else experiments if len(experiments) < 3 else [main]
-        load_results.show(shown, stored, as_json=given["as_json"])
+        shown = experiments if len(experiments) < 3 else [main]
+        load_results.show([whole] if given["as_json"] else shown, stored, as_json=given["as_json"])
         problems += [*failed, *load_results.keep(whole, given["output"], given["plot"])]
     if run.broken_off is not None:
         problems.append(run.broken_off)
@@ -141,31 +123,36 @@ def command(context: click.Context, /, **given: Any) -> None:
         raise TooLittle("\n".join(problems))
 
 
-def _refuse_options(context: click.Context) -> None:
-    """Options of a bench have no effect on the command after them."""
+def _refuse_contradictions(
+    context: click.Context, given: Mapping[str, Any], flags: Mapping[str, str]
+) -> None:
+    """Raise UsageError for options that exclude each other, or have no effect."""
     name = context.invoked_subcommand
-    given = [
-        option.opts[0]
-        for option in context.command.params
-        if option.name and _is_given(context, option.name)
-    ]
-    if given:
+    if name is not None and flags:
+        first = next(iter(flags.values()))
         raise click.UsageError(
-            f"{', '.join(given)} before {name} is an option of the bench; write those of {name}"
-            f" after it: specwatch bench {name} .. {given[0]}",
+            f"{', '.join(flags.values())} before {name} is an option of the bench; write those of"
+            f" {name} after it: specwatch bench {name} .. {first}",
             context,
         )
+    if name is None and given["target"] is None:
+        raise click.UsageError("give --target URL", context)
+    for pair in (("concurrencies", "rates"), ("prompts", "dataset")):
+        both = [flags[option] for option in pair if option in flags]
+        if len(both) > 1:
+            raise click.UsageError(f"give {' or '.join(both)}, not both", context)
+    if given["plot"] is not None and given["baseline"] is None:
+        raise click.UsageError("--plot draws a comparison: give --baseline URL", context)
 
 
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+# --- workload and servers
 
 
-# --- what is sent, and to which servers
+def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[Plan, str]:
+    """The workload, and the source of its prompts; ``own_length``: --max-tokens is given.
 
-
-def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
-    """What to send, and where its prompts come from. Raises ConfigError."""
+    Raises ConfigError.
+    """
     from specwatch.loadtest import dataset
     from specwatch.loadtest.bench import Load
     from specwatch.loadtest.bench_run import Plan
@@ -177,7 +164,7 @@ def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
     source, tokens, max_tokens = name or BUILT_IN, None, given["max_tokens"]
     if name is not None and name.startswith(dataset.RANDOM):
         tokens, out = dataset.random_lengths(name)
-        if _is_given(context, "max_tokens") and max_tokens != out:
+        if own_length and max_tokens != out:
             raise ConfigError(f"--dataset {name} says {out} tokens out, --max-tokens {max_tokens}")
         max_tokens = max(out, LEAST_TOKENS)
     elif name is not None and name != BUILT_IN:
@@ -201,7 +188,7 @@ def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
 
 
 def _connections(concurrencies: Sequence[int]) -> int:
-    """How many requests this process may have in flight. Raises ConfigError for more."""
+    """How many requests this process can have in flight. Raises ConfigError if that is too few."""
     from specwatch.loadtest.open_loop import MOST_IN_FLIGHT
 
     load.raise_file_limit()
@@ -209,41 +196,41 @@ def _connections(concurrencies: Sequence[int]) -> int:
     most = MOST_IN_FLIGHT if limit < 0 else max(limit - _OTHER_FILES, 1)
     if max(concurrencies, default=0) > most and limit >= 0:
         raise ConfigError(
-            f"--concurrency {max(concurrencies)}: this process may have {limit} open files, and"
-            f" each request is one; raise that (ulimit -n), or give at most {most}"
+            f"--concurrency {max(concurrencies)}: each request is an open file, and this process"
+            f" may have {limit}; raise that limit (ulimit -n), or give at most {most}"
         )
     return min(most, MOST_IN_FLIGHT)
 
 
-def _servers(asked: Asked, given: Mapping[str, Any]) -> list[Server]:
-    """The server, and the baseline's. Raises ConfigError where others use them, and for two that
-    cannot be compared."""
-    servers = [load.free_server(asked.server, given, "--target")]
+def _servers(selected: MeasuredServer, given: Mapping[str, Any]) -> list[Server]:
+    """The server, and that of ``--baseline``. Raises ConfigError if others use them, and for two
+    that cannot be compared."""
+    servers = [load.free_server(selected.target, given, "--target")]
     if given["baseline"] is None:
         return servers
-    servers.append(load.free_server(_baseline_target(asked, given), given, "--baseline"))
+    servers.append(load.free_server(_baseline_target(selected, given), given, "--baseline"))
     model, other = (server.engine.model_name for server in servers)
     if model != other:
         raise ConfigError(f"--baseline serves {other} and --target {model}: compare the same model")
     return servers
 
 
-def _baseline_target(asked: Asked, given: Mapping[str, Any]) -> Target:
-    """The other server: as the configuration has it, else with the target's own credentials.
+def _baseline_target(selected: MeasuredServer, given: Mapping[str, Any]) -> Target:
+    """The server of ``--baseline``: from the configuration, else with the target's credentials.
 
     Raises ConfigError.
     """
     url = load.server_at(given["baseline"], "--baseline", given["bearer_token_file"]).url
     if load.known_target(options.loaded(given["file"]), None, [url]) is not None:
-        return load.asked({**given, "target": url}, "--baseline").server
-    return asked.server.model_copy(update={"url": url, "proxy": None})
+        return load.measured_server({**given, "target": url}, "--baseline").target
+    return selected.target.model_copy(update={"url": url, "proxy": None})
 
 
 # --- results
 
 
 def _benches(
-    run: BenchRun, asked: Asked, given: Mapping[str, Any], source: str, began: float
+    run: BenchRun, target: str, given: Mapping[str, Any], source: str, began: float
 ) -> list[Bench]:
     from specwatch.domain.experiments import Bench
     from specwatch.loadtest.bench import written
@@ -264,9 +251,7 @@ def _benches(
             began=began,
             ended=ended,
             complete=run.broken_off is None,
-            subject=subject_of(
-                measured.server.engine, target=asked.server.name, url=measured.server.url
-            ),
+            subject=subject_of(measured.server.engine, target=target, url=measured.server.url),
             workload=workload,
             levels=tuple(measured.levels),
             interleaved=len(run.measured) > 1,
@@ -277,7 +262,7 @@ def _benches(
 
 
 def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[str]]:
-    """The baseline that the server without speculation is, or why it is none, if so."""
+    """The baseline from the server without speculation, or the reason for its lack."""
     from specwatch.domain.baseline import BaselineKey
     from specwatch.domain.model import Mode
     from specwatch.loadtest import calibration
@@ -289,9 +274,9 @@ def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[st
         environment = engine.environment
         baseline: list[Measurement] = []
         if run.broken_off is not None:
-            why = "not all was measured"
+            why = "not everything was measured"
         elif engine.busy or any(stage.shared for stage in measured.stages):
-            why = "others used the server meanwhile, and at which load it ran is not known"
+            why = "others used the server meanwhile, so its load is unknown"
         else:
             key = BaselineKey(
                 target, engine.model_name, environment.engine_version, environment.configuration
@@ -304,7 +289,7 @@ def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[st
 
 
 def _experiments(benches: Sequence[Bench]) -> tuple[list[Experiment], list[str]]:
-    """What is to be stored, the main result last; and why nothing could be compared, or None."""
+    """The results to store, the main one last; and problems of the comparison."""
     from specwatch.loadtest.compare import compare
 
     measured: list[Experiment] = [bench for bench in benches if bench.levels]
@@ -317,7 +302,7 @@ def _experiments(benches: Sequence[Bench]) -> tuple[list[Experiment], list[str]]
 
 
 def _with_benches(main: Experiment, benches: Sequence[Bench]) -> Experiment:
-    """What a file has: of two servers both benches, be they compared or not."""
+    """The content of the file: with two servers both benches, even without a comparison."""
     from specwatch.domain.experiments import Comparison
     from specwatch.loadtest.compare import uncompared, with_benches
 
@@ -327,17 +312,17 @@ def _with_benches(main: Experiment, benches: Sequence[Bench]) -> Experiment:
         return with_benches(main, *benches)
     try:
         return uncompared(*benches, version=__version__)
-    except ConfigError:  # Two of one mode, as their answers told later.
+    except ConfigError:  # both have the same mode, as their answers showed
         return main
 
 
 def _failures(bench: Bench) -> list[str]:
-    """What failed at levels of which nothing, or little, is known."""
+    """Problems of levels with failed requests, or without any that succeeded."""
     problems = []
     for level in bench.levels:
         at_once = level.concurrency is not None
         name = f"concurrency {level.concurrency}" if at_once else f"rate {level.rate:g}/s"
         problems += [f"{name}: {note}" for note in level.notes if "failed" in note]
         if not level.requests:
-            problems.append(f"{name}: no request ended well")
+            problems.append(f"{name}: no request succeeded")
     return problems

@@ -1,7 +1,8 @@
-"""``specwatch bench compare``: two benches, and whether to ship speculation."""
+"""``specwatch bench compare``: compares two benches."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,22 @@ from specwatch.errors import ConfigError, TooLittle
 
 @click.command(name="compare")
 @click.argument("results", nargs=-1, metavar="A [B]")
-@click.option("--force", is_flag=True, help="Compare although they did not have the same work.")
-@load.file("--plot", text="Draw the speedup, as .svg or .png.")
-@load.file("--output", "-o", text="Write the comparison as JSON.")
+@click.option("--force", is_flag=True, help="Compare although their workloads differ.")
+@options.path("--plot", text="Draw the speedup, as .svg or .png.")
+@options.path("--output", "-o", text="Write the comparison as JSON.")
 @options.database_option
 @options.file_option
 @options.json_option
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> None:
-    """Compare two benches: what speculation brings at each load, and whether to ship it.
+    """Compare two benches: the speedup of speculation at each load, and whether to ship it.
 
     A and B are files that `specwatch bench` wrote (-o or --json), or numbers of stored results: one
     without speculation and one with it, in any order. A file of `specwatch bench --baseline` has
-    both, and is enough; beside another bench it stands for its run of the other kind.
+    both and can be given alone; beside another bench, its run with the other mode is used.
 
-    Exit code 1 when the verdict is "do not", when requests failed at a load, or when a file has
-    both and no load that was measured on both to its end; 2 when they cannot be compared.
+    Exit code 1 when the verdict is "do not", when requests failed at a load, or when no load was
+    measured completely in both; 2 when they cannot be compared.
     """
     from specwatch.cli.load_results import keep, require_outputs, show
 
@@ -39,7 +40,7 @@ def command(context: click.Context, /, **given: Any) -> None:
     require_outputs(given["output"], given["plot"])
     results = [_result(name, given) for name in given["results"]]
     comparison = _comparison(given["results"], results, force=given["force"])
-    # Without a comparison the table shows what was measured.
+    # Without common loads, show the benches.
     measured = [] if comparison.levels else [one for one in comparison.benches if one.levels]
     show([comparison] if given["as_json"] else measured or [comparison], as_json=given["as_json"])
     problems = keep(comparison, given["output"], given["plot"])
@@ -56,9 +57,9 @@ def _comparison(names: tuple[str, ...], results: list[Experiment], *, force: boo
     if len(results) == 1 and isinstance(results[0], Comparison):
         if not results[0].benches or not results[0].levels:
             return results[0]
-        # What was forced then says so in its notes.
+        # If they were forced then, their notes say so.
         names, results, force = names * 2, list(results[0].benches), True
-    # A comparison beside a bench stands for its run of the other mode.
+    # Of a comparison beside a bench, the run with the other mode is used.
     modes = {result.subject.mode for result in results if isinstance(result, Bench)}
     benches: list[Bench] = []
     for name, result in zip(names, results, strict=True):
@@ -75,18 +76,18 @@ def _comparison(names: tuple[str, ...], results: list[Experiment], *, force: boo
 
 
 def _unfit(result: Experiment) -> str:
-    """Why a result is not to be compared, and what to give instead."""
+    """Why a result cannot be compared, and what to give instead."""
     if not isinstance(result, Comparison):
         kind = result.__struct_config__.tag
-        return f"is a {kind}, and two results of specwatch bench are compared"
+        return f"is a {kind}; give results of specwatch bench"
     if result.benches:
         return (
-            "has a bench without speculation and one with it: give it alone, or beside a file that"
-            " has one bench"
+            "has a bench without speculation and one with it: give it alone, or with a file of one"
+            " bench"
         )
     return (
-        "is a comparison without its benches, as older files and stored ones are: give the stored"
-        " bench in its place, or measure again with --baseline and -o"
+        "is a comparison without its benches, like older files and stored comparisons: give the"
+        " stored bench instead, or measure again with --baseline and -o"
     )
 
 
@@ -96,12 +97,8 @@ def _result(name: str, given: dict[str, Any]) -> Experiment:
         return read(load.text_of(Path(name))[0], name)
     from specwatch.store.readers import Reader
 
-    url = options.database_url(given["database"], given["file"])
-    reader = Reader.of(url)
-    try:
+    with closing(Reader.of(options.database_url(given["database"], given["file"]))) as reader:
         result = reader.experiment(int(name)) if reader.is_set_up() else None
-    finally:
-        reader.close()
     if result is None:
         raise ConfigError(f"no result is stored under {name}; give another --database, or a file")
     return result

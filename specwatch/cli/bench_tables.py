@@ -32,7 +32,7 @@ _STYLES: dict[Verdict, str] = {
     "ship": "green", "not_worth_it": "yellow", "do_not": "red", "unknown": "",
 }  # fmt: skip
 _CHART = 52
-"""Columns of the chart's field."""
+"""Width of the chart."""
 
 
 def _load(level: Level | ComparedLevel) -> str:
@@ -108,25 +108,25 @@ def comparison_lines(comparison: Comparison, width: int, *, fancy: bool) -> Line
     """Yield the lines of a comparison; ``fancy`` is whether line-drawing can be shown."""
     for subject in (comparison.off, comparison.on):
         yield from paragraph(_subject(subject), width, "bold")
-    how = "measured in turns" if comparison.interleaved else "measured one after the other"
+    how = "measured alternately" if comparison.interleaved else "measured one after the other"
     yield from paragraph(f"{_workload(comparison.workload)}; {how}", width, "dim")
     yield from table(_SPEEDUPS, comparison.levels, width, lambda level: _STYLES[level.verdict])
     yield from paragraph(
-        "speedup: of whole requests; decoding: after the first token; TTFT on/off: above 1 the"
-        " first token is later with speculation",
+        "speedup: of whole requests; decoding: after the first token; TTFT on/off: above 1, the"
+        " first token comes later with speculation",
         width,
         "dim",
     )
     yield from table(_BOTH, comparison.levels, width)
     yield from _chart(comparison, fancy=fancy)
     if comparison.speedup is not None and len(comparison.levels) > 1:
-        yield f"all loads, each counted alike: {interval(comparison.speedup)}", ""
+        yield f"all loads, with equal weights: {interval(comparison.speedup)}", ""
     missing = [level for level in comparison.levels if level.missing is not None]
     yield from notes(
         (f"{_load(level)} {_unit(level)}: {level.missing}" for level in missing), width
     )
     yield from notes(comparison.notes, width)
-    # The sentence mostly begins with the name of the verdict.
+    # Most sentences begin with the verdict itself.
     label = verdicts.LABELS[comparison.verdict]
     sentence = shown(comparison.sentence, LONGEST_SENTENCE)
     lowered = f"{sentence[:1].lower()}{sentence[1:]}"
@@ -150,7 +150,7 @@ def _workload(work: Workload) -> str:
 
 
 def _chart(comparison: Comparison, *, fancy: bool) -> Lines:
-    """A line for each load: the speedup and its interval, between the lines at 1 and 1.3."""
+    """A line for each load: the speedup and its interval, with marks at 1 and 1.3."""
     known = [
         (level, level.speedup)
         for level in comparison.levels

@@ -1,19 +1,17 @@
-"""``specwatch calibrate``: a baseline, measured on purpose or imported."""
+"""``specwatch calibrate``: measures a baseline, or imports it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from specwatch import __version__
 from specwatch.cli import calibration_sources, load, options
-from specwatch.cli.calibration_sources import ShapeSource, Sources, Workload
-from specwatch.cli.load import numbers
+from specwatch.cli.calibration_sources import CalibrationSources, SentWorkload, ShapeSource
 from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS
 
@@ -27,37 +25,36 @@ if TYPE_CHECKING:
 
 _DAEMON = "specwatch calibrate"
 _OF_ALL = (
-    "a result does not say of which engine version and configuration it is: it is taken for any of"
-    " the target's until it expires"
+    "a result does not contain the engine version and configuration; until it expires, it is used"
+    " for every version and configuration of the target"
 )
 _BUILT_IN = (
-    "the lengths of production traffic are not known ({}); give --prompt-tokens and"
-    " --output-tokens, or the --config and --target that its daemon has"
+    "the lengths of production traffic are unknown ({}); give --prompt-tokens and --output-tokens,"
+    " or the --config and --target of its daemon"
 )
 
 
 @click.command(name="calibrate")
 @click.option("--off", metavar="URL", help="The server without speculation.")
 @click.option(
-    "--on", metavar="URL", help="The same with speculation: measures too what it brings, in turn."
+    "--on", metavar="URL", help="The same with speculation: measured alternately, and compared."
 )
-@click.option(
-    "--import", "imported", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="In place of measuring: a result of `vllm bench serve` or AIPerf. Repeatable.",
+@options.path(
+    "--import", "imported", multiple=True,
+    text="In place of measuring: a result of `vllm bench serve` or AIPerf. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--target", metavar="NAME",
-    help="Whose baseline it is.  [default: that of the configuration with this URL, or HOST:PORT]",
+    help="Target of the baseline.  [default: the configured one with this URL, or HOST:PORT]",
 )  # fmt: skip
-@load.model_option
 @click.option(
-    "--concurrency", metavar="N,N,...", callback=numbers(int, 1, "1,2,4"),
+    "--concurrency", metavar="N,N,...", callback=options.numbers(int, 1, "1,2,4"),
     help="Requests at once; with --import one number, in place of the file's.  [default: up to 1.5"
-    " times what the traffic had, else 1,2,4,8,16]",
+    " times the load of the traffic, else 1,2,4,8,16]",
 )  # fmt: skip
 @click.option(
     "--prompt-tokens", type=click.IntRange(min=1), metavar="N",
-    help="Mean length of prompts; half and twice that are sent too.  [default: that of the"
+    help="Mean length of prompts; half and twice that are sent as well.  [default: that of the"
     " traffic]",
 )  # fmt: skip
 @click.option(
@@ -65,14 +62,9 @@ _BUILT_IN = (
     metavar="N", help="Length of each answer.  [default: the mean of the traffic, else 128]",
 )  # fmt: skip
 @click.option(
-    "--duration", default="60s", show_default=True, callback=options.duration, metavar="TIME",
-    help="How long to measure each concurrency on each server, all lengths of prompts together.",
-)  # fmt: skip
-@click.option("--shared", is_flag=True, help="Store although others used the server meanwhile.")
-@click.option(
     "--unsteady", is_flag=True,
-    help="Use a load even if a step took more than twice as long in one round as in another:"
-    " else it is measured up to three times, and left out.",
+    help="Use a load even if a step took more than twice as long in one round as in another;"
+    " otherwise it is measured up to three times, then left out.",
 )  # fmt: skip
 @load.loads
 @load.sending
@@ -83,12 +75,12 @@ def command(context: click.Context, /, **given: Any) -> None:
     Sends requests, N at a time, and reads the server's own counters: the baseline that speedups are
     measured against. Lengths and loads are those of the target's stored traffic of the last 7 days,
     else those that the server of --on has counted since it started, else built in; options override
-    each. At each load prompts of half, once and twice the mean length are sent in turn, so that the
-    cost of prompts is known. It takes the server for itself: more than a minute for each
-    concurrency, twice that with --on; how long in all it says before.
+    each. Prompts of half, once and twice the mean length are sent alternately, to measure the cost
+    of prompts. Nobody else may use the server for more than a minute for each concurrency, twice
+    that with --on; with --shared, results are stored even if somebody did.
 
-    Exit code 1 when it ran but measured too little, or not alone; 2 when it cannot be measured like
-    that.
+    Exit code 1 when too little was measured, or others used the server; 2 when nothing can be
+    measured.
     """
     if bool(given["imported"]) == bool(given["off"]):
         raise click.UsageError("give --off URL to measure, or --import FILE", context)
@@ -101,9 +93,9 @@ def command(context: click.Context, /, **given: Any) -> None:
         _measure(sources, given)
 
 
-def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
+def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     from specwatch.cli import load_tables
-    from specwatch.cli.progress import Progress
+    from specwatch.cli.progress import ProgressBar
     from specwatch.domain.baseline import BaselineKey
     from specwatch.domain.temperature import Buckets
     from specwatch.loadtest import calibration, calibration_report, calibration_shape, engine
@@ -137,11 +129,14 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
             "" if given["prompts"] is not None else f"{int(now):x}", given["unsteady"],
         )  # fmt: skip
         shape = _shape(workload, lengths)
-        progress = Progress()
-        with _noted(store, sources.target, servers[-1]), load.Ending(keeps=False) as ending:
+        progress = ProgressBar()
+        with (
+            _interval_stored(store, sources.target, servers[-1]),
+            load.StopSignals(keeps=False) as stop_signals,
+        ):
             progress.note(": ".join(load_tables.shape_texts(shape)))
             run = Calibration(plan, off, on, Buckets(sources.edges), progress.note, progress.step)
-            stages = ending.run(run.run(), progress, run.slices)
+            stages = stop_signals.run(run.run(), progress, run.slices)
         doubts += calibration.doubts_of(stages)
         measurements = calibration.measurements(key, stages)
         report = {
@@ -154,13 +149,13 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
             "temperatures": list(plan.temperatures),
             "seed": plan.seed,
         }
-        problems, alone = _problems(stages, shared=given["shared"])
-        _finish(store, measurements if alone else [], report, problems, given)
+        problems, usable = _problems(stages, shared=given["shared"])
+        _finish(store, measurements if usable else [], report, problems, given)
 
 
 @contextmanager
-def _noted(store: Store | None, target: str, server: Server) -> Iterator[None]:
-    """Store when the block ran, however it ends: what the target served then was no traffic."""
+def _interval_stored(store: Store | None, target: str, server: Server) -> Iterator[None]:
+    """Store when the block ran, however it ends: the requests of that time are not traffic."""
     from specwatch.domain.experiments import Calibration
     from specwatch.loadtest.common import subject_of
 
@@ -175,11 +170,11 @@ def _noted(store: Store | None, target: str, server: Server) -> Iterator[None]:
             try:
                 store.add_experiment(experiment, ended)
             except StoreError as error:
-                click.echo(f"when this ran is not stored: {error}", err=True)
+                click.echo(f"the time of this calibration is not stored: {error}", err=True)
 
 
-def _shape(workload: Workload, lengths: Fitted) -> dict[str, Any]:
-    """What is sent, as ``--json`` has it."""
+def _shape(workload: SentWorkload, lengths: Fitted) -> dict[str, Any]:
+    """The workload as ``--json`` has it."""
     return {
         "source": str(workload.source),
         "prompt_tokens": workload.prompt_tokens,
@@ -193,24 +188,25 @@ def _shape(workload: Workload, lengths: Fitted) -> dict[str, Any]:
 
 
 def _problems(stages: Sequence[Stage], *, shared: bool) -> tuple[list[str], bool]:
-    """What was not measured as it should have been, and whether we were alone, or need not be."""
-    problems, alone = [], True
+    """Problems of the measurement, and whether it can be stored: others did not use the server, or
+    that is accepted."""
+    problems, usable = [], True
     for stage in stages:
         place = f"concurrency {stage.concurrency}, speculation {stage.engine.mode}"
         if stage.shortfall is not None:
             problems.append(f"{place} is not usable: {stage.shortfall}")
         if stage.shared and not shared:
-            alone = False
+            usable = False
             count = stage.foreign_requests
             what = f"{count} requests of others ended" if count else "others had tokens generated"
             problems.append(
-                f"{place}: {what} meanwhile; nothing is stored: take that traffic away, or give"
+                f"{place}: {what} meanwhile, so nothing is stored; take that traffic away, or give"
                 " --shared"
             )
-    return problems, alone
+    return problems, usable
 
 
-def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) -> None:
+def _import(context: click.Context, sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     from specwatch.domain.baseline import BaselineKey
     from specwatch.loadtest import calibration_report, imported_results
 
@@ -226,7 +222,7 @@ def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) 
             names.add(result.model_name)
     model = given["model"] or (names.pop() if len(names) == 1 else None)
     if model is None:
-        raise ConfigError("--import: the results name no model, or several; give --model NAME")
+        raise ConfigError("--import: the results have no model name, or several; give --model NAME")
     key = BaselineKey(sources.target, model)
     measurements, problems = imported_results.measurements(key, points)
     report = {
@@ -245,7 +241,7 @@ def _finish(
     problems: list[str],
     given: Mapping[str, Any],
 ) -> None:
-    """Store all at once and print. Raises TooLittle for problems."""
+    """Store the measurements and print the report. Raises TooLittle for problems."""
     report["stored"] = None
     if store is not None and measurements:
         try:

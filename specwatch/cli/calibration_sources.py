@@ -1,4 +1,4 @@
-"""What a calibration measures and sends, and whose baseline it is."""
+"""Servers and workload of a calibration, and the target of its baseline."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _DATES = ("%Y%m%d-%H%M%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S")
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """Servers, whose baseline it is, and where it goes."""
+class CalibrationSources:
+    """The servers, and the target and database of the baseline."""
 
     target: str
     off: Target | None
@@ -35,11 +35,11 @@ class Sources:
     edges: Sequence[float] = DEFAULT_EDGES
 
 
-def of(given: Mapping[str, Any]) -> Sources:
-    """What the options say. Raises ConfigError.
+def of(given: Mapping[str, Any]) -> CalibrationSources:
+    """The servers that the options select. Raises ConfigError.
 
-    A server of the configuration with the URL of ``--on``, of ``--off`` or of the name
-    ``--target`` gives its name, and its headers to both servers.
+    A target of the configuration with the name ``--target`` or the URL of ``--on`` or ``--off``
+    provides the name, and the credentials of both servers.
     """
     config = options.loaded(given["file"])
     token: Path | None = given["bearer_token_file"]
@@ -51,14 +51,13 @@ def of(given: Mapping[str, Any]) -> Sources:
     known = known_target(config, given["target"], urls)
     named = known or on or off
     if given["target"] is None and named is None:
-        raise ConfigError("--import: say whose baseline it is: give --target NAME")
+        raise ConfigError("--import needs the target of the baseline: give --target NAME")
     if known is not None and token is None:
-        # Both servers have the credentials of the target.
         off, on = (
             server and known.model_copy(update={"url": server.url, "proxy": None})
             for server in (off, on)
         )
-    return Sources(
+    return CalibrationSources(
         given["target"] or (named.name if named is not None else ""),
         off,
         on,
@@ -68,7 +67,7 @@ def of(given: Mapping[str, Any]) -> Sources:
 
 
 def ended(date: str | None, written: float, now: float) -> float:
-    """Unix time of a benchmark's end: as it says, in local time, else when its file was written.
+    """Unix time of a benchmark's end: its own local date, else when its file was written.
 
     Never later than ``now``.
     """
@@ -81,24 +80,24 @@ def ended(date: str | None, written: float, now: float) -> float:
 
 
 class ShapeSource(enum.StrEnum):
-    """What says which lengths and loads are sent, best first."""
+    """Origin of the lengths and loads that are sent, best first."""
 
     OPTIONS = "options"
-    """All of them are given."""
+    """All are given."""
     WINDOWS = "windows"
     """The stored traffic of the target."""
     PAGE = "page"
-    """What the server of ``--on`` has counted since it started."""
+    """The counters of the server of ``--on`` since its start."""
     BUILT_IN = "built-in"
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """What is sent: mean lengths in tokens, and requests at a time.
+class SentWorkload:
+    """Mean lengths in tokens, and requests at a time.
 
-    ``prompt_tokens`` is None where prompts are sent as they stand in a file, or are the built-in
-    ones. ``given`` names the parts that options say, and ``lacking`` is why stored traffic says
-    none; ``left_out`` are the seconds of it in which the target was measured on purpose.
+    ``prompt_tokens`` is None for prompts of a file and built-in ones, which are sent unchanged.
+    ``given`` has the parts from options. ``lacking`` is the reason why stored traffic could not be
+    used; ``left_out`` are the seconds of it in which the target was measured on purpose.
     """
 
     source: ShapeSource
@@ -111,10 +110,14 @@ class Workload:
 
 
 def workload(
-    sources: Sources, given: Mapping[str, Any], off: Server, on: Server | None, now: float
-) -> Workload:
-    """What options say; else what the traffic of the last days, or the server with speculation,
-    was like; else what is built in. ``now`` is Unix time."""
+    sources: CalibrationSources,
+    given: Mapping[str, Any],
+    off: Server,
+    on: Server | None,
+    now: float,
+) -> SentWorkload:
+    """The workload of the options, else like the traffic of the last days, else like that of the
+    server with speculation, else the built-in one. ``now`` is Unix time."""
     from specwatch.loadtest.calibration_shape import LOADS, shape_of_page
 
     prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
@@ -122,7 +125,7 @@ def workload(
     parts = {"prompt_tokens": prompt, "output_tokens": output, "loads": loads}
     chosen = tuple(name for name, value in parts.items() if value is not None)
     if output is not None and loads is not None and (prompt is not None or own_prompts):
-        return Workload(ShapeSource.OPTIONS, prompt, output, loads, chosen)
+        return SentWorkload(ShapeSource.OPTIONS, prompt, output, loads, chosen)
     shape, lacking, left_out = _stored_shape(sources, off.engine.model_name, now)
     source = ShapeSource.WINDOWS
     if shape is None and on is not None:
@@ -131,7 +134,7 @@ def workload(
         source = ShapeSource.BUILT_IN
     elif prompt is None and not own_prompts:
         prompt = shape.prompt_tokens
-    return Workload(
+    return SentWorkload(
         source,
         prompt,
         output or (shape.output_tokens if shape else OUTPUT_TOKENS),
@@ -142,9 +145,11 @@ def workload(
     )
 
 
-def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | None, str | None, int]:
-    """The shape of the target's stored traffic; without one, why; and the seconds left out of it
-    as they are of calibrations, benches and probes."""
+def _stored_shape(
+    sources: CalibrationSources, model: str, now: float
+) -> tuple[Shape | None, str | None, int]:
+    """The shape of the target's stored traffic, or the reason for its lack; and the seconds of it
+    that are left out because of calibrations, benches and probes."""
     from specwatch.domain.sample import samples_of
     from specwatch.loadtest.calibration_shape import TRAFFIC_DAYS, shape_of
     from specwatch.store.readers import Reader
@@ -157,7 +162,7 @@ def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | Non
         )
 
     def measured(window: Window) -> bool:
-        # A minute more: a request that ended is counted when its page is read.
+        # A minute more: a request is counted when the page is scraped next.
         start, end = window.start, window.start + window.length
         return any(start < span.ended + MINUTE and span.began < end for span in spans)
 
@@ -166,9 +171,9 @@ def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | Non
     try:
         spans = reader.experiment_spans(since, sources.target)
         hours = windows(since, now, HOUR)
-        # Minutes from where hours end: an hour is built when it is over.
-        rest = max((window.start + HOUR for window in hours), default=since)
-        minutes = windows(rest, now, MINUTE)
+        # Minutes after the last hour: an hour is rolled up when it is over.
+        last = max((window.start + HOUR for window in hours), default=since)
+        minutes = windows(last, now, MINUTE)
         for start in {window.start for window in hours if measured(window)}:
             minutes += windows(start, start + HOUR, MINUTE)
     except StoreError as error:
@@ -179,5 +184,5 @@ def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | Non
     samples = samples_of(window for window in (*hours, *minutes) if not measured(window))
     shape = shape_of(window for window in samples if window.mode in (Mode.ON, Mode.OFF))
     if shape is None:
-        return None, f"hardly any traffic of {sources.target} is stored for {model}", left_out
+        return None, f"hardly any traffic of {sources.target} with {model} is stored", left_out
     return shape, None, left_out

@@ -1,4 +1,4 @@
-"""``specwatch check-config``: everything that can be wrong, found now."""
+"""``specwatch check-config``: checks a configuration, and what it refers to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ _AT_ONCE = 32
 _MOST_BUCKETS = 24
 _MOST_NAMED = 3
 _PROBE_SECONDS = 5.0
-"""How long a mail server or webhook has to answer."""
+"""Time limit for the answer of a mail server or webhook."""
 
 Json = dict[str, Any]
 
@@ -57,14 +58,14 @@ Json = dict[str, Any]
 @click.command(name="check-config")
 @options.file_option
 @options.target_option
-@click.option("--offline", is_flag=True, help="Check the file only, contact nobody.")
+@click.option("--offline", is_flag=True, help="Check only the file, without connections.")
 @options.json_option
 def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json: bool) -> None:
-    """Check a configuration, and that its database, targets, Alertmanagers and whoever gets the
+    """Check a configuration, and that its database, targets, Alertmanagers and recipients of the
     report answer; show the rules that apply, and what the guard would do.
 
-    Nothing is written or created, and no alert, mail or post is sent. Exit code 2 when the file is
-    refused, 1 when something does not answer, or the guard could not do its part.
+    It writes and creates nothing, and sends no alert, mail or post. Exit code 2 when the file is
+    refused, 1 when something does not answer, or the guard cannot do its part.
     """
     answer: Json = {
         "ok": False, "problems": [], "configuration": None, "rules": [], "checks": [], "notes": [],
@@ -117,7 +118,7 @@ def _rules_summary(config: Config, rules: Sequence[Rule]) -> str:
 
 
 def _unmeasured(config: Config, measured: Collection[str]) -> list[str]:
-    """What rules cannot know yet of targets that are not among those with a baseline."""
+    """A note on targets without a baseline, if rules need one."""
     waiting = [
         rule
         for rule in config.effective_rules()
@@ -132,54 +133,54 @@ def _unmeasured(config: Config, measured: Collection[str]) -> list[str]:
         return []
     names = ", ".join(rule.name for rule in waiting)
     return [
-        f"no baseline of {_some(lacking)}: speedup is assumed, not"
-        f" measured; run `specwatch calibrate`. Until then these rules know less: {names}"
+        f"no baseline of {_some(lacking)}: speedup is assumed, not measured; run `specwatch"
+        f" calibrate`. Until then these rules have no measured speedup: {names}"
     ]
 
 
 def _listed_twice(config: Config) -> Iterator[str]:
-    """Yield a note on each server that several targets have."""
+    """Yield a note on each server of several targets."""
     names: dict[str, list[str]] = {}
     for target in config.targets:
         names.setdefault(target.metrics_url, []).append(target.name)
     for url, listed in names.items():
         if len(listed) > 1:
-            yield f"{url} is watched as {', '.join(listed)}: what it serves counts as often"
+            yield f"{url} is watched as {', '.join(listed)}: its requests are counted for each"
 
 
 def _short_verify(config: Config) -> list[str]:
-    """A note on a ``guard.verify`` too short to measure anything in."""
+    """A note on a ``guard.verify`` that is too short to measure anything."""
     given, most = config.guard.verify, MOST_VERIFY * config.guard.verify
     if config.guard.mode == "off" or given >= VERIFIABLE:
         return []
     needed = format_duration(VERIFIABLE)
     if most < VERIFIABLE:
         then = (
-            f"verifying ends undecided after {format_duration(most)}, three times that, and"
-            " speculation is left off"
+            f"verification ends undecided after {format_duration(most)}, three times that, and"
+            " speculation stays off"
         )
     else:
-        then = f"verifying is prolonged to that, up to {format_duration(most)}"
+        then = f"verification is extended to that, up to {format_duration(most)}"
     return [
-        f"guard.verify is {format_duration(given)}, and whether switching off helped takes about"
-        f" {needed} to measure: the first {format_duration(WARM_UP)} after a restart do not count,"
+        f"guard.verify is {format_duration(given)}, but it takes about {needed} to measure whether"
+        f" switching off helped: the first {format_duration(WARM_UP)} after a restart do not count,"
         f" and {LEAST_SAMPLES} whole minutes of traffic are needed; {then}. Make it at least"
         f" {needed}"
     ]
 
 
 def _without_service(config: Config) -> Iterator[str]:
-    """Yield a note on targets that the guard may restart, and cannot."""
+    """Yield a note on targets that the guard may restart, but cannot."""
     lacking = [target.name for target in config.targets if target.service is None]
     if config.guard.mode == "act" and lacking:
         yield (
-            f"guard.mode is act, and no service is configured for {_some(lacking)}: the guard"
+            f"guard.mode is act, but no service is configured for {_some(lacking)}: the guard"
             " cannot restart vLLM there"
         )
 
 
 def _without_helper(config: Config) -> Iterator[str]:
-    """Yield a note on units that root, as we are, can restart and the daemon cannot."""
+    """Yield a note on units that this process, as root, can restart, but the daemon cannot."""
     if os.geteuid() != 0 or config.guard.mode == "off":
         return
     for target in config.targets:
@@ -189,8 +190,8 @@ def _without_helper(config: Config) -> Iterator[str]:
                 HelperClient(service.unit, timeout=service.timeout).status()
             except ActuatorError as error:
                 yield (
-                    f"root can restart {service.unit}, and the daemon, which is not root as a"
-                    f" service, cannot: {error}"
+                    f"root can restart {service.unit}, but the daemon, as another user,"
+                    f" cannot: {error}"
                 )
 
 
@@ -203,7 +204,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _checks(config: Config) -> tuple[list[Json], list[str]]:
-    """Each check and its outcome; and what the rules still lack."""
+    """Each check and its outcome; and notes."""
     checks: list[tuple[str, Callable[[], str]]] = []
     edges = config.temperature_buckets
     for target in config.targets:
@@ -237,7 +238,7 @@ def _checks(config: Config) -> tuple[list[Json], list[str]]:
 
 
 def _outcome(check: tuple[str, Callable[[], str]]) -> Json:
-    """What a check says; it raises SpecwatchError where it fails."""
+    """The result of a check, which raises SpecwatchError if it fails."""
     what, act = check
     try:
         return {"what": what, "ok": True, "detail": act()}
@@ -246,17 +247,13 @@ def _outcome(check: tuple[str, Callable[[], str]]) -> Json:
 
 
 def _database(config: Config, measured: set[str]) -> str:
-    """Whether it can be used; adds the targets of which it has a baseline that may be compared
-    with."""
+    """Check the database; adds targets with a baseline that is still valid to ``measured``."""
     url = config.database.connect_url()
     revision = options.revision(url)
     schema.require_known(revision, config.database.shown())
     if revision == schema.CURRENT:
-        reader = Reader.of(url)
-        try:
+        with closing(Reader.of(url)) as reader:
             measurements = reader.measurements()
-        finally:
-            reader.close()
         now, max_age = time.time(), config.baseline.max_age
         measured |= {
             one.key.target
@@ -270,12 +267,12 @@ def _database(config: Config, measured: set[str]) -> str:
 
 
 def _not_writable(url: str) -> Path | None:
-    """The file or folder that keeps this user from writing a SQLite database."""
+    """The file or folder of a SQLite database that this user may not write."""
     parsed = parse_url(url)
     if parsed.get_backend_name() != "sqlite":
         return None
     file = Path(parsed.database or "")
-    # Path.exists() raises PermissionError for what this user may not look for.
+    # Path.exists() raises PermissionError in a folder that this user may not search.
     folder = next(parent for parent in file.absolute().parents if os.path.exists(parent))
     if os.path.exists(file) and not os.access(file, os.R_OK | os.W_OK):
         return file
@@ -292,10 +289,8 @@ def _samples(target: Target, url: str) -> Mapping[Series, float]:
         headers=target.request_headers if own else dict,
         tls=tls_context(target, url),
     )
-    try:
+    with closing(client):
         page = client.fetch(target.metrics_path if own else "/metrics")
-    finally:
-        client.close()
     return PageReader(target.page_limits).read(page)
 
 
@@ -306,7 +301,7 @@ def _target(target: Target, edges: Sequence[float]) -> str:
     parts = tally.parts_of(samples)
     if not models:
         raise SpecwatchError(
-            str(no_engine(parts)) if parts.tap else f"it is not {ENGINE_TITLES} that answers there"
+            str(no_engine(parts)) if parts.tap else f"the server there is not {ENGINE_TITLES}"
         )
     names = [
         f"{shown(model.model_name) or 'unnamed'} (speculation {model.speculation})"
@@ -317,7 +312,7 @@ def _target(target: Target, edges: Sequence[float]) -> str:
 
 
 def _proxy(target: Target, edges: Sequence[float]) -> str:
-    """Whether the proxy of a target answers, and is one."""
+    """Check that the proxy of a target answers, and is one."""
     tap = tally.parts_of(_samples(target, str(target.proxy))).tap
     if not tap:
         raise SpecwatchError("no specwatch_* family on its page; is it a `specwatch tap proxy`?")
@@ -325,7 +320,7 @@ def _proxy(target: Target, edges: Sequence[float]) -> str:
 
 
 def _tap(tap: Mapping[Series, float], edges: Sequence[float]) -> str:
-    """A sentence about a tap, and the buckets that it has counted for."""
+    """A sentence about a tap, and the buckets of its requests."""
     labels = sorted({series.temperature for series in tap if series.temperature}, key=order_of)
     text = "tap found, no request counted yet"
     if labels:
@@ -337,7 +332,7 @@ def _tap(tap: Mapping[Series, float], edges: Sequence[float]) -> str:
 
 
 def _service(target: Target) -> str:
-    """What the guard would do to a target with a service, or why it could not."""
+    """What the guard would do to a target with a service. Raises ActuatorError."""
     if isinstance(target.service, SupervisedService):
         return (
             "restarted by `specwatch run -- COMMAND`; `specwatch strip -- COMMAND` shows what would"
@@ -347,22 +342,19 @@ def _service(target: Target) -> str:
 
 
 def _alertmanager(section: Alertmanager, url: str) -> str:
-    """Whether an Alertmanager takes alerts from us: it is sent none."""
-    post = AlertPost(section, url)
-    try:
+    """Check that an Alertmanager accepts alerts, by sending an empty list."""
+    with closing(AlertPost(section, url)) as post:
         post.send([])
-    finally:
-        post.close()
-    return "it takes alerts"
+    return "it accepts alerts"
 
 
 def _folder(directory: Path) -> str:
-    """Whether reports can be written there."""
+    """Check that reports can be written to a folder."""
     folder = directory.absolute()
     try:
         existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     except PermissionError as error:
-        detail = f"this user may not look into {error.filename}; use sudo"
+        detail = f"this user may not search {error.filename}; use sudo"
         raise SpecwatchError(detail) from error
     if not existing.is_dir():
         raise SpecwatchError(f"{existing} is not a folder")

@@ -1,4 +1,4 @@
-"""Groups of commands: a mistyped one gets the nearest, an error becomes an exit code."""
+"""Groups of commands: suggestions for mistyped ones, and exit codes for errors."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.wording.text import clean_lines
 
 _INTERRUPTED = 130
-"""As shells say that Ctrl-C ended a command."""
+"""The exit code of shells for Ctrl-C."""
 
 
-class Group(click.Group):
-    """Exits with 2 for what the user has to change, with 1 for a "no"."""
+class CommandGroup(click.Group):
+    """Exits with 2 for an error that the user has to correct, with 1 for others."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; errors of ours become messages without a traceback."""
+        """Run the command; a SpecwatchError becomes a message without a traceback."""
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # What its encoding lacks is spelt, as on standard error, and raises nothing.
+            # Characters outside its encoding are escaped, as on standard error.
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            raise _Refusal(str(error)) from error
+            raise _ConfigFailure(str(error)) from error
         except SpecwatchError as error:
-            raise _No(str(error)) from error
+            raise _Failure(str(error)) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
@@ -43,7 +43,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first argument names; else a usage error that helps."""
+        """The command of the first argument; else a usage error with a suggestion."""
         known = self.list_commands(ctx)
         known_command = args[0].startswith("-") or self.get_command(ctx, args[0])
         if not ctx.resilient_parsing and not known_command:
@@ -53,26 +53,26 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class LazyGroup(Group):
-    """Loads the module of a command, which calls it ``command``, only when it is used."""
+class LazyGroup(CommandGroup):
+    """Imports the module of a command, where it is called ``command``, when it is used."""
 
     def __init__(
         self, *args: Any, summaries: Mapping[str, str], modules: str, **kwargs: Any
     ) -> None:
-        """``summaries`` says what each command does, nothing for one that is hidden.
+        """``summaries`` are the help of each command, empty for a hidden one.
 
-        ``modules`` is how the names of their modules begin.
+        ``modules`` is the prefix of the names of their modules.
         """
         super().__init__(*args, **kwargs)
         self._summaries = summaries
         self._modules = modules
 
     def list_commands(self, _: click.Context) -> list[str]:
-        """All that are not hidden, in their order."""
+        """The names of those that are not hidden, in their order."""
         return [name for name, summary in self._summaries.items() if summary]
 
     def get_command(self, _: click.Context, name: str) -> click.Command | None:
-        """One, loaded now; None where there is none such."""
+        """The command of a name, imported now; None for an unknown name."""
         if name not in self._summaries:
             return None
         module = importlib.import_module(self._modules + name.replace("-", "_"))
@@ -80,17 +80,17 @@ class LazyGroup(Group):
         return command
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
-        """Their summaries, without loading any."""
+        """Their summaries, without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([item for item in self._summaries.items() if item[1]])
 
 
-class _No(click.ClickException):
+class _Failure(click.ClickException):
     exit_code = 1
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(clean_lines(self.message), file=file, err=file is None)
 
 
-class _Refusal(_No):
+class _ConfigFailure(_Failure):
     exit_code = 2

@@ -1,12 +1,11 @@
-"""``specwatch db``: the store, for a person."""
+"""``specwatch db``: operator commands of the database."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,28 +17,25 @@ from specwatch.errors import DamagedRow, StoreMalformed, StoreUnavailable
 from specwatch.wording.figures import counted
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
-if TYPE_CHECKING:
-    from specwatch.store.repair import Rebuilt
-
 _MOST_SHOWN = 50
-"""Rows that are named; --json names all."""
+"""Rows that are listed; --json lists all."""
 
 
-@click.group(name="db", cls=commands.Group)
+@click.group(name="db", cls=commands.CommandGroup)
 def command() -> None:
-    """Look after the database.
+    """Maintain the database.
 
-    Without --database and --config it is that of the configuration in its usual place, or else
-    the one that `specwatch run --target` uses.
+    Without --database and --config: that of the configuration in its usual place, or else the one
+    that `specwatch run --target` uses.
     """
 
 
 @command.command()
 @options.store_options
 def upgrade(file: Path | None, database: str | None, as_json: bool) -> None:
-    """Create the tables, or bring them to this version.
+    """Create the tables, or upgrade them to this version.
 
-    The daemon does it by itself at start.
+    The daemon does that at start.
     """
     from specwatch.store import migrate
     from specwatch.store.database import parse_url, where
@@ -64,11 +60,8 @@ def current(file: Path | None, database: str | None, as_json: bool) -> None:
     from specwatch.store import schema
     from specwatch.store.readers import Reader
 
-    reader = Reader.of(options.database_url(database, file))
-    try:
+    with closing(Reader.of(options.database_url(database, file))) as reader:
         info = reader.info()
-    finally:
-        reader.close()
     if as_json:
         options.print_json(
             {
@@ -95,18 +88,25 @@ def current(file: Path | None, database: str | None, as_json: bool) -> None:
 def prune(
     file: Path | None, database: str | None, as_json: bool, minutes: str | None, hours: str | None
 ) -> None:
-    """Delete what is older than the retention.
+    """Delete windows and baselines that are older than the retention.
 
-    The daemon does it by itself. Minutes become hours before they are deleted.
+    The daemon does that regularly. Minutes are rolled up to hours before they are deleted.
     """
     from specwatch.store.repository import Store
 
-    keep = _retention(file, minutes, hours)
+    loaded = options.loaded(file)
+    retention = Retention() if loaded is None else loaded.retention
+    baselines = Baselines() if loaded is None else loaded.baseline
+    chosen = {
+        "minutes": format_duration(retention.minutes) if minutes is None else minutes,
+        "hours": format_duration(retention.hours) if hours is None else hours,
+    }
+    keep = options.section("--minutes, --hours", Retention, chosen)
     url = options.database_url(database, file)
     _require_current(url)
     store = Store(url, daemon="specwatch db prune")
     try:
-        pruned = store.prune(time.time(), keep.minutes, keep.hours, _baselines_kept(file))
+        pruned = store.prune(time.time(), keep.minutes, keep.hours, baselines.max_age)
     finally:
         store.close(time.time())
     if as_json:
@@ -122,7 +122,7 @@ def prune(
 @command.command()
 @options.store_options
 def check(file: Path | None, database: str | None, as_json: bool) -> None:
-    """Look for damage: what SQLite finds wrong with its file, and rows that cannot be decoded.
+    """Look for damage: errors of the SQLite file, and rows that cannot be decoded.
 
     Changes nothing; a daemon may run. Exit code 1 when something is damaged.
     """
@@ -140,14 +140,20 @@ def check(file: Path | None, database: str | None, as_json: bool) -> None:
             }
         )
     else:
-        _say_problems(place, checked.problems)
-        _say_rows(place, checked.damaged, "damaged: `specwatch db repair` sets them aside")
+        if checked.problems:
+            click.echo(f"{place}: the file is malformed")
+            for problem in checked.problems:
+                _echo(f"  {problem}")
+            click.echo(
+                "`specwatch db repair` copies the readable rows into a new file, and keeps this one"
+            )
+        _echo_rows(place, checked.damaged, "damaged: `specwatch db repair` sets them aside")
         if checked.sound:
             click.echo(f"{place}: nothing is damaged")
         if checked.aside:
             click.echo(f"set aside before, in the table damaged_rows: {len(checked.aside)}")
         for row in checked.aside[:_MOST_SHOWN]:
-            _say(f"  {row.key}: {row.reason}")
+            _echo(f"  {row.key}: {row.reason}")
     if not checked.sound:
         raise click.exceptions.Exit(1)
 
@@ -157,8 +163,8 @@ def check(file: Path | None, database: str | None, as_json: bool) -> None:
 def repair(file: Path | None, database: str | None, as_json: bool) -> None:
     """Move rows that cannot be decoded into the table damaged_rows; nothing is deleted.
 
-    Of a file that SQLite calls malformed, what can be read goes into a new one that takes its
-    name; the old one stays beside it. A daemon may run. Exit code 1 when damage is left.
+    If SQLite calls the file malformed, the readable rows are copied into a new file with its name;
+    the old one is kept beside it. A daemon may run. Exit code 1 when damage is left.
     """
     from specwatch.store import repair as repairing
 
@@ -176,9 +182,12 @@ def repair(file: Path | None, database: str | None, as_json: bool) -> None:
         )
     else:
         if done.rebuilt is not None:
-            _say_rebuilt(place, done.rebuilt)
-        _say_rows(place, done.moved, "set aside, in the table damaged_rows")
-        _say_rows(place, done.left, "still damaged: the database does not let them go")
+            click.echo(f"{place}: rebuilt; the damaged file is {done.rebuilt.kept}")
+            for table, count in done.rebuilt.rows.items():
+                note = "  (not all could be read)" if table in done.rebuilt.incomplete else ""
+                click.echo(f"  {table:14}{counted(count, 'row'):>16}{note}")
+        _echo_rows(place, done.moved, "set aside, in the table damaged_rows")
+        _echo_rows(place, done.left, "still damaged: the database does not release them")
         if done.rebuilt is None and not done.moved and not done.left:
             click.echo(f"{place}: nothing is damaged")
     if done.left:
@@ -186,7 +195,7 @@ def repair(file: Path | None, database: str | None, as_json: bool) -> None:
 
 
 def _existing(database: str | None, file: Path | None) -> tuple[str, str]:
-    """The URL and the name of a database that can be looked over, whole or malformed."""
+    """The URL and the name of a database of this version, which may be malformed."""
     from specwatch.store.database import parse_url, where
 
     url = options.database_url(database, file)
@@ -199,49 +208,18 @@ def _rows(rows: Sequence[DamagedRow]) -> list[dict[str, object]]:
     return [{"table": row.table, "row": row.where, "reason": clean(row.reason)} for row in rows]
 
 
-def _say(text: str) -> None:
+def _echo(text: str) -> None:
     click.echo(shown(text, 2 * LONGEST_SENTENCE))
 
 
-def _say_problems(place: str, problems: Sequence[str]) -> None:
-    if not problems:
-        return
-    click.echo(f"{place}: the file is malformed")
-    for row in problems:
-        _say(f"  {row}")
-    click.echo("`specwatch db repair` saves what can be read into a new file, and keeps this one")
-
-
-def _say_rows(place: str, rows: Sequence[DamagedRow], what: str) -> None:
+def _echo_rows(place: str, rows: Sequence[DamagedRow], what: str) -> None:
     if not rows:
         return
     click.echo(f"{place}: {counted(len(rows), 'row')} {what}")
     for row in rows[:_MOST_SHOWN]:
-        _say(f"  {row.where}: {row.reason}")
+        _echo(f"  {row.where}: {row.reason}")
     if len(rows) > _MOST_SHOWN:
         click.echo(f"  and {len(rows) - _MOST_SHOWN} more: --json lists all")
-
-
-def _say_rebuilt(place: str, rebuilt: Rebuilt) -> None:
-    click.echo(f"{place}: built anew; the damaged file is {rebuilt.kept}")
-    for table, count in rebuilt.rows.items():
-        note = "  (not all could be read)" if table in rebuilt.incomplete else ""
-        click.echo(f"  {table:14}{counted(count, 'row'):>16}{note}")
-
-
-def _retention(file: Path | None, minutes: str | None, hours: str | None) -> Retention:
-    loaded = options.loaded(file)
-    keep = Retention() if loaded is None else loaded.retention
-    chosen = {
-        "minutes": format_duration(keep.minutes) if minutes is None else minutes,
-        "hours": format_duration(keep.hours) if hours is None else hours,
-    }
-    return options.section("--minutes, --hours", Retention, chosen)
-
-
-def _baselines_kept(file: Path | None) -> float:
-    loaded = options.loaded(file)
-    return (Baselines() if loaded is None else loaded.baseline).max_age
 
 
 def _require_current(url: str) -> None:

@@ -1,4 +1,4 @@
-"""``specwatch demo``: the whole loop against a simulated vLLM."""
+"""``specwatch demo``: a simulated vLLM, watched by a daemon."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _TEMPERATURES = ((0.0, 0.4), (0.2, 0.2), (0.6, 0.2), (1.0, 0.2))
 _TAP = "specwatch.tap.Tap"
 _COLUMNS = ("acceptance", "tokens/step", "TTFT p50", "mean TPOT")
 _SETTLE = 3.0
-"""Seconds at the start of a phase that do not count: answers begun before it end in it."""
+"""Seconds at the start of a phase that do not count: answers begun before it end in them."""
 
 
 class _Phase(NamedTuple):
-    """A part of the demo: what happens, for how many seconds of the whole at full length."""
+    """A part of the demo; ``seconds`` are those of a demo of 74 seconds."""
 
     title: str
     seconds: float
@@ -60,14 +60,14 @@ _PHASES = (
 
 @dataclass
 class _Observed:
-    """What the daemon saw in one phase."""
+    """Counts of the daemon in one phase."""
 
     title: str
     mode: str = "-"
     tallies: dict[str, Tally] = field(default_factory=dict)
-    """What was counted, by temperature bucket; all of it under ``all``."""
+    """By temperature bucket; the total is ``all``."""
     coverage: float | None = None
-    """Share of all drafts until then that the tap saw."""
+    """Share of all drafts so far that the tap saw."""
 
     def row(self) -> dict[str, Any]:
         """Figures, latencies in seconds."""
@@ -86,16 +86,17 @@ class _Observed:
 
 
 @click.command(name="demo")
-@click.option("--duration", default=75.0, show_default=True, help="Seconds to watch, about.")
+@click.option(
+    "--duration", type=click.FloatRange(15, 240), default=75.0, show_default=True,
+    help="Approximate length in seconds.",
+)  # fmt: skip
 @options.json_option
 def command(duration: float, as_json: bool) -> None:
     """Start a simulated vLLM and the daemon on free ports, and show what the daemon sees.
 
-    Text turns from predictable to creative, then vLLM is restarted without speculation. It ends
-    by itself and leaves nothing behind.
+    The text changes from predictable to creative, then vLLM is restarted without speculation. The
+    demo ends by itself and deletes its files.
     """
-    if not 15 <= duration <= 240:
-        raise click.UsageError(f"--duration {duration:g}: expected 15 to 240 seconds")
     console = Console(stderr=as_json, highlight=False, no_color=options.no_color() or None)
     with tempfile.TemporaryDirectory(prefix="specwatch-demo-") as folder:
         report = _Demo(duration, console, Path(folder)).run()
@@ -123,7 +124,7 @@ class _Demo:
         self._phases: list[_Observed] = []
         self._engine_drafts = 0
         self._minutes: dict[tuple[str, int], Tally] = {}
-        """What each minute counted by temperature."""
+        """Counts by temperature bucket and minute."""
 
     def run(self) -> dict[str, Any]:
         with self._server:
@@ -171,7 +172,7 @@ class _Demo:
                 live.stop()
 
     def _run_phase(self, phase: _Phase, daemon: Daemon) -> Iterator[float]:
-        """Yield the seconds that are left of the phase, a few times a second."""
+        """Yield the remaining seconds of the phase, a few times a second."""
         if len(self._phases) == 2:
             self._engine_drafts += self._drafts()
         phase.begin(self._server)
@@ -202,11 +203,8 @@ class _Demo:
         for event in self._events[-6:]:
             events.add_row(Text(event, style="dim"))
         now = Text(f"{self._phases[-1].title}: {left:.0f} s left", style="bold")
-        return Group(now, Text(), self._table(), Text(), Text("log", style="bold"), events)
-
-    def _table(self) -> Table:
-        rows = [phase.row() for phase in self._phases]
-        return _table(("phase", "speculation"), rows)
+        phases = _table(("phase", "speculation"), [phase.row() for phase in self._phases])
+        return Group(now, Text(), phases, Text(), Text("log", style="bold"), events)
 
     def _conclude(self, daemon: Daemon) -> dict[str, Any]:
         reader = Reader.of(daemon.config.database.connect_url())
@@ -219,7 +217,7 @@ class _Demo:
         stored = sum(window.tally.drafts or 0 for window in windows)
         rows = [phase.row() for phase in self._phases]
         if self._console.is_terminal:
-            self._console.print(self._table())
+            self._console.print(_table(("phase", "speculation"), rows))
             self._console.print()
         first = rows[0]
         if first["temperatures"]:
@@ -254,7 +252,7 @@ class _Demo:
         }
 
     def _cumulative(self, daemon: Daemon) -> tuple[dict[str, Tally], str]:
-        """All that the daemon has counted by bucket, and the mode now."""
+        """All counts of the daemon by bucket, and the mode now."""
         target = daemon.status(current=True).targets[0]
         for window in target.current:
             self._minutes[window.series.temperature, window.start] = window.tally
@@ -274,14 +272,14 @@ class _Demo:
 
 
 def _coverage(total: dict[str, Tally]) -> float | None:
-    """The share that the buckets have of all drafts; a record comes at the end of its request."""
+    """The share of the buckets in all drafts; a record comes at the end of its request."""
     whole = total.get(ALL_TEMPERATURES, Tally()).drafts
     parts = (tally.drafts or 0 for bucket, tally in total.items() if bucket != ALL_TEMPERATURES)
     return sum(parts) / whole if whole else None
 
 
 def _since(total: Tally, before: Tally) -> Tally:
-    """What was counted after ``before``, which is a part of ``total``."""
+    """The counts in ``total`` that are not in ``before``."""
 
     def less(name: str) -> int | None:
         count: int | None = getattr(total, name)

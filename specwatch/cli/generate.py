@@ -1,4 +1,4 @@
-"""``specwatch generate``: files for other programs."""
+"""``specwatch generate``: dashboards, alerts, systemd units and reference pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @click.group(name="generate")
 def command() -> None:
-    """Write files for other programs; --check fails if they are stale."""
+    """Write files for other programs; --check exits with 1 if they are stale."""
 
 
 def _output_option(default: str) -> Callable[[_Command], _Command]:
@@ -32,37 +32,30 @@ def _output_option(default: str) -> Callable[[_Command], _Command]:
     )  # fmt: skip
 
 
-def _runbook_url(_: click.Context, __: click.Parameter, text: str) -> str:
-    """One that can stand in templates of Prometheus and Grafana, which have braces of their own."""
+def _runbook_url(text: str) -> str:
+    """A URL without braces, which mark templates of Prometheus and Grafana. Raises ValueError."""
+    try:
+        host = urlsplit(text).hostname
+    except ValueError:  # brackets that do not enclose an IPv6 address
+        host = None
     unfit = not text.isprintable() or re.search(r"[ {}]", text)
-    if unfit or not re.match(r"https?://", text) or not _host(text):
-        raise click.BadParameter(
-            f"{quoted(text)} is not a URL; write it like {DEFAULT_RUNBOOK_URL}"
-        )
+    if unfit or not host or not re.match(r"https?://", text):
+        raise ValueError(f"{quoted(text)} is not a URL; write it like {DEFAULT_RUNBOOK_URL}")
     if "#" in text:
-        raise click.BadParameter(
-            f"{quoted(text)} has a fragment, which each alert adds; leave it out"
-        )
+        raise ValueError(f"{quoted(text)} has a fragment, which each alert adds; leave it out")
     return text
 
 
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:  # brackets around what is no IPv6 address
-        return ""
-
-
 _check_option = click.option(
-    "--check", is_flag=True, help="Write nothing; exit 1 if a file is not as it would be."
+    "--check", is_flag=True, help="Write nothing; exit with 1 if a file differs."
 )
 _runbook_option = click.option(
     "--runbook-url",
     metavar="URL",
-    callback=_runbook_url,
+    callback=options.parsed(_runbook_url),
     default=DEFAULT_RUNBOOK_URL,
     show_default=True,
-    help="Where the runbook is found; a daemon serves it below its own address.",
+    help="URL of the runbook; a daemon serves it below its own address.",
 )
 
 
@@ -78,10 +71,10 @@ _runbook_option = click.option(
     "--config",
     default=systemd_units.DEFAULT_CONFIG,
     show_default=True,
-    help="Absolute path of the configuration file that the service reads. In another folder than"
-    " that of the default it should name its database, so that commands by hand use the same.",
+    help="Absolute path of the configuration file of the service. In another folder than the"
+    " default, let it contain `database`, so that other commands use the same one.",
 )
-@click.option("--gpu", is_flag=True, help="Give access to NVIDIA's devices, for GPU memory.")
+@click.option("--gpu", is_flag=True, help="Give access to NVIDIA devices, to read GPU memory.")
 @_check_option
 def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) -> None:
     """Write the systemd units."""
@@ -112,15 +105,10 @@ def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
     "--job",
     default="specwatch",
     show_default=True,
-    help="Name of the job by which Prometheus scrapes the daemon.",
+    help="Prometheus job of the daemon.",
 )
-@click.option(
-    "--config",
-    "-c",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Configuration file whose objectives (slos) are taken, instead of examples.",
+@options.path(
+    "--config", "-c", "file", text="Configuration file with objectives (slos) to use, not examples."
 )
 @_check_option
 def alerts(folder: Path, runbook_url: str, job: str, file: Path | None, check: bool) -> None:

@@ -1,22 +1,18 @@
-"""``specwatch guard``: the guard, for operators."""
+"""``specwatch guard``: operator commands of the guard."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from specwatch.cli import commands, guard_orders, guard_output, guard_store, options
-from specwatch.config.loading import Config
-from specwatch.config.rules.condition import nearest
-from specwatch.config.target import Target
 from specwatch.domain.model import Mode
 from specwatch.domain.units import parse_name, quoted
 from specwatch.errors import ActuatorError, SpecwatchError
@@ -32,15 +28,14 @@ _LONGEST_REASON = 500
 _LATEST = "latest"
 _MOST_STEPS = 10_000
 """Steps that are searched for incidents."""
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-@click.group(name="guard", cls=commands.Group)
+@click.group(name="guard", cls=commands.CommandGroup)
 def command() -> None:
-    """The guard, which restarts vLLM without speculation where that pays.
+    """The guard, which restarts vLLM without speculation if that pays.
 
-    What a person says goes before what the guard would do. It is stored in the database, so that
-    it holds for whichever daemon guards the target.
+    Operator commands take precedence over the guard. They are stored in the database, so they apply
+    to any daemon that guards the target.
     """
 
 
@@ -58,41 +53,39 @@ def _person(_: click.Context, __: click.Parameter, text: str | None) -> str:
         raise click.BadParameter(f"{error}; give --by NAME") from None
 
 
-def _reason(_: click.Context, __: click.Parameter, text: str) -> str:
+def _reason(text: str) -> str:
     if len(text) > _LONGEST_REASON or not text.isprintable():
-        raise click.BadParameter(
-            f"{quoted(text)}: expected one line of at most {_LONGEST_REASON} characters"
-        )
+        expected = f"expected one line of at most {_LONGEST_REASON} characters"
+        raise ValueError(f"{quoted(text)}: {expected}")
     return text.strip()
 
 
 _by_option = click.option(
-    "--by", callback=_person, metavar="NAME", help="Who says so; the user, where not given."
+    "--by", callback=_person, metavar="NAME", help="Your name.  [default: the user]"
 )
 _reason_option = click.option(
-    "--reason", default="", callback=_reason, metavar="TEXT", help="Why, for whoever looks."
-)
-
-
-def _waiting_options(command: _Command) -> _Command:
-    """``--no-wait`` and ``--timeout``."""
-    timeout = click.option(
+    "--reason", default="", callback=options.parsed(_reason), metavar="TEXT",
+    help="Reason, shown in status and history.",
+)  # fmt: skip
+_order_options = options.all_of(
+    click.option("--no-wait", is_flag=True, help="Return once the daemon has begun, or refused."),
+    click.option(
         "--timeout", default="30m", show_default=True, callback=options.duration,
-        metavar="DURATION", help="How long to follow what is done.",
-    )  # fmt: skip
-    no_wait = click.option(
-        "--no-wait", is_flag=True, help="End once the daemon has begun, or refused."
-    )
-    return no_wait(timeout(command))
+        metavar="DURATION", help="Time to follow what the daemon does.",
+    ),
+    _reason_option,
+    _by_option,
+    options.store_options,
+)  # fmt: skip
 
 
-@command.command(short_help="where the guard of each target is, and what it waits for")
+@command.command(short_help="state of the guard of each target, and what it waits for")
 @_target_argument
 @options.store_options
 def status(target: str | None, file: Path | None, database: str | None, as_json: bool) -> None:
-    """Show where the guard of each target is, or that of TARGET, and what it waits for.
+    """Show the state of the guard of each target, or of TARGET, and what it waits for.
 
-    Exit code 1 when one is held: something failed, and a person has to look.
+    Exit code 1 when a guard is held: something failed, and an operator has to look at it.
     """
     loaded = options.configured(database, file)
     with guard_store.opened(database, file) as book:
@@ -120,10 +113,11 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
 def plan(target: str | None, file: Path | None, database: str | None, as_json: bool) -> None:
     """Show what switching speculation off would run and write for TARGET, and what it would cost.
 
-    Nothing is done. Exit code 1, with the reason, where it could not be done.
+    Changes nothing. Exit code 1, with the reason, when the guard could not do it.
     """
     config = options.load(file, database=database)
-    watched = _configured_target(config, target)
+    targets = {watched.name: watched for watched in config.targets}
+    watched = targets[options.choose(target, targets, "the configuration has no target", "TARGET")]
     try:
         plan = guard_store.plan_of(watched)
     except ActuatorError as error:
@@ -142,25 +136,11 @@ def plan(target: str | None, file: Path | None, database: str | None, as_json: b
         guard_output.print_plan(watched, plan, cost)
 
 
-def _configured_target(config: Config, name: str | None) -> Target:
-    targets = {target.name: target for target in config.targets}
-    if name is None and len(targets) == 1:
-        return config.targets[0]
-    if name is None:
-        raise click.UsageError(f"which target? give one of {', '.join(targets)}")
-    if name not in targets:
-        raise click.BadParameter(
-            f"the configuration has no target {quoted(name)}; {nearest(name, targets)}",
-            param_hint="TARGET",
-        )
-    return targets[name]
-
-
-@command.command(short_help="have the guard begin nothing, for a while")
+@command.command(short_help="make the guard start nothing, for some time")
 @_target_argument
 @click.option(
     "--for", "seconds", default="24h", show_default=True, callback=options.duration,
-    metavar="DURATION", help="For how long; then the guard goes on by itself.",
+    metavar="DURATION", help="Length of the pause; then the guard continues by itself.",
 )  # fmt: skip
 @_reason_option
 @_by_option
@@ -174,10 +154,10 @@ def pause(
     database: str | None,
     as_json: bool,
 ) -> None:
-    """Have the guard of TARGET begin nothing of its own accord.
+    """Make the guard of TARGET start nothing by itself.
 
-    It goes on judging, and what a person orders is done. What has not restarted vLLM yet is given
-    up; a restart under way is brought to its end.
+    It still evaluates the rules, and operator commands are still carried out. It abandons a switch
+    that has not restarted vLLM yet, and completes one that has.
     """
     now = time.time()
     until = now + seconds
@@ -200,12 +180,12 @@ def pause(
 
 def _under_way(state: GuardState) -> str:
     if state.phase is Phase.HELD:
-        return "it is held besides: `specwatch guard resume` ends both"
+        return "it is also held: `specwatch guard resume` ends both"
     if state.phase in CALM:
         return ""
     if state.phase is Phase.DRAINING:
-        return "it drains the server now, and gives that up unless a person ordered it"
-    return f"it is {phase(state.phase)} now, and brings that to its end first"
+        return "it is draining the server, and abandons that unless an operator ordered it"
+    return f"it is {phase(state.phase)} now, and completes that first"
 
 
 @command.command(short_help="end a pause, or a hold")
@@ -215,9 +195,9 @@ def _under_way(state: GuardState) -> str:
 def resume(
     target: str | None, by: str, file: Path | None, database: str | None, as_json: bool
 ) -> None:
-    """End a pause of the guard of TARGET, or a hold: it looks at the server anew.
+    """End a pause of the guard of TARGET, or a hold; the guard then looks at the server again.
 
-    Where there is neither, nothing changes, and that is said.
+    Without either, nothing changes.
     """
     now = time.time()
     with guard_store.opened(database, file) as book:
@@ -242,49 +222,38 @@ def resume(
         click.echo(shown(f"it was held: {before.why}", LONGEST_SENTENCE))
 
 
-@command.command(short_help="switch speculation off, by order of a person")
+@command.command(short_help="switch speculation off, by operator command")
 @_target_argument
 @click.option(
-    "--for", "seconds", metavar="DURATION",
-    callback=lambda *args: None if args[2] is None else options.duration(*args),
-    help="Then it is switched on again; without it, it stays off.",
+    "--for", "seconds", metavar="DURATION", callback=options.duration,
+    help="Time after which it is switched on again.  [default: it stays off]",
 )  # fmt: skip
-@_waiting_options
-@_reason_option
-@_by_option
-@options.store_options
-def disable(
-    target: str | None,
-    seconds: float | None,
-    no_wait: bool,
-    timeout: float,
-    reason: str,
-    by: str,
-    file: Path | None,
-    database: str | None,
-    as_json: bool,
-) -> None:
-    """Have the daemon restart TARGET without speculation, whatever the guard thinks of it.
+@_order_options
+def disable(seconds: float | None, **given: Any) -> None:
+    """Make the daemon restart TARGET without speculation, whatever the rules say.
 
-    It drains, restarts and verifies as it does by itself, also where guard.mode is observe. Exit
-    code 1 when that was refused or failed, or is not done in time: the order then stays.
+    It drains, restarts and verifies as it does by itself, even if guard.mode is observe. Exit code
+    1 when that was refused, failed or was not done in time; in the last case the order stays.
     """
-    now = time.time()
-    until = None if seconds is None else now + seconds
-    order = Order(Mode.OFF, by, now, reason, until)
-    with guard_store.opened(database, file) as book:
-        guard_orders.carry_out(
-            book, target, order, timeout=None if no_wait else timeout, as_json=as_json
-        )
+    _carry_out(Mode.OFF, seconds, **given)
 
 
-@command.command(short_help="switch speculation on, by order of a person")
+@command.command(short_help="switch speculation on, by operator command")
 @_target_argument
-@_waiting_options
-@_reason_option
-@_by_option
-@options.store_options
-def enable(
+@_order_options
+def enable(**given: Any) -> None:
+    """Make the daemon restart TARGET with speculation, with its original command line.
+
+    The guard then does nothing by itself for guard.respect, or until a longer pause ends. Exit code
+    1 when that was refused, failed or was not done in time; in the last case the order stays.
+    """
+    _carry_out(Mode.ON, None, **given)
+
+
+def _carry_out(
+    goal: Mode,
+    seconds: float | None,
+    *,
     target: str | None,
     no_wait: bool,
     timeout: float,
@@ -294,12 +263,8 @@ def enable(
     database: str | None,
     as_json: bool,
 ) -> None:
-    """Have the daemon restart TARGET as its owner wrote it, with speculation.
-
-    The guard then keeps its hands off for guard.respect; a pause keeps it off for longer. Exit code
-    1 when that was refused or failed, or is not done in time: the order then stays.
-    """
-    order = Order(Mode.ON, by, time.time(), reason)
+    now = time.time()
+    order = Order(goal, by, now, reason, None if seconds is None else now + seconds)
     with guard_store.opened(database, file) as book:
         guard_orders.carry_out(
             book, target, order, timeout=None if no_wait else timeout, as_json=as_json
@@ -308,13 +273,10 @@ def enable(
 
 @command.command(short_help="what the guard did, step by step")
 @_target_argument
-@click.option(
-    "--since", default="7d", show_default=True, callback=options.moment, metavar="WHEN",
-    help=options.WHEN,
-)  # fmt: skip
+@options.since_option
 @click.option(
     "--limit", default=200, show_default=True, type=click.IntRange(1, 100_000), metavar="N",
-    help="The newest so many.",
+    help="Number of steps, the newest ones.",
 )  # fmt: skip
 @options.store_options
 def history(
@@ -325,10 +287,10 @@ def history(
     database: str | None,
     as_json: bool,
 ) -> None:
-    """Show what the guard did and why, oldest first: of TARGET, or of all."""
+    """Show what the guard did and why, oldest first: for TARGET, or for all targets."""
     with guard_store.opened(database, file) as book:
         name = None if target is None else guard_store.chosen(book, target).state.target
-        # One more than asked for tells whether there is more.
+        # One more than --limit, to see whether there are more.
         newest = book.history(target=name, since=since, limit=limit + 1)
     more = len(newest) > limit
     steps = newest[:limit][::-1]
@@ -341,19 +303,19 @@ def history(
     guard_output.print_steps(steps, limit=limit if more else None)
 
 
-@command.command(short_help="an incident with the numbers that led to each step")
+@command.command(short_help="an incident, with the measurements that led to each step")
 @click.argument("incident", metavar="INCIDENT|latest")
-@click.option("--target", metavar="NAME", help="The latest of this target.")
+@click.option("--target", metavar="NAME", help="With latest: the target.")
 @options.store_options
 def explain(
     incident: str, target: str | None, file: Path | None, database: str | None, as_json: bool
 ) -> None:
-    """Show all steps of an incident, with the numbers that led to them.
+    """Show all steps of an incident, with the measurements that led to them.
 
-    `specwatch guard history` shows which incidents there were.
+    `specwatch guard history` lists the incidents.
     """
     if target is not None and incident != _LATEST:
-        raise click.UsageError("--target goes with latest; an incident has its target in its name")
+        raise click.UsageError("--target is for latest; an incident has its target in its name")
     with guard_store.opened(database, file) as book:
         steps = _steps(book, incident, target)
         state = guard_store.chosen(book, steps[0].target).state
@@ -384,8 +346,5 @@ def _steps(book: GuardBook, incident: str, target: str | None) -> list[StepRecor
     if not known:
         raise SpecwatchError("there was no incident yet")
     if incident != _LATEST:
-        raise click.BadParameter(
-            f"there is no incident {quoted(incident)}; {nearest(incident, known[:10])}",
-            param_hint="INCIDENT",
-        )
+        options.choose(incident, known[:10], "there is no incident", "INCIDENT")
     return [step for step in reversed(steps) if step.incident == known[0]]

@@ -1,4 +1,4 @@
-"""``specwatch guard-helper``: what root does for the guard, to one unit; systemd starts it."""
+"""``specwatch guard-helper``: restarts one unit for the guard, as root; started by systemd."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from specwatch.cli import options
 @click.argument("unit")
 @click.option(
     "--idle", callback=options.duration, default="30s", show_default=True, metavar="DURATION",
-    help="How long to wait for the next request.",
+    help="Time to wait for the next request.",
 )  # fmt: skip
 @click.option(
     "--max-switches", type=click.IntRange(min=2), default=12, show_default=True,
     envvar="SPECWATCH_GUARD_MAX_SWITCHES", show_envvar=True,
-    help="Restarts of UNIT in 24 hours; the last one is kept for switching speculation back on.",
+    help="Restarts of UNIT in 24 hours; the last is reserved for switching speculation back on.",
 )  # fmt: skip
 @click.option(
     "--cooldown", callback=options.duration, default="60s", show_default=True, metavar="DURATION",
     envvar="SPECWATCH_GUARD_COOLDOWN", show_envvar=True,
-    help="Time between two restarts of a UNIT that runs.",
+    help="Time between two restarts of a running UNIT.",
 )  # fmt: skip
 def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
     """Answer requests about UNIT, then end; started by specwatch-guard@.socket only."""
@@ -47,9 +47,9 @@ def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
     limit = SwitchLimit(unit, most=max_switches, cooldown=cooldown)
 
     def actuator(timeout: float) -> Actuator:
-        # Who asks is told what is wrong; ending would only have systemd start us again.
+        # The client gets the error; if this process ended, systemd would only start it again.
         if problem:
-            raise ActuatorError(f"this helper was started for no unit: {problem}")
+            raise ActuatorError(f"this helper was started without a valid unit: {problem}")
         return system_unit(unit, timeout=timeout, limit=limit)
 
     helper_server.GuardHelper(listening, actuator, idle=idle).serve()

@@ -1,4 +1,4 @@
-"""A person's order to the guard: placed in the database, and followed until it is done."""
+"""An operator's order to the guard: stored in the database, and followed until it is done."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
-"""How long an order that is not followed waits for the daemon's first answer: two of its turns."""
+"""Time to wait for the daemon's first answer with ``--no-wait``: two of its cycles."""
 _ALONE_SECONDS = 60.0
-"""How long a guard may be without a daemon, as it is while one is started again."""
+"""Time that a guard may be without a daemon, such as during a restart of it."""
 _MOST_STEPS = 200
-"""Steps that are looked through for those since the order."""
+"""Newest steps that are searched for those since the order."""
 _REFUSED = "; refused: "
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """What became of an order; ``reached`` is None while nobody knows."""
+class OrderOutcome:
+    """The outcome of an order; ``reached`` is None while it is unknown."""
 
     reached: bool | None
     reason: str
@@ -42,38 +42,40 @@ class Ending:
 def carry_out(
     book: GuardBook, target: str | None, order: Order, *, timeout: float | None, as_json: bool
 ) -> None:
-    """Place an order and follow it for so many seconds, None for until the daemon has begun; exits
-    with 1 where it is not done."""
+    """Store an order and follow it for ``timeout`` seconds, with None until the daemon has begun.
+
+    Exits with 1 if it is not done.
+    """
     entry = guard_store.chosen(book, target)
     progress = OrderProgress(book, entry.state.target, entry.version, order)
     progress.place()
     unattended = entry.left <= 0
     if unattended:
-        ending = Ending(None, "no daemon guards it now; the order stays until one does")
+        outcome = OrderOutcome(None, "no daemon guards it now; the order waits for one")
     elif timeout is None:
-        ending = _answered(progress, shown(entry.daemon), as_json=as_json)
+        outcome = _answered(progress, shown(entry.daemon), as_json=as_json)
     else:
-        ending = _followed(progress, timeout, as_json=as_json)
+        outcome = _followed(progress, timeout, as_json=as_json)
     if as_json:
         options.print_json(
             {
                 "target": progress.target,
                 "order": asdict(order),
                 "daemon": "" if unattended else entry.daemon,
-                "reached": ending.reached,
-                "reason": ending.reason,
+                "reached": outcome.reached,
+                "reason": outcome.reason,
                 "steps": [asdict(step) for step in progress.steps],
                 "state": msgspec.to_builtins(progress.state),
             }
         )
     else:
-        _print_ending(progress, ending, placed_only=unattended or timeout is None)
-    if ending.reached is False or unattended or (ending.reached is None and timeout is not None):
+        _print_outcome(progress, outcome, placed_only=unattended or timeout is None)
+    if outcome.reached is False or unattended or (outcome.reached is None and timeout is not None):
         raise click.exceptions.Exit(1)
 
 
 class OrderProgress:
-    """What follows on an order; ``steps`` are those since."""
+    """The progress of an order; ``steps`` are those since it was stored."""
 
     def __init__(self, book: GuardBook, target: str, version: int, order: Order) -> None:
         """``version`` is that of the guard before the order."""
@@ -82,7 +84,7 @@ class OrderProgress:
         self.state = GuardState(target)
         self.steps: list[StepRecord] = []
         self.alone_since: float | None = None
-        """Since when, by the monotonic clock, no daemon guards it."""
+        """Monotonic time since which no daemon guards it."""
         self._book = book
         self._version = version
 
@@ -114,62 +116,62 @@ class OrderProgress:
         yield from self.steps[len(self.steps) - len(new) :]
 
     @property
-    def ending(self) -> Ending | None:
-        """How it ended; None while it has not."""
+    def outcome(self) -> OrderOutcome | None:
+        """The outcome; None while the order is being carried out."""
         state, goal = self.state, self.order.goal
         if state.order is not None:
             if state.order.goal is goal:
                 return None
-            return Ending(False, f"{state.order.by} wants something else since")
+            return OrderOutcome(False, f"{state.order.by} has ordered something else since")
         refused = [step.reason for step in self.steps if _REFUSED in step.reason]
         if refused:
-            return Ending(False, f"refused: {refused[-1].partition(_REFUSED)[2]}")
+            return OrderOutcome(False, f"refused: {refused[-1].partition(_REFUSED)[2]}")
         if state.phase is Phase.HELD:
-            return Ending(False, f"held: {state.why}")
+            return OrderOutcome(False, f"held: {state.why}")
         if state.phase not in CALM:
             return None
         if state.goal is goal:
-            return Ending(True, f"speculation is {goal}")
+            return OrderOutcome(True, f"speculation is {goal}")
         last = self.steps[-1].reason if self.steps else "the order is gone"
-        return Ending(False, f"speculation is not {goal}: {last}")
+        return OrderOutcome(False, f"speculation is not {goal}: {last}")
 
 
-def _answered(progress: OrderProgress, daemon: str, *, as_json: bool) -> Ending:
-    """What the daemon says first: whether it refuses at once, or has begun."""
+def _answered(progress: OrderProgress, daemon: str, *, as_json: bool) -> OrderOutcome:
+    """The daemon's first answer: whether it refused, or has begun."""
     end = monotonic() + _ANSWER_SECONDS
     while True:
-        if _print_new_steps(progress, silent=as_json) is None and progress.ending is not None:
-            return progress.ending
+        if _print_new_steps(progress, silent=as_json) is None and progress.outcome is not None:
+            return progress.outcome
         if progress.state.order is None:
-            return Ending(None, f"{daemon} has begun")
+            return OrderOutcome(None, f"{daemon} has begun")
         if monotonic() >= end:
-            return Ending(None, f"{daemon} guards it and will do it")
+            return OrderOutcome(None, f"{daemon} guards it and will do it")
         sleep(_LOOK_SECONDS)
 
 
-def _followed(progress: OrderProgress, timeout: float, *, as_json: bool) -> Ending:
-    """Follow, and tell each step, for at most so many seconds."""
+def _followed(progress: OrderProgress, timeout: float, *, as_json: bool) -> OrderOutcome:
+    """Follow the order, and print each step, for at most ``timeout`` seconds."""
     end = monotonic() + timeout
     try:
         while True:
             failure = _print_new_steps(progress, silent=as_json)
-            if failure is None and progress.ending is not None:
-                return progress.ending
+            if failure is None and progress.outcome is not None:
+                return progress.outcome
             alone_since = progress.alone_since
             if failure is None and alone_since and monotonic() - alone_since > _ALONE_SECONDS:
-                return Ending(None, f"no daemon guards it any more; {_stays(progress)}")
+                return OrderOutcome(None, f"no daemon guards it any more; {_stays(progress)}")
             if monotonic() >= end:
                 break
             sleep(_LOOK_SECONDS)
     except KeyboardInterrupt:
-        return Ending(None, f"not followed any further; {_stays(progress)}")
+        return OrderOutcome(None, f"no longer followed; {_stays(progress)}")
     if failure is not None:
-        return Ending(None, f"not known: {failure}; {_stays(progress)}")
-    return Ending(None, f"not done within {format_duration(timeout)}; {_stays(progress)}")
+        return OrderOutcome(None, f"unknown: {failure}; {_stays(progress)}")
+    return OrderOutcome(None, f"not done within {format_duration(timeout)}; {_stays(progress)}")
 
 
 def _print_new_steps(progress: OrderProgress, *, silent: bool) -> StoreUnavailable | None:
-    """Print what is new; the error where the database cannot be read: what is under way goes on."""
+    """Print new steps; returns the error if the database cannot be read, which may pass."""
     try:
         for step in progress.look():
             if not silent:
@@ -182,13 +184,13 @@ def _print_new_steps(progress: OrderProgress, *, silent: bool) -> StoreUnavailab
 def _stays(progress: OrderProgress) -> str:
     if progress.state.order is not None:
         return "the order stays"
-    return f"the guard is {phase(progress.state.phase)}, and is left to it"
+    return f"the guard is {phase(progress.state.phase)}, and continues"
 
 
-def _print_ending(progress: OrderProgress, ending: Ending, *, placed_only: bool) -> None:
+def _print_outcome(progress: OrderProgress, outcome: OrderOutcome, *, placed_only: bool) -> None:
     if placed_only:
         order = ordered(progress.order, guard_output.moment)
         click.echo(shown(order, LONGEST_SENTENCE))
-    click.echo(f"{shown(progress.target)}: {shown(ending.reason, LONGEST_SENTENCE)}")
-    if ending.reached is None:
-        click.echo("`specwatch guard status` shows how far it is")
+    click.echo(f"{shown(progress.target)}: {shown(outcome.reason, LONGEST_SENTENCE)}")
+    if outcome.reached is None:
+        click.echo("`specwatch guard status` shows its progress")

@@ -1,23 +1,19 @@
-"""What the commands of the guard read and compute: guards in the database, plans, and costs."""
+"""Data for the guard commands: guards in the database, plans, and costs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from specwatch.cli import options, status
 from specwatch.config.loading import Config
-from specwatch.config.rules.condition import nearest
 from specwatch.config.service import SupervisedService
 from specwatch.config.target import Target
 from specwatch.domain.model import HOUR
-from specwatch.domain.units import quoted
 from specwatch.errors import ActuatorError, NoAnswer, SpecwatchError, StoreError
 from specwatch.guard.plan import Plan
 from specwatch.guard.state import GuardState
@@ -28,14 +24,14 @@ if TYPE_CHECKING:
     from specwatch.store.guard_records import Entry, GuardBook
 
 ACTOR = "specwatch guard"
-"""What the database records for a step of these commands, in place of a daemon."""
+"""Recorded in the database for a step of these commands, in place of a daemon."""
 _ANSWER_SECONDS = 3.0
-"""How long a daemon has to answer."""
+"""Time limit for the answer of a daemon."""
 
 
 @contextmanager
 def opened(database: str | None, file: Path | None) -> Iterator[GuardBook]:
-    """The guards in the database that the options name; reading them leaves no trace there."""
+    """The guards in the database that the options select; reading them writes nothing."""
     from specwatch.store.guard_records import GuardBook
     from specwatch.store.repository import Store
 
@@ -55,25 +51,16 @@ def guards(book: GuardBook, config: Config | None) -> dict[str, Entry]:
 
 
 def chosen(book: GuardBook, target: str | None, config: Config | None = None) -> Entry:
-    """The guard of a target, or the only one; a usage error where that is not one."""
+    """The guard of a target, or the only one; else a usage error."""
     entries = guards(book, config)
-    if target is None and len(entries) == 1:
-        return next(iter(entries.values()))
     configured = [] if config is None else [known.name for known in config.targets]
     if not entries or (target not in entries and target in configured):
         raise unguarded(target)
-    if target is None:
-        raise click.UsageError(f"which target? give one of {', '.join(entries)}")
-    if target not in entries:
-        raise click.BadParameter(
-            f"no target {quoted(target)} was ever guarded; {nearest(target, entries)}",
-            param_hint="TARGET",
-        )
-    return entries[target]
+    return entries[options.choose(target, entries, "no daemon has ever guarded", "TARGET")]
 
 
 def unguarded(target: str | None) -> SpecwatchError:
-    """The error about a target that no daemon has guarded yet."""
+    """The error for a target that no daemon has guarded yet."""
     return SpecwatchError(
         f"no daemon has guarded {target or 'any target'} yet: none runs with this database, or it"
         " runs with guard.mode off"
@@ -86,19 +73,17 @@ def plan_of(target: Target) -> Plan:
 
     if isinstance(target.service, SupervisedService):
         raise ActuatorError(
-            "it is a child of `specwatch run -- COMMAND`, which alone knows the command;"
+            "it is a child of `specwatch run -- COMMAND`, and only that process has the command;"
             " `specwatch strip -- COMMAND` shows what would be run"
         )
     actuator = actuator_of(target)
     if actuator is None:
         raise ActuatorError(
-            "it has no service, so that nobody knows how to restart it; add it to the target in the"
+            "it has no service, so specwatch cannot restart it; add one to the target in the"
             " configuration, like service: {kind: systemd, unit: vllm.service}"
         )
-    try:
+    with closing(actuator):
         return actuator.plan()
-    finally:
-        actuator.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +138,10 @@ def _stored_state(config: Config, name: str, notes: list[str]) -> GuardState:
     try:
         entry = GuardBook(store).look(name).get(name)
     except StoreError as error:
-        notes.append(f"earlier restarts are not known: {error}")
+        notes.append(f"earlier restarts are unknown: {error}")
         return GuardState(name)
     finally:
-        store.close(0.0)  # which notes nothing, where nothing was written
+        store.close(0.0)  # the time is not used: nothing was written
     return GuardState(name) if entry is None else entry.state
 
 

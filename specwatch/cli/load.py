@@ -1,4 +1,4 @@
-"""What commands that send requests share: options, the server that is meant, and the way to end."""
+"""Shared by the commands that send requests: options, the selected server, prompts, shutdown."""
 
 from __future__ import annotations
 
@@ -28,108 +28,76 @@ from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS, OUTPUT_TOKENS, PROMPTS
 
 if TYPE_CHECKING:
-    from specwatch.cli.progress import Progress
+    from specwatch.cli.progress import ProgressBar
     from specwatch.loadtest.server import Server
     from specwatch.store.repository import Store
 
-_MOST = 100_000
 _LARGEST_FILE = 1 << 28
 _LARGEST_DATA = 1 << 30
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SAFE_SIGNALS = 2
-"""Signals that lose nothing of what was measured: the next ends this process at once."""
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+"""Signals that keep what was measured: the next one ends this process at once."""
 _Result = TypeVar("_Result")
 
 
 # --- options
 
-
-def numbers(kind: Callable[[str], Any], least: float, example: str) -> Callable[..., Any]:
-    """Callback of options such as ``1,2,4``: ascending, each once; None where none is given."""
-
-    def parse(_: click.Context, __: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
-        if text is None:
-            return None
-        try:
-            values = {kind(part) for part in text.split(",")}
-        except ValueError:
-            raise click.BadParameter(f"{text!r}: write numbers like {example}") from None
-        if not all(least <= value < _MOST for value in values):
-            raise click.BadParameter(f"{text!r}: expected numbers from {least:g} to {_MOST - 1}")
-        return tuple(sorted(values))
-
-    return parse
-
-
-def file(*names: str, text: str) -> Callable[[_Command], _Command]:
-    """An option that names a file, with its help."""
-    return click.option(*names, type=click.Path(path_type=Path), metavar="FILE", help=text)
-
-
-model_option = click.option("--model", metavar="NAME", help="Which model, where there are several.")
 max_tokens_option = click.option(
     "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=OUTPUT_TOKENS,
-    show_default=True, metavar="N", help="Tokens of each answer.",
+    show_default=True, metavar="N", help="Length of each answer in tokens.",
 )  # fmt: skip
-_SENDING = (
-    file("--prompts", text="Prompts of your own, one a line; JSON strings may hold line feeds."),
+sending = options.all_of(
+    click.option("--model", metavar="NAME", help="Model name, if the server has more than one."),
+    options.path(
+        "--prompts", text="File of prompts, one a line; JSON strings may contain line feeds."
+    ),
     click.option(
         "--endpoint", type=click.Choice(["chat", "completions"]), default="chat",
-        show_default=True,
-        help="Which API to use; completions for a model without a chat template.",
+        show_default=True, help="API to use; completions for a model without a chat template.",
     ),
-    click.option(
-        "--seed", type=int, default=0, show_default=True, help="Of everything that is drawn."
-    ),
-    file("--bearer-token-file", text="Holds the API key of the server."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Random seed."),
+    options.path("--bearer-token-file", text="File with the API key of the server."),
     click.option("--dry-run", is_flag=True, help="Measure and print; store nothing."),
     options.database_option,
     options.file_option,
     options.json_option,
 )  # fmt: skip
-_LOADS = (
+"""The options of all commands that send requests."""
+loads = options.all_of(
+    click.option(
+        "--duration", default="60s", show_default=True, callback=options.duration, metavar="TIME",
+        help="Time to measure each load on each server.",
+    ),
     click.option(
         "--warm-up", default="5s", show_default=True, callback=options.duration, metavar="TIME",
-        help="How long to warm up before each load.",
+        help="Time to warm up before each load.",
     ),
     click.option(
-        "--temperature", "temperatures", metavar="T,T,...", callback=numbers(float, 0, "0,0.7,1"),
-        default="0,0.7", show_default=True, help="Sampling temperatures, equally often.",
+        "--temperature", "temperatures", metavar="T,T,...", default="0,0.7", show_default=True,
+        callback=options.numbers(float, 0, "0,0.7,1"),
+        help="Sampling temperatures, each for an equal share of requests.",
     ),
+    click.option("--shared", is_flag=True, help="Measure although others use the server."),
 )  # fmt: skip
-
-
-def sending(command: _Command) -> _Command:
-    """The options of all commands that send requests."""
-    for option in reversed(_SENDING):
-        command = option(command)
-    return command
-
-
-def loads(command: _Command) -> _Command:
-    """``--warm-up`` and ``--temperature``, of sweeps over loads."""
-    for option in reversed(_LOADS):
-        command = option(command)
-    return command
+"""The options of sweeps over loads."""
 
 
 # --- the server
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A server to ask, whose target has the name that results are kept by, and where they go."""
+class MeasuredServer:
+    """A server to measure: results are stored in the database under the name of its target."""
 
-    server: Target
+    target: Target
     database: str
     edges: Sequence[float] = DEFAULT_EDGES
 
 
-def asked(given: Mapping[str, Any], where: str = "--target") -> Asked:
-    """The server that ``target`` of the options names or is the URL of. Raises ConfigError.
+def measured_server(given: Mapping[str, Any], where: str = "--target") -> MeasuredServer:
+    """The server that the option ``target`` selects by name or URL. Raises ConfigError.
 
-    A URL that a target of the configuration has means that target.
+    The URL of a target of the configuration selects that target.
     """
     config = options.loaded(given["file"])
     token: Path | None = given["bearer_token_file"]
@@ -144,13 +112,11 @@ def asked(given: Mapping[str, Any], where: str = "--target") -> Asked:
                 f"{where}: {quoted(wanted)} is not a URL, and no configuration has a target of"
                 " this name; give a URL such as http://127.0.0.1:8000"
             )
-        server = known
+        server = known if token is None else server_at(known.url, where, token)
     if known is not None:
-        server = known
-        if token is not None:
-            own = server_at(known.url, where, token).bearer_token_file
-            server = known.model_copy(update={"bearer_token_file": own})
-    return Asked(
+        update = {} if token is None else {"bearer_token_file": server.bearer_token_file}
+        server = known.model_copy(update=update)
+    return MeasuredServer(
         server,
         options.database_url(given["database"], given["file"]),
         config.temperature_buckets if config is not None else DEFAULT_EDGES,
@@ -173,7 +139,7 @@ def server_at(url: str, where: str, token: Path | None) -> Target:
 
 
 def known_target(config: Config | None, name: str | None, urls: Sequence[str]) -> Target | None:
-    """The target of the configuration that is meant; ConfigError for a name that it lacks."""
+    """The target of the configuration that a name or URL selects; ConfigError for a wrong name."""
     targets = config.targets if config is not None else ()
     if name is not None:
         by_name = {target.name: target for target in targets}
@@ -186,15 +152,15 @@ def known_target(config: Config | None, name: str | None, urls: Sequence[str]) -
 
 
 def free_server(target: Target, given: Mapping[str, Any], where: str) -> Server:
-    """A server, asked which engine it is. Raises ConfigError where others use it, unless that is
-    meant."""
+    """A server whose engine was queried. Raises ConfigError if others use it, without
+    ``--shared``."""
     from specwatch.loadtest import server
 
     measured = server.Server(target, model=given["model"], endpoint=given["endpoint"], where=where)
     if measured.engine.busy and not given["shared"]:
         raise ConfigError(
-            f"{where}: {measured.engine.busy:g} requests of others are under way at {measured.url};"
-            " take its traffic away, or give --shared"
+            f"{where}: {measured.url} is serving {measured.engine.busy:g} requests of others; take"
+            " its traffic away, or give --shared"
         )
     return measured
 
@@ -203,11 +169,11 @@ def free_server(target: Target, given: Mapping[str, Any], where: str) -> Server:
 
 
 def prompts(file: Path | None) -> tuple[str, ...]:
-    """The prompts of a file, one a line, or our own. Raises ConfigError."""
+    """The prompts of a file, one a line, or the built-in ones. Raises ConfigError."""
     if file is None:
         return PROMPTS
     texts = []
-    # Not splitlines, which takes U+2028 and more for ends of lines: JSON strings may hold them.
+    # Not splitlines(): it also splits at U+2028 and others, which JSON strings may contain.
     for number, line in enumerate(text_of(file)[0].split("\n"), start=1):
         line = line.rstrip("\r")
         try:
@@ -224,7 +190,7 @@ def prompts(file: Path | None) -> tuple[str, ...]:
 
 
 def text_of(file: Path) -> tuple[str, float]:
-    """What stands in a file, and the Unix time of its last change. Raises ConfigError."""
+    """The text of a file, and the Unix time of its last change. Raises ConfigError."""
     data, written = _read(file, _LARGEST_FILE)
     try:
         return data.decode("utf-8-sig"), written
@@ -233,7 +199,7 @@ def text_of(file: Path) -> tuple[str, float]:
 
 
 def data_of(file: Path) -> bytes:
-    """A data set, as it stands in its file. Raises ConfigError."""
+    """The bytes of a data set. Raises ConfigError."""
     return _read(file, _LARGEST_DATA)[0]
 
 
@@ -245,7 +211,7 @@ def _read(file: Path, largest: int) -> tuple[bytes, float]:
     except OSError as error:
         raise ConfigError(cannot_read(file, error)) from None
     if len(data) > largest:
-        raise ConfigError(f"{file} is larger than {largest >> 20} MiB: this is another file")
+        raise ConfigError(f"{file} is larger than {largest >> 20} MiB; is it the right file?")
     return data, written
 
 
@@ -254,7 +220,7 @@ def _read(file: Path, largest: int) -> tuple[bytes, float]:
 
 @contextlib.contextmanager
 def opened_store(database: str, *, daemon: str, dry_run: bool) -> Iterator[Store | None]:
-    """The database, seen to be writable; None with ``--dry-run``. Raises ConfigError."""
+    """The database, which is writable; None with ``--dry-run``. Raises ConfigError."""
     if dry_run:
         yield None
         return
@@ -271,16 +237,15 @@ def opened_store(database: str, *, daemon: str, dry_run: bool) -> Iterator[Store
         store.close(time.time())
 
 
-class Ending:
-    """Ctrl-C and SIGTERM, from the work on until its results are stored; a context manager.
+class StopSignals:
+    """Handles Ctrl-C and SIGTERM while results are measured and stored; a context manager.
 
-    The first two cancel the work, which keeps what it has, and are put off where there is none
-    (any more); work that begins after one is cancelled at once. The third raises
-    KeyboardInterrupt.
+    The first two signals cancel the work, which keeps its results; without work they wait, and
+    work that begins later is cancelled at once. The third raises KeyboardInterrupt.
     """
 
     def __init__(self, *, keeps: bool = True) -> None:
-        """``keeps`` is whether what was measured until then is kept."""
+        """``keeps``: results until then are stored."""
         self._keeps = keeps
         self._count = 0
         self._cancel: Callable[[], object] | None = None
@@ -288,7 +253,7 @@ class Ending:
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
-            # A job in the background of a shell is not for Ctrl-C to end.
+            # Shells ignore Ctrl-C for their background jobs.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle) or signal.SIG_DFL
         return self
@@ -298,11 +263,14 @@ class Ending:
             signal.signal(number, handler)
 
     def run(
-        self, work: Coroutine[Any, Any, _Result], progress: Progress | None = None, steps: int = 0
+        self,
+        work: Coroutine[Any, Any, _Result],
+        progress: ProgressBar | None = None,
+        steps: int = 0,
     ) -> _Result:
-        """``asyncio.run`` with as many connections as may be, and a bar of so many steps.
+        """``asyncio.run`` with as many connections as possible, and a progress bar of ``steps``.
 
-        Raises TooLittle for work that ends at being cancelled, and at the third signal.
+        Raises TooLittle for work that ends when it is cancelled, and at the third signal.
         """
         raise_file_limit()
         try:
@@ -314,7 +282,7 @@ class Ending:
     async def _stoppable(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)
-        # Of a signal alone the loop does not wake up.
+        # A signal alone does not wake the loop up.
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         if self._count:
             task.cancel()
@@ -335,16 +303,16 @@ class Ending:
         if self._cancel is None or last:
             text = "what was measured is kept" if self._keeps else "nothing is stored"
             if last:
-                text += "; Ctrl-C once more ends at once" + (", without it" * self._keeps)
-            # No print: this may be amid one.
+                text += "; Ctrl-C again ends at once" + (", without it" * self._keeps)
+            # Not print(), which this signal may have interrupted.
             with contextlib.suppress(OSError):
                 os.write(2, f"\nending: {text}\n".encode())
 
 
 def raise_file_limit() -> None:
-    """Let this process have as many open files, and so connections, as it may."""
+    """Raise the limit of open files, and so of connections, to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # macOS has no limit for a hard one, and refuses it for a soft one.
+        # The hard limit of macOS is "unlimited", which it refuses as a soft limit.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""What becomes of results: they are stored, printed, written and drawn."""
+"""Storing, printing, writing and drawing results."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _WIDTH = 1200
 """Pixels."""
 _FONTS = "DejaVu Sans"
-"""What stands in for the system's own font, which has no name that a renderer knows."""
+"""In place of the system's default font, whose name the renderer does not know."""
 _FORMATS = (".svg", ".png")
 
 
 def require_outputs(file: Path | None, plot: Path | None = None) -> None:
-    """Raise ConfigError before the work for files that cannot be written after it."""
+    """Raise ConfigError, before the work, for files that could not be written after it."""
     if file is not None:
         output.require_writable(file)
     if plot is not None:
@@ -50,8 +50,10 @@ def store_all(
     baseline: Sequence[Measurement] = (),
     no_baseline: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """What was stored, and what could not be, as sentences; ``no_baseline`` is why there is none
-    to be stored."""
+    """Store results; returns sentences about what was stored, and about what was not.
+
+    ``no_baseline`` are the reasons without a baseline.
+    """
     if store is None:
         return ["nothing stored"], []
     stored = []
@@ -69,7 +71,7 @@ def store_all(
 
 
 def show(experiments: Sequence[Experiment], more: Iterable[str] = (), *, as_json: bool) -> None:
-    """Print results; as JSON the last one alone, with ``more`` on standard error."""
+    """Print results; with JSON only the last one, and ``more`` on standard error."""
     if as_json:
         options.print_json(experiments[-1])
         for text in more:
@@ -92,7 +94,7 @@ def _lines(experiment: Experiment, terminal: Terminal) -> Lines:
 
 
 def keep(result: Experiment, file: Path | None, plot: Path | None = None) -> list[str]:
-    """Write and draw what was printed already; returns what could not be, as sentences."""
+    """Write and draw a printed result; returns sentences about what failed."""
     problems = []
     try:
         if file is not None:
@@ -103,7 +105,7 @@ def keep(result: Experiment, file: Path | None, plot: Path | None = None) -> lis
         return problems
     levels = result.levels if isinstance(result, Comparison) else ()
     if not any(level.speedup is not None and level.speedup.value > 0 for level in levels):
-        click.echo(f"note: nothing to draw in {clean(str(plot))}: no speedup is known", err=True)
+        click.echo(f"note: nothing to draw in {clean(str(plot))}: the speedup is unknown", err=True)
     elif isinstance(result, Comparison):
         try:
             output.write(plot, _drawing(result, plot.suffix.lower()), "--plot")
@@ -113,13 +115,13 @@ def keep(result: Experiment, file: Path | None, plot: Path | None = None) -> lis
 
 
 def _drawing(comparison: Comparison, suffix: str) -> str | bytes:
-    """The speedup by load, as a file of its own."""
+    """The speedup by load, as the content of an image file."""
     svg = speedup_by_concurrency(comparison.levels, comparison.crossing, rising=comparison.rising)
     if suffix == ".svg":
-        # With a ground of its own: the page that shows the file may be dark.
-        opened, rest = svg.split(">", 1)
-        ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
-        return f'<?xml version="1.0" encoding="UTF-8"?>\n{opened}>{ground}{rest}\n'
+        # A white background, because the page that shows the file may be dark.
+        start, content = svg.split(">", 1)
+        background = '<rect width="100%" height="100%" fill="#ffffff"/>'
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{start}>{background}{content}\n'
     return bytes(
         _renderer().svg_to_bytes(
             svg_string=svg, background="#ffffff", width=_WIDTH, font_family=_FONTS,

@@ -1,4 +1,4 @@
-"""Probes and calibrations as lines that fit a terminal, and what benches show as they do."""
+"""Probes and calibrations as lines that fit a terminal, and parts shared with benches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 Json = Mapping[str, Any]
 _Row = TypeVar("_Row")
 
-# --- of all
+# --- shared
 
 
 def paragraph(text: str, width: int, style: str = "") -> Lines:
@@ -52,12 +52,12 @@ def interval(estimate: Estimate | None) -> str:
 
 
 def engine_version(version: str | None) -> str:
-    """``, engine 0.32.0``; nothing where it is not known."""
+    """``, engine 0.32.0``; nothing if it is unknown."""
     return f", engine {shown(version)}" if version else ""
 
 
 def quantile(values: Distribution | None, name: str) -> str:
-    """A quantile of what clients saw, such as ``p99``."""
+    """A quantile such as ``p99`` of a latency of clients."""
     return figures.seconds(None if values is None else getattr(values, name))
 
 
@@ -74,15 +74,15 @@ def latency_columns(title: str, values_of: Callable[[_Row], Distribution | None]
 
 _ZONE_STYLES: dict[Zone, str] = {"loses": "red", "near": "yellow", "wins": "green", "unknown": ""}
 _LABEL = 5
-"""Columns of a temperature, before a bar; after it stand a rate and a zone."""
+"""Width of a temperature before a bar; a rate and a zone follow the bar."""
 _BEHIND = len(" 100.0% unknown")
 _LEAST_BAR = 10
 _MOST_BAR = 80
 
 
 class Marks(NamedTuple):
-    """What bars are made of: up to the lower end of the interval, up to the upper; the break-even
-    line, and the ends of what is near it."""
+    """Characters of bars: up to the lower end of the interval, up to the upper one; the break-even
+    line, and the ends of the range near it."""
 
     sure: str
     unsure: str
@@ -108,7 +108,7 @@ _LATENCIES: Columns[ProbeTemperature] = {
 
 
 def probe_lines(probe: Probe, width: int, *, fancy: bool) -> Lines:
-    """Yield lines of at most ``width`` columns; all that is foreign in them is clean."""
+    """Yield lines of at most ``width`` columns; foreign text in them is clean."""
     subject, work = probe.subject, probe.workload
     k = f", k = {subject.k}" if subject.k is not None else ""
     title = f"{shown(subject.model_name)} on {shown(subject.target)}"
@@ -128,8 +128,8 @@ def probe_lines(probe: Probe, width: int, *, fancy: bool) -> Lines:
     yield ()
     yield from table(_LATENCIES, probe.temperatures, width)
     for title, first, field, text in (
-        ("position of a draft that was accepted", 1, "per_position", "{:.0%}".format),
-        ("drafts by tokens accepted", 0, "histogram", figures.compact),
+        ("accepted by position in the draft", 1, "per_position", "{:.0%}".format),
+        ("drafts by accepted tokens", 0, "histogram", figures.compact),
     ):
         yield from _by_position(known, title, first, field, text, width)
     yield ()
@@ -147,7 +147,7 @@ def _by_position(
     text: Callable[[Any], str],
     width: int,
 ) -> Lines:
-    """A column for each value of a field of the acceptance, the first headed by ``first``."""
+    """A table with a column for each value of a field of the acceptance, counted from ``first``."""
     values = [(row, getattr(row.acceptance, field)) for row in rows]
     values = [(row, numbers) for row, numbers in values if numbers]
     if not values:
@@ -164,7 +164,7 @@ def _by_position(
 
 
 def _bars(known: Sequence[ProbeTemperature], line: Line, width: int, marks: Marks) -> Lines:
-    """Rates as bars; in a narrow terminal as figures alone."""
+    """Rates as bars; in a narrow terminal only as numbers."""
     room = min(width - _LABEL - 1 - _BEHIND, _MOST_BAR)
     room = room if room >= _LEAST_BAR else 0
     places = _places(line.acceptance, marks, room)
@@ -190,16 +190,16 @@ def _bars(known: Sequence[ProbeTemperature], line: Line, width: int, marks: Mark
             (row.zone, style),
         )  # fmt: skip
     if known and room:
-        legend = f"{marks.sure} and {marks.unsure} reach to the ends of the 95% interval"
+        legend = f"{marks.sure} and {marks.unsure} end at the bounds of the 95% interval"
         if marks.line in places.values():
             legend += f"; {marks.line} is break-even"
         if marks.edge in places.values():
-            legend += f", {marks.edge} the end of what is near it"
+            legend += f", {marks.edge} the end of the range near it"
         yield from paragraph(legend, width, "dim")
 
 
 def _places(line: Estimate, marks: Marks, room: int) -> dict[int, str]:
-    """Where the line, and the ends of what is near it, stand in a bar, and as what."""
+    """Positions and characters in a bar: the line, and the ends of the range near it."""
     ends = ((line.lower, marks.edge), (line.upper, marks.edge), (line.value, marks.line))
     return {
         min(round(value * room), room - 1): mark
@@ -247,8 +247,8 @@ _TEMPERATURES: Columns[Json] = {
     "speedup": lambda row: _interval(row["speedup"]),
 }
 _SHAPES = {
-    "windows": f"shape of the traffic of the last {TRAFFIC_DAYS} days",
-    "page": "shape of the traffic of --on since its start",
+    "windows": f"workload like the traffic of the last {TRAFFIC_DAYS} days",
+    "page": "workload like the traffic of --on since its start",
     "built-in": "built-in workload",
     "options": "workload as given",
 }
@@ -284,9 +284,9 @@ def calibration_lines(report: Json, width: int) -> Lines:
 
 
 def shape_texts(shape: Json) -> tuple[str, str]:
-    """What says what is sent, and what is sent."""
+    """The origin of the workload, and the workload."""
     loads, prompt = shape["loads"], shape["prompt_tokens"]
-    prompts = "prompts as they stand" if prompt is None else f"prompts of {prompt} tokens"
+    prompts = "unchanged prompts" if prompt is None else f"prompts of {prompt} tokens"
     span = f"load {loads[0]}" if len(loads) == 1 else f"loads {loads[0]} to {loads[-1]}"
     title = _SHAPES[shape["source"]]
     given = [_PARTS[part] for part in shape["given"]]
@@ -309,7 +309,7 @@ def _comparison(report: Json, comparison: Json, width: int) -> Lines:
         for stage in report["stages"]
     }
     unknown = dict.fromkeys(("acceptance_length", "step_cost", "break_even_acceptance"))
-    yield "time per token, and what a speculative step costs in plain ones", ""
+    yield "time per token, and the cost of a speculative step in steps without speculation", ""
     levels = comparison["concurrencies"]
     rows = [
         {
@@ -344,13 +344,13 @@ def _verdict_style(row: Json) -> str:
 def _best_k(comparison: Json) -> Iterator[tuple[str, str]]:
     best, unknown = comparison["best_k"], comparison["best_k_unknown"]
     if unknown is not None:
-        yield f"best k: not known, {speculation.BEST_K_UNKNOWN[unknown]}", ""
+        yield f"best k: unknown, {speculation.BEST_K_UNKNOWN[unknown]}", ""
     if best is None:
         return
     speedups: Sequence[float] = best["speedups"]
     now = len(speedups) - 1
     if best["k"] == now:
-        yield f"best k: {now}, as it is", ""
+        yield f"best k: {now}, as now", ""
         return
     text = f"best k: {speculation.best_of(best['k'])} (predicted speedup per token"
     yield f"{text} {speedups[best['k']]:.2f}, with {now} now {speedups[now]:.2f})", ""

@@ -5,101 +5,160 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 from pydantic import BaseModel, ValidationError
 
 from specwatch.config import loading
+from specwatch.config.rules.condition import nearest
 from specwatch.config.sections import SERVICE_FOLDER
 from specwatch.domain.units import parse_duration, parse_listen, parse_moment, quoted
 from specwatch.errors import ConfigError
 from specwatch.wording.text import clean_json
 
-_FARTHEST = 1e10
-"""Seconds from 1970: the year 2286, and before milliseconds of today."""
-DEFAULT_FILE = SERVICE_FOLDER / "specwatch.yml"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
+_FARTHEST = 1e10
+"""Seconds from 1970: the year 2286; a time of today in milliseconds is later."""
+_MOST = 100_000
+DEFAULT_FILE = SERVICE_FOLDER / "specwatch.yml"
 _Section = TypeVar("_Section", bound=BaseModel)
 
 
-def duration(_: click.Context, __: click.Parameter, text: str) -> float:
-    """Callback of options such as ``5s``, written as in the configuration: seconds, not 0."""
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+# --- kinds of options
+
+
+def parsed(parse: Callable[[str], _Value]) -> Callable[..., _Value | None]:
+    """Callback of an option that a function parses; its ValueError becomes a usage error.
+
+    The value of an option that is not given is None.
+    """
+
+    def callback(_: click.Context, __: click.Parameter, text: str | None) -> _Value | None:
+        try:
+            return None if text is None else parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
+
+
+@parsed
+def duration(text: str) -> float:
+    """Seconds, more than 0, from a duration as in the configuration, such as ``5s``."""
+    seconds = parse_duration(text)
     if not seconds:
-        raise click.BadParameter(f"{text} is no time at all")
+        raise ValueError(f"{text}: expected more than 0 seconds")
     return seconds
 
+
+@parsed
+def moment(text: str) -> float:
+    """Unix seconds from what :data:`WHEN` describes."""
+    seconds = parse_moment(text, time.time(), zone=None)
+    if abs(seconds) > _FARTHEST:
+        remedy = "write it like 2026-11-19T14:30, or 7d for 7 days ago"
+        raise ValueError(f"{quoted(text)} is too early or too late; {remedy}")
+    return seconds
+
+
+def numbers(kind: Callable[[str], float], least: float, example: str) -> Callable[..., Any]:
+    """Callback of options such as ``1,2,4``: ascending numbers without duplicates."""
+
+    def parse(text: str) -> tuple[float, ...]:
+        try:
+            values = {kind(part) for part in text.split(",")}
+        except ValueError:
+            raise ValueError(f"{text!r}: write numbers like {example}") from None
+        if not all(least <= value < _MOST for value in values):
+            raise ValueError(f"{text!r}: expected numbers from {least:g} to {_MOST - 1}")
+        return tuple(sorted(values))
+
+    return parsed(parse)
+
+
+def path(*names: str, text: str, **settings: Any) -> Callable[[_Command], _Command]:
+    """An option that names a file, with its help."""
+    kind = click.Path(path_type=Path)
+    return click.option(*names, type=kind, metavar="FILE", help=text, **settings)
+
+
+# --- options of several commands
 
 WHEN = (
     "A duration before now, such as 7d, an ISO 8601 date or time (local without an offset), or a"
     " Unix time."
 )
-"""What ``--since`` and ``--until`` take, for their help."""
+"""Values of ``--since`` and ``--until``, for their help."""
+since_option = click.option(
+    "--since", default="7d", show_default=True, callback=moment, metavar="WHEN", help=WHEN
+)
+until_option = click.option(
+    "--until", callback=moment, metavar="WHEN", help="End, written like --since.  [default: now]"
+)
+file_option = path(
+    "--config", "-c", "file", text=f"Configuration file.  [default: {DEFAULT_FILE}, if it exists]"
+)
+target_option = click.option(
+    "--target", "targets", multiple=True, metavar="URL",
+    help="A server to watch, e.g. http://127.0.0.1:8000, in place of a configuration file."
+    " Repeatable.",
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+database_option = click.option(
+    "--database", metavar="URL", help="The database, in place of the configuration's."
+)
 
 
-def moment(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Callback of options that take what :data:`WHEN` says: Unix seconds."""
-    if text is None:
-        return None
-    try:
-        seconds = parse_moment(text, time.time(), zone=None)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    if abs(seconds) > _FARTHEST:
-        remedy = "write it like 2026-11-19T14:30, or 7d for 7 days ago"
-        raise click.BadParameter(f"{quoted(text)} is too early or too late; {remedy}")
-    return seconds
+def all_of(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Several options as one decorator, in the order of their help."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def file_option(command: _Command) -> _Command:
-    """``--config FILE``."""
-    return click.option(
-        "--config",
-        "-c",
-        "file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help=f"Configuration file; {DEFAULT_FILE} where it exists.",
-    )(command)
+store_options = all_of(file_option, database_option, json_option)
 
 
-def target_option(command: _Command) -> _Command:
-    """``--target URL``, repeatable."""
-    return click.option(
-        "--target",
-        "targets",
-        multiple=True,
-        metavar="URL",
-        help="A server to watch, e.g. http://127.0.0.1:8000; alone it is enough. Repeatable.",
-    )(command)
+def given_options(context: click.Context) -> dict[str, str]:
+    """The options on the command line: how each is spelt, by the name of its parameter."""
+    return {
+        option.name: option.opts[0]
+        for option in context.command.params
+        if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    }
 
 
-def json_option(command: _Command) -> _Command:
-    """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+def choose(name: str | None, known: Collection[str], missing: str, parameter: str) -> str:
+    """The one of the known names that a parameter selects: the only one if it is not given.
+
+    ``missing`` begins the usage error for a name that is not known.
+    """
+    if name is None:
+        if len(known) == 1:
+            return next(iter(known))
+        raise click.UsageError(f"which target? give one of {', '.join(known)}")
+    if name not in known:
+        raise click.BadParameter(
+            f"{missing} {quoted(name)}; {nearest(name, known)}", param_hint=parameter
+        )
+    return name
 
 
-def database_option(command: _Command) -> _Command:
-    """``--database URL``."""
-    return click.option(
-        "--database", metavar="URL", help="The database, in place of the configuration's."
-    )(command)
-
-
-def store_options(command: _Command) -> _Command:
-    """``--config``, ``--database`` and ``--json``."""
-    return file_option(database_option(json_option(command)))
+# --- the configuration
 
 
 def loaded(file: Path | None) -> loading.Config | None:
-    """The configuration in a file, or that in its usual place; None where there is neither.
+    """The configuration in a file, else that in the usual place; None if there is neither.
 
     Raises ConfigError.
     """
@@ -107,13 +166,13 @@ def loaded(file: Path | None) -> loading.Config | None:
 
 
 def configured(database: str | None, file: Path | None) -> loading.Config | None:
-    """The same; None also where a database was named in place of a configuration."""
+    """As :func:`loaded`; None also if a database is given in place of a configuration."""
     return None if database is not None and file is None else loaded(file)
 
 
 def has_default_file() -> bool:
-    """Whether there is a configuration in the usual place, or may be: what this user may not look
-    for is not gone, and cannot be read when it is."""
+    """Whether there is a configuration in the usual place, or a folder that this user may not
+    search: reading it then says so."""
     try:
         os.stat(DEFAULT_FILE)
     except OSError as error:
@@ -165,7 +224,7 @@ def database_of(url: str) -> loading.Database:
 
 
 def database_url(given: str | None, file: Path | None) -> str:
-    """The database that ``--database`` names, else the configuration's, else our own default.
+    """The database that ``--database`` names, else the configuration's, else the default one.
 
     Raises ConfigError.
     """
@@ -176,7 +235,7 @@ def database_url(given: str | None, file: Path | None) -> str:
 
 
 def section(where: str, kind: type[_Section], value: object) -> _Section:
-    """A section of the configuration from what an option says. Raises ConfigError."""
+    """A section of the configuration from the value of an option. Raises ConfigError."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -208,5 +267,5 @@ def no_color() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON: UTF-8 whatever the terminal's encoding, and clean."""
+    """Print a value as indented JSON: UTF-8 with any terminal, without control characters."""
     click.echo(clean_json(msgspec.json.format(msgspec.json.encode(value), indent=2)))

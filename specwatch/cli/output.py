@@ -1,4 +1,4 @@
-"""Files that options such as ``--output`` name, and command lines as people take them."""
+"""Writing the files of options such as ``--output``, and printing command lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -19,23 +20,20 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
 def require_writable(output: Path, option: str = OUTPUT) -> None:
-    """Raise ConfigError before the work for what cannot be written after it."""
+    """Raise ConfigError, before the work, for a file that could not be written after it."""
     if output.is_dir():
-        raise _unwritable(output, "it is a directory; name a file in it", option)
+        raise _unwritable(output, "it is a directory; give a file in it", option)
     if not output.parent.is_dir():
         raise _unwritable(output, f"there is no directory {output.parent}; create it", option)
     if output.exists() and not output.is_file():
-        remedy = "leave -o away to print it" if option == OUTPUT else "give another name"
+        remedy = "leave -o out to print it" if option == OUTPUT else "give another name"
         raise _unwritable(output, f"it is not a regular file; {remedy}", option)
     if not os.access(output.parent, os.W_OK):
         raise _unwritable(output, f"nothing can be written in {output.parent}", option)
 
 
 def write(path: Path, content: str | bytes, option: str = OUTPUT) -> None:
-    """Write a file as a whole or not at all: whoever reads it meanwhile has the one before.
-
-    Raises ConfigError where it cannot be written.
-    """
+    """Replace a file atomically. Raises ConfigError if it cannot be written."""
     try:
         with tempfile.NamedTemporaryFile(
             dir=path.parent, prefix=f".{path.name[:50]}.", delete=False
@@ -53,12 +51,12 @@ def write(path: Path, content: str | bytes, option: str = OUTPUT) -> None:
 
 
 def json_text(value: object) -> str:
-    """A value as the JSON files of specwatch have it."""
+    """A value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 def _mode_of(path: Path) -> int:
-    """That of the file in whose place another comes, else that of any new one."""
+    """The permissions of the replaced file, else those of any new one."""
     if path.exists():
         return path.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -67,17 +65,15 @@ def _mode_of(path: Path) -> int:
 
 
 def for_a_shell(words: Sequence[str]) -> str:
-    """The words quoted; assignments before the program still are ones."""
-    first = 0
-    while first < len(words) and _ASSIGNMENT.match(words[first]):
-        first += 1
-    assignments = (word.partition("=") for word in words[:first])
-    quoted = (f"{name}={shlex.quote(value)}" for name, _, value in assignments)
-    return " ".join([*quoted, shlex.join(words[first:])])
+    """The words, quoted for a shell; assignments before the program are kept as such."""
+    assignments = list(takewhile(_ASSIGNMENT.match, words))
+    parts = (word.partition("=") for word in assignments)
+    quoted = (f"{name}={shlex.quote(value)}" for name, _, value in parts)
+    return " ".join([*quoted, shlex.join(words[len(assignments) :])])
 
 
 def for_json(word: str) -> str:
-    """A text that JSON can hold, whatever bytes it came as."""
+    """A text that JSON can hold, from an argument of any bytes."""
     return os.fsencode(word).decode("utf-8", "replace")
 
 

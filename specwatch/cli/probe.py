@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from specwatch import __version__
 from specwatch.cli import load, options
-from specwatch.cli.load import Asked, numbers
+from specwatch.cli.load import MeasuredServer
 from specwatch.errors import StoreError, TooLittle
 
 if TYPE_CHECKING:
+    from specwatch.config.target import Target
     from specwatch.domain.baseline import Baseline
     from specwatch.domain.experiments import Probe
     from specwatch.loadtest.engine import Engine
@@ -27,43 +29,42 @@ if TYPE_CHECKING:
     "--target", required=True, metavar="URL", help="The server, or a target of the configuration."
 )
 @click.option(
-    "--temperatures", metavar="T,T,...", callback=numbers(float, 0, "0,0.7,1"),
+    "--temperatures", metavar="T,T,...", callback=options.numbers(float, 0, "0,0.7,1"),
     default="0,0.2,0.4,0.7,1.0,1.3", show_default=True, help="Sampling temperatures.",
 )  # fmt: skip
 @click.option(
     "--requests", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
-    help="Requests at each temperature: the same prompts.",
+    help="Requests at each temperature, with the same prompts.",
 )  # fmt: skip
-@load.model_option
 @click.option(
     "--concurrency", type=click.IntRange(1, 1024), default=1, show_default=True, metavar="N",
-    help="Requests at once: the load of which the break-even line is.",
+    help="Requests at once; the break-even line is that of this load.",
 )  # fmt: skip
-@load.file("--output", "-o", text="Write the result as JSON.")
+@options.path("--output", "-o", text="Write the result as JSON.")
 @load.max_tokens_option
 @load.sending
 def command(**given: Any) -> None:
     """Measure the acceptance of drafts at each sampling temperature.
 
-    Sends the same prompts at each temperature, in turn, and reads the server's record of each
-    request; without records its counters, and then it must have the server for itself. Says which
-    temperatures win and which lose against the break-even line: measured where there is a baseline
-    at this load (`specwatch calibrate`, `specwatch bench`), else assumed.
+    Sends the same prompts at each temperature, alternately, and reads the server's record of each
+    request. Without records it reads the counters, and nobody else may use the server meanwhile.
+    Shows which temperatures win and lose against the break-even line, which is measured if there is
+    a baseline at this load (`specwatch calibrate`, `specwatch bench`), else assumed.
 
-    Ctrl-C and SIGTERM keep what was measured; only the third ends it at once. Exit code 1 when not
-    all was measured, or the acceptance cannot be known; 2 when it cannot be measured like that, as
+    Ctrl-C and SIGTERM keep what was measured; a third one ends it at once. Exit code 1 when not
+    everything was measured, or the acceptance is unknown; 2 when nothing can be measured, such as
     on a server without speculation.
     """
     import msgspec
 
     from specwatch.cli import load_results
-    from specwatch.cli.progress import Progress
+    from specwatch.cli.progress import ProgressBar
     from specwatch.loadtest import server as servers
     from specwatch.loadtest.probe import problems_of
     from specwatch.loadtest.probe_run import Plan, Probing
     from specwatch.loadtest.requests import Prompt
 
-    asked = load.asked(given)
+    measured = load.measured_server(given)
     load_results.require_outputs(given["output"])
     plan = Plan(
         given["temperatures"], given["requests"],
@@ -71,69 +72,67 @@ def command(**given: Any) -> None:
         given["max_tokens"], given["concurrency"], given["seed"],
     )  # fmt: skip
     server = servers.Server(
-        asked.server, model=given["model"], endpoint=given["endpoint"], where="--target"
+        measured.target, model=given["model"], endpoint=given["endpoint"], where="--target"
     )
-    progress = Progress()
+    progress = ProgressBar()
     with (
         load.opened_store(
-            asked.database, daemon="specwatch probe", dry_run=given["dry_run"]
+            measured.database, daemon="specwatch probe", dry_run=given["dry_run"]
         ) as store,
-        load.Ending() as ending,
+        load.StopSignals() as stop_signals,
     ):
         began = time.time()
         probing = Probing(server, plan, progress.note, progress.step)
-        sweep = ending.run(probing.run(), progress, plan.total)
+        sweep = stop_signals.run(probing.run(), progress, plan.total)
         problems = problems_of(sweep)
         if not any(answer.ok for answers in sweep.answers.values() for answer in answers):
             raise TooLittle(
                 "\n".join([*sweep.problems, "nothing was measured, and nothing stored"])
             )
-        baseline = _baseline(asked, store, server.engine, given)
-        probe = _probe(sweep, baseline, plan, asked, given, began)
+        baseline = _baseline(measured, store, server.engine, given)
+        probe = _probe(sweep, baseline, plan, measured.target, given, began)
         stored, failed = load_results.store_all(store, [probe])
         problems += [*failed, *load_results.keep(probe, given["output"])]
-        if not given["as_json"]:  # Problems are the error message.
-            rest = tuple(note for note in probe.notes if note not in problems)
-            probe = msgspec.structs.replace(probe, notes=rest)
+        if not given["as_json"]:  # problems are printed as the error message
+            notes = tuple(note for note in probe.notes if note not in problems)
+            probe = msgspec.structs.replace(probe, notes=notes)
         load_results.show([probe], stored or ["nothing stored"], as_json=given["as_json"])
     if problems:
         raise TooLittle("\n".join(problems))
 
 
 def _baseline(
-    asked: Asked, store: Store | None, engine: Engine, given: Mapping[str, Any]
+    measured: MeasuredServer, store: Store | None, engine: Engine, given: Mapping[str, Any]
 ) -> Baseline | str:
-    """What serving this model costs without speculation, or why that is not known, as words."""
+    """The cost of serving this model without speculation, or the reason why it is unknown."""
     from specwatch.domain import baseline
     from specwatch.store.database import Database
     from specwatch.store.readers import Reader
 
     config = options.loaded(given["file"])
     max_age = config.baseline.max_age if config is not None else baseline.MAX_AGE
-    reader = Reader.of(asked.database) if store is None else store
+    opened = closing(Reader.of(measured.database)) if store is None else nullcontext(store)
     try:
-        if store is None and not Database(asked.database).exists():
+        if store is None and not Database(measured.database).exists():
             return "there is no database"
-        stored = reader.measurements(asked.server.name)
+        with opened as reader:
+            stored = reader.measurements(measured.target.name)
     except StoreError as error:
         return str(error)
-    finally:
-        if store is None:
-            reader.close()
     own = [one for one in stored if one.key.model_name == engine.model_name]
     chosen = baseline.choose(own, engine.environment, now=time.time(), max_age=max_age)
     if chosen:
         return chosen
     if chosen.expired:
         return "the baseline has expired"
-    return "its baselines are of another version or configuration" if own else "no baseline"
+    return "its baselines are from another version or configuration" if own else "no baseline"
 
 
 def _probe(
     sweep: Sweep,
     baseline: Baseline | str,
     plan: Plan,
-    asked: Asked,
+    target: Target,
     given: Mapping[str, Any],
     began: float,
 ) -> Probe:
@@ -144,7 +143,6 @@ def _probe(
     from specwatch.loadtest.bench import written
     from specwatch.loadtest.common import BUILT_IN, subject_of, workload_of
 
-    target = asked.server
     cost = probe.cost_of(sweep, baseline) if not isinstance(baseline, str) else baseline
     notes = [*probe.notes_of(sweep), *probe.problems_of(sweep)]
     if isinstance(cost, str):
@@ -154,7 +152,7 @@ def _probe(
         )
         remedy = "" if cost == probe.shortfall_of(sweep) else measure
         notes.append(f"the break-even line is assumed: {cost}{remedy}")
-    # Records tell that a server speculates whose page does not.
+    # The records show that this server speculates, even if its metrics page does not.
     subject = subject_of(sweep.stage.engine, target=target.name, url=target.url)
     return Probe(
         version=__version__,

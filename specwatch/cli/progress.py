@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal, plain lines elsewhere; on standard error."""
+"""Progress of a command on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _LINE_SECONDS, _SEARCH_SECONDS = 15.0, 3.0
-"""Between lines of a backfill, and while it looks for servers."""
+"""Time between lines of a backfill, and of its search for servers."""
 
 
-class Progress:
-    """What runs, and how much of it has ended; and lines on what ended."""
+class ProgressBar:
+    """A bar with the running step, and lines about finished ones."""
 
     def __init__(self, *columns: progress.ProgressColumn, console: Console | None = None) -> None:
-        """``columns`` stand after the bar; ``console`` is in place of standard error's."""
-        self._console = console or Console(stderr=True, highlight=False)  # which heeds NO_COLOR
+        """``columns`` are shown after the bar; ``console`` replaces that of standard error."""
+        self._console = console or Console(stderr=True, highlight=False)  # it respects NO_COLOR
         self._columns = columns or (progress.TaskProgressColumn(), progress.TimeRemainingColumn())
         self._bar: progress.Progress | None = None
 
     @contextmanager
     def over(self, total: float | None) -> Iterator[None]:
-        """Show progress until the end of the block; the total may be told later."""
+        """Show progress until the end of the block; :meth:`step` may set the total later."""
         if not self._console.is_terminal:
             yield
             return
@@ -49,7 +49,7 @@ class Progress:
         total: float | None = None,
         rate: str = "-",
     ) -> None:
-        """What runs now, and how much has ended since the last call, or of all."""
+        """Show what runs now, and how much has ended: since the last call, or ``completed``."""
         if self._bar is not None:
             self._bar.update(
                 self._bar.task_ids[0], description=shown(doing), advance=ended,
@@ -57,17 +57,17 @@ class Progress:
             )  # fmt: skip
 
     def note(self, text: str) -> None:
-        """Something that ended."""
+        """Print a line about something that ended."""
         self._console.print(shown(text, LONGEST_SENTENCE), soft_wrap=True, markup=False)
 
 
-class BackfillProgress(Progress):
-    """The progress of a backfill, by hours; in a pipe a line now and then."""
+class BackfillProgress(ProgressBar):
+    """The progress of a backfill in hours; in a pipe a line every 15 seconds."""
 
     def __init__(
         self, console: Console | None = None, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """``console`` is in place of standard error's."""
+        """``console`` replaces that of standard error."""
         super().__init__(
             progress.MofNCompleteColumn(),
             progress.TextColumn("hours, {task.fields[rate]}"),
@@ -78,7 +78,7 @@ class BackfillProgress(Progress):
         self._hours = self._ended = self._minutes = 0
         self._began = self._last_line = monotonic()
         self.last: tuple[str, int] | None = None
-        """The target and the hour that ended last."""
+        """Target and hour that were finished last."""
 
     @contextmanager
     def over(self, total: float | None) -> Iterator[None]:
@@ -89,7 +89,7 @@ class BackfillProgress(Progress):
             yield
 
     def hour(self, target: str, hour: int, minutes: int) -> None:
-        """An hour of a target has ended, in which so many minutes were written."""
+        """Count a finished hour of a target, with the number of its minutes that were written."""
         self._ended += 1
         self._minutes += minutes
         self.last = (target, hour)
@@ -102,12 +102,12 @@ class BackfillProgress(Progress):
             )
 
     def looked(self, reached: int) -> None:
-        """The search for servers has come to a time."""
+        """Print up to which Unix time servers were searched."""
         if self._due(_SEARCH_SECONDS):
             self.note(f"looking for servers: until {moment(reached)}")
 
     def _due(self, seconds: float) -> bool:
-        """Whether the last line is so long ago."""
+        """Whether the last line was printed at least ``seconds`` ago."""
         if self._monotonic() - self._last_line < seconds:
             return False
         self._last_line = self._monotonic()

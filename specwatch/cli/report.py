@@ -1,19 +1,17 @@
-"""``specwatch report``: what decides on Monday."""
+"""``specwatch report``: the report of a period, printed or written."""
 
 from __future__ import annotations
 
 import gc
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from specwatch.cli import options
 from specwatch.cli.output import json_text, require_writable, write
@@ -31,34 +29,24 @@ _SUFFIXES = {".txt": "text", ".md": "md", ".html": "html", ".htm": "html", ".jso
 
 
 @click.command(name="report")
-@click.option(
-    "--since", default="7d", show_default=True, callback=options.moment, metavar="WHEN",
-    help=options.WHEN,
-)  # fmt: skip
-@click.option(
-    "--until", callback=options.moment, metavar="WHEN", help="The same; now when not given."
-)
+@options.since_option
+@options.until_option
 @click.option(
     "--target", "targets", multiple=True, metavar="NAME", help="Only this target. Repeatable."
 )
 @click.option(
     "--format", "form", type=click.Choice(FORMATS),
-    help="Text, unless the suffix of the output says otherwise.",
+    help="Format.  [default: by the suffix of --output, else text]",
 )  # fmt: skip
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write it to a file instead of standard output.",
-)  # fmt: skip
-@click.option(
-    "--schema", is_flag=True, help="Print the JSON schema of the report, and nothing else."
-)
+@options.path("--output", "-o", text="Write the report to a file.  [default: standard output]")
+@click.option("--schema", is_flag=True, help="Print only the JSON schema of reports.")
 @click.option(
     "--deliver", is_flag=True,
-    help="Write and send the report of the last week, as the configuration's section report says.",
+    help="Write and send the report of the last week, according to `report` in the configuration.",
 )  # fmt: skip
 @click.option(
     "--retry", is_flag=True,
-    help="With --deliver: only send what did not arrive of the last report.",
+    help="With --deliver: send the last report again to those who did not receive it.",
 )  # fmt: skip
 @options.file_option
 @options.database_option
@@ -76,10 +64,10 @@ def command(
     database: str | None,
     as_json: bool,
 ) -> None:
-    """Tell whether speculation paid, for which temperatures and loads, and what to do.
+    """Report whether speculation paid, for which temperatures and loads, and what to do.
 
-    Of each target it says that first, then compares with the period before and with serving
-    without speculation. All is read from the database: no daemon need run.
+    For each target the answer comes first, then comparisons with the period before and with serving
+    without speculation. Everything is read from the database; no daemon has to run.
     """
     if deliver or retry:
         from specwatch.cli import report_delivery
@@ -94,15 +82,20 @@ def command(
     form = _agreed("json" if as_json else form, output, "--json" if as_json else f"--format {form}")
     if output is not None:
         require_writable(output)
+    from rich.progress import MofNCompleteColumn
+
+    from specwatch.cli.progress import ProgressBar
+
     loaded = options.configured(database, file)
-    with _progress() as progress:
+    bar = ProgressBar(MofNCompleteColumn())
+    with bar.over(None):
         report = made(
             options.database_url(database, file),
             loaded,
             since=since,
             until=until,
             targets=targets or None,
-            progress=progress,
+            progress=lambda done, of, name: bar.step(name, completed=done, total=of),
         )
     if output is not None:
         write(output, rendered(report, form))
@@ -122,35 +115,34 @@ def made(
     now: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """The report of what the database at a URL has, ``since`` and ``until`` being Unix times.
+    """The report on a database between two Unix times.
 
-    Without ``until`` and ``now`` it goes up to this moment. Raises ConfigError, StoreError,
+    ``until`` and ``now`` are by default the current time. Raises ConfigError, StoreError,
     WorkerLostError.
     """
-    # Its matrices are small: threads for them take longer than they save.
+    # The matrices are small: threads for them take longer than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from specwatch.report.reader import read_report
     from specwatch.store.readers import Reader
 
     now = time.time() if now is None else now
-    reader = Reader.of(url)
-    # A fifth of the time would go into looking for cycles among values that have none.
+    # Garbage collection would take a fifth of the time, and there are no cycles to find.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return read_report(
-            reader,
-            since=since,
-            until=now if until is None else until,
-            now=now,
-            targets=targets,
-            config=config,
-            progress=progress or (lambda done, of, name: None),
-        )
+        with closing(Reader.of(url)) as reader:
+            return read_report(
+                reader,
+                since=since,
+                until=now if until is None else until,
+                now=now,
+                targets=targets,
+                config=config,
+                progress=progress or (lambda done, of, name: None),
+            )
     finally:
         if collecting:
             gc.enable()
-        reader.close()
 
 
 def rendered(report: Report, form: str) -> str:
@@ -171,14 +163,12 @@ def rendered(report: Report, form: str) -> str:
 
 
 def _schema(output: Path | None) -> None:
-    """The schema of the report, to a file or not; options that would have no effect are refused."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-        if given and option.name not in ("schema", "output", "as_json"):
+    """Print or write the schema of reports. Raises UsageError for options without effect."""
+    for name, option in options.given_options(click.get_current_context()).items():
+        if name not in ("schema", "output", "as_json"):
             raise click.UsageError(
-                f"--schema and {option.opts[0]} exclude each other: the schema is that of every"
-                " report; leave one of them out"
+                f"--schema and {option} exclude each other: the schema is that of every report;"
+                " leave one of them out"
             )
     from specwatch.report import model
 
@@ -191,36 +181,20 @@ def _schema(output: Path | None) -> None:
 
 
 def _agreed(form: str | None, output: Path | None, option: str) -> str:
-    """The format of the option, else that of the file; ConfigError where they contradict."""
+    """The format of the option, else that of the file. Raises ConfigError if they contradict."""
     suffix = "" if output is None else output.suffix.lower()
     of_file = "text" if output is None else _SUFFIXES.get(suffix)
     if form is None and of_file is None:
-        known = ", ".join(_SUFFIXES)
         raise click.UsageError(
-            f"{quoted('' if output is None else output.name)} does not say which format: give"
-            f" --format, or a name that ends with one of {known}"
+            f"{quoted('' if output is None else output.name)} has no known suffix: give --format,"
+            f" or a name that ends with one of {', '.join(_SUFFIXES)}"
         )
     if form is not None and output is not None and of_file not in (None, form):
         raise ConfigError(
-            f"{option} writes {form}, and --output {clean_lines(str(output))} says {of_file}; leave"
-            f" {option} out, or give another name"
+            f"{option} writes {form}, and --output {clean_lines(str(output))} is for {of_file};"
+            f" leave {option} out, or give another name"
         )
     return form or of_file or ""
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
-    """A bar on a terminal's standard error; elsewhere nothing."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import MofNCompleteColumn
-
-    from specwatch.cli.progress import Progress
-
-    progress = Progress(MofNCompleteColumn())
-    with progress.over(None):
-        yield lambda done, of, name: progress.step(name, completed=done, total=of)
 
 
 def _show(report: Report) -> None:

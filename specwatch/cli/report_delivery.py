@@ -1,4 +1,4 @@
-"""``specwatch report --deliver``: the report of the last days is written to a folder and sent."""
+"""``specwatch report --deliver``: writes the report of the last days to a folder, and sends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 import msgspec
-from click.core import ParameterSource
 
 from specwatch.cli import options
 from specwatch.config.loading import Config
@@ -23,13 +22,13 @@ from specwatch.errors import ConfigError, DeliveryError
 from specwatch.report.deliveries import Book, Channel, DeliveredReport, Reports, Sent, deliver
 from specwatch.report.model import Report
 from specwatch.report.outgoing import Outgoing, chat, subject
-from specwatch.wording.figures import span
+from specwatch.wording.figures import counted, span
 from specwatch.wording.moments import moment
 from specwatch.wording.text import clean
 
 _SAME = 20 * 3600.0
-"""Seconds in which a report is not made anew: what is missing of it is sent."""
-_UNFINISHED = "it is being made, or its making was cut off; `journalctl -u specwatch-report` knows"
+"""Seconds in which no second report is made: the first one is delivered to those who lack it."""
+_UNFINISHED = "it is being made, or its making was cut off; see `journalctl -u specwatch-report`"
 _ELSEWHERE = {"since", "until", "targets", "form", "output", "schema", "database"}
 _EXAMPLE = 'report: {email: {smtp: "smtp://mail.example:587", from: ..., to: [...]}}'
 
@@ -39,10 +38,10 @@ _sleep = time.sleep
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a delivery needs of the world."""
+    """What a delivery needs from outside: the report, its renderers, and clocks."""
 
     make: Callable[[Config, float, float, float], Report]
-    """The report of a configuration from, to, and made at a Unix time."""
+    """The report for a configuration, by Unix times: since, until, and now."""
     html: Callable[[Report], str]
     markdown: Callable[[Report], str]
     now: Callable[[], float] = time.time
@@ -51,10 +50,19 @@ class Means:
 
 
 def run(file: Path | None, *, deliver: bool, retry: bool, as_json: bool) -> None:
-    """Deliver as the configuration says; with ``retry`` only what was not delivered of the last
-    report. Exits with 1 when something is missing that may arrive later, with 2 when nothing of
-    it can before somebody corrects something."""
-    _require_nothing_else(deliver=deliver)
+    """Deliver a report as configured; with ``retry`` the last one to those who lack it.
+
+    Exits with 1 when a delivery failed that may succeed later, with 2 when all failed ones need a
+    correction first.
+    """
+    if not deliver:
+        raise click.UsageError("--retry is for --deliver; give both")
+    for name, option in options.given_options(click.get_current_context()).items():
+        if name in _ELSEWHERE:
+            raise click.UsageError(
+                f"{option} and --deliver exclude each other: what is delivered is in the"
+                " configuration's section report"
+            )
     config = options.load(file)
     section, by = section_of(config), means()
     began = by.now()
@@ -63,23 +71,9 @@ def run(file: Path | None, *, deliver: bool, retry: bool, as_json: bool) -> None
     if as_json:
         options.print_json(_as_json(section, entry, ok=not missing))
     else:
-        _tell(section, entry, began)
+        _show(section, entry, began)
     if missing:
         raise click.exceptions.Exit(1 if any(one.later for one in missing) else 2)
-
-
-def _require_nothing_else(*, deliver: bool) -> None:
-    """Refuse options that would have no effect."""
-    if not deliver:
-        raise click.UsageError("--retry is for --deliver; give both")
-    context = click.get_current_context()
-    for option in context.command.params:
-        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-        if given and option.name in _ELSEWHERE:
-            raise click.UsageError(
-                f"{option.opts[0]} and --deliver exclude each other: what is delivered is in the"
-                " configuration's section report"
-            )
 
 
 def means() -> Means:
@@ -95,10 +89,10 @@ def means() -> Means:
 
 
 def section_of(config: Config) -> Delivery:
-    """The section ``report``; ConfigError where there is none."""
+    """The section ``report``. Raises ConfigError without one."""
     if config.report is None:
         raise ConfigError(
-            "the configuration does not say where reports go; add the section report, like"
+            "the configuration has no recipients of reports; add the section report, like"
             f" {_EXAMPLE}"
         )
     return config.report
@@ -109,7 +103,7 @@ def delivered(
 ) -> DeliveredReport | None:
     """Make and deliver a report, or what is missing of the last one; how it stands then.
 
-    None where there is nothing to send again. Raises ConfigError, DeliveryError, StoreError and
+    None with ``retry`` and no report. Raises ConfigError, DeliveryError, StoreError and
     WorkerLostError.
     """
     reports = Reports(section.directory)
@@ -126,7 +120,7 @@ def delivered(
         outgoing = Outgoing(
             name=entry.name,
             made=entry.made,
-            subject=_subject(section, report),
+            subject=subject(section.email.subject if section.email else "{answer}", report),
             text=by.markdown(report),
             html=by.html(report),
             chat=chat(report),
@@ -157,7 +151,7 @@ def _made(
 ) -> DeliveredReport:
     """Put a report into the book, make it, and write its files.
 
-    One that is not made stays in the book, with the reason, until it is.
+    If that fails, the reason stays in the book.
     """
     now = by.now()
     until = now // HOUR * HOUR
@@ -174,7 +168,7 @@ def _made(
             reports.write(f"{entry.name}.{kind}", _FORMATS[kind](report, by))
     except Exception as error:
         entry.error = f"it could not be made: {error or type(error).__name__}"
-        with suppress(DeliveryError):  # a full disk: what is in the book is enough
+        with suppress(DeliveryError):  # a full disk: _UNFINISHED is stored already
             reports.keep(book)
         raise
     entry.error = None
@@ -201,11 +195,6 @@ def _read(reports: Reports, entry: DeliveredReport) -> tuple[Report, bytes]:
         ) from None
 
 
-def _subject(section: Delivery, report: Report) -> str:
-    template = "{answer}" if section.email is None else section.email.subject
-    return subject(template, report)
-
-
 def _channels(section: Delivery, by: Means) -> dict[str, Channel]:
     from specwatch.report.channels import Hook, Mail
 
@@ -226,8 +215,8 @@ def _as_json(section: Delivery, entry: DeliveredReport | None, *, ok: bool) -> d
             "channels": [],
         }  # fmt: skip
     channels = [
-        {"channel": name, **msgspec.to_builtins(one), "unconfirmed": one.unconfirmed}
-        for name, one in _sent(entry)
+        {"channel": name, **msgspec.to_builtins(sent), "unconfirmed": sent.unconfirmed}
+        for name, sent in entry.channels.items()
     ]
     return {
         "ok": ok, "report": entry.name, "made": entry.made, "since": entry.since,
@@ -235,11 +224,7 @@ def _as_json(section: Delivery, entry: DeliveredReport | None, *, ok: bool) -> d
     }  # fmt: skip
 
 
-def _sent(entry: DeliveredReport) -> list[tuple[str, Sent]]:
-    return list(entry.channels.items())
-
-
-def _tell(section: Delivery, entry: DeliveredReport | None, began: float) -> None:
+def _show(section: Delivery, entry: DeliveredReport | None, began: float) -> None:
     """Say how it stands; what was made before a Unix time is kept, and was not written now."""
     if entry is None:
         click.echo("there is no report yet; `specwatch report --deliver` makes one")
@@ -251,29 +236,21 @@ def _tell(section: Delivery, entry: DeliveredReport | None, began: float) -> Non
     kept = "written" if entry.made >= began else f"kept from {moment(entry.made)}"
     for path in _files(section, entry):
         click.echo(f"{kept}: {clean(path)}")
-    for name, one in _sent(entry):
-        _tell_of(section, name, one)
-    missing = [one for _, one in _sent(entry) if one.missing]
+    for name, sent in entry.channels.items():
+        if sent.delivered_at is not None:
+            mail = section.email if name == EMAIL else None
+            to = "" if mail is None else f" to {clean(', '.join(mail.to))}"
+            click.echo(f"{clean(name)}: delivered {moment(sent.delivered_at)}{to}")
+        else:
+            what = "SENT, NEVER CONFIRMED" if sent.unconfirmed else "NOT DELIVERED"
+            error = clean(sent.error or "nothing was tried")
+            attempts = counted(sent.attempts, "attempt")
+            click.echo(f"{clean(name)}: {what} after {attempts}: {error}", err=True)
+    missing = [sent for sent in entry.channels.values() if sent.missing]
     if missing:
-        first = "" if any(one.later for one in missing) else "correct what is said above, and "
+        first = "" if any(sent.later for sent in missing) else "correct what is said above, and "
         click.echo(
-            f"{first}send what is missing with `specwatch report --deliver --retry`; who is known"
-            " to have it is left out",
+            f"{first}send what is missing with `specwatch report --deliver --retry`; confirmed"
+            " deliveries are left out",
             err=True,
         )
-
-
-def _tell_of(section: Delivery, name: str, one: Sent) -> None:
-    if one.delivered_at is not None:
-        click.echo(f"{clean(name)}: delivered {moment(one.delivered_at)}{_to(section, name)}")
-        return
-    tried = f"{one.attempts} attempt{'s' if one.attempts != 1 else ''}"
-    error = clean(one.error or "nothing was tried")
-    what = "SENT, NEVER CONFIRMED" if one.unconfirmed else "NOT DELIVERED"
-    click.echo(f"{clean(name)}: {what} after {tried}: {error}", err=True)
-
-
-def _to(section: Delivery, name: str) -> str:
-    if name != EMAIL or section.email is None:
-        return ""
-    return f" to {clean(', '.join(section.email.to))}"

@@ -1,11 +1,10 @@
-"""``specwatch rules``: which rules there are, and what they would have done."""
+"""``specwatch rules``: the rules that apply, and a replay of the stored history."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,7 @@ import click
 from specwatch.cli import commands, options
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule, Rules
-from specwatch.config.rules.condition import nearest
 from specwatch.domain.model import HOUR
-from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
 from specwatch.wording import rules as rule_words
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
@@ -26,21 +23,21 @@ if TYPE_CHECKING:
 
 _ACTIONS = {"alert": "alerts", "disable": "asks to switch speculation off"}
 _EXPLORATIONS = (
-    "the explorations of guard.explore are not replayed: when one is due follows from what the"
-    " restarts before took, and from what earlier ones would have measured, which is not known"
+    "the explorations of guard.explore are not replayed: their times depend on how long earlier"
+    " restarts took and what earlier explorations measured, which is unknown"
 )
 
 
-@click.group(name="rules", cls=commands.Group)
+@click.group(name="rules", cls=commands.CommandGroup)
 def command() -> None:
-    """The rules by which speculation is judged."""
+    """The rules that judge speculation."""
 
 
 @command.command("list", short_help="the rules that apply, in words")
 @options.file_option
 @options.json_option
 def list_rules(file: Path | None, as_json: bool) -> None:
-    """Show the rules that apply: when they fire and clear, for whom, and what then.
+    """Show the rules that apply: when they fire and clear, for which targets, and their actions.
 
     Without a configuration these are the defaults.
     """
@@ -63,13 +60,8 @@ def list_rules(file: Path | None, as_json: bool) -> None:
 @command.command("test", short_help="replay the stored history: when would each rule have fired?")
 @options.file_option
 @options.database_option
-@click.option(
-    "--since", default="7d", show_default=True, callback=options.moment, metavar="WHEN",
-    help=options.WHEN,
-)  # fmt: skip
-@click.option(
-    "--until", callback=options.moment, metavar="WHEN", help="The same; now when not given."
-)
+@options.since_option
+@options.until_option
 @click.option("--target", metavar="NAME", help="Only this target.")
 @click.option("--rule", "name", metavar="NAME", help="Only this rule.")
 @options.json_option
@@ -84,13 +76,13 @@ def test_rules(
 ) -> None:
     """Replay the stored minutes through the rules: when would each have fired?
 
-    Compared is with the baselines as they are stored today. A daemon that ran all the time would
-    have found the same, but for what it did about it: nothing is done here. What the guard would
-    have done, its explorations included, is not replayed.
+    It uses the baselines that are stored today. A daemon that ran all the time would have found the
+    same, unless it had acted on it: actions of the guard, such as explorations, are not replayed.
 
     Exit code 1 when a rule would have fired, 0 when none would have.
     """
     from specwatch.cli import rules_replay
+    from specwatch.cli.progress import ProgressBar
     from specwatch.cli.terminal import Terminal
     from specwatch.store.readers import Reader
 
@@ -99,27 +91,38 @@ def test_rules(
     if since >= until:
         raise click.UsageError("--since is not before --until; give an earlier time")
     loaded = options.loaded(file)
-    rules = _chosen(_rules_of(loaded), name)
-    reader = Reader.of(options.database_url(database, file))
-    try:
+    rules = {rule.name: rule for rule in _rules_of(loaded)}
+    if name is not None:
+        rules = {name: rules[options.choose(name, rules, "there is no rule", "--rule")]}
+    bar = ProgressBar()
+    with closing(Reader.of(options.database_url(database, file))) as reader:
+        targets = sorted({watched.target for watched in reader.targets()})
+        if target is not None:
+            targets = [options.choose(target, targets, "no daemon has ever watched", "--target")]
         replays = []
-        for watched in _targets(reader, target):
-            with _progress(shown(watched), since, until) as progress:
+        for watched in targets:
+            with bar.over(until - since):
                 replay = rules_replay.replay(
-                    reader, loaded, watched, rules, since=since, until=until, progress=progress
+                    reader,
+                    loaded,
+                    watched,
+                    list(rules.values()),
+                    since=since,
+                    until=until,
+                    progress=lambda time, watched=watched: bar.step(  # type: ignore[misc]
+                        watched, completed=max(0.0, time - since)
+                    ),
                 )
             if replay is not None:
                 replays.append(replay)
         if not replays:
             raise SpecwatchError(_nothing(reader, since, until))
-    finally:
-        reader.close()
     explores = loaded is not None and loaded.guard.mode != "off" and loaded.guard.explore.budget
     notes = [_EXPLORATIONS] if explores else []
     fired = any(replay.fired for replay in replays)
     if as_json:
-        targets = [replay.as_json(now) for replay in replays]
-        options.print_json({"fired": fired, "targets": targets, "notes": notes})
+        replayed = [replay.as_json(now) for replay in replays]
+        options.print_json({"fired": fired, "targets": replayed, "notes": notes})
     else:
         terminal = Terminal()
         for number, replay in enumerate(replays):
@@ -133,50 +136,14 @@ def test_rules(
         raise click.exceptions.Exit(1)
 
 
-def _chosen(rules: Sequence[Rule], name: str | None) -> Sequence[Rule]:
-    if name is None:
-        return rules
-    known = [rule.name for rule in rules]
-    if name not in known:
-        raise click.BadParameter(
-            f"there is no rule {quoted(name)}; {nearest(name, known)}", param_hint="--rule"
-        )
-    return [rule for rule in rules if rule.name == name]
-
-
-def _targets(reader: Reader, target: str | None) -> list[str]:
-    known = sorted({watched.target for watched in reader.targets()})
-    if target is None:
-        return known
-    if target not in known:
-        raise click.BadParameter(
-            f"no target {quoted(target)} was ever watched; {nearest(target, known)}",
-            param_hint="--target",
-        )
-    return [target]
-
-
-@contextmanager
-def _progress(label: str, since: float, until: float) -> Iterator[Callable[[float], None]]:
-    """A bar on a terminal; elsewhere nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from specwatch.cli.progress import Progress
-
-    progress = Progress()
-    with progress.over(until - since):
-        yield lambda reached: progress.step(label, completed=max(0.0, reached - since))
-
-
 def _nothing(reader: Reader, since: float, until: float) -> str:
     from specwatch.cli.rules_replay import moment
 
     span = f"from {moment(since)} to {moment(until)}"
     hours = reader.windows(since=since, until=until, length=HOUR, limit=1)
     if next(hours, None) is not None:
-        return f"only hours are stored {span}, and rules judge minutes; give a later --since"
-    return f"no minutes are stored {span}; `specwatch db current` shows what there is"
+        return f"only hours are stored {span}, and rules need minutes; give a later --since"
+    return f"no minutes are stored {span}; `specwatch db current` shows what is stored"
 
 
 def _rules_of(loaded: Config | None) -> tuple[Rule, ...]:

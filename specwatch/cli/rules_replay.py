@@ -1,4 +1,4 @@
-"""The stored history of a target, replayed through the rules: as data, and as lines of text."""
+"""The stored history of a target, replayed through the rules: as JSON, and as lines of text."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Styled = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTarget:
-    """One target; times are Unix seconds, ``judged`` those of the first and last minute, the
-    ``gap`` is what is known only by the hour before them."""
+    """One target. ``judged`` are the Unix times of the first and last minute; ``gap`` is whether
+    only hours are stored before them."""
 
     target: str
     judged: tuple[int, int]
@@ -42,7 +42,7 @@ class ReplayedTarget:
 
     @property
     def fired(self) -> bool:
-        """Whether any rule would have."""
+        """Whether any rule would have fired."""
         return any(history.firings for history in self.histories)
 
     def as_json(self, now: float) -> Json:
@@ -73,7 +73,7 @@ def replay(
 ) -> ReplayedTarget | None:
     """Judge the minutes of a target from ``since`` to ``until`` (Unix seconds); None without any.
 
-    ``progress`` is told the time that was reached. Raises StoreUnavailable, SchemaMismatch.
+    ``progress`` gets the Unix time that was reached. Raises StoreUnavailable, SchemaMismatch.
     """
     targets = {known.name: known for known in config.targets} if config else {}
     settings = targets.get(target)
@@ -147,7 +147,7 @@ def _history_json(history: RuleHistory, since: float, until: float) -> Json:
 
 
 def _confirming(rule: Rule) -> float:
-    """Seconds until it can have fired."""
+    """Seconds that a rule needs at least before it fires."""
     return rule.for_ + max(rule.window_of(condition) for condition in rule.conditions)
 
 
@@ -158,7 +158,7 @@ def lines(replay: ReplayedTarget, now: float) -> Lines:
     span = figures.span(until - since)
     yield f"judged from {moment(since)} to {moment(until, zone=True)}, {span}", ""
     if replay.gap:
-        yield from wrapped("  of the time before only hours are kept, which are not judged")
+        yield from wrapped("  before that only hours are stored, which are not judged")
     for model in sorted({history.model_name for history in replay.histories}):
         histories = [history for history in replay.histories if history.model_name == model]
         yield "", ""
@@ -171,7 +171,7 @@ def lines(replay: ReplayedTarget, now: float) -> Lines:
 
 
 def moment(time: float, *, zone: bool = False) -> str:
-    """A Unix time as the clock on the wall shows it: ``2026-11-19 14:33``."""
+    """A Unix time in local time: ``2026-11-19 14:33``."""
     local = datetime.fromtimestamp(time, UTC).astimezone()
     return f"{local:%Y-%m-%d %H:%M %Z}" if zone else f"{local:%Y-%m-%d %H:%M}"
 
@@ -185,7 +185,9 @@ def _baseline_lines(known: Baseline, now: float) -> Iterator[Styled]:
     for bin_, measurement in sorted(known.bins.items()):
         by_origin.setdefault(str(measurement.origin), []).append(load_bin_label(bin_))
     origins = "; ".join(f"{origin}, load {', '.join(bins)}" for origin, bins in by_origin.items())
-    yield from wrapped(f"  baseline from {origins}; {figures.span(age)} old, for all of that time")
+    yield from wrapped(
+        f"  baseline from {origins}; {figures.span(age)} old, used for the whole time"
+    )
 
 
 def _history_table(histories: Sequence[RuleHistory], since: float, until: float) -> Lines:

@@ -1,38 +1,56 @@
-"""``specwatch run``: the daemon in the foreground, and vLLM with it where it is told to run it."""
+"""``specwatch run``: the daemon in the foreground, and with COMMAND also its vLLM."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+import time
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from specwatch.cli import options
 from specwatch.config.loading import Config
-from specwatch.errors import ActuatorError, ConfigError
+from specwatch.config.service import SupervisedService
+from specwatch.config.target import Target
+from specwatch.domain.model import Mode
+from specwatch.domain.units import is_loopback, local_url, server_address
+from specwatch.errors import ActuatorError, CannotStrip, ConfigError, StoreError
+from specwatch.runtime.text_file import read_text
+from specwatch.vllm_cli import read_command
+from specwatch.wording.text import shown
 
 if TYPE_CHECKING:
     from specwatch.actuators.supervisor import Supervisor
     from specwatch.daemon.daemon import Daemon
-    from specwatch.domain.model import Mode
+
+_FLAGS = ("--host", "--port", "--uds", "--ssl-keyfile")
+"""Flags of vLLM for the address on which it serves."""
+_DEFAULT_PORT = "8000"
+_ELSEWHERE = frozenset({"docker", "nerdctl", "kubectl", "systemctl", "systemd-run"})
+"""Programs that have another process start vLLM, which specwatch could not end."""
+DATABASE_SECONDS = 30.0
+"""How long to wait for the database before vLLM is started with speculation."""
+_AGAIN_SECONDS = 1.0
 
 
-# What follows the first word is the command's, even where we have an option of that name.
+# Options after the first word belong to COMMAND, even if run has one of the same name.
 @click.command(name="run", context_settings={"allow_interspersed_args": False})
 @options.file_option
 @options.target_option
-@click.option("--database", metavar="URL", help="Where history is kept, in place of the file's.")
-@click.option("--listen", metavar="HOST:PORT", help="Where to serve, in place of the file's.")
+@click.option("--database", metavar="URL", help="Database, in place of the file's.")
+@click.option("--listen", metavar="HOST:PORT", help="Address to serve on, in place of the file's.")
 @click.option(
     "--log-format", type=click.Choice(["auto", "json", "console"]), default=None,
-    help="How to log, in place of the file's; auto is console on a terminal, else JSON.",
+    help="Log format, in place of the file's; auto is console on a terminal, else JSON.",
 )  # fmt: skip
 @click.option(
     "--stop-timeout", metavar="60s", default="60s", callback=options.duration,
-    help="How long COMMAND may take to end, before it is killed.",
+    help="Time that COMMAND may take to end before it is killed.",
 )  # fmt: skip
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def command(
@@ -44,39 +62,38 @@ def command(
     stop_timeout: float,
     words: tuple[str, ...],
 ) -> None:
-    """Watch vLLM until told to stop.
+    """Watch vLLM until SIGTERM or SIGINT.
 
-    With COMMAND, such as `vllm serve MODEL`, vLLM is run as well: started again when it ends, and
-    ended with specwatch, however that ends. What it writes passes through.
+    With COMMAND, such as `vllm serve MODEL`, specwatch also runs vLLM: it starts it again when it
+    ends, and ends it when specwatch itself ends. The output of COMMAND passes through.
 
-    SIGHUP reads the configuration again; SIGTERM and SIGINT end it, COMMAND first, and a second
-    one kills COMMAND. Exit code 2 when the configuration is refused, the address to listen on
-    cannot be had, or COMMAND cannot be started.
+    SIGHUP reads the configuration again. SIGTERM and SIGINT end COMMAND first, then specwatch; a
+    second one kills COMMAND. Exit code 2 when the configuration is refused, the address to listen
+    on is not available, or COMMAND cannot be started.
     """
     environ = dict(os.environ)
-    # Our matrices are small: threads for them would take time from the server that we watch.
+    # The matrices are small: threads for them would only take time from the watched server.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from specwatch.actuators.supervisor import Supervisor
-    from specwatch.cli import supervision
     from specwatch.daemon.daemon import Daemon
     from specwatch.runtime import logs
 
-    def configured() -> Config:
-        return supervision.configured(file, targets, words, database=database, listen=listen)
+    def reload() -> Config:
+        return configured(file, targets, words, database=database, listen=listen)
 
     def log(config: Config) -> None:
         logs.configure(
             config.log.level, log_format or config.log.format, no_color=options.no_color()
         )
 
-    config = configured()
+    config = reload()
     log(config)
     supervisor = Supervisor(words, environ=environ, stop_timeout=stop_timeout) if words else None
     from_file = not targets and (file is not None or options.has_default_file())
     daemon = Daemon(
         config,
         environ=os.environ,
-        reload=configured if from_file else None,
+        reload=reload if from_file else None,
         taken_over=log,
         supervisor=supervisor,
     )
@@ -84,9 +101,9 @@ def command(
     if supervisor is None:
         daemon.run()
     else:
-        _run_both(daemon, supervisor, supervision.stored_mode(config))
+        _run_both(daemon, supervisor, stored_mode(config))
     logging.shutdown()
-    # Everything is written. A thread that hangs in a database or a socket must not hold us.
+    # Everything is written; a thread that hangs in a database or a socket must not delay the end.
     os._exit(0)
 
 
@@ -103,7 +120,7 @@ def _catch_signals(daemon: Daemon, supervisor: Supervisor | None) -> None:
 
 
 def _run_both(daemon: Daemon, supervisor: Supervisor, mode: Mode) -> None:
-    """vLLM is there before it is watched, and watched until it has ended."""
+    """Start vLLM before the daemon, and stop it after the daemon."""
     try:
         try:
             supervisor.start(mode)
@@ -112,3 +129,134 @@ def _run_both(daemon: Daemon, supervisor: Supervisor, mode: Mode) -> None:
         daemon.run()
     finally:
         supervisor.stop()
+
+
+# --- the configuration
+
+
+def configured(
+    file: Path | None,
+    targets: Sequence[str],
+    command: Sequence[str],
+    *,
+    database: str | None,
+    listen: str | None,
+) -> Config:
+    """The configuration of ``run``; with a ``command`` exactly one target of it is supervised.
+
+    The target is the file's, that of ``--target``, or the one that the command serves. Raises
+    ConfigError.
+    """
+    if command:
+        _refuse_what_is_not_run(command)
+    if len(targets) > 1 and command:
+        raise ConfigError("COMMAND is one server: give --target once, with its address")
+    if command and (targets or (file is None and not options.has_default_file())):
+        target: dict[str, Any] = {"url": targets[0]} if targets else _served_by(command)
+        target["service"] = {"kind": "supervised"}
+        return options.load(file, [target], database=database, listen=listen)
+    config = options.load(file, targets, database=database, listen=listen)
+    supervised = next((t for t in config.targets if isinstance(t.service, SupervisedService)), None)
+    if command and supervised is None:
+        raise ConfigError(
+            f"{file or options.DEFAULT_FILE}: no target is run by COMMAND; add service:"
+            " {kind: supervised} to the one that it serves"
+        )
+    if supervised is not None and not command:
+        raise ConfigError(
+            f"target {supervised.name}: its service is supervised, which needs the command that"
+            " starts it: specwatch run --config FILE -- vllm serve ..."
+        )
+    if supervised is not None:
+        _refuse_another_server(supervised, command)
+    return config
+
+
+def stored_mode(config: Config) -> Mode:
+    """How to start COMMAND: without speculation if the guard had switched it off.
+
+    Waits for a database that starts at the same time as specwatch.
+    """
+    import structlog
+
+    from specwatch.store.database import create
+    from specwatch.store.guard_records import GuardBook
+    from specwatch.store.repository import Store
+
+    name = next(
+        target.name for target in config.targets if isinstance(target.service, SupervisedService)
+    )
+    log = structlog.get_logger("specwatch.run")
+    url = config.database.connect_url()
+    store = Store(url, daemon=config.daemon)
+    until = time.monotonic() + DATABASE_SECONDS
+    while True:
+        try:
+            create(url)
+            entry = GuardBook(store).look(name).get(name)
+            return Mode.ON if entry is None else entry.state.serving
+        except StoreError as error:
+            if not error.retry or time.monotonic() >= until:
+                log.warning("guard_not_known", detail=str(error), started_with=str(Mode.ON))
+                return Mode.ON
+            log.info("waiting_for_database", detail=str(error))
+            time.sleep(_AGAIN_SECONDS)
+
+
+def _refuse_what_is_not_run(command: Sequence[str]) -> None:
+    name, assigned, _ = command[0].partition("=")
+    if assigned and name.isidentifier():
+        raise ConfigError(
+            f"COMMAND begins with an assignment to {shown(name)}, which only a shell understands;"
+            " put env before it"
+        )
+    for word in takewhile(lambda word: not word.startswith("-"), command):
+        if word.rpartition("/")[2] in _ELSEWHERE:
+            raise ConfigError(
+                f"COMMAND: {shown(word)} has another process start vLLM, which would outlive"
+                " specwatch; give the command that runs inside, or a service of kind systemd or"
+                " command in the configuration"
+            )
+
+
+def _refuse_another_server(target: Target, command: Sequence[str]) -> None:
+    """Raise ConfigError if the daemon would watch another server than the one that it restarts."""
+    host, port = server_address(target.url)
+    try:
+        served = _served_by(command)
+    except ConfigError:
+        return  # the command does not show where it serves
+    if is_loopback(host) and port != server_address(served["url"])[1]:
+        raise ConfigError(
+            f"target {target.name}: its url is {target.url}, but COMMAND serves {served['url']};"
+            " make the ports agree"
+        )
+
+
+def _served_by(command: Sequence[str]) -> dict[str, Any]:
+    """The address on which a command serves, as keys of a target. Raises ConfigError."""
+    try:
+        given = read_command(command)
+        if given.location.elsewhere is not None:
+            raise CannotStrip(f"{given.location.elsewhere} runs vLLM somewhere else")
+        arguments = given.with_file(read_text)
+    except CannotStrip as error:
+        raise ConfigError(
+            f"COMMAND: {error}; the address on which it serves is unknown: add --target URL before"
+            " the --"
+        ) from None
+    flags = {flag: arguments.value(flag) or "" for flag in _FLAGS if arguments.given(flag)}
+    if "--uds" in flags:
+        raise ConfigError(
+            f"COMMAND: it serves on a socket file, --uds {shown(flags['--uds'])}, which specwatch"
+            " does not read; give it --host and --port instead"
+        )
+    port = flags.get("--port", _DEFAULT_PORT)
+    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        raise ConfigError(f"COMMAND: --port {shown(port)}: expected 1 to 65535")
+    host = flags.get("--host", "").removeprefix("[").removesuffix("]")
+    url = local_url(host, int(port))
+    if "--ssl-keyfile" not in flags:
+        return {"url": url}
+    # The certificate has the server's public name, and the connection stays on this machine.
+    return {"url": url.replace("http://", "https://", 1), "insecure_skip_verify": True}

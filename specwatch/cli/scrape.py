@@ -1,4 +1,4 @@
-"""``specwatch scrape``: one look at a page."""
+"""``specwatch scrape``: reads and shows one metrics page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -31,32 +32,36 @@ if TYPE_CHECKING:
 _LARGEST_PAGE = 16 << 20
 _GZIP = b"\x1f\x8b"
 _ANY = PageLimits(0, 0, 0, 0)
-"""One look may be at any page: the daemon's limits are those of a target."""
+"""No limits: those of the daemon are settings of a target."""
 
 
 @click.command(name="scrape")
 @click.argument("source")
 @click.option(
     "--timeout", callback=options.duration, default="5s", show_default=True, metavar="DURATION",
-    help="How long to wait for a URL.",
+    help="Time limit for a URL.",
 )  # fmt: skip
 @options.json_option
 def command(source: str, timeout: float, as_json: bool) -> None:
-    """Show what one metrics page says.
+    """Show the contents of one metrics page.
 
     SOURCE is the URL of a server or of its /metrics, a saved page (gzip or not), or - for
     standard input.
 
-    Figures are totals since the engine started. JSON has latencies in seconds; "open_ended" says
-    that a quantile lies beyond the last bound of its histogram, which then stands in its place.
+    Values are totals since the engine started. JSON has latencies in seconds; "open_ended" means
+    that a quantile is beyond the last bound of its histogram, and that bound is given.
 
-    Exit code 1 when the page cannot be read, or is that of no engine.
+    Exit code 1 when the page cannot be read, or is not from an engine.
     """
     problems: list[str] = []
     samples = PageReader(_ANY).read(_page(source, timeout))
     engine = EngineInfo(None, ())
     if "://" in source and "" in tally.parts_of(samples).models:
-        engine = _asked(source, timeout)
+        with closing(_client(source, timeout)) as client:
+            try:
+                engine = engine_info.ask(client.fetch)
+            except ScrapeError as error:
+                click.echo(f"the server did not report its model: {error}", err=True)
     unnamed = next(iter(engine.models), "")
     models = summary.models_of(samples, problems, unnamed=unnamed, drafting=engine.drafting)
     if not models:
@@ -72,7 +77,8 @@ def command(source: str, timeout: float, as_json: bool) -> None:
 
 def _page(source: str, timeout: float) -> bytes:
     if "://" in source:
-        return _fetched(source, timeout)
+        with closing(_client(source, timeout)) as client:
+            return client.fetch("/metrics")
     try:
         if source == "-":
             return _read(sys.stdin.buffer, "standard input")
@@ -84,26 +90,6 @@ def _page(source: str, timeout: float) -> bytes:
         raise ScrapeError(
             ScrapeReason.UNREACHABLE, f"cannot read {source}: {reason}{hint}"
         ) from error
-
-
-def _fetched(source: str, timeout: float) -> bytes:
-    client = _client(source, timeout)
-    try:
-        return client.fetch("/metrics")
-    finally:
-        client.close()
-
-
-def _asked(source: str, timeout: float) -> EngineInfo:
-    """What the server of a page that names no model says of itself."""
-    client = _client(source, timeout)
-    try:
-        return engine_info.ask(client.fetch)
-    except ScrapeError as error:
-        click.echo(f"the server did not say who it is: {error}", err=True)
-        return EngineInfo(None, ())
-    finally:
-        client.close()
 
 
 def _client(source: str, timeout: float) -> PageClient:
@@ -125,7 +111,7 @@ def _read(file: IO[bytes], name: str) -> bytes:
         except zlib.error as error:
             raise PageError(ScrapeReason.MALFORMED, f"{name}: broken gzip: {error}") from error
         if not unzip.eof and len(page) <= _LARGEST_PAGE:
-            raise PageError(ScrapeReason.TRUNCATED, f"{name}: the gzip file breaks off")
+            raise PageError(ScrapeReason.TRUNCATED, f"{name}: the gzip file is incomplete")
     if len(page) > _LARGEST_PAGE:
         raise PageError(ScrapeReason.TOO_LARGE, f"{name} is longer than {_LARGEST_PAGE} bytes")
     return page

@@ -18,15 +18,15 @@ from specwatch.simulator.server import SimulatedServer
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[MODEL] [FLAGS]...")
 def command(arguments: tuple[str, ...]) -> None:
-    """Serve a simulated vLLM: takes the command line of `vllm serve`.
+    """Run a simulated vLLM with the command line of `vllm serve`.
 
-    It answers /metrics, /health, /version, /v1/models, /v1/completions and /v1/chat/completions.
-    Any flag of `vllm serve` is accepted; one that makes no difference is reported and ignored.
-    Own flags:
+    It serves /metrics, /health, /version, /v1/models, /v1/completions and /v1/chat/completions.
+    Any flag of `vllm serve` is accepted; one without effect is reported and ignored. Additional
+    flags:
 
     \b
-      --simulated-rate N               requests a second of built-in traffic (0), which also
-                                       passes what --middleware loads
+      --simulated-rate N               requests a second of built-in traffic (0), which
+                                       --middleware also sees
       --simulated-concurrency N        requests kept in flight by built-in traffic (0)
       --simulated-rate-profile T:F,..  factor F on the rate at second T (0:1)
       --simulated-temperatures T:W,..  mix of temperatures and weights (0:0.4,0.7:0.4,1:0.2)
@@ -34,17 +34,17 @@ def command(arguments: tuple[str, ...]) -> None:
       --simulated-output-tokens N      mean output length (120)
       --simulated-acceptance-scale F   factor on the acceptance rates (1)
       --simulated-drift T:F,..         factor on the acceptance rates at second T (0:1)
-      --simulated-step-time SECONDS    a plain step of one request (0.02)
-      --simulated-draft-cost SHARE     a draft token, in plain steps (0.11)
+      --simulated-step-time SECONDS    a step without drafts, one request (0.02)
+      --simulated-draft-cost SHARE     a draft token, in such steps (0.11)
       --simulated-free-tokens N        tokens verified without extra cost (48)
       --simulated-kv-cache-tokens N    size of the KV cache (131072, or twice the context)
       --simulated-time-scale F         simulated seconds a second (1)
       --simulated-startup SECONDS      time before it listens (0)
-      --simulated-engine-version V     look of 0.8.5, 0.10.2 or 0.32.0 (0.32.0)
-      --simulated-multiprocess         the page of several API processes
-      --simulated-seed N               of everything that is drawn (0)
+      --simulated-engine-version V     metrics of 0.8.5, 0.10.2 or 0.32.0 (0.32.0)
+      --simulated-multiprocess         metrics page of several API processes
+      --simulated-seed N               random seed (0)
     """
-    if "-h" in arguments:  # no option of ours: click would find it in vLLM's -dph too
+    if "-h" in arguments:  # not an option: click would also find it in vLLM's -dph
         click.echo(click.get_current_context().get_help())
         return
     try:

@@ -1,4 +1,4 @@
-"""``specwatch strip``: a command that starts vLLM, without speculation."""
+"""``specwatch strip``: removes speculation from a command that starts vLLM."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from specwatch.wording.text import clean_lines
 @options.json_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(as_json: bool, words: tuple[str, ...]) -> None:
-    """Print COMMAND, which starts vLLM, without speculation; all else stays word for word.
+    """Print COMMAND, which starts vLLM, without its flags for speculation; the rest is unchanged.
 
-    Every spelling of every version is found, also after wrappers such as env, numactl or uv run, in
-    docker run or sh -c 'exec ...', and in a --config FILE, whose other settings are then written
-    out as flags. What was removed goes to standard error.
+    It handles all spellings of all versions of vLLM, wrappers such as env, numactl or uv run,
+    docker run, sh -c 'exec ...', and a --config FILE, whose other settings are then written as
+    flags. What was removed is printed on standard error.
 
-    A model that brings its own speculation is refused where its config.json can be read; one on a
-    hub is not looked at.
+    It refuses a model with built-in speculation, if it can read its config.json; one on a hub is
+    not read.
 
-    Exit code 2 when the result would not be sure; it says why.
+    Exit code 2, with the reason, when the result would not be certain.
     """
     if not words:
         raise click.UsageError("give the command that starts vLLM: -- vllm serve ...")

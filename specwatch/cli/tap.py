@@ -1,17 +1,367 @@
-"""``specwatch tap``: acceptance and latency by temperature, from the traffic itself."""
+"""``specwatch tap``: what to add to ``vllm serve`` for the tap, and the tap as a reverse proxy."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+import os
+import shlex
+import signal
+import threading
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
 import click
 
-from specwatch.cli import commands
+from specwatch.cli import commands, options
+from specwatch.cli.output import for_a_shell, for_json
+from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
+from specwatch.domain.units import parse_engine_url, parse_listen, parse_size
+from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
+from specwatch.tap import settings
+from specwatch.wording.text import clean_lines, shown
 
-_COMMANDS = {
-    "flags": "what to add to `vllm serve`, so that it loads the tap itself",
-    "proxy": "the tap as a reverse proxy, for servers that cannot load it",
+if TYPE_CHECKING:
+    from specwatch.generate.tap import TapAdvice, Version
+
+_TIMEOUT = 5.0
+_LARGEST_ANSWER = 1 << 20
+_WHY = {
+    settings.BUCKETS: "Upper ends of the temperature buckets. Give the daemon the same, as"
+    " temperature_buckets.",
+    settings.REMOVE_METRICS: "Clients do not see the acceptance record that vLLM adds to"
+    " responses of chat and completions.",
 }
+_EXTRA_SECONDS = 5.0
+"""Time that the end of the proxy may take after its grace period."""
 
 
-@click.group(name="tap", cls=commands.LazyGroup, summaries=_COMMANDS, modules="specwatch.cli.tap_")
+@click.group(name="tap", cls=commands.CommandGroup)
 def command() -> None:
-    """Acceptance and latency by sampling temperature, read off the traffic."""
+    """Acceptance and latency by sampling temperature, read from the traffic itself."""
+
+
+# --- flags
+
+
+@command.command(short_help="what to add to `vllm serve` so that it loads the tap itself")
+@click.option("--vllm-version", metavar="V", help="Version of vLLM, such as 0.29.0.")
+@click.option("--target", metavar="URL", help="A running vLLM, to get its version from.")
+@click.option(
+    "--temperature-buckets", "buckets", metavar="0,0.3,..",
+    help="Upper ends of the temperature buckets, when not the default 0,0.3,0.7,1.",
+)  # fmt: skip
+@click.option(
+    "--remove-metrics", is_flag=True,
+    help="Have the tap take the acceptance record out of chat and completions.",
+)  # fmt: skip
+@click.option(
+    "--per-request-metrics", "timings", is_flag=True,
+    help="TTFT and TPOT of responses that are not streamed, too (vLLM 0.25).",
+)  # fmt: skip
+@click.option("--systemd", is_flag=True, help="Print a drop-in for vLLM's unit; needs COMMAND.")
+@options.json_option
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def flags(
+    vllm_version: str | None,
+    target: str | None,
+    buckets: str | None,
+    remove_metrics: bool,
+    timings: bool,
+    systemd: bool,
+    as_json: bool,
+    words: tuple[str, ...],
+) -> None:
+    """Print what to add to `vllm serve` so that it loads the tap, and why.
+
+    COMMAND is the command line that starts vLLM now. It is printed with the flags that it lacks,
+    in the right place.
+
+    Exit code 2, with the reason, when COMMAND cannot be changed safely.
+    """
+    from specwatch.generate import tap as tap_flags
+    from specwatch.runtime.text_file import read_text
+    from specwatch.vllm_cli import read_command
+
+    if systemd and not words:
+        raise click.UsageError("--systemd needs the command that starts vLLM: -- vllm serve ...")
+    version = _version(vllm_version, target)
+    environment = _environment(buckets, remove_metrics)
+    try:
+        given = read_command(words) if words else None
+        arguments, problem = None if given is None else given.arguments, None
+        if given is not None:
+            try:
+                arguments = given.with_file(read_text)
+            except CannotStrip as error:  # its --config file cannot be read
+                problem = str(error)
+        advice = tap_flags.advise(
+            version,
+            environment=environment,
+            timings=timings,
+            removes_metrics=remove_metrics,
+            command=given,
+            arguments=arguments,
+            unread=problem,
+        )
+        drop_in = tap_flags.drop_in(advice, _install()) if systemd else None
+    except (CannotStrip, ValueError) as error:
+        raise ConfigError(f"COMMAND: {error}") from None
+    if as_json:
+        options.print_json(_as_json(advice, drop_in))
+    elif drop_in is not None:
+        click.echo(drop_in, nl=False)
+    else:
+        _show(advice)
+
+
+def _install() -> str:
+    """The command that installs this specwatch into another environment, from the same source."""
+    checkout = Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install --no-deps {shlex.quote(str(checkout))}"
+    try:
+        # pip writes it for packages that are not from an index (PEP 610).
+        origin = json.loads(distribution("specwatch").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    if "vcs_info" in origin:
+        control = origin["vcs_info"]
+        source = f"{control['vcs']}+{origin['url']}@{control['commit_id']}"
+        return f"pip install --no-deps {shlex.quote(source)}"
+    folder = url2pathname(urlsplit(origin.get("url", "")).path)
+    if folder and Path(folder).exists():
+        return f"pip install --no-deps {shlex.quote(folder)}"
+    return "pip install --no-deps .   # in a checkout of specwatch"
+
+
+def _version(version: str | None, target: str | None) -> Version | None:
+    from specwatch.generate import tap as tap_flags
+
+    if version is not None and target is not None:
+        raise click.UsageError("give either --vllm-version or --target, not both")
+    if version is not None:
+        try:
+            return tap_flags.version_of(version)
+        except ValueError as error:
+            raise ConfigError(f"--vllm-version: {error}") from None
+    return None if target is None else _version_at(target)
+
+
+def _version_at(target: str) -> Version | None:
+    from specwatch.generate import tap as tap_flags
+    from specwatch.scrape import engine_info
+    from specwatch.scrape.page_client import PageClient
+
+    try:
+        url = parse_engine_url(target)
+    except ValueError as error:
+        raise ConfigError(f"--target: {error}") from None
+    with closing(PageClient(url, timeout=_TIMEOUT, max_size=_LARGEST_ANSWER)) as client:
+        version = engine_info.ask(client.fetch).version
+    if version is None:
+        return None
+    try:
+        return tap_flags.version_of(version)
+    except ValueError:
+        raise SpecwatchError(
+            f"{target} is not vLLM (its version is {shown(version)!r}), so it cannot load the tap;"
+            f" run `specwatch tap proxy --upstream {target}` in front of it"
+        ) from None
+
+
+def _environment(buckets: str | None, remove_metrics: bool) -> dict[str, str]:
+    environment = {}
+    if buckets is not None:
+        environment[settings.BUCKETS] = buckets.replace(" ", "")
+        try:
+            edges = settings.from_environment(environment).edges
+        except ValueError as error:
+            raise ConfigError(f"--temperature-buckets: {error}") from None
+        if edges == DEFAULT_EDGES:
+            environment.clear()
+    if remove_metrics:
+        environment[settings.REMOVE_METRICS] = "1"
+    return environment
+
+
+def _as_json(advice: TapAdvice, drop_in: str | None) -> dict[str, Any]:
+    changed = advice.command
+    environment = advice.environment if changed is None else changed.environment
+    return {
+        "flags": [flag._asdict() for flag in advice.flags],
+        "environment": {name: for_json(value) for name, value in environment.items()},
+        "install": _install(),
+        "command": None if changed is None else list(map(for_json, changed.words)),
+        "drop_in": None if drop_in is None else for_json(drop_in),
+        "notes": list(advice.notes),
+    }
+
+
+def _show(advice: TapAdvice) -> None:
+    from specwatch.generate.tap import INSTALL_CHECK
+
+    _section("Install the tap into vLLM's environment (Python 3.11 or later):", "")
+    click.echo(f"  {_install()}\n  {INSTALL_CHECK}   # silent when it works\n")
+    if advice.flags:
+        _section("Add to `vllm serve`:", "")
+        for flag in advice.flags:
+            _section(f"  {' '.join(filter(None, flag[:2]))}", flag.why)
+    elif advice.command is not None:
+        click.echo("The command has all flags that the tap needs.\n")
+    if advice.environment:
+        click.echo("Set in its environment:\n")
+        for name, value in advice.environment.items():
+            _section(f"  {name}={shlex.quote(value)}", _WHY[name])
+    for note in advice.notes:
+        _section("", note, indent="")
+    if advice.command is not None:
+        click.echo("The whole command:\n")
+        click.echo(
+            f"  {clean_lines(for_a_shell([*advice.command.assignments, *advice.command.words]))}"
+        )
+
+
+def _section(title: str, text: str, indent: str = "      ") -> None:
+    if title:
+        click.echo(title)
+    if text:
+        click.echo(click.wrap_text(text, 80, indent, indent))
+    click.echo()
+
+
+# --- proxy
+
+
+def _buckets(text: str) -> tuple[float, ...]:
+    try:
+        return checked_edges(tuple(float(edge) for edge in text.split(",")))
+    except ValueError as error:
+        raise ValueError(f"{error}; write ascending numbers like 0,0.3,0.7,1.0") from None
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    if not size:
+        raise ValueError(f"{text}: expected more than 0 bytes")
+    return size
+
+
+@command.command(short_help="the tap as a reverse proxy, for servers that cannot load it")
+@click.option(
+    "--upstream", required=True, metavar="URL",
+    help="The server behind the proxy, e.g. http://127.0.0.1:8000.",
+)  # fmt: skip
+@click.option(
+    "--listen", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT",
+    help="Address for the clients.",
+)  # fmt: skip
+@click.option(
+    "--default-temperature", type=click.FloatRange(min=0, max=100), metavar="T",
+    help="Temperature of requests without one; llama.cpp reports it itself.",
+)  # fmt: skip
+@click.option(
+    "--temperature-buckets", callback=options.parsed(_buckets), metavar="T,T,...",
+    default="0,0.3,0.7,1.0", show_default=True, help="Upper ends of the buckets.",
+)  # fmt: skip
+@click.option(
+    "--remove-metrics", is_flag=True,
+    help="Take the acceptance record out of responses, so that clients do not see it.",
+)  # fmt: skip
+@click.option(
+    "--largest-request", default="16MiB", show_default=True, metavar="SIZE",
+    callback=options.parsed(_size),
+    help="Larger requests pass without being read, and so without a temperature.",
+)  # fmt: skip
+@click.option(
+    "--connect-timeout", default="10s", show_default=True, callback=options.duration,
+    metavar="TIME", help="Time limit for connecting to the server.",
+)  # fmt: skip
+@click.option(
+    "--grace", default="30s", show_default=True, callback=options.duration, metavar="TIME",
+    help="Time that running responses may still take after SIGTERM or SIGINT.",
+)  # fmt: skip
+@click.option(
+    "--log-format", type=click.Choice(["auto", "json", "console"]), default="auto",
+    show_default=True, help="auto is console on a terminal, else JSON.",
+)  # fmt: skip
+def proxy(
+    upstream: str,
+    listen: str,
+    default_temperature: float | None,
+    temperature_buckets: tuple[float, ...],
+    remove_metrics: bool,
+    largest_request: int,
+    connect_timeout: float,
+    grace: float,
+    log_format: Literal["auto", "json", "console"],
+) -> None:
+    """Run a reverse proxy for a vLLM or llama.cpp server that counts by temperature.
+
+    Everything passes unchanged: streams without delay, API keys unread. Only /metrics (of the
+    proxy) and /specwatch/healthz are its own. A second signal ends it at once. Exit code 2 when
+    the address to listen on is not available.
+    """
+    import structlog
+    from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+
+    from specwatch.runtime import logs
+    from specwatch.runtime.http_server import HttpServer
+    from specwatch.tap.proxy import ProxyApplication
+
+    try:
+        url, address = parse_engine_url(upstream), parse_listen(listen)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    logs.configure("info", log_format, no_color=options.no_color())
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    registry = CollectorRegistry()
+    # The start time of the process is how a restart shows.
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    app = ProxyApplication(
+        url,
+        registry,
+        settings=settings.Settings(temperature_buckets, remove_metrics),
+        default_temperature=default_temperature,
+        connect_timeout=connect_timeout,
+        largest_request=largest_request,
+    )
+    log = structlog.get_logger(__name__)
+    stopping = threading.Event()
+
+    def stop(_: int, __: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    server = HttpServer(
+        app, address.host, address.port, name="proxy", grace=grace, transparent=True
+    )
+    server.start()
+    log.info("proxy_started", url=server.url, upstream=url)
+    stopping.wait()
+    log.info("proxy_stopping", grace=grace)
+    ended = server.stop(grace + _EXTRA_SECONDS)
+    log.info("proxy_stopped", in_time=ended)
+    logging.shutdown()
+    # A thread that hangs in a socket must not delay the end.
+    os._exit(0)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether uvicorn logs something that the proxy neither logs itself nor intends."""
+    error = record.exc_info[1] if record.exc_info else None
+    text = record.getMessage()
+    return not (
+        isinstance(error, asyncio.CancelledError)
+        or text.startswith(("ASGI callable returned without completing", "Unsupported upgrade"))
+        or text.startswith("No supported WebSocket library")
+    )

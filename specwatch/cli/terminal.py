@@ -1,6 +1,6 @@
 """Lines and tables on a terminal or in a pipe.
 
-Styles only on a terminal, colours only there and not under NO_COLOR. In a pipe no line is wrapped.
+Only a terminal gets styles, and colours unless NO_COLOR is set. In a pipe no line is wrapped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specwatch.wording.text import MOST_COLUMNS
 _WIDEST = 120
 _Row = TypeVar("_Row")
 Columns = Mapping[str, Callable[[_Row], str]]
-"""The headers of a table, and what stands below each for a row."""
+"""The headers of a table, each with the text of its cell for a row."""
 Lines = Iterator[Part | Line]
 """Lines of one style or of several."""
 
@@ -28,9 +28,13 @@ class Terminal:
     """Prints lines to standard output."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)  # which heeds NO_COLOR itself
-        self.bar = "█" if _can_show("█", self._console.encoding) else "#"
-        """What bars are made of."""
+        self._console = Console(highlight=False)  # it respects NO_COLOR
+        try:
+            "█".encode(self._console.encoding)
+            self.bar = "█"
+            """The character of bars."""
+        except UnicodeEncodeError:
+            self.bar = "#"
 
     @property
     def width(self) -> int:
@@ -63,8 +67,8 @@ def table(
 ) -> Iterator[Line]:
     """Yield a header and a line for each row; nothing without rows.
 
-    :func:`specwatch.report.columns.table` fits them into a width: that of the terminal where none
-    is given. Columns are two spaces apart where there is room.
+    :func:`specwatch.report.columns.table` fits them into ``width``, by default the terminal's.
+    Columns are two spaces apart if there is room.
     """
     width = (width or Terminal().width) - len(indent)
     rows = list(rows)
@@ -86,11 +90,3 @@ def table(
     titles = [apart(column, title) for column, title in enumerate(headers)]
     for line in columns.table(titles, cells, width):
         yield ((indent, ""), *line) if indent else line
-
-
-def _can_show(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from specwatch.cli import group, options
+from specwatch.domain.baseline import Measurement
+from specwatch.domain.experiments import Experiment
 from specwatch.runtime.http_server import HttpServer
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
 from tests import pages
+from tests.cli.guards import NOW, Guards
 from tests.web.statuses import Surface, daemon, serving
 
 Run = Callable[..., Result]
@@ -30,6 +36,18 @@ def texts(lines: Iterable[Any]) -> list[str]:
         line[0] if line and isinstance(line[0], str) else "".join(text for text, _ in line)
         for line in lines
     ]
+
+
+def experiments(database: str) -> list[Experiment]:
+    """The stored results."""
+    with closing(Reader.of(database)) as reader:
+        return [row.experiment for row in reader.experiments(0, 4e9)]
+
+
+def measurements(database: str) -> list[Measurement]:
+    """The stored baselines."""
+    with closing(Reader.of(database)) as reader:
+        return reader.measurements()
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +137,20 @@ def specwatch() -> list[str]:
 def database(tmp_path: Path) -> str:
     """Where a database may be made."""
     return f"sqlite:///{tmp_path}/specwatch.db"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with tables and nothing in them."""
+    path = tmp_path_factory.mktemp("template") / "empty.db"
+    store = Store(f"sqlite:///{path}", daemon="left")
+    store.open(0.0)
+    store.close(0.0)
+    return path
+
+
+@pytest.fixture
+def guards(tmp_path: Path, template: Path) -> Iterator[Guards]:
+    made = Guards(tmp_path, template)
+    yield made
+    made.store.close(NOW)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from click.testing import Result
+
 from specwatch.guard.state import GuardState, Step
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
+
+Run = Callable[..., Result]
 
 NOW = time.time()
 LATER = 3000.0
@@ -52,3 +57,25 @@ class Guards:
     def state(self, target: str = "chat") -> GuardState:
         """As it is stored."""
         return self.book.look(target)[target].state
+
+
+def answer(run: Run, guards: Guards, *words: object, code: int = 0) -> Any:
+    """What a command says, as JSON."""
+    done = run("guard", *words, "--database", guards.url, "--json")
+    assert (done.exit_code, done.stderr) == (code, "")
+    return json.loads(done.stdout)
+
+
+def lines(run: Run, guards: Guards, *words: object, code: int = 0) -> list[str]:
+    """The lines that a command prints, none wider than a terminal but those about steps."""
+    done = run("guard", *words, "--database", guards.url)
+    assert (done.exit_code, done.stderr) == (code, "")
+    found: list[str] = done.stdout.splitlines()
+    assert max(map(len, found)) <= 80 or words[0] in ("history", "enable", "disable")
+    return found
+
+
+def refusal(run: Run, guards: Guards, *words: object, code: int = 2) -> str:
+    done = run("guard", *words, "--database", guards.url)
+    assert (done.exit_code, done.stdout) == (code, "")
+    return str(done.stderr.splitlines()[-1])

@@ -71,17 +71,6 @@ def test_folders_are_read(run: Run, pair: tuple[Path, Path]) -> None:
     assert found.target.kv_per_token == 2 * 2 * 32 * 256
 
 
-def test_a_tokenizer_that_differs_is_wrong(run: Run, pair: tuple[Path, Path]) -> None:
-    target, draft = pair
-    document = json.loads((draft / "tokenizer.json").read_text())
-    vocabulary = document["model"]["vocab"]
-    first, second = sorted(vocabulary, key=vocabulary.get)[300:302]
-    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
-    (draft / "tokenizer.json").write_text(json.dumps(document))
-    found = advised(run, "--model", target, "--draft", draft, code=1)
-    assert "differ, the first at id 300" in said(found)
-
-
 def test_a_command_is_read_and_options_go_before_it(run: Run, pair: tuple[Path, Path]) -> None:
     target, draft = pair
     config = json.dumps({"model": str(draft), "num_speculative_tokens": 9})
@@ -126,7 +115,7 @@ def test_a_model_of_which_the_cache_has_the_tokenizer_only(
     found = advised(run, "--model", "org/model-70B", "--draft", pair[1], "--k", 4)
     assert found.target is not None
     assert found.target.parameters == 70_000_000_000
-    assert "note: org/model-70B is not whole in the hub's cache: only its tokenizer" in said(found)
+    assert "note: org/model-70B is incomplete in the hub's cache: only its tokenizer" in said(found)
     assert "target and draft have the same tokens" in said(found)
 
 
@@ -136,7 +125,7 @@ def test_a_model_of_which_the_cache_has_nothing_of_use(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     (tmp_path / "models--org--model-70B" / "snapshots" / "abc").mkdir(parents=True)
     found = advised(run, "--model", "org/model-70B", "--method", "ngram")
-    assert "note: org/model-70B is not whole in the hub's cache" in said(found)
+    assert "note: org/model-70B is incomplete in the hub's cache" in said(found)
 
 
 @pytest.mark.parametrize(
@@ -192,26 +181,6 @@ def test_gpus_are_as_many_as_the_layers_are_shared_out_among(run: Run) -> None:
     assert more.memory.gpus == 8
 
 
-def test_heads_are_shared_out_among_the_gpus_of_the_options(
-    run: Run, pair: tuple[Path, Path]
-) -> None:
-    found = advised(run, "--model", pair[0], "--method", "ngram", "--gpus", 3, "--gpu-memory",
-                    "80GB", code=1)  # fmt: skip
-    assert "the target's 4 attention heads cannot be divided among 3 GPUs" in said(found)
-
-
-HUGE = ("30000000", "1000000000", "9" * 400)
-
-
-@pytest.mark.parametrize("k", HUGE, ids=["millions", "a billion", "400 digits"])
-def test_a_k_beyond_any_use_is_wrong_and_takes_no_longer(run: Run, k: str) -> None:
-    found = advised(run, "--model", "70B", "--draft", "7B", "--k", k, code=1)
-    assert (found.k, found.sound) == (1024, False)
-    assert "beyond any use: what follows is for 1,024" in said(found)
-    config = f'{{"method": "ngram", "num_speculative_tokens": {k}}}'
-    assert advised(run, "--", "vllm", "serve", "M", "-sc", config, code=1).k == 1024
-
-
 def test_a_model_that_brings_its_own_speculation(
     run: Run, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -254,19 +223,19 @@ USAGE: dict[str, tuple[list[object], str]] = {
     "nothing": ([], "give --model and --draft, or a command after --"),
     "a draft alone": (["--draft", "1B"], "give --model and --draft"),
     "no size": (["--model", "70B", "--gpu-memory", "80"], "80 has no unit"),
-    "a temperature": (["--model", "70B", "--temperature", "hot"], "is no temperature"),
-    "a share": (["--model", "70B", "--temperature", "0:0%"], "is no temperature"),
+    "a temperature": (["--model", "70B", "--temperature", "hot"], "is not a temperature"),
+    "a share": (["--model", "70B", "--temperature", "0:0%"], "is not a temperature"),
     "no share": (["--model", "70B", "--gpu-memory-utilization", "nan"], "is not a number above 0"),
     "all and more": (["--model", "70B", "--gpu-memory-utilization", "1.1"], "and up to 1"),
-    "no memory": (["--model", "70B", "--gpu-memory", "0GB"], "than any GPU has"),
-    "endless memory": (["--model", "70B", "--gpu-memory", f"{'9' * 400}GB"], "than any GPU has"),
+    "no memory": (["--model", "70B", "--gpu-memory", "0GB"], "is not the memory of a GPU"),
+    "endless memory": (["--model", "70B", "--gpu-memory", f"{'9' * 400}GB"], "not the memory of a"),
     "a home": (["--model", "~nouser/x"], "cannot be read"),
     "a length": (["--", "vllm", "serve", "M", "--max-model-len", "9" * 400], "number of tokens"),
     "a folder": (["--model", "/no/such/model"], "no such file or folder"),
     "a method": (["--model", "70B", "--method", "medusas"], 'did you mean "medusa"'),
     "a format": (["--model", "70B", "--quantization", "int5"], "is not a known format of weights"),
     "a command": (["--", "sleep", "1"], "COMMAND: there is no `vllm serve` in the command"),
-    "no model": (["--", "vllm", "serve"], "no target is named"),
+    "no model": (["--", "vllm", "serve"], "there is no target"),
     "JSON": (["--", "vllm", "serve", "M", "-sc", "{"], "is not a JSON object"),
     "GPUs": (["--model", "8B", "--draft", "1B", "--gpus", "0"], "0 is not in the range"),
 }  # fmt: skip
@@ -304,7 +273,7 @@ def test_the_gravest_come_first_under_their_titles(run: Run) -> None:
     done = run("advise", "--model", "70B", "--draft", "8B", "--gpus", 2, "--gpu-memory", "80GB")
     assert done.exit_code == 1
     titles = [line for line in done.output.splitlines() if line[:1].isupper() and "(" in line]
-    order = ["Wrong", "Measure first", "To know", "Fine"]
+    order = ["Wrong", "Measure first", "Notes", "Fine"]
     shown = [title for title in order if any(line.startswith(title) for line in titles)]
     places = [done.output.index(f"\n{title}") for title in shown]
     assert shown[0] == "Wrong"
@@ -312,23 +281,8 @@ def test_the_gravest_come_first_under_their_titles(run: Run) -> None:
     assert done.output.rstrip().endswith("Not sound: something above is wrong.")
 
 
-def test_a_pipe_gets_no_colours(run: Run) -> None:
-    assert "\x1b" not in run("advise", *WHOLE).output
-
-
 def test_nothing_in_a_name_can_command_the_terminal(run: Run) -> None:
     done = run("advise", "--", "vllm", "serve", "a\x1b[2J-8B", "--spec-method", "ngram",
                "--spec-tokens", "3")  # fmt: skip
     assert "\x1b" not in done.output
     assert "\\x1b[2J" in done.output
-
-
-def test_memory_may_be_given_in_powers_of_two_and_help_says_what_is_near(run: Run) -> None:
-    said = " ".join(run("advise", "--help").stdout.split())
-    assert "80GB, or 80GiB, which is 7 % more" in said
-    assert "short by less than 8 % is to be measured" in said
-    done = run(
-        "advise", "--model", "70B", "--method", "ngram", "--gpus", 1, "--gpu-memory", "80GiB",
-        "--json",
-    )  # fmt: skip
-    assert json.loads(done.stdout)["memory"]["gpu_memory"] == 80 * 2**30

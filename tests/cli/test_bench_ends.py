@@ -19,14 +19,13 @@ from specwatch.domain.experiments import Bench, Comparison, read
 from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError
 from specwatch.loadtest import server as load_server
-from specwatch.loadtest.bench_run import INTERRUPTED
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.compare import compare, with_benches
 from specwatch.loadtest.engine import Engine, engine_of
 from specwatch.loadtest.requests import Answer, Ask
 from specwatch.simulator.server import SimulatedServer
-from tests.cli.conftest import Run
-from tests.cli.test_bench import QUICK, baselines, stored
+from tests.cli.conftest import Run, experiments, measurements
+from tests.cli.test_bench import QUICK
 from tests.loadtest.benches import batches, bench, level, noise
 from tests.simulated_load import server
 
@@ -134,7 +133,7 @@ def test_two_comparisons_are_told_what_to_give_instead(run: Run, tmp_path: Path)
     done = run("bench", "compare", both, both)
     assert done.exit_code == 2
     assert "a.json has a bench without speculation and one with it" in done.stderr
-    assert "give it alone, or beside a file that has one bench" in done.stderr
+    assert "give it alone, or with a file of one bench" in done.stderr
 
 
 def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
@@ -177,40 +176,6 @@ def test_a_load_at_which_requests_fail_is_no_pass(run: Run, tmp_path: Path) -> N
     assert "verdict: Ship it up to concurrency 4 only" in done.stderr
 
 
-def test_a_key_that_vanishes_leaves_what_was_measured(
-    run: Run, off: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def vanish() -> None:
-        raise ConfigError("the key file is gone")
-
-    after(75, vanish, monkeypatch)
-    done = run(
-        "bench", "--target", off.url, "--concurrency", "1,8", "--database", database, *QUICK
-    )  # fmt: skip
-    assert done.exit_code == 1, done.stderr
-    assert "broken off: the key file is gone" in done.stderr
-    (kept,) = stored(database)
-    assert isinstance(kept, Bench)
-    assert not kept.complete
-    assert kept.levels[0].complete
-    assert kept.levels[0].requests > 5
-
-
-def test_a_polite_end_keeps_what_was_measured_too(
-    run: Run, off: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    after(75, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
-    done = run(
-        "bench", "--target", off.url, "--concurrency", "1,8", "--database", database, *QUICK
-    )  # fmt: skip
-    assert done.exit_code == 1
-    assert INTERRUPTED in done.stderr
-    (kept,) = stored(database)
-    assert isinstance(kept, Bench)
-    assert kept.levels[0].complete
-    assert not kept.complete
-
-
 def test_who_speculates_may_show_in_the_answers_alone(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,10 +190,10 @@ def test_who_speculates_may_show_in_the_answers_alone(
             "bench", "--target", speculating.url, "--concurrency", 1, "--database", database, *QUICK
         )  # fmt: skip
     assert done.exit_code == 0, done.stderr
-    (kept,) = stored(database)
+    (kept,) = experiments(database)
     assert isinstance(kept, Bench)
     assert kept.subject.mode == "on"
-    assert baselines(database) == []
+    assert measurements(database) == []
 
 
 def test_more_requests_than_open_files_are_refused(
@@ -237,8 +202,8 @@ def test_more_requests_than_open_files_are_refused(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
     done = run("bench", "--target", off.url, "--concurrency", "8,64", "--dry-run", *QUICK)
     assert done.exit_code == 2
-    assert "--concurrency 64: this process may have 100 open files" in done.stderr
-    assert "(ulimit -n), or give at most 36" in done.stderr
+    assert "this process may have 100; raise that limit" in done.stderr
+    assert "--concurrency 64: each request is an open file" in done.stderr
 
 
 CONFIGURATION = """
@@ -262,6 +227,6 @@ def test_the_baseline_has_its_own_key_where_the_configuration_has_one(
         "file": file, "target": "chat", "baseline": url, "bearer_token_file": None,
         "database": None,
     }  # fmt: skip
-    found = bench_command._baseline_target(load.asked(given), given)
+    found = bench_command._baseline_target(load.measured_server(given), given)
     assert found.url == url
     assert str(found.bearer_token_file) == str(tmp_path / key)

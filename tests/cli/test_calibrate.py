@@ -18,19 +18,17 @@ import pytest
 import requests
 from click.testing import CliRunner, Result
 from rich.console import Console
-from starlette.responses import PlainTextResponse
 
 from specwatch.cli import group
 from specwatch.cli.load_tables import calibration_lines
-from specwatch.cli.progress import Progress
-from specwatch.domain.baseline import Measurement, Origin
+from specwatch.cli.progress import ProgressBar
+from specwatch.domain.baseline import Origin
 from specwatch.loadtest.calibration import Stage
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
-from specwatch.store.readers import Reader
-from tests.cli.conftest import Run, texts
+from tests.cli.conftest import Run, measurements, texts
 from tests.hostile import wait_for
 from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
 
@@ -51,14 +49,6 @@ def off() -> Iterator[SimulatedServer]:
 def on() -> Iterator[SimulatedServer]:
     with server(speculates=True) as running:
         yield running
-
-
-def stored(database: str) -> list[Measurement]:
-    reader = Reader.of(database)
-    try:
-        return reader.measurements()
-    finally:
-        reader.close()
 
 
 class Both:
@@ -109,7 +99,7 @@ def test_the_speedup_of_each_temperature_and_load_is_the_true_one(both: Both) ->
 
 
 def test_the_baseline_is_stored_by_load_for_the_target(both: Both) -> None:
-    measured = stored(both.database)
+    measured = measurements(both.database)
     assert [each.load_bin for each in measured] == [1, 2]
     for one in measured:
         assert (one.key.target, one.key.model_name) == ("chat", "tiny")
@@ -143,7 +133,7 @@ def test_the_servers_took_turns_with_the_same_work(both: Both) -> None:
 def test_progress_in_a_pipe_is_a_line_for_each_stage(both: Both) -> None:
     workload, announced, *lines = both.said.splitlines()
     assert workload == (
-        "built-in workload (outputs and loads given): prompts as they stand, outputs of 80,"
+        "built-in workload (outputs and loads given): unchanged prompts, outputs of 80,"
         " loads 2 to 4"
     )
     assert announced.startswith("2 loads on 2 servers, 12s each: about 1m")
@@ -154,7 +144,7 @@ def test_progress_in_a_pipe_is_a_line_for_each_stage(both: Both) -> None:
 
 def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
     screen = io.StringIO()
-    progress = Progress(
+    progress = ProgressBar(
         console=Console(file=screen, force_terminal=True, width=80, highlight=False)
     )
     with progress.over(4):
@@ -175,7 +165,7 @@ def test_a_person_reads_it_in_eighty_columns(both: Both) -> None:
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "speculation pays on this workload" in text
-    assert "best k: 4, as it is" in text
+    assert "best k: 4, as now" in text
     assert "baseline of chat at load 2, 3-4 stored in SQLite database x" in text
     (row,) = [line for line in lines if line.split()[0] == "4" and "%" in line]
     _, four = both.report["comparison"]["concurrencies"]
@@ -219,36 +209,14 @@ def test_the_configuration_gives_name_key_and_database(run: Run, tmp_path: Path)
         done = run("calibrate", "--off", guarded.url, "--config", file, "--concurrency", 2, *QUICK)
     assert done.exit_code == 0, done.stderr
     assert "baseline of guarded at load 2 stored" in done.stdout
-    (measured,) = stored(f"sqlite:///{tmp_path}/here.db")
+    (measured,) = measurements(f"sqlite:///{tmp_path}/here.db")
     assert measured.key.target == "guarded"
-
-
-def test_without_its_key_a_server_refuses_and_the_remedy_is_said(run: Run) -> None:
-    with server(api_keys=("secret",)) as guarded:
-        done = run("calibrate", "--off", guarded.url, "--dry-run", "--model", "tiny", *QUICK)
-    assert done.exit_code == 2
-    assert "--off" in done.stderr
-    assert "refuses requests: 401" in done.stderr
-    assert "--bearer-token-file" in done.stderr
 
 
 def test_a_server_that_speculates_is_no_baseline(run: Run, on: SimulatedServer) -> None:
     done = run("calibrate", "--off", on.url, "--dry-run")
     assert done.exit_code == 2
     assert "--off: this server speculates" in done.stderr
-
-
-def test_two_servers_without_speculation_are_not_compared(run: Run, off: SimulatedServer) -> None:
-    done = run("calibrate", "--off", off.url, "--on", off.url, "--dry-run")
-    assert done.exit_code == 2
-    assert "--on: this server does not speculate" in done.stderr
-
-
-def test_a_page_of_something_else_is_refused(run: Run, web: Callable[..., str]) -> None:
-    url = web("/metrics", lambda _: PlainTextResponse("# TYPE up gauge\nup 1\n"))
-    done = run("calibrate", "--off", url, "--dry-run")
-    assert done.exit_code == 2
-    assert "not of vLLM or llama.cpp" in done.stderr
 
 
 def test_a_database_that_cannot_be_written_is_refused_before_any_request(
@@ -276,12 +244,12 @@ def test_a_server_in_use_is_refused_unless_that_is_meant(run: Run, database: str
         arguments = ("calibrate", "--off", busy.url, "--concurrency", 2, "--database", database)
         refused = run(*arguments, *QUICK)
         assert refused.exit_code == 2
-        assert "requests of others are under way" in refused.stderr
+        assert "requests of others; take its traffic away" in refused.stderr
         done = run(*arguments, *QUICK, "--shared", "--json")
     assert done.exit_code == 0, done.stderr
     (stage,) = json.loads(done.stdout)["stages"]
     assert stage["shared"] is True
-    assert len(stored(database)) == 1
+    assert len(measurements(database)) == 1
 
 
 def test_what_others_did_meanwhile_is_not_stored(
@@ -290,9 +258,9 @@ def test_what_others_did_meanwhile_is_not_stored(
     monkeypatch.setattr(Stage, "foreign_requests", property(lambda _: 3))
     done = run("calibrate", "--off", off.url, "--concurrency", 2, "--database", database, *QUICK)
     assert done.exit_code == 1
-    assert "3 requests of others ended meanwhile; nothing is stored" in done.stderr
+    assert "3 requests of others ended meanwhile, so nothing is stored" in done.stderr
     assert "nothing stored" in done.stdout
-    assert stored(database) == []
+    assert measurements(database) == []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,7 +297,7 @@ def test_a_load_at_which_the_server_was_slowed_is_measured_again(database: str) 
         "concurrency 2: a step took up to 4.0 times as long in one round as in another with the"
         " same prompts; measuring it again" in done.stderr
     )
-    (measured,) = stored(database)
+    (measured,) = measurements(database)
     pace = sum(p.seconds for p in measured.points) / sum(p.tokens for p in measured.points)
     assert pace == pytest.approx(COSTS.plain(2), rel=0.1)
 
@@ -344,22 +312,12 @@ def test_a_load_at_which_the_server_stays_unsteady_is_left_out(database: str) ->
     assert (
         "concurrency 2, speculation off is not usable: a step took up to 4.0 times" in done.stderr
     )
-    assert stored(database) == []
+    assert measurements(database) == []
     meant = throttled(database, by_turns, "--unsteady")
     assert meant.exit_code == 0, meant.stderr
     assert "measuring it again" not in meant.stderr
     assert "something slowed the server for a while" in " ".join(meant.stdout.split())
-    assert len(stored(database)) == 1
-
-
-def test_too_little_is_said_and_not_stored(
-    run: Run, off: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Stage, "shortfall", property(lambda _: "all is lost"))
-    done = run("calibrate", "--off", off.url, "--concurrency", 2, "--database", database, *QUICK)
-    assert done.exit_code == 1
-    assert "concurrency 2, speculation off is not usable: all is lost" in done.stderr
-    assert stored(database) == []
+    assert len(measurements(database)) == 1
 
 
 @pytest.mark.parametrize(
@@ -374,7 +332,7 @@ def test_too_little_is_said_and_not_stored(
         (("--off", "URL", "--duration", "1s", "--dry-run"), "make it at least 1s200ms"),
         (("--off", "URL", "--prompts", "/nowhere"), "/nowhere"),
         (("--import", "/nowhere", "--target", "chat"), "/nowhere"),
-        (("--import", "/nowhere"), "say whose baseline it is: give --target NAME"),
+        (("--import", "/nowhere"), "needs the target of the baseline: give --target NAME"),
     ],
 )
 def test_what_cannot_be_done_is_refused(
@@ -383,18 +341,6 @@ def test_what_cannot_be_done_is_refused(
     done = run("calibrate", *(off.url if word == "URL" else word for word in arguments))
     assert done.exit_code == 2, done.output
     assert message in done.stderr
-
-
-def test_own_prompts_are_sent(
-    run: Run, off: SimulatedServer, tmp_path: Path, database: str
-) -> None:
-    (tmp_path / "prompts").write_text('one\n\n"two\\nlines"\n')
-    arguments = ("--concurrency", 1, "--prompts", tmp_path / "prompts", "--dry-run", *QUICK)
-    assert run("calibrate", "--off", off.url, *arguments).exit_code == 0
-    (tmp_path / "prompts").write_text('fine\n"two\n')
-    done = run("calibrate", "--off", off.url, *arguments)
-    assert done.exit_code == 2
-    assert "prompts:2: begins with a quote and is not a JSON string" in done.stderr
 
 
 def test_interrupted_it_stops_its_requests_and_stores_nothing(
@@ -422,7 +368,7 @@ def test_interrupted_it_stops_its_requests_and_stores_nothing(
         with running.synced() as engine:
             assert engine.running + engine.waiting == 0
     assert said.strip() == "interrupted: nothing was stored"
-    assert stored(database) == []
+    assert measurements(database) == []
 
 
 def test_a_detailed_result_is_imported(run: Run, database: str) -> None:
@@ -430,19 +376,11 @@ def test_a_detailed_result_is_imported(run: Run, database: str) -> None:
     done = run("calibrate", "--import", file, "--target", "chat", "--database", database)
     assert done.exit_code == 0, done.stderr
     assert "baseline of chat at load 3-4 stored" in done.stdout
-    (measured,) = stored(database)
+    (measured,) = measurements(database)
     assert measured.origin is Origin.IMPORTED
     assert (measured.key.target, measured.key.model_name) == ("chat", "tiny")
     assert measured.key.engine_version is None
     assert len(measured.points) == 10
-
-
-def test_means_alone_are_too_few(run: Run, database: str) -> None:
-    file = DATA / "vllm-0.32-means.json"
-    done = run("calibrate", "--import", file, "--target", "chat", "--database", database)
-    assert done.exit_code == 1
-    assert "too few samples at load 3-4: 1, and 5 are the least" in done.stderr
-    assert stored(database) == []
 
 
 def test_several_results_are_enough_and_their_load_can_be_said(run: Run, database: str) -> None:
@@ -453,23 +391,3 @@ def test_several_results_are_enough_and_their_load_can_be_said(run: Run, databas
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     assert [load["load_bin"] for load in json.loads(done.stdout)["measurements"]] == ["9-16"]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("total_output_tokens", float("nan"), "total_output_tokens is NaN: expected a finite"),
-        ("duration", 0, "duration is 0: expected a finite number above 0; give the file of a"),
-        ("date", 20250101, "date is 20250101: expected text; give the file of a sound run"),
-    ],
-)
-def test_a_result_that_cannot_be_is_refused_and_not_stored(
-    run: Run, tmp_path: Path, database: str, key: str, value: object, said: str
-) -> None:
-    result = json.loads((DATA / "vllm-0.32-detailed.json").read_text())
-    file = tmp_path / "result.json"
-    file.write_text(json.dumps({**result, key: value}))
-    done = run("calibrate", "--import", file, "--target", "chat", "--database", database)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{file}: {said}" in done.stderr
-    assert not Path(database.removeprefix("sqlite:///")).exists()

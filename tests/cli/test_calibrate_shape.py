@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specwatch.cli import group
-from specwatch.domain.baseline import Baseline, Measurement
+from specwatch.domain.baseline import Baseline
 from specwatch.domain.experiments import Bench, Subject
 from specwatch.domain.experiments import Workload as Work
 from specwatch.domain.model import (
@@ -38,6 +37,7 @@ from specwatch.simulator.engine import SimulatedEngine
 from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
+from tests.cli.conftest import measurements
 from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, server, settings
 
 QUICK = ("--duration", "12s", "--warm-up", "1s", "--temperature", "0", "--target", "chat")
@@ -97,14 +97,6 @@ def report_of(done: Result) -> dict[str, Any]:
     return found
 
 
-def measured(database: str) -> list[Measurement]:
-    reader = Reader.of(database)
-    try:
-        return reader.measurements("chat")
-    finally:
-        reader.close()
-
-
 @pytest.fixture(scope="module")
 def production(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
     """An hour of traffic of two requests at a time, and a calibration after it."""
@@ -135,8 +127,8 @@ def test_lengths_and_loads_are_those_of_the_stored_traffic(
     assert [each["concurrency"] for each in report["stages"]] == [1, 2, 4]
     said = production[1].stderr.splitlines()
     assert said[0] == (
-        "shape of the traffic of the last 7 days: prompts of 200 tokens, outputs of 40, loads 1 to"
-        " 4"
+        "workload like the traffic of the last 7 days: prompts of 200 tokens, outputs of 40, loads"
+        " 1 to 4"
     )
     assert said[1].startswith("3 loads on 1 server, 12s each: about ")
     assert report["doubts"] == []
@@ -145,7 +137,7 @@ def test_lengths_and_loads_are_those_of_the_stored_traffic(
 def test_every_point_tells_its_conditions(production: tuple[str, Result]) -> None:
     """Without them the fit would charge tokens for what prompts cost."""
     report_of(production[1])
-    found = measured(production[0])
+    found = measurements(production[0])
     assert [each.load_bin for each in found] == [0, 1, 2]
     for one in found:
         assert len(one.points) == 12
@@ -167,7 +159,7 @@ def test_each_round_has_every_length_and_its_order_changes(
     """Or a slow spell of the machine would look like the cost of the length that it fell into."""
     report_of(production[1])
     orders = []
-    for one in measured(production[0]):
+    for one in measurements(production[0]):
         lengths = [
             min((100, 200, 400), key=lambda wanted: abs((point.prompt or 0.0) - wanted))
             for point in sorted(one.points, key=lambda point: point.at)
@@ -236,16 +228,6 @@ def test_options_override_each_part(database: str) -> None:
     assert "workload as given:\n  prompts of 60 tokens, outputs of 20, load 2" in done.stdout
 
 
-def test_the_old_name_of_the_output_length_still_works(database: str) -> None:
-    done = calibrate(
-        database, "--json", "--dry-run", "--max-tokens", 24, "--concurrency", 2,
-        "--prompt-tokens", 50,
-    )  # fmt: skip
-    report = report_of(done)
-    assert (report["max_tokens"], report["shape"]["output_tokens"]) == (24, 24)
-    assert report["shape"]["source"] == "options"
-
-
 def test_own_prompts_are_sent_as_they_stand(database: str, tmp_path: Path) -> None:
     remember(database, [window(time.time() - MINUTE * at, load=1.0) for at in range(1, 61)]).close(
         0.0
@@ -281,7 +263,7 @@ def test_without_stored_traffic_the_page_of_the_server_with_speculation_tells(
     assert shape["source"] == "page"
     assert shape["prompt_tokens"] == pytest.approx(served, rel=0.1)
     assert shape["output_tokens"] == pytest.approx(20, abs=1)
-    assert "shape of the traffic of --on since its start (loads given): " in done.stderr
+    assert "workload like the traffic of --on since its start (loads given): " in done.stderr
     assert [stage["mode"] for stage in report["stages"]] == ["off", "on"]
 
 
@@ -297,7 +279,7 @@ def test_what_was_measured_on_purpose_is_no_traffic(database: str) -> None:
     assert (shape["prompt_tokens"], shape["loads"]) == (200, [1, 2, 4])
     assert shape["left_out"] == MINUTE
     assert done.stderr.startswith(
-        "shape of the traffic of the last 7 days without 60 s of measuring: prompts of 200 tokens"
+        "workload like the traffic of the last 7 days without 60 s of measuring: prompts of 200 "
     )
 
 
@@ -357,7 +339,7 @@ def test_a_few_trials_are_no_traffic(database: str) -> None:
     assert report["shape"]["source"] == "built-in"
     assert report["shape"]["prompt_tokens"] is None
     (doubt,) = report["doubts"]
-    assert "hardly any traffic of chat is stored for tiny" in doubt
+    assert "hardly any traffic of chat with tiny is stored" in doubt
     assert "--prompt-tokens" in doubt
 
 
@@ -407,7 +389,7 @@ def test_without_a_tokenizer_lengths_follow_from_what_requests_had(
         database, "--json", "--concurrency", 2, "--prompt-tokens", 400, "--max-tokens", 12
     )
     report_of(calibrated)
-    (found,) = measured(database)
+    (found,) = measurements(database)
     prompts = sorted(point.prompt or 0.0 for point in found.points)
     for wanted, alike in zip(
         (200, 400, 800), (prompts[:4], prompts[4:8], prompts[8:]), strict=True
@@ -433,28 +415,9 @@ def test_the_tokenizer_of_the_server_is_asked(database: str) -> None:
             assert stage["prompt_tokens"] == pytest.approx(115, rel=0.15)
 
 
-def test_a_page_without_prompt_tokens_is_doubtful(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from specwatch.loadtest.calibration import Slice
-
-    taken = Slice.sample
-
-    def silent(self: Slice, engine: Any) -> Any:
-        return taken(replace(self, tally=replace(self.tally, prompt_tokens=None)), engine)
-
-    monkeypatch.setattr(Slice, "sample", silent)
-    done = calibrate(
-        database, "--json", "--dry-run", "--concurrency", 2, "--max-tokens", 12,
-        "--prompt-tokens", 50,
-    )  # fmt: skip
-    (doubt,) = report_of(done)["doubts"]
-    assert "does not tell prompt tokens" in doubt
-
-
 def test_the_cost_of_a_prompt_token_is_told_from_that_of_a_request(
     production: tuple[str, Result],
 ) -> None:
-    found = Baseline({each.load_bin: each for each in measured(production[0])})
+    found = Baseline({each.load_bin: each for each in measurements(production[0])})
     slope = found.by_token.slopes.prefill
     assert slope == pytest.approx(COSTS.prefill_per_token, rel=0.35)

@@ -78,7 +78,7 @@ def test_a_guard_that_is_off_needs_nothing(run: Run, tmp_path: Path) -> None:
 def test_a_guard_that_acts_without_hands_is_noted(run: Run, tmp_path: Path) -> None:
     notes = checked(run, tmp_path, COMMAND, "", "", "", "", more="guard: {mode: act}")["notes"]
     assert notes[-1].startswith(
-        "guard.mode is act, and no service is configured for t1, t2, t3 and 1 "
+        "guard.mode is act, but no service is configured for t1, t2, t3 and 1 "
     )
     notes = checked(run, tmp_path, COMMAND, "")["notes"]
     assert not any(note.startswith("guard") for note in notes)
@@ -87,8 +87,8 @@ def test_a_guard_that_acts_without_hands_is_noted(run: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("guard", "ends"),
     [
-        ("mode: act, verify: 2m", "verifying ends undecided after 6m, three times that, and"),
-        ("mode: observe, verify: 3m", "verifying is prolonged to that, up to 9m. Make it at le"),
+        ("mode: act, verify: 2m", "verification ends undecided after 6m, three times that, and"),
+        ("mode: observe, verify: 3m", "verification is extended to that, up to 9m. Make it at le"),
         ("mode: act, verify: 8m", None),
         ("mode: off, verify: 1m", None),
     ],
@@ -99,7 +99,7 @@ def test_a_verification_too_short_to_measure_in_is_noted(
     notes = checked(run, tmp_path, COMMAND, more=f"guard: {{{guard}}}")["notes"]
     found = [note for note in notes if note.startswith("guard.verify is")]
     assert len(found) == (ends is not None)
-    assert all("takes about 8m to measure" in note and str(ends) in note for note in found)
+    assert all("it takes about 8m to measure" in note and str(ends) in note for note in found)
 
 
 def test_each_alertmanager_is_asked_and_sent_no_alert(
@@ -111,7 +111,7 @@ def test_each_alertmanager_is_asked_and_sent_no_alert(
         run, tmp_path, "", more=f"alertmanager: {{{urls}, headers: {{Authorization: a}}}}"
     )
     assert named(found, "Alertmanager") == [
-        (f"Alertmanager {url}", True, "it takes alerts"),
+        (f"Alertmanager {url}", True, "it accepts alerts"),
         (
             "Alertmanager http://127.0.0.1:1", False,
             "nothing listens at http://127.0.0.1:1; is Alertmanager up, on this port?",
@@ -162,7 +162,7 @@ def test_a_unit_that_only_root_can_restart_is_noted(
     )["notes"]
     found = [note for note in notes if note.startswith("root can restart")]
     assert found == [
-        "root can restart specwatch-test.service, and the daemon, which is not root as a service,"
-        " cannot: the helper for specwatch-test.service is not installed: `systemctl enable --now"
+        "root can restart specwatch-test.service, but the daemon, as another user, cannot:"
+        " the helper for specwatch-test.service is not installed: `systemctl enable --now"
         " specwatch-guard@specwatch-test.socket`"
     ] * (user == 0)

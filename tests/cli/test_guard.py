@@ -1,70 +1,24 @@
-"""``specwatch guard``: what a person sees of the guard, and tells it."""
+"""``specwatch guard``: status, pause and resume, history, incidents."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from specwatch.domain.model import Mode
-from specwatch.guard.plan import FileChange, Plan
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Pause, Phase
 from specwatch.rules.decision_view import finding_view
-from specwatch.store.repository import Store
 from tests.cli.conftest import Run
-from tests.cli.guards import LATER, NOW, Guards
-from tests.guard.living import ACT, Living
-from tests.guard.simulated_server import SimulatedServer
+from tests.cli.guards import LATER, NOW, Guards, answer, lines, refusal
 from tests.web.decided import BREACHED, decided
 from tests.web.statuses import HOSTILE, Surface, daemon, target
 
 INCIDENT = Incident("chat-6b", Cause.RULE, NOW - 600, "too-slow", "llama", "all")
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with tables and nothing in them."""
-    path = tmp_path_factory.mktemp("template") / "empty.db"
-    store = Store(f"sqlite:///{path}", daemon="left")
-    store.open(0.0)
-    store.close(0.0)
-    return path
-
-
-@pytest.fixture
-def guards(tmp_path: Path, template: Path) -> Iterator[Guards]:
-    made = Guards(tmp_path, template)
-    yield made
-    made.store.close(NOW)
-
-
-def answer(run: Run, guards: Guards, *words: object, code: int = 0) -> Any:
-    """What a command says, as JSON."""
-    done = run("guard", *words, "--database", guards.url, "--json")
-    assert (done.exit_code, done.stderr) == (code, "")
-    return json.loads(done.stdout)
-
-
-def lines(run: Run, guards: Guards, *words: object, code: int = 0) -> list[str]:
-    """The lines that a command prints, none wider than a terminal but those about steps."""
-    done = run("guard", *words, "--database", guards.url)
-    assert (done.exit_code, done.stderr) == (code, "")
-    found: list[str] = done.stdout.splitlines()
-    assert max(map(len, found)) <= 80 or words[0] in ("history", "enable", "disable")
-    return found
-
-
-def refusal(run: Run, guards: Guards, *words: object, code: int = 2) -> str:
-    done = run("guard", *words, "--database", guards.url)
-    assert (done.exit_code, done.stdout) == (code, "")
-    return str(done.stderr.splitlines()[-1])
 
 
 LONG_NAME = "a-name-that-is-longer-than-its-column"
@@ -142,7 +96,9 @@ def test_a_target_that_nobody_guards_is_told_from_one_that_is_misspelt(
     assert refusal(run, guards, "status", code=1).startswith("no daemon has guarded any target yet")
     assert refusal(run, guards, "pause", "chat", code=1).startswith("no daemon has guarded chat")
     guards.put()
-    assert refusal(run, guards, "status", "chta").endswith('ever guarded; did you mean "chat"?')
+    assert refusal(run, guards, "status", "chta").endswith(
+        'has ever guarded "chta"; did you mean "chat"?'
+    )
     guards.put("other")
     assert refusal(run, guards, "resume") == "Error: which target? give one of chat, other"
 
@@ -154,7 +110,7 @@ def test_a_pause_ends_by_itself_and_a_person_stands_for_it(
     monkeypatch.setenv("SUDO_USER", "ann")
     said = lines(run, guards, "pause", "--for", "2h", "--reason", "new driver")
     assert said[0].startswith("chat is paused by ann until 2")
-    assert said[1].startswith("it drains the server now, and gives that up")
+    assert said[1].startswith("it is draining the server, and abandons that")
     pause = guards.state().pause
     assert pause is not None
     assert (pause.by, pause.why) == ("ann", "new driver")
@@ -168,7 +124,7 @@ def test_a_pause_ends_by_itself_and_a_person_stands_for_it(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["pause", "--for", "0s"], "0s is no time at all"),
+        (["pause", "--for", "0s"], "0s: expected more than 0 seconds"),
         (["pause", "--for", "soon"], '"soon" is not a duration; write it like'),
         (["pause", "--by", " "], "is empty or has spaces around it; write a plain name; give --by"),
         (["pause", "--reason", "a\nb"], "expected one line of at most 500 characters"),
@@ -195,191 +151,6 @@ def test_resume_ends_a_pause_and_a_hold_and_says_where_there_is_neither(
     assert (guards.state().phase, guards.state().pause) == (Phase.OBSERVING, None)
     assert lines(run, guards, "resume") == ["chat is neither paused nor held"]
     assert answer(run, guards, "resume")["resumed"] is False
-
-
-@pytest.fixture
-def living(guards: Guards, monkeypatch: pytest.MonkeyPatch) -> Iterator[Living]:
-    """A guardian on a server that does well, which takes a turn whenever a command waits."""
-    server = SimulatedServer(now=NOW - 60, started=NOW - 90, bad=False)
-    policy = ACT.model_copy(update={"start_timeout": 60.0})
-    made = Living(guards.path, server=server, policy=policy)
-
-    def pause(_: float) -> None:
-        made.book.changed = True
-        made.live(2)
-
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", pause)
-    with capture_logs():  # which would go to standard output, among what the command prints
-        made.live(10)
-        yield made
-    made.store.close(NOW)
-
-
-def test_disable_and_enable_are_followed_to_their_end(
-    run: Run, guards: Guards, living: Living
-) -> None:
-    said = lines(run, guards, "disable", "chat", "--by", "ann", "--reason", "slow", "--for", "8h")
-    phases = [phase for phase, _ in groupby(line.split()[2] for line in said[:-1])]
-    assert phases == ["observing", "draining", "restarting", "verifying", "disabled"]
-    assert said[1].endswith("draining      ann switched speculation off: slow")
-    assert said[-1] == "chat: speculation is off"
-    assert living.server.mode is Mode.OFF
-    assert 28_790 < (guards.state().rearm_at or 0) - NOW < 28_800 + LATER
-    found = answer(run, guards, "enable")
-    assert (found["reached"], found["reason"]) == (True, "speculation is on")
-    assert found["state"]["goal"] == "on"
-    assert [step["phase"] for step in found["steps"]][-1] == "observing"
-    assert living.server.mode is Mode.ON
-
-
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("no-status", "refused: the manager does not answer"),
-        ("refuse", "held: nothing was done: the unit is masked"),
-        ("hang", "held: vLLM was not healthy within 1m; it runs again as before"),
-    ],
-)
-def test_an_order_that_fails_is_one_with_the_reason(
-    run: Run, guards: Guards, living: Living, fault: str, said: str
-) -> None:
-    living.server.fault = fault
-    assert lines(run, guards, "disable", code=1)[-1] == f"chat: {said}"
-    assert living.server.mode is Mode.ON
-
-
-def test_an_order_that_is_overtaken_by_another_is_one(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put(goal=Mode.ON)
-
-    def overtake(_: float) -> None:
-        guards.step("bob wants it on", order=Order(Mode.ON, "bob", NOW))
-
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", overtake)
-    said = lines(run, guards, "disable", "--timeout", "5s", code=1)
-    assert said[-1] == "chat: bob wants something else since"
-
-
-def test_an_order_that_was_given_up_is_one(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put(goal=Mode.ON)
-
-    def give_up(_: float) -> None:
-        guards.step("given up: bob wants something else", order=None)
-
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", give_up)
-    last = lines(run, guards, "disable", "--timeout", "5s", code=1)[-1]
-    assert last == "chat: speculation is not off: given up: bob wants something else"
-
-
-def test_without_a_daemon_an_order_stays_and_is_one(run: Run, guards: Guards) -> None:
-    guards.put(guarded=False)
-    said = lines(run, guards, "disable", "--by", "ann", code=1)
-    assert said == [
-        "ann wants speculation off",
-        "chat: no daemon guards it now; the order stays until one does",
-        "`specwatch guard status` shows how far it is",
-    ]
-    order = guards.state().order
-    assert order is not None
-    assert (order.goal, order.by, order.until) == (Mode.OFF, "ann", None)
-
-
-def test_an_order_can_be_left_to_the_daemon(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put()
-    monkeypatch.setattr("specwatch.cli.guard_orders._ANSWER_SECONDS", 0.01)
-    found = answer(run, guards, "enable", "--no-wait", "--by", "ann")
-    assert (found["reached"], found["daemon"]) == (None, "left")
-    assert found["reason"] == "left guards it and will do it"
-
-
-def test_an_order_that_is_left_to_the_daemon_is_not_followed_once_it_has_begun(
-    run: Run, guards: Guards, living: Living
-) -> None:
-    found = answer(run, guards, "disable", "--no-wait")
-    assert (found["reached"], found["reason"]) == (None, "d has begun")
-    assert guards.state().phase is not Phase.DISABLED
-
-
-@pytest.mark.parametrize("words", [("--no-wait",), ()])
-def test_an_order_for_a_target_without_a_service_is_refused_with_the_remedy(
-    run: Run, guards: Guards, living: Living, words: tuple[str, ...]
-) -> None:
-    living.guardian._actuator = None
-    said = lines(run, guards, "disable", *words, code=1)[-1]
-    assert said.startswith("chat: refused: it has no `service`, so specwatch cannot restart it; ")
-    assert "`specwatch strip`" in said
-    assert guards.state().order is None
-
-
-def test_waiting_ends_after_the_timeout(run: Run, guards: Guards) -> None:
-    guards.put()
-    said = lines(run, guards, "disable", "--timeout", "1ms", code=1)
-    assert said[-2] == "chat: not done within 1ms; the order stays"
-
-
-def test_waiting_ends_when_nobody_guards_it_any_more(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put()
-    clock = iter(range(0, 10_000, 20))
-    monkeypatch.setattr("specwatch.cli.guard_orders.monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", lambda _: guards.leave())
-    said = lines(run, guards, "disable", code=1)
-    assert said[-2] == "chat: no daemon guards it any more; the order stays"
-
-
-def test_a_database_that_goes_away_meanwhile_is_waited_for(
-    run: Run, guards: Guards, living: Living, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = guards.path.with_suffix(".away")
-    turns = iter(range(1000))
-
-    def pause(_: float) -> None:
-        number = next(turns)
-        if number == 2:
-            guards.path.rename(away)
-        elif number == 4:
-            away.rename(guards.path)
-        if not 2 <= number < 4:
-            living.book.changed = True
-            living.live(2)
-
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", pause)
-    assert lines(run, guards, "disable")[-1] == "chat: speculation is off"
-    assert next(turns) > 5
-
-
-def test_a_database_that_stays_away_is_one_and_the_reason(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put()
-    clock = iter(range(0, 10_000, 20))
-    monkeypatch.setattr("specwatch.cli.guard_orders.monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(
-        "specwatch.cli.guard_orders.sleep", lambda _: guards.path.unlink(missing_ok=True)
-    )
-    said = lines(run, guards, "disable", "--timeout", "1m", code=1)
-    assert said[-2].startswith("chat: not known: SQLite database ")
-    assert said[-2].endswith("; the order stays")
-
-
-def test_who_stops_to_follow_leaves_the_order(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put()
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", interrupt)
-    said = lines(run, guards, "enable", code=1)
-    assert said[-2] == "chat: not followed any further; the order stays"
-    assert guards.state().order is not None
 
 
 def test_history_is_a_line_a_step_oldest_first(run: Run, guards: Guards) -> None:
@@ -457,108 +228,7 @@ def test_an_unknown_incident_gets_the_nearest(run: Run, guards: Guards) -> None:
     explained(guards)
     said = refusal(run, guards, "explain", "chat-6c")
     assert said.endswith('there is no incident "chat-6c"; did you mean "chat-6b"?')
-    assert "goes with latest" in refusal(run, guards, "explain", "chat-6b", "--target", "chat")
-
-
-def configuration(tmp_path: Path, guards: Guards, surface: Surface, service: str) -> Path:
-    file = tmp_path / "specwatch.yml"
-    file.write_text(
-        f"database: {guards.url}\nlisten: {surface.url.removeprefix('http://')}\n"
-        f"targets: [{{url: 'http://127.0.0.1:8000', name: chat{service}}}]\n"
-    )
-    return file
-
-
-COMMAND = ", service: {kind: command, disable: [/bin/true, off], enable: [/bin/true, on]}"
-
-
-def test_plan_shows_the_steps_and_what_they_would_cost(
-    run: Run, guards: Guards, surface: Surface, tmp_path: Path
-) -> None:
-    guards.put(costs=(30.0, 40.0, 500.0))
-    surface.status = daemon(target(decision=decided(), load=3.0))
-    file = configuration(tmp_path, guards, surface, COMMAND)
-    done = run("guard", "plan", "--config", file)
-    assert (done.exit_code, done.stderr) == (0, "")
-    said = done.stdout.splitlines()
-    assert said[:3] == [
-        "chat  command service",
-        "steps",
-        "  1. run `/bin/true off`, for 10m at most",
-    ]
-    assert said[-4:] == [
-        "  40 s without service, the median of 3 restarts, after draining for at most 1m",
-        "  3 requests running or waiting now",
-        "  llama: what takes an hour now would take 60 min longer, as the speedup is 2.00",
-        "    (1.95 to 2.05)",
-    ]
-    found = json.loads(run("guard", "plan", "chat", "--config", file, "--json").stdout)
-    assert sorted(found) == ["cost", "plan", "refused", "target"]
-    assert found["cost"]["restart_seconds"] == 40.0
-    saved = found["cost"]["models"][0]["saves_seconds_per_hour"]
-    assert saved["lower"] <= saved["value"] <= saved["upper"] < 0
-
-
-def test_a_plan_needs_neither_a_daemon_nor_a_database(
-    run: Run, guards: Guards, surface: Surface, tmp_path: Path
-) -> None:
-    surface.status = daemon(target("other"))
-    file = configuration(tmp_path, guards, surface, COMMAND)
-    done = run("guard", "plan", "--config", file, "--database", f"sqlite:///{tmp_path}/no.db")
-    assert done.exit_code == 0
-    said = " ".join(done.stdout.split())
-    assert "2 min without service, assumed" in said
-    assert "earlier restarts are not known: SQLite database" in said
-    assert "requests and speedup are not known: no daemon that watches it was found" in said
-
-
-@pytest.mark.parametrize(
-    ("service", "said"),
-    [
-        ("", "it has no service, so that nobody knows how to restart it; add it"),
-        (", service: {kind: supervised}", "it is a child of `specwatch run -- COMMAND`"),
-        (
-            COMMAND.replace("/bin/true", "/absent"),
-            "/absent does not exist or is not a file; create it",
-        ),
-    ],
-)
-def test_what_cannot_be_planned_is_one_with_the_reason(
-    run: Run, guards: Guards, surface: Surface, tmp_path: Path, service: str, said: str
-) -> None:
-    file = configuration(tmp_path, guards, surface, service)
-    done = run("guard", "plan", "chat", "--config", file)
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"chat: {said}")
-    done = run("guard", "plan", "chat", "--config", file, "--json")
-    assert done.exit_code == 1
-    assert json.loads(done.stdout)["refused"].startswith(said)
-    done = run("guard", "plan", "chta", "--config", file)
-    assert (done.exit_code, 'did you mean "chat"?' in done.stderr) == (2, True)
-
-
-def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
-    from specwatch.cli import guard_output
-
-    plan = Plan(
-        ("vllm", "serve", "a b", "-sc", "{}"),
-        ("vllm", "serve", "a b"),
-        (
-            FileChange("/etc/x.conf", None, "[Service]\nExecStart=\n"),
-            FileChange("/etc/y.conf", "old\n", None),
-        ),
-        ("restart it",),
-        ("look twice",),
-    )
-    said = [line for line, _ in guard_output.plan_lines(plan)]
-    assert said == [
-        "the command now", "  vllm serve 'a b' -sc '{}'",
-        "the command without speculation", "  vllm serve 'a b'", "  removed: -sc '{}'",
-        "--- /dev/null", "+++ /etc/x.conf", "@@ -0,0 +1,2 @@", "+[Service]", "+ExecStart=",
-        "--- /etc/y.conf", "+++ /dev/null", "@@ -1 +0,0 @@", "-old",
-        "steps", "  1. restart it", "note: look twice",
-    ]  # fmt: skip
-    assert guard_output.plan_summary(plan) == "without -sc '{}'; restart it; look twice"
+    assert "is for latest" in refusal(run, guards, "explain", "chat-6b", "--target", "chat")
 
 
 def guarded(**changes: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.cli.load import Asked, asked, prompts
+from specwatch.cli.load import MeasuredServer, measured_server, prompts
 from specwatch.errors import ConfigError
 
 URL = "http://127.0.0.1:8000"
@@ -31,14 +31,14 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-def given(target: str, **more: Any) -> Asked:
-    return asked(
+def given(target: str, **more: Any) -> MeasuredServer:
+    return measured_server(
         {"target": target, "file": None, "database": None, "bearer_token_file": None} | more
     )
 
 
-def key(found: Asked) -> str | None:
-    return found.server.request_headers().get("Authorization")
+def key(found: MeasuredServer) -> str | None:
+    return found.target.request_headers().get("Authorization")
 
 
 @pytest.mark.parametrize("target", ["chat", URL, URL + "/"])
@@ -46,7 +46,7 @@ def test_a_target_of_the_configuration_has_its_name_key_and_database(
     file: Path, target: str
 ) -> None:
     found = given(target, file=file)
-    assert (found.server.name, found.server.url) == ("chat", URL)
+    assert (found.target.name, found.target.url) == ("chat", URL)
     assert key(found) == "Bearer of the file"
     assert found.database.endswith("/a.db")
     assert list(found.edges) == [0, 1.0]
@@ -55,12 +55,12 @@ def test_a_target_of_the_configuration_has_its_name_key_and_database(
 def test_a_key_of_the_command_line_comes_first(file: Path, tmp_path: Path) -> None:
     found = given("chat", file=file, bearer_token_file=tmp_path / "other")
     assert key(found) == "Bearer of the option"
-    assert found.server.name == "chat"
+    assert found.target.name == "chat"
 
 
 def test_any_other_url_is_a_target_of_its_own(file: Path) -> None:
     found = given("http://10.0.0.1:9", file=file)
-    assert found.server.name == "10.0.0.1:9"
+    assert found.target.name == "10.0.0.1:9"
     assert key(found) is None
     assert given("http://10.0.0.1:9", database="sqlite:///b.db").database.endswith("b.db")
 

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from specwatch.cli.load import Ending
+from specwatch.cli.load import StopSignals
 from specwatch.errors import TooLittle
 
 T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    with Ending(keeps=False) as ending:
+    with StopSignals(keeps=False) as ending:
         return ending.run(work)
 
 
@@ -77,11 +77,11 @@ def test_a_second_one_hurries_and_loses_nothing(
                 kept.append(name)
         return kept
 
-    with Ending() as ending:
+    with StopSignals() as ending:
         assert ending.run(work()) == ["measuring", "last look"]
     said = capfd.readouterr().err
     assert said.strip().splitlines() == [
-        "ending: what was measured is kept; Ctrl-C once more ends at once, without it"
+        "ending: what was measured is kept; Ctrl-C again ends at once, without it"
     ]
 
 
@@ -94,7 +94,7 @@ def test_one_before_the_work_is_not_lost(number: signal.Signals, times: int) -> 
         begun.append(True)
 
     begun: list[bool] = []
-    with Ending() as ending:
+    with StopSignals() as ending:
         for _ in range(times):
             os.kill(os.getpid(), number)
         with pytest.raises(TooLittle, match="interrupted"):
@@ -116,7 +116,7 @@ def test_of_work_that_keeps_nothing_no_signal_says_that_it_is_kept(
     with pytest.raises(TooLittle, match="interrupted"):
         run(work())
     assert capfd.readouterr().err.strip().splitlines() == [
-        "ending: nothing is stored; Ctrl-C once more ends at once"
+        "ending: nothing is stored; Ctrl-C again ends at once"
     ]
 
 
@@ -127,7 +127,7 @@ def test_while_it_is_being_kept_two_are_put_off_and_the_third_ends_it(
         return "found"
 
     def keep() -> None:
-        with Ending() as ending:
+        with StopSignals() as ending:
             kept.append(ending.run(work()))
             for _ in range(3):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -139,7 +139,7 @@ def test_while_it_is_being_kept_two_are_put_off_and_the_third_ends_it(
     assert kept == ["found", "stored", "stored"]
     first, second = capfd.readouterr().err.split("\nending: ")[1:]
     assert first == "what was measured is kept\n"
-    assert second == "what was measured is kept; Ctrl-C once more ends at once, without it\n"
+    assert second == "what was measured is kept; Ctrl-C again ends at once, without it\n"
 
 
 def test_the_third_ends_work_that_does_not_end(capfd: pytest.CaptureFixture[str]) -> None:
@@ -153,13 +153,13 @@ def test_the_third_ends_work_that_does_not_end(capfd: pytest.CaptureFixture[str]
 
     with pytest.raises(TooLittle, match="interrupted"):
         run(work())
-    assert capfd.readouterr().err.count("once more") == 1
+    assert capfd.readouterr().err.count("Ctrl-C again") == 1
 
 
 def test_a_job_in_the_background_does_not_hear_ctrl_c() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Ending():
+        with StopSignals():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
-import os
 import signal
 import subprocess
 import threading
@@ -16,23 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.responses import PlainTextResponse
 
 from specwatch.domain.experiments import Probe, read
 from specwatch.domain.model import Mode, Series
 from specwatch.loadtest import fixed_load
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.probe_run import Plan
-from specwatch.loadtest.requests import Answer, ErrorKind, Prompt
+from specwatch.loadtest.requests import Answer, Prompt
 from specwatch.loadtest.server import Server
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
-from specwatch.store.readers import Reader
-from specwatch.store.repository import Store
 from tests import simulated_load
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, experiments
 from tests.simulated_load import K, in_virtual_time, settings
 
 COSTS = SimulatedCosts().scaled(0.05)
@@ -61,16 +56,6 @@ def counting() -> Iterator[SimulatedServer]:
 def off() -> Iterator[SimulatedServer]:
     with server(speculates=False) as running:
         yield running
-
-
-def stored(database: str) -> list[Probe]:
-    reader = Reader.of(database)
-    try:
-        found = [row.experiment for row in reader.experiments(since=0, until=4e9)]
-    finally:
-        reader.close()
-    assert all(isinstance(each, Probe) for each in found)
-    return [each for each in found if isinstance(each, Probe)]
 
 
 def probed(run: Run, *arguments: object, code: int = 0) -> tuple[Probe, str]:
@@ -253,7 +238,7 @@ def test_it_is_printed_stored_and_written_the_same(
     found, said = probed(
         run, "--target", recording.url, *SWEEP, "--requests", 5, "-o", file, "--database", database
     )
-    assert stored(database) == [found]
+    assert experiments(database) == [found]
     assert read(file.read_text(), str(file)) == found
     assert "stored as result 1 in" in said
     assert found.workload.digest
@@ -272,15 +257,6 @@ def test_a_person_reads_a_chart_and_tables(
     assert lines[-1] == "nothing stored"
     assert list(tmp_path.glob("**/*.db")) == []
     assert done.stderr.splitlines()[-1] == "15 of 15 requests answered, 0 failed"
-
-
-def test_an_ascii_terminal_gets_ascii(run: Run, recording: SimulatedServer) -> None:
-    done = run(
-        "probe", "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run", charset="ascii"
-    )
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout.isascii()
-    assert "##" in done.stdout
 
 
 def test_a_server_without_speculation_is_refused(run: Run, off: SimulatedServer) -> None:
@@ -327,7 +303,7 @@ def test_a_page_without_drafts_and_answers_without_record_tell_nothing(
     assert "does not tell its acceptance" in done.stderr
     assert "--per-request-spec-decode-metrics" in done.stderr
     assert done.stdout == ""
-    assert stored(database) == []
+    assert experiments(database) == []
 
 
 def test_with_other_traffic_counters_are_refused(
@@ -340,7 +316,7 @@ def test_with_other_traffic_counters_are_refused(
     assert "requests of others run or wait" in done.stderr
     assert "take the traffic of others away" in done.stderr
     assert done.stdout == ""
-    assert stored(database) == []
+    assert experiments(database) == []
 
 
 def others(url: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +353,7 @@ def test_others_who_stay_end_a_probe_by_counters(
     assert done.exit_code == 1
     assert "its counters are not those of our requests" in done.stderr
     assert "nothing was measured, and nothing stored" in done.stderr
-    assert stored(database) == []
+    assert experiments(database) == []
 
 
 def test_records_are_good_although_others_are_there(
@@ -425,33 +401,12 @@ def test_a_server_that_dies_gives_what_was_measured_until_then(
             run, "--target", dying.url, *SWEEP, "--requests", 10, "--database", database, code=1
         )
     assert not found.complete
-    assert stored(database) == [found]
+    assert experiments(database) == [found]
     assert 15 <= sum(temperature.requests for temperature in found.temperatures) <= 18
     for one in found.temperatures:
         assert one.acceptance is not None
         assert one.acceptance.rate is not None
     assert found.subject.url in said
-
-
-def test_nothing_at_all_is_not_stored(
-    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with server() as dying:
-        url = dying.url
-        monkeypatch.setattr(fixed_load, "_PAUSE", 0.001)
-        original = fixed_load.FixedLoad.run
-
-        async def dead(self: Any, *asks: Any, **more: Any) -> Any:
-            thread = threading.Thread(target=dying.stop)
-            thread.start()
-            thread.join()
-            return await original(self, *asks, **more)
-
-        monkeypatch.setattr(fixed_load.FixedLoad, "run", dead)
-        done = run("probe", "--target", url, *SWEEP, "--requests", 5, "--database", database)
-    assert done.exit_code == 1
-    assert "nothing was measured" in done.stderr
-    assert stored(database) == []
 
 
 def test_a_key_that_vanishes_meanwhile_breaks_it_off(
@@ -468,33 +423,10 @@ def test_a_key_that_vanishes_meanwhile_breaks_it_off(
     assert not found.complete
     assert sum(temperature.requests for temperature in found.temperatures) == 12
     assert str(key) in said
-    assert stored(database) == [found]
+    assert experiments(database) == [found]
 
 
-def test_a_file_that_cannot_be_written_takes_nothing_away(
-    run: Run,
-    recording: SimulatedServer,
-    database: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """Although it could be written when the work began."""
-    folder = tmp_path / "results"
-    folder.mkdir()
-    breaking(3, folder.rmdir, monkeypatch)
-    found, said = probed(
-        run, "--target", recording.url, *SWEEP, "--requests", 5, "--database", database,
-        "-o", folder / "probe.json", code=1,
-    )  # fmt: skip
-    assert found.complete
-    assert stored(database) == [found]
-    assert "measured, but not written: --output" in said
-
-
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_keeps_what_was_measured(
-    specwatch: list[str], database: str, stop: signal.Signals
-) -> None:
+def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], database: str) -> None:
     with ExitStack() as stack:
         running = stack.enter_context(server())
         process = subprocess.Popen(
@@ -509,7 +441,7 @@ def test_interrupted_it_keeps_what_was_measured(
         stack.callback(process.kill)
         assert process.stderr is not None
         assert process.stderr.readline().startswith("75 of 300 requests answered")
-        process.send_signal(stop)
+        process.send_signal(signal.SIGTERM)
         out, said = process.communicate(timeout=30)
         assert process.returncode == 1
         with running.synced() as engine:
@@ -519,79 +451,7 @@ def test_interrupted_it_keeps_what_was_measured(
     assert not found.complete
     assert sum(temperature.requests for temperature in found.temperatures) >= 75
     assert "interrupted: what was measured until then is kept" in said
-    assert stored(database) == [found]
-
-
-def test_a_second_interrupt_amid_the_last_look_loses_nothing(
-    run: Run, recording: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does one that comes while it is stored."""
-
-    def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    async def looking(*_: object) -> None:
-        looks.append(None)
-        interrupt()
-        await asyncio.sleep(60)
-
-    looks: list[None] = []
-    monkeypatch.setattr(fixed_load.FixedLoad, "settle", looking)
-    breaking(18, interrupt, monkeypatch)
-    found, said = probed(
-        run, "--target", recording.url, *SWEEP, "--requests", 10, "--database", database, code=1
-    )
-    assert len(looks) == 1
-    assert "interrupted: what was measured until then is kept" in said
-    assert not found.complete
-    assert sum(temperature.requests for temperature in found.temperatures) >= 17
-    assert stored(database) == [found]
-
-
-def test_an_interrupt_while_it_is_stored_is_put_off(
-    run: Run, recording: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add = Store.add_experiment
-
-    def interrupted(self: Store, *given: Any) -> int:
-        os.kill(os.getpid(), signal.SIGINT)
-        return add(self, *given)
-
-    monkeypatch.setattr(Store, "add_experiment", interrupted)
-    arguments = ("--target", recording.url, *SWEEP, "--requests", 5, "--database", database)
-    found, _ = probed(run, *arguments)
-    assert found.complete
-    assert stored(database) == [found]
-
-
-@pytest.mark.parametrize(("after", "errors"), [({2}, [0, 0, 1]), ({2, 3, 6, 7}, [1, 1, 2])])
-def test_failed_requests_among_those_of_others_are_not_called_ours_alone(
-    run: Run,
-    counting: SimulatedServer,
-    monkeypatch: pytest.MonkeyPatch,
-    after: set[int],
-    errors: list[int],
-) -> None:
-    """By counters: the other blocks are, and the acceptance is theirs. It is said once."""
-    sent = 0
-    send = LoadClient.send
-
-    async def failing(self: LoadClient, ask: Any, *more: Any) -> Answer:
-        nonlocal sent
-        sent += 1
-        found = await send(self, ask, *more)
-        if sent - len(TEMPERATURES) not in after:
-            return found
-        for _ in range(2):
-            await send(self, ask, *more)
-        return replace(found, error=ErrorKind.BROKE_OFF, tokens=None)
-
-    monkeypatch.setattr(LoadClient, "send", failing)
-    found, _ = probed(run, "--target", counting.url, *SWEEP, "--requests", 5, "--dry-run", code=1)
-    assert sorted(sum(temperature.errors.values()) for temperature in found.temperatures) == errors
-    assert found.alone is False
-    (note,) = (each for each in found.notes if each.startswith("others used the server while"))
-    assert "while requests failed, first at temperature 0.7 (" in note
+    assert experiments(database) == [found]
 
 
 @pytest.mark.parametrize(
@@ -616,10 +476,3 @@ def test_what_cannot_be_done_is_refused(
     assert done.exit_code == 2, done.output
     assert message in done.stderr
     assert len(recording.engine.log) == before
-
-
-def test_a_page_of_something_else_is_refused(run: Run, web: Callable[..., str]) -> None:
-    url = web("/metrics", lambda _: PlainTextResponse("# TYPE up gauge\nup 1\n"))
-    done = run("probe", "--target", url, "--dry-run")
-    assert done.exit_code == 2
-    assert "not of vLLM or llama.cpp" in done.stderr

@@ -245,7 +245,7 @@ def test_minutes_that_are_gone_are_told_and_the_rest_is_judged(
     (target,) = judged(run, *words, code=0, until=T0 + 10800)["targets"]
     assert (target["since"], target["only_hours_before"]) == (T0 + 7200, True)
     done = run("rules", "test", *words, "--since", T0, "--until", T0 + 10800)
-    assert "of the time before only hours are kept" in done.stdout
+    assert "before that only hours are stored" in done.stdout
     none = run("rules", "test", *words, "--since", T0, "--until", T0 + 7200)
     assert (none.exit_code, none.stdout) == (1, "")
     assert "only hours are stored" in none.stderr
@@ -254,8 +254,8 @@ def test_minutes_that_are_gone_are_told_and_the_rest_is_judged(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--rule", "net-negativ"], 'no rule "net-negativ"; did you mean "net-negative"?'),
-        (["--target", "god"], 'no target "god" was ever watched; did you mean "good"?'),
+        (["--rule", "net-negativ"], 'there is no rule "net-negativ"; did you mean "net-negative"?'),
+        (["--target", "god"], 'no daemon has ever watched "god"; did you mean "good"?'),
         (["--since", "yesterday"], '"yesterday" is not a date or time such as 20'),
         (["--since", "nan"], "a duration before now such as 30m"),
         (["--since", "-1e300"], '"-1e300" is too early or too late'),

@@ -196,7 +196,7 @@ def test_what_had_to_be_left_out_is_said_beside_the_answer(run: Run) -> None:
         (b"up 1\n", "not of vLLM or llama.cpp"),
         (b"process_start_time_seconds 1\n", "not of vLLM or llama.cpp"),
         (CAPTURE.read_bytes()[:-10], "middle of a line"),
-        (gzip.compress(CAPTURE.read_bytes(), mtime=0)[:-100], "breaks off"),
+        (gzip.compress(CAPTURE.read_bytes(), mtime=0)[:-100], "is incomplete"),
         (gzip.compress(CAPTURE.read_bytes(), mtime=0)[:50] + b"x" * 500, "gzip"),
         (pages.speculation(float("nan"), [1]).encode(), "nan"),
         (b"\xff\xfe\n", "UTF-8"),

@@ -8,68 +8,60 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from specwatch.cli import group
-
-
-def run(*arguments: object) -> Result:
-    done = CliRunner().invoke(group, ["strip", *map(str, arguments)])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done
+from tests.cli.conftest import Run
 
 
-def found(*arguments: object) -> Any:
-    done = run("--json", "--", *arguments)
+def found(run: Run, *arguments: object) -> Any:
+    done = run("strip", "--json", "--", *arguments)
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_it_prints_a_line_for_a_shell_and_what_was_removed_beside_it() -> None:
+def test_it_prints_a_line_for_a_shell_and_what_was_removed_beside_it(run: Run) -> None:
     config = '{"method": "ngram"}'
-    done = run("--", "vllm", "serve", "a b", "--speculative-config", config, "--port", 1)
+    done = run("strip", "--", "vllm", "serve", "a b", "--speculative-config", config, "--port", 1)
     assert done.exit_code == 0
     assert done.stdout == "vllm serve 'a b' --port 1\n"
     assert done.stderr == f"removed: --speculative-config '{config}'\n"
 
 
-def test_json_has_the_words() -> None:
-    assert found("A=b c", "vllm", "serve", "M", "-sc", "{}") == {
+def test_json_has_the_words(run: Run) -> None:
+    assert found(run, "A=b c", "vllm", "serve", "M", "-sc", "{}") == {
         "command": ["A=b c", "vllm", "serve", "M"],
         "removed": ["-sc", "{}"],
         "notes": [],
     }
 
 
-def test_assignments_before_the_program_remain_ones() -> None:
-    assert run("--", "A=b c", "vllm", "serve", "M").stdout == "A='b c' vllm serve M\n"
+def test_assignments_before_the_program_remain_ones(run: Run) -> None:
+    assert run("strip", "--", "A=b c", "vllm", "serve", "M").stdout == "A='b c' vllm serve M\n"
 
 
-def test_without_speculation_it_prints_the_same_and_says_so() -> None:
-    done = run("--", "vllm", "serve", "M")
+def test_without_speculation_it_prints_the_same_and_says_so(run: Run) -> None:
+    done = run("strip", "--", "vllm", "serve", "M")
     assert (done.exit_code, done.stdout) == (0, "vllm serve M\n")
     assert done.stderr == "nothing to remove\n"
 
 
-def test_the_config_file_is_read_and_noted(tmp_path: Path) -> None:
+def test_the_config_file_is_read_and_noted(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("port: 1\nspec-tokens: 3\n")
-    answer = found("vllm", "serve", "M", "--config", file)
+    answer = found(run, "vllm", "serve", "M", "--config", file)
     assert answer["command"] == ["vllm", "serve", "M", "--port", "1"]
     assert answer["removed"] == ["--spec-tokens", "3"]
     assert str(file) in answer["notes"][0]
-    assert str(file) in run("--", "vllm", "serve", "M", "--config", file).stderr
+    assert str(file) in run("strip", "--", "vllm", "serve", "M", "--config", file).stderr
 
 
 @pytest.mark.parametrize("content", [None, b"\xff", b"#" * ((1 << 20) + 1)])
 def test_a_config_file_that_cannot_be_read_is_refused(
-    content: bytes | None, tmp_path: Path
+    run: Run, content: bytes | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "vllm.yaml"
     if content is not None:
         file.write_bytes(content)
-    done = run("--", "vllm", "serve", "M", "--config", file)
+    done = run("strip", "--", "vllm", "serve", "M", "--config", file)
     assert done.exit_code == 2
     assert "may hold speculation and cannot be read" in done.stderr
 
@@ -82,13 +74,13 @@ def test_a_config_file_that_cannot_be_read_is_refused(
         ("", "give the command that starts vLLM"),
     ],
 )
-def test_a_refusal_is_a_usage_error(line: str, why: str) -> None:
+def test_a_refusal_is_a_usage_error(run: Run, line: str, why: str) -> None:
     for option in ((), ("--json",)):
-        done = run(*option, *shlex.split(line))
+        done = run("strip", *option, *shlex.split(line))
         assert (done.exit_code, done.stdout) == (2, "")
         assert why in done.stderr
 
 
-def test_nothing_in_a_command_can_command_the_terminal() -> None:
-    done = run("--", "vllm", "serve", "M\x1b[2J", "--spec-model", "\x1b[2J")
+def test_nothing_in_a_command_can_command_the_terminal(run: Run) -> None:
+    done = run("strip", "--", "vllm", "serve", "M\x1b[2J", "--spec-model", "\x1b[2J")
     assert "\x1b" not in done.stdout + done.stderr

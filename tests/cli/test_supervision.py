@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.cli import supervision
+from specwatch.cli import run as run_command
 from specwatch.config.loading import Config
 from specwatch.config.service import SupervisedService
 from specwatch.domain.model import Mode
@@ -28,7 +28,7 @@ SUPERVISED = "{kind: supervised}"
 def configured(
     words: Sequence[str], *, file: Path | None = None, targets: Sequence[str] = ()
 ) -> Config:
-    return supervision.configured(file, targets, words, database=None, listen=None)
+    return run_command.configured(file, targets, words, database=None, listen=None)
 
 
 def written(folder: Path, *targets: str) -> Path:
@@ -73,9 +73,9 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
     ("words", "said"),
     [
         ((*SERVE, "--uds", "/run/v.sock"), "--uds /run/v.sock"),
-        ((*SERVE, "--port", "http"), "--port http is no port"),
-        ((*SERVE, "--port", "0"), "--port 0 is no port"),
-        ((*SERVE, "--port"), "--port  is no port"),
+        ((*SERVE, "--port", "http"), "--port http: expected 1 to 65535"),
+        ((*SERVE, "--port", "0"), "--port 0: expected 1 to 65535"),
+        ((*SERVE, "--port"), "--port : expected 1 to 65535"),
         ((*SERVE, "--config", "/none.yml"), "/none.yml' may hold speculation and cannot be read"),
         (("sh", "-c", "cd /m; vllm serve m"), "add --target URL before the --"),
         (("./start-vllm",), "there is no `vllm serve` in the command"),
@@ -154,24 +154,24 @@ def test_a_command_that_cannot_be_started_is_two(specwatch: list[str], tmp_path:
 
 
 def test_it_is_started_as_the_guard_left_it(tmp_path: Path) -> None:
-    config = supervision.configured(
+    config = run_command.configured(
         None, (), SERVE, database=f"sqlite:///{tmp_path}/s.db", listen=None
     )
-    assert supervision.stored_mode(config) is Mode.ON
+    assert run_command.stored_mode(config) is Mode.ON
     (target,) = config.targets
     book = GuardBook(Store(config.database.connect_url(), daemon="d"))
     book.hold([target.name], "d:1", 0.0, able=True)
     entry = book.look()[target.name]
     off = replace(entry.state, phase=Phase.DISABLED, goal=Mode.OFF)
     book.advance(entry, Step(off, "so it is"), 0.0, by="d")
-    assert supervision.stored_mode(config) is Mode.OFF
+    assert run_command.stored_mode(config) is Mode.OFF
 
 
 def test_a_database_that_comes_late_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one that does not come keeps vLLM from nothing."""
-    config = supervision.configured(
+    config = run_command.configured(
         None, (), SERVE, database=f"sqlite:///{tmp_path}/s.db", listen=None
     )
     answers = iter([StoreUnavailable("away"), StoreUnavailable("away"), None])
@@ -186,9 +186,9 @@ def test_a_database_that_comes_late_is_waited_for(
 
     created = creation.create
     monkeypatch.setattr(creation, "create", create)
-    monkeypatch.setattr(supervision, "_AGAIN_SECONDS", 0.0)
-    assert supervision.stored_mode(config) is Mode.ON
+    monkeypatch.setattr(run_command, "_AGAIN_SECONDS", 0.0)
+    assert run_command.stored_mode(config) is Mode.ON
     assert len(asked) == 3
-    monkeypatch.setattr(supervision, "DATABASE_SECONDS", 0.0)
-    assert supervision.stored_mode(config) is Mode.ON
+    monkeypatch.setattr(run_command, "DATABASE_SECONDS", 0.0)
+    assert run_command.stored_mode(config) is Mode.ON
     assert len(asked) == 4

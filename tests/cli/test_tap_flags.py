@@ -11,14 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specwatch.cli.commands import Group
-from specwatch.cli.tap_flags import command as tap_flags
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings
+from tests.cli.conftest import Run
 
 COMMAND = ["/opt/vllm/bin/vllm", "serve", "M", "--spec-method", "ngram", "--spec-tokens", "3"]
 RECORD = ["--per-request-spec-decode-metrics", "summary"]
@@ -27,19 +25,9 @@ CHECKOUT = Path(__file__).parents[2]
 BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 
 
-def run(*arguments: object) -> Result:
-    """Run ``flags ARGUMENTS`` in a group like that of specwatch."""
-    group = Group("tap")
-    group.add_command(tap_flags, "flags")
-    done = CliRunner().invoke(group, ["flags", *map(str, arguments)])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done
-
-
-def found(*arguments: object) -> Any:
+def found(run: Run, *arguments: object) -> Any:
     """What ``--json`` says; the command must succeed."""
-    done = run("--json", *arguments)
+    done = run("tap", "flags", "--json", *arguments)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -48,11 +36,11 @@ def unwrapped(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_each_flag_comes_with_its_reason() -> None:
-    done = run("--vllm-version", "0.32.0")
+def test_each_flag_comes_with_its_reason(run: Run) -> None:
+    done = run("tap", "flags", "--vllm-version", "0.32.0")
     assert done.exit_code == 0
     said = unwrapped(done.stdout)
-    for flag in found("--vllm-version", "0.32.0")["flags"]:
+    for flag in found(run, "--vllm-version", "0.32.0")["flags"]:
         assert f"{flag['flag']} {flag['value']} {flag['why']}" in said
     assert f"pip install --no-deps {shlex.quote(str(CHECKOUT))} python -c" in said
     assert 'python -c "import specwatch.tap"' in said
@@ -60,8 +48,8 @@ def test_each_flag_comes_with_its_reason() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_json_has_all_that_the_text_has() -> None:
-    says = found("--vllm-version", "0.32.0", "--per-request-metrics", "--remove-metrics")
+def test_json_has_all_that_the_text_has(run: Run) -> None:
+    says = found(run, "--vllm-version", "0.32.0", "--per-request-metrics", "--remove-metrics")
     assert list(says) == ["flags", "environment", "install", "command", "drop_in", "notes"]
     assert [(flag["flag"], flag["value"]) for flag in says["flags"]] == [
         ("--middleware", "specwatch.tap.Tap"),
@@ -86,21 +74,27 @@ def test_json_has_all_that_the_text_has() -> None:
     ],
 )
 def test_the_tap_is_installed_from_where_specwatch_was(
-    origin: dict[str, Any] | None, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    origin: dict[str, Any] | None,
+    source: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No package index has it under this name."""
     noted = "" if origin is None else json.dumps(origin).replace("FOLDER", str(tmp_path))
     noted_by_pip = SimpleNamespace(read_text=lambda name: noted or None)
-    installed = f"{tmp_path}/site-packages/specwatch/cli/tap_flags.py"
-    monkeypatch.setattr("specwatch.cli.tap_flags.__file__", installed)
+    installed = f"{tmp_path}/site-packages/specwatch/cli/tap.py"
+    monkeypatch.setattr("specwatch.cli.tap.__file__", installed)
     monkeypatch.setattr("importlib.metadata.Distribution.from_name", lambda name: noted_by_pip)
     source = source.replace("FOLDER", str(tmp_path))
-    assert found()["install"] == f"pip install --no-deps {source}"
+    assert found(run)["install"] == f"pip install --no-deps {source}"
 
 
-def test_the_whole_command_can_be_pasted_into_a_shell() -> None:
+def test_the_whole_command_can_be_pasted_into_a_shell(run: Run) -> None:
     given = [*COMMAND, "--chat-template", "it's {{ $x }}\n", "--served-model-name", "a b"]
-    done = run("--vllm-version", "0.32", "--temperature-buckets", "0,0.5", "--", *given)
+    done = run(
+        "tap", "flags", "--vllm-version", "0.32", "--temperature-buckets", "0,0.5", "--", *given
+    )
     line = done.stdout.partition("The whole command:\n\n")[2]
     shown = "import sys, os, json; print(json.dumps([os.environ[sys.argv[1]], sys.argv[2:]]))"
     pasted = line.strip().replace(given[0], f"python3 -c {shlex.quote(shown)} {BUCKETS}", 1)
@@ -108,58 +102,63 @@ def test_the_whole_command_can_be_pasted_into_a_shell() -> None:
     assert json.loads(run_by.stdout) == ["0,0.5", [*given[1:], *TAP, *RECORD]], run_by.stderr
 
 
-def test_a_command_that_has_it_all_is_left_alone() -> None:
+def test_a_command_that_has_it_all_is_left_alone(run: Run) -> None:
     words = [*COMMAND, *TAP, *RECORD]
-    says = found("--vllm-version", "0.32", "--", *words)
+    says = found(run, "--vllm-version", "0.32", "--", *words)
     assert (says["flags"], says["command"]) == ([], words)
-    assert "has all flags" in run("--vllm-version", "0.32", "--", *words).stdout
+    assert "has all flags" in run("tap", "flags", "--vllm-version", "0.32", "--", *words).stdout
 
 
-def test_without_a_version_both_are_shown_with_the_condition() -> None:
-    says = found()
+def test_without_a_version_both_are_shown_with_the_condition(run: Run) -> None:
+    says = found(run)
     assert [flag["flag"] for flag in says["flags"]] == [TAP[0], RECORD[0]]
     assert "0.29 or later" in says["notes"][0]
 
 
-def test_the_version_is_asked_of_a_server() -> None:
+def test_the_version_is_asked_of_a_server(run: Run) -> None:
     settings = SimulatedSettings(port=0, engine_version="0.10.2")
     with SimulatedServer(settings) as server:
-        says = found("--target", server.url)
+        says = found(run, "--target", server.url)
     assert [flag["flag"] for flag in says["flags"]] == [TAP[0]]
     assert "derived" in says["notes"][0]
 
 
-def test_a_server_that_is_no_vllm_gets_the_proxy(web: Callable[..., str]) -> None:
+def test_a_server_that_is_no_vllm_gets_the_proxy(run: Run, web: Callable[..., str]) -> None:
     def props(_: Request) -> Response:
         return JSONResponse({"build_info": "b6119-cd6983d5"})
 
-    done = run("--target", web("/props", props))
+    done = run("tap", "flags", "--target", web("/props", props))
     assert done.exit_code == 1
     assert "b6119-cd6983d5" in done.stderr
     assert "specwatch tap proxy --upstream" in done.stderr
 
 
 def test_a_server_that_does_not_say_its_version_is_one_of_unknown_version(
+    run: Run,
     web: Callable[..., str],
 ) -> None:
     url = web("/health", lambda _: Response())
-    assert found("--target", url) == found()
+    assert found(run, "--target", url) == found(run)
 
 
-def test_a_server_that_does_not_answer_is_a_no() -> None:
-    done = run("--target", "http://127.0.0.1:1")
+def test_a_server_that_does_not_answer_is_a_no(run: Run) -> None:
+    done = run("tap", "flags", "--target", "http://127.0.0.1:1")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "127.0.0.1:1" in done.stderr
 
 
 @pytest.mark.parametrize(("buckets", "set_to"), [("0, 0.5,1.5", "0,0.5,1.5"), ("0,.3,.7,1", None)])
-def test_buckets_are_set_where_they_are_not_the_default(buckets: str, set_to: str | None) -> None:
-    environment = found("--temperature-buckets", buckets)["environment"]
+def test_buckets_are_set_where_they_are_not_the_default(
+    run: Run, buckets: str, set_to: str | None
+) -> None:
+    environment = found(run, "--temperature-buckets", buckets)["environment"]
     assert environment == ({} if set_to is None else {BUCKETS: set_to})
 
 
-def test_a_drop_in_can_be_piped_into_its_place() -> None:
-    done = run("--vllm-version", "0.32", "--systemd", "--remove-metrics", "--", *COMMAND)
+def test_a_drop_in_can_be_piped_into_its_place(run: Run) -> None:
+    done = run(
+        "tap", "flags", "--vllm-version", "0.32", "--systemd", "--remove-metrics", "--", *COMMAND
+    )
     lines = done.stdout.splitlines()
     start = lines.index("[Service]")
     assert all(line.startswith("#") for line in lines[:start])
@@ -168,34 +167,36 @@ def test_a_drop_in_can_be_piped_into_its_place() -> None:
         "ExecStart=",
         f"ExecStart={' '.join([*COMMAND, *TAP, *RECORD])}",
     ]
-    says = found("--vllm-version", "0.32", "--systemd", "--remove-metrics", "--", *COMMAND)
+    says = found(run, "--vllm-version", "0.32", "--systemd", "--remove-metrics", "--", *COMMAND)
     assert says["drop_in"] == done.stdout
     assert says["command"] == [*COMMAND, *TAP, *RECORD]
 
 
-def test_json_keeps_the_environment_apart_from_the_words() -> None:
-    says = found("--vllm-version", "0.32", "--remove-metrics", "--", "A=b \udcff", *COMMAND)
+def test_json_keeps_the_environment_apart_from_the_words(run: Run) -> None:
+    says = found(run, "--vllm-version", "0.32", "--remove-metrics", "--", "A=b \udcff", *COMMAND)
     assert says["environment"] == {"A": "b \ufffd", "SPECWATCH_TAP_REMOVE_METRICS": "1"}
     assert says["command"] == [*COMMAND, *TAP, *RECORD]
 
 
-def test_speculation_in_a_file_of_flags_counts(tmp_path: Path) -> None:
+def test_speculation_in_a_file_of_flags_counts(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yml"
     file.write_text("speculative-config: {method: ngram}\n")
     words = ["vllm", "serve", "M", "--config", str(file)]
-    says = found("--vllm-version", "0.32", "--", *words)
+    says = found(run, "--vllm-version", "0.32", "--", *words)
     assert says["command"] == [*words, *TAP, *RECORD]
 
 
 @pytest.mark.parametrize(
     ("content", "why"), [(None, "No such file"), ("- a", "not a mapping"), ("a: [", "not YAML")]
 )
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None, why: str) -> None:
+def test_a_file_that_cannot_be_read_is_told(
+    run: Run, tmp_path: Path, content: str | None, why: str
+) -> None:
     file = tmp_path / "line\nfeed.yml"
     if content is not None:
         file.write_text(content)
     words = ["/bin/vllm", "serve", "M", "--config", str(file)]
-    says = found("--vllm-version", "0.32", "--systemd", "--", *words)
+    says = found(run, "--vllm-version", "0.32", "--systemd", "--", *words)
     assert says["command"] == [*words, *TAP]
     assert why in " ".join(says["notes"])
     comments = says["drop_in"].partition("[Service]")[0].splitlines()
@@ -218,14 +219,16 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None,
     ],
 )
 def test_what_cannot_be_done_is_a_usage_error_with_the_reason(
-    arguments: list[str], why: str
+    run: Run, arguments: list[str], why: str
 ) -> None:
-    done = run(*arguments)
+    done = run("tap", "flags", *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert why in unwrapped(done.stderr)
 
 
-def test_bytes_that_are_no_text_do_not_break_it() -> None:
+def test_bytes_that_are_no_text_do_not_break_it(run: Run) -> None:
     words = [*COMMAND, "--chat-template", "\udcff"]
-    assert found("--vllm-version", "0.32", "--", *words)["command"][-5] == "\ufffd"
-    assert '"\\xff"' in run("--vllm-version", "0.32", "--systemd", "--", *words).stdout
+    assert found(run, "--vllm-version", "0.32", "--", *words)["command"][-5] == "\ufffd"
+    assert (
+        '"\\xff"' in run("tap", "flags", "--vllm-version", "0.32", "--systemd", "--", *words).stdout
+    )

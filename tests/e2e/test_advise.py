@@ -17,7 +17,7 @@ import pytest
 from specwatch.advise.advice import Advice, Traffic
 from specwatch.advise.advise import AdviceRequest, advise
 from specwatch.advise.vllm_command import read_vllm_command
-from specwatch.cli.advise_models import Models
+from specwatch.cli.advise_models import LocalModels
 from specwatch.errors import ConfigError
 from specwatch.vllm_cli.flags import FLAGS, resolve
 from tests.e2e.oracle import Oracle
@@ -35,7 +35,7 @@ def oracle(vllm_install: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def advised(words: Words) -> Advice:
     """What advise says of ``vllm serve WORDS``, as its command does."""
-    models = Models({}, strict=False)
+    models = LocalModels({}, strict=False)
     plan = read_vllm_command(["vllm", "serve", *words])
     target = models.target(plan)
     draft = models.draft(plan, plan.method)

@@ -173,7 +173,7 @@ def test_the_baseline_is_in_the_store(good: dict[str, Any], database: str) -> No
     assert [each.load_bin for each in found] == [0, 1, 2]
     # The servers differ in nothing but speculation; on a busy machine rounds may differ, too.
     (doubt,) = (doubt for doubt in good["doubts"] if " longer in one round " not in doubt)
-    assert "the lengths of production traffic are not known" in doubt
+    assert "the lengths of production traffic are unknown" in doubt
     for one in found:
         assert one.origin is Origin.CALIBRATION
         assert one.key.engine_version == good["engine_version"]

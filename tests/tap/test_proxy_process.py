@@ -272,7 +272,7 @@ REFUSED = {
     ),
     "no size": (
         ["--upstream", "http://h:1", "--largest-request", "0B"],
-        "leaves nothing to read",
+        "expected more than 0 bytes",
     ),
     "a negative temperature": (
         ["--upstream", "http://h:1", "--default-temperature", "-1"],
