@@ -24,7 +24,6 @@ NOT_YET = {
     "guard",
     "loadtest",
     "pages",
-    "report",
     "rules",
     "runtime",
     "scrape",

@@ -1,4 +1,4 @@
-"""When the server became another one, and what that did."""
+"""Changes of the server's version, configuration or draft length, and their effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BaselineOf = Callable[[Environment], Baseline]
 
 
 class _ServerState(NamedTuple):
-    """What is known of a server: ``k`` as its fingerprint has it, None where nothing drafts."""
+    """Facts about a server; ``k`` is that of its fingerprint, None without speculation."""
 
     version: str | None = None
     configuration: str | None = None
@@ -44,13 +44,13 @@ class _ServerState(NamedTuple):
         return cls(environment.engine_version, environment.configuration, None if k in _NO_K else k)
 
     def updated(self, newer: _ServerState) -> _ServerState:
-        """The newer one, and what that does not say as it was."""
+        """The newer server, with missing facts filled in from this one."""
         return _ServerState(
             *(old if new is None else new for old, new in zip(self, newer, strict=True))
         )
 
     def is_like(self, other: _ServerState) -> bool:
-        """Whether nothing that is known of both differs."""
+        """Whether no fact that both have differs."""
         return all(
             one is None or another is None or one == another
             for one, another in zip(self, other, strict=True)
@@ -70,9 +70,9 @@ def changes(
 ) -> tuple[ReportChange, ...]:
     """The changes of version, configuration or k in ``since`` to ``until`` (Unix seconds), by time.
 
-    ``windows`` are hours or minutes of one model, of all temperatures and from before, too.
-    ``baseline_of`` gives what a server of that environment is compared with; an empty baseline
-    leaves the speedups unknown. Speculation switched off or on is no change.
+    ``windows`` are hours or minutes of one model and all temperatures, also from before ``since``.
+    ``baseline_of`` gives the baseline of a server with that environment; an empty one
+    leaves the speedups unknown. Switching speculation off or on is not a change.
     """
     begun = [window for window in windows if window.start < until]
     switches = list(_switches(begun))
@@ -96,7 +96,7 @@ def changes(
 def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
     """Yield the changes. Where a window has both servers, it lies between their shares of it.
 
-    One that is there for a part of two hours at most, and then gone again, is no change.
+    A server that answered for parts of two hours at most, and then no longer, is not a change.
     """
     wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
     start = attrgetter("start")

@@ -1,4 +1,4 @@
-"""What was measured on purpose: the headline of each probe, bench and comparison."""
+"""Probes, benches and comparisons, each with a headline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specwatch.wording.moments import moment
 from specwatch.wording.text import shown
 
 MOST = 5
-"""Experiments of one model that are told."""
+"""Experiments of one model that are reported."""
 _Load = measured.Level | measured.ComparedLevel | MeasuredLoad
 
 
@@ -27,7 +27,7 @@ def newest(experiments: Sequence[measured.Experiment]) -> tuple[tuple[Experiment
 def notes(
     target: str, model_name: str, experiments: Sequence[Experiment], left_out: int
 ) -> tuple[str, ...]:
-    """What is said of the experiments of a model that was not watched."""
+    """Notes on the experiments of a model that was not watched."""
     of = f"{shown(target)}, {shown(model_name)}"
     text = tuple(f"{of}: {headline(one)}" for one in experiments)
     return (*text, f"{of}: {others(left_out)}") if left_out else text
@@ -43,12 +43,12 @@ def headline(experiment: Experiment) -> str:
 
 
 def others(left_out: int) -> str:
-    """How many are not told."""
+    """How many are left out."""
     return f"{figures.counted(left_out, 'older experiment')} of this period"
 
 
 def experiment(one: measured.Experiment) -> Experiment:
-    """What the report says of one."""
+    """One experiment, as the report has it."""
     if isinstance(one, measured.Probe):
         return _probe(one)
     return _bench(one) if isinstance(one, measured.Bench) else _comparison(one)
@@ -144,7 +144,7 @@ def _ratio(estimate: measured.Estimate | None) -> Ratio | None:
 
 def _line(line: measured.Line) -> Ratio:
     if line.basis == "assumed":
-        # Its ends are no interval: they are what people call near the line.
+        # Its ends are not an interval: they limit the zone near the line.
         return Ratio(value=line.acceptance.value, basis="assumed")
     return Ratio(
         value=line.acceptance.value, lower=line.acceptance.lower, upper=line.acceptance.upper

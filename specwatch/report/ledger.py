@@ -1,4 +1,4 @@
-"""One pass over the windows of a model: what they add up to, and how fast each was."""
+"""One pass over the windows of a model: their sums, and the pace of each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from specwatch.report.sources import Drafted, SlicePlace, WindowSlice
 
 _Any = TypeVar("_Any")
 _LONGEST = 1.5
-"""A window that covers more of its length than this made up for a gap."""
+"""A window that covers more of its length than this includes a gap before it."""
 MOST_AT_ONCE = 64
-"""Tallies that wait to be added up: a month of them would fill the memory."""
+"""Tallies that are kept before they are added up: a month of them would fill the memory."""
 _SUMMED = (
     "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "prompt_tokens",
     "generation_tokens", "requests", "ttft", "tpot", "request_acceptance",
@@ -33,12 +33,12 @@ _SUMMED = (
 _BEFORE = (
     "drafts", "draft_tokens", "accepted_tokens", "generation_tokens", "requests", "ttft", "tpot",
 )  # fmt: skip
-"""Those that it shows of the period before."""
+"""Fields that it shows of the period before."""
 
 
 @dataclass(slots=True)
 class LedgerCell:
-    """The windows of one place: tallies by temperature, and what was sampled, in seconds."""
+    """The windows of one key: tallies by temperature, and sampled gauges in seconds."""
 
     place: SlicePlace
     tallies: dict[str, Tally]
@@ -48,12 +48,12 @@ class LedgerCell:
 
     @property
     def all(self) -> Tally:
-        """All temperatures; an empty one where the server has no window."""
+        """All temperatures; empty if the server has no window."""
         return self.tallies.get(ALL_TEMPERATURES, _NOTHING)
 
 
 class LedgerMinute(NamedTuple):
-    """A sound window of all temperatures with its pace: what a speedup is made of.
+    """A sound window of all temperatures with its pace, for speedups.
 
     ``buckets`` have drafts, draft tokens and accepted tokens.
     """
@@ -94,7 +94,7 @@ class Ledger:
             self._add(piece)
 
     def cells(self) -> list[LedgerCell]:
-        """All that was added, what servers do not count taken from their temperatures."""
+        """All sums; what servers do not count is taken from their temperatures."""
         return [self._cell(place, piles) for place, piles in self._piles.items()]
 
     def samples(self, most: int) -> list[Sample]:
@@ -174,10 +174,9 @@ _NOTHING = Tally()
 
 
 def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
-    """What is in the order of time as at most so many runs of neighbours.
+    """A sequence as at most ``most`` runs of neighbours, of about one length.
 
-    Fewer are quicker to compare, and keep those together that are alike because they follow one
-    another.
+    Fewer are quicker to compare, and keep correlated neighbours together.
     """
     count = min(len(ordered), most)
     ends = [len(ordered) * index // count for index in range(count + 1)] if count else []
@@ -189,7 +188,7 @@ def _summed(place: SlicePlace, tallies: Sequence[Tally]) -> Tally:
 
 
 def _sound(window: Window) -> bool:
-    """Whether no restart, no outage and no gap falls into it."""
+    """Whether it contains no restart, outage or gap."""
     if window.restarts or window.down_seconds or not window.scrapes_ok:
         return False
     return 0 < window.observed_seconds <= _LONGEST * window.length

@@ -1,4 +1,4 @@
-"""Service-level objectives: what the period used up of their budgets, and its goodput."""
+"""Service-level objectives: how much of their budgets the period used up, and its goodput."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specwatch.rules.objectives import Requests, SloBook, requests_of
 
 
 class _Counted(NamedTuple):
-    """What was counted, from when on, in which mode; ``length`` and ``watched`` are seconds."""
+    """Counts of a window; ``length`` and ``watched`` are seconds."""
 
     start: int
     length: int

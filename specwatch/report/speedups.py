@@ -1,4 +1,4 @@
-"""What was measured of a period: each window against the baseline of its own environment."""
+"""The measured speedup of a period: each window against the baseline of its environment."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from specwatch.report.latencies import summed
 from specwatch.report.ledger import Ledger, LedgerCell
 
 _STRETCHES = 60
-"""Windows of one load are compared as so many stretches at most: an hour minute by minute. Of
-fewer a correlation cannot be told."""
+"""Windows of one load are compared as this many stretches at most: an hour minute by minute. With
+fewer, correlation cannot be measured."""
 
 _LITTLE = 0.05
-"""Share of the tokens that a speedup may leave out without saying so."""
+"""Share of the tokens that a speedup may leave out without a warning."""
 
 
 class Chosen:
@@ -36,14 +36,14 @@ class Chosen:
         self._max_age = max_age
         self._found: dict[Environment, Baseline] = {}
         self.later: set[Environment] = set()
-        """Those of whose loads some were measured after ``now`` only."""
+        """Environments with loads that were measured after ``now`` only."""
 
     def __call__(self, environment: Environment) -> Baseline:
-        """What windows of that environment are compared with."""
+        """The baseline of windows of that environment."""
         known = self._found.get(environment)
         if known is None:
             chosen = self._chosen(self._past, environment)
-            # What was measured later is better than nothing, load by load.
+            # A later measurement is better than none, load by load.
             later = self._chosen(self._known, environment)
             if later.bins.keys() - chosen.bins.keys():
                 self.later.add(environment)
@@ -61,7 +61,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Speedups:
-    """The measured speedup, or why there is none, and what may be assumed instead.
+    """The measured speedup, or why it is missing, and what may be assumed instead.
 
     ``samples`` are those with speculation, ``present`` is the newest environment of them;
     ``later`` is whether a baseline was measured after the period.
@@ -93,20 +93,20 @@ class Speedups:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What a measured speedup is not of, where that is more than a little."""
+        """Warnings about a measured speedup."""
         text: list[str] = []
         unknown = 1 - self.assessment.covered
         if self.assessment.speedup is None:
             return ()
         if self.later:
             text.append(
-                "some of what is compared with was measured after this period, as there was"
-                " nothing before"
+                "part of the baseline was measured after this period, as nothing was measured"
+                " before"
             )
         if unknown >= _LITTLE:
             text.append(
                 f"{unknown:.0%} of the tokens came at loads or with prompts that the baseline does"
-                " not know: the speedup and the hours saved are those of the others."
+                " not cover: the speedup and the hours saved are those of the others"
             )
         return tuple(text)
 
@@ -129,7 +129,7 @@ def speedups(
 ) -> Speedups:
     """Measure the period; ``now`` (Unix seconds) is the end of it.
 
-    Where the store has no measurement of a load the windows without speculation are one.
+    If the store has no measurement of a load, the windows without speculation are used.
     """
     samples = ledger.samples(_STRETCHES)
     known = [measurement for measurement in stored if measurement.key.model_name == ledger.name]
@@ -168,9 +168,9 @@ def _own(
     stored: Sequence[Measurement],
     span: tuple[float, float],
 ) -> list[Measurement]:
-    """What the windows without speculation measured, where the store does not have it.
+    """Measurements from windows without speculation, for loads that the store has none of.
 
-    What it has counts as far as it is of ``span`` (Unix seconds).
+    Stored points count if they are within ``span`` (Unix seconds).
     """
     oldest, newest = span
     kept = {

@@ -108,10 +108,10 @@ def without_speculation(
     metric: str,
     now: Iterable[tuple[LedgerCell, Histogram]],
 ) -> Quantiles | None:
-    """A latency in the windows without speculation, in the load bins of those with it (``now``)
-    and as they weigh; of ``all`` by the baseline's own traffic, where there is such.
+    """A latency in the windows without speculation, weighted by the load bins of those with it
+    (``now``); that of ``all`` is taken from the traffic of the baseline, if it has any.
 
-    What ran between two looks at the server has no load: it was alone, or nearly.
+    Requests between two scrapes have no load: they ran alone, or nearly.
     """
     requests: dict[tuple[int | None, object], int] = {}
     histograms: dict[tuple[int | None, object], Histogram] = {}
