@@ -15,7 +15,7 @@ from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Tally, Window
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.report import latencies
-from specwatch.report.estimates import Ratio
+from specwatch.report.estimates import ratio_of
 from specwatch.report.model import ReportChange, ReportSide
 from specwatch.wording.text import shown
 
@@ -77,7 +77,7 @@ def changes(
     begun = [window for window in windows if window.start < until]
     switches = list(_switches(begun))
     ends = [float("-inf"), *(switch.at for switch in switches), float("inf")]
-    text = [
+    spans = [
         (switch, max(before, switch.at - SIDE), min(after, switch.at + SIDE))
         for switch, before, after in zip(switches, ends[:-2], ends[2:], strict=True)
         if since <= switch.at < until
@@ -89,7 +89,7 @@ def changes(
             before=_side(_within(begun, begin, switch.at, switch.before), baseline_of),
             after=_side(_within(begun, switch.at, end, switch.after), baseline_of),
         )
-        for switch, begin, end in text[-MOST_CHANGES:]
+        for switch, begin, end in spans[-MOST_CHANGES:]
     )
 
 
@@ -134,17 +134,17 @@ def _within(
 
 def _what(before: _ServerState, after: _ServerState) -> str:
     """``vLLM 0.31.0 -> 0.32.0, k 4 -> 5, configuration``."""
-    text = []
+    differences = []
     if after.version != before.version:
         versions = [shown(one.version or "", _LONGEST_VERSION) for one in (before, after)]
         # llama.cpp counts its builds: b4567.
         engine = "vLLM" if all(version[:1].isdigit() for version in versions) else "version"
-        text.append(f"{engine} {versions[0]} -> {versions[1]}")
+        differences.append(f"{engine} {versions[0]} -> {versions[1]}")
     if after.k != before.k:
-        text.append(f"k {shown(before.k or '?')} -> {shown(after.k or '?')}")
+        differences.append(f"k {shown(before.k or '?')} -> {shown(after.k or '?')}")
     if after.configuration != before.configuration:
-        text.append("configuration")
-    return ", ".join(text)
+        differences.append("configuration")
+    return ", ".join(differences)
 
 
 def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> ReportSide:
@@ -164,14 +164,7 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> ReportSide:
         tpot_mean=None if tpot is None else histogram.mean(tpot),
         tpot_p50=p50,
         tpot_p99=p99,
-        speedup=_speedup(ran, baseline_of),
+        speedup=ratio_of(speedup_of(ran, baseline_of(ran[-1].environment)) if ran else None),
         beyond=latencies.beyond(quantiles),
         buckets=latencies.buckets(quantiles),
     )
-
-
-def _speedup(ran: Sequence[Sample], baseline_of: BaselineOf) -> Ratio | None:
-    speedup = speedup_of(ran, baseline_of(ran[-1].environment)) if ran else None
-    if speedup is None:
-        return None
-    return Ratio(value=speedup.value, lower=speedup.lower, upper=speedup.upper)

@@ -6,6 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from specwatch.domain.experiments import Estimate
+from specwatch.domain.interval import Interval
+
 
 class Ratio(Struct, frozen=True, kw_only=True):
     """A ratio and its 95 % interval; an assumed ratio has no interval."""
@@ -14,6 +17,13 @@ class Ratio(Struct, frozen=True, kw_only=True):
     lower: float | None = None
     upper: float | None = None
     basis: Literal["measured", "assumed"] = "measured"
+
+
+def ratio_of(estimate: Interval | Estimate | None) -> Ratio | None:
+    """A measured ratio with its interval; None if there is none."""
+    if estimate is None:
+        return None
+    return Ratio(value=estimate.value, lower=estimate.lower, upper=estimate.upper)
 
 
 class Amount(Struct, frozen=True, kw_only=True):

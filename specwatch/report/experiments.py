@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from specwatch.domain import experiments as measured
 from specwatch.loadtest.zones import by_zone, line_sentence
-from specwatch.report.estimates import Ratio
+from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature
 from specwatch.wording import figures
 from specwatch.wording.figures import finite
@@ -20,8 +20,8 @@ _Load = measured.Level | measured.ComparedLevel | MeasuredLoad
 
 def newest(experiments: Sequence[measured.Experiment]) -> tuple[tuple[Experiment, ...], int]:
     """Of experiments, which come oldest first, the newest and how many others there are."""
-    text = tuple(experiment(one) for one in reversed(experiments[-MOST:]))
-    return text, len(experiments) - len(text)
+    chosen = experiments[-MOST:]
+    return tuple(map(experiment, reversed(chosen))), len(experiments) - len(chosen)
 
 
 def notes(
@@ -29,8 +29,8 @@ def notes(
 ) -> tuple[str, ...]:
     """Notes on the experiments of a model that was not watched."""
     of = f"{shown(target)}, {shown(model_name)}"
-    text = tuple(f"{of}: {headline(one)}" for one in experiments)
-    return (*text, f"{of}: {others(left_out)}") if left_out else text
+    headlines = tuple(f"{of}: {headline(one)}" for one in experiments)
+    return (*headlines, f"{of}: {others(left_out)}") if left_out else headlines
 
 
 def headline(experiment: Experiment) -> str:
@@ -55,7 +55,10 @@ def experiment(one: measured.Experiment) -> Experiment:
 
 
 def _probe(probe: measured.Probe) -> Experiment:
-    text = "; ".join([line_sentence(probe.line), *by_zone(probe.temperatures).values()])
+    line = probe.line
+    # The ends of an assumed line are not an interval: they limit the zone near the line.
+    assumed = Ratio(value=line.acceptance.value, basis="assumed")
+    text = "; ".join([line_sentence(line), *by_zone(probe.temperatures).values()])
     at_once = figures.counted(probe.concurrency, "request")
     return Experiment(
         at=probe.ended,
@@ -69,13 +72,13 @@ def _probe(probe: measured.Probe) -> Experiment:
                 temperature=bucket.temperature,
                 acceptance_rate=None
                 if bucket.acceptance is None
-                else _ratio(bucket.acceptance.rate),
+                else ratio_of(bucket.acceptance.rate),
                 zone=bucket.zone,
-                speedup=_ratio(bucket.speedup),
+                speedup=ratio_of(bucket.speedup),
             )
             for bucket in probe.temperatures
         ),
-        break_even_acceptance=_line(probe.line),
+        break_even_acceptance=assumed if line.basis == "assumed" else ratio_of(line.acceptance),
     )
 
 
@@ -125,29 +128,14 @@ def _comparison(comparison: measured.Comparison) -> Experiment:
                 per_user=level.per_user_on,
                 tpot_p99=level.tpot_p99_on,
                 throughput_off=level.throughput_off,
-                speedup=_ratio(level.speedup),
+                speedup=ratio_of(level.speedup),
                 verdict=level.verdict,
             )
             for level in comparison.levels
         ),
-        speedup=_ratio(comparison.speedup),
+        speedup=ratio_of(comparison.speedup),
         crossing=comparison.crossing,
         verdict=comparison.verdict,
-    )
-
-
-def _ratio(estimate: measured.Estimate | None) -> Ratio | None:
-    if estimate is None:
-        return None
-    return Ratio(value=estimate.value, lower=estimate.lower, upper=estimate.upper)
-
-
-def _line(line: measured.Line) -> Ratio:
-    if line.basis == "assumed":
-        # Its ends are not an interval: they limit the zone near the line.
-        return Ratio(value=line.acceptance.value, basis="assumed")
-    return Ratio(
-        value=line.acceptance.value, lower=line.acceptance.lower, upper=line.acceptance.upper
     )
 
 

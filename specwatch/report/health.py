@@ -59,8 +59,8 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
     before the first of them is not a gap, because there was nothing to watch.
     """
     inside = [window for window in windows if since <= window.start < until]
-    wholes = [cell for cell in inside if cell.series.temperature == ALL_TEMPERATURES]
-    parts = [cell for cell in inside if cell.series.temperature != ALL_TEMPERATURES]
+    wholes = [window for window in inside if window.series.temperature == ALL_TEMPERATURES]
+    parts = [window for window in inside if window.series.temperature != ALL_TEMPERATURES]
     first = min((window.start for window in windows if window.start < until), default=until)
     begin = min(max(since, first), until)
     slots = _slots(wholes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from specwatch.domain.merge import sum_fields
@@ -18,7 +18,7 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
-from specwatch.report.sources import Drafted, SlicePlace, WindowSlice
+from specwatch.report.sources import Drafted, SlicePlace, WindowSlice, add_drafted
 
 _Any = TypeVar("_Any")
 _LONGEST = 1.5
@@ -34,6 +34,7 @@ _BEFORE = (
     "drafts", "draft_tokens", "accepted_tokens", "generation_tokens", "requests", "ttft", "tpot",
 )  # fmt: skip
 """Fields that it shows of the period before."""
+_OF_DRAFTS = ("drafts", "draft_tokens", "accepted_tokens", "accepted_per_position")
 
 
 @dataclass(slots=True)
@@ -55,19 +56,14 @@ class LedgerCell:
 class LedgerMinute(NamedTuple):
     """A sound window of all temperatures with its pace, for speedups.
 
-    ``buckets`` have drafts, draft tokens and accepted tokens.
+    ``counted`` has the fields of :data:`_OF_DRAFTS`, ``buckets`` the counts by temperature.
     """
 
     start: int
     length: int
     pace: Pace
-    drafts: int | None
-    draft_tokens: int | None
-    accepted_tokens: int | None
-    positions: tuple[int, ...] | None
-    sampled: float
-    busy: float
-    running: float
+    counted: Tally
+    gauges: Gauges
     buckets: Mapping[str, Drafted]
     requests: Requests | None
 
@@ -157,13 +153,8 @@ class Ledger:
                 window.start,
                 window.length,
                 pace,
-                counted.drafts,
-                counted.draft_tokens,
-                counted.accepted_tokens,
-                counted.accepted_per_position,
-                window.gauges.sampled_seconds,
-                window.gauges.busy_seconds,
-                window.gauges.running_seconds,
+                Tally(**{name: getattr(counted, name) for name in _OF_DRAFTS}),
+                window.gauges,
                 buckets,
                 requests_of(counted, window.gauges),
             )
@@ -195,7 +186,7 @@ def _sound(window: Window) -> bool:
 
 
 def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
-    mode, _, environment, by_token, counts = kind
+    mode, _, environment, by_token, _ = kind
     first, last = minutes[0], minutes[-1]
     seconds = sum(minute.pace.seconds for minute in minutes)
     tokens = sum(minute.pace.tokens for minute in minutes)
@@ -206,15 +197,16 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
     computed = sum(requests.prompt_tokens for requests in asked)
     outputs = sum((requests.output or 0.0) * requests.firsts for requests in asked)
     waiting = sum(
-        minute.requests.population * minute.busy - minute.running
+        minute.requests.population * minute.gauges.busy_seconds - minute.gauges.running_seconds
         for minute in minutes
         if minute.requests is not None
     )
+    buckets: dict[str, Drafted] = {}
+    for minute in minutes:
+        for label, counts in minute.buckets.items():
+            add_drafted(buckets, label, counts)
     counted = Tally(
-        drafts=_total(minute.drafts for minute in minutes) if counts else None,
-        draft_tokens=_total(minute.draft_tokens for minute in minutes),
-        accepted_tokens=_total(minute.accepted_tokens for minute in minutes),
-        accepted_per_position=_positions(minutes),
+        **sum_fields((minute.counted for minute in minutes), _OF_DRAFTS),
         generation_tokens=round(tokens) + firsts if by_token else None,
         prompt_tokens=round(prompts) if firsts else None,
         prefix_cache_hits=round(prompts - computed) if firsts else None,
@@ -233,35 +225,14 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
         mode=mode,
         tally=counted,
         gauges=Gauges(
-            sampled_seconds=sum(minute.sampled for minute in minutes),
-            busy_seconds=sum(minute.busy for minute in minutes),
-            running_seconds=sum(minute.running for minute in minutes),
+            sampled_seconds=sum(minute.gauges.sampled_seconds for minute in minutes),
+            busy_seconds=sum(minute.gauges.busy_seconds for minute in minutes),
+            running_seconds=sum(minute.gauges.running_seconds for minute in minutes),
             waiting_seconds=max(waiting, 0.0) if firsts else 0.0,
         ),
         environment=environment,
-        buckets=_buckets(minutes),
+        buckets={
+            label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
+            for label, (drafts, drafted, accepted) in buckets.items()
+        },
     )
-
-
-def _total(counts: Iterable[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
-def _positions(minutes: Iterable[LedgerMinute]) -> tuple[int, ...] | None:
-    known = [minute.positions for minute in minutes if minute.positions is not None]
-    return tuple(map(sum, zip_longest(*known, fillvalue=0))) if known else None
-
-
-def _buckets(minutes: Iterable[LedgerMinute]) -> dict[str, Tally]:
-    slots: dict[str, list[int]] = {}
-    for minute in minutes:
-        for label, (drafts, drafted, accepted) in minute.buckets.items():
-            sums = slots.setdefault(label, [0, 0, 0])
-            sums[0] += drafts
-            sums[1] += drafted
-            sums[2] += accepted
-    return {
-        label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
-        for label, (drafts, drafted, accepted) in slots.items()
-    }

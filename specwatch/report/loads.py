@@ -11,11 +11,11 @@ from specwatch.domain.merge import sum_fields, sum_tallies
 from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
 from specwatch.domain.sample import Sample, total
 from specwatch.report import latencies
-from specwatch.report.estimates import Ratio
+from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import LedgerCell
 from specwatch.report.model import Crossing, ReportBestK, ReportLoad, WhatIf
-from specwatch.report.speedups import Speedups, ratio
+from specwatch.report.speedups import Speedups
 from specwatch.report.temperatures import without_speculation
 
 LARGEST_BATCH = 256
@@ -37,7 +37,7 @@ def loads(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportLoad, 
         bin_: Tally(**sum_fields((cell.all for cell in inside), _COUNTED))
         for bin_, inside in ran.items()
     }
-    tokens = sum(sample.generation_tokens or 0 for sample in counted.values())
+    tokens = sum(tally.generation_tokens or 0 for tally in counted.values())
     bins = {load.load_bin: load for load in measured.assessment.bins}
     rows = []
     for bin_ in sorted(ran):
@@ -51,9 +51,9 @@ def loads(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportLoad, 
                 busy=busy,
                 running=sum(cell.running for cell in inside) / busy,
                 acceptance_rate=acceptance.acceptance_rate(counted[bin_]),
-                speedup=None if line is None else ratio(line.speedup),
-                step_cost=None if line is None else ratio(line.step_cost),
-                break_even_acceptance=None if line is None else ratio(line.acceptance),
+                speedup=None if line is None else ratio_of(line.speedup),
+                step_cost=None if line is None else ratio_of(line.step_cost),
+                break_even_acceptance=None if line is None else ratio_of(line.acceptance),
                 tpot_on=latencies.quantiles(summed(tally for _, tally in now)),
                 tpot_off=without_speculation(cells, measured, ALL_TEMPERATURES, "tpot", now),
             )

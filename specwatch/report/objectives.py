@@ -94,9 +94,9 @@ def _bounds(goodput: core.Goodput, by: float) -> Bounds | None:
 
 def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> ReportObjective:
     hours: dict[int, Requests] = {}
-    for cell in inside:
-        hour = cell.start - cell.start % HOUR
-        counted = requests_of(slo, cell.tally, cell.watched)
+    for sample in inside:
+        hour = sample.start - sample.start % HOUR
+        counted = requests_of(slo, sample.tally, sample.watched)
         hours[hour] = hours.get(hour, Requests()).plus(counted)
     whole = Requests()
     for part in hours.values():

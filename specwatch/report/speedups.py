@@ -10,11 +10,11 @@ from specwatch.domain import breakeven
 from specwatch.domain.baseline import MOST_POINTS, Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point, point_at
 from specwatch.domain.breakeven import Assessment
-from specwatch.domain.interval import LEAST_SAMPLES, Interval
+from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.merge import sum_tallies
 from specwatch.domain.model import HOUR, Environment, Mode, Objective
 from specwatch.domain.sample import Sample
-from specwatch.report.estimates import Ratio
+from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Ledger, LedgerCell
 
@@ -83,7 +83,7 @@ class Speedups:
     def overall(self) -> Ratio | None:
         """Measured, else assumed."""
         if self.assessment.speedup is not None:
-            return ratio(self.assessment.speedup)
+            return ratio_of(self.assessment.speedup)
         return None if self.assumed is None else Ratio(value=self.assumed, basis="assumed")
 
     @property
@@ -94,26 +94,21 @@ class Speedups:
     @property
     def caveats(self) -> tuple[str, ...]:
         """Warnings about a measured speedup."""
-        text: list[str] = []
+        warnings: list[str] = []
         unknown = 1 - self.assessment.covered
         if self.assessment.speedup is None:
             return ()
         if self.later:
-            text.append(
+            warnings.append(
                 "part of the baseline was measured after this period, as nothing was measured"
                 " before"
             )
         if unknown >= _LITTLE:
-            text.append(
+            warnings.append(
                 f"{unknown:.0%} of the tokens came at loads or with prompts that the baseline does"
                 " not cover: the speedup and the hours saved are those of the others"
             )
-        return tuple(text)
-
-
-def ratio(interval: Interval) -> Ratio:
-    """As reports have it."""
-    return Ratio(value=interval.value, lower=interval.lower, upper=interval.upper)
+        return tuple(warnings)
 
 
 def speedups(
@@ -188,7 +183,7 @@ def _own(
             points.setdefault((key, bin_), []).extend(
                 point_at(
                     float(minute.start + minute.length),
-                    minute.running / minute.busy,
+                    minute.gauges.running_seconds / minute.gauges.busy_seconds,
                     minute.pace,
                     float(minute.length),
                     minute.requests,

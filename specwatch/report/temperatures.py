@@ -15,11 +15,12 @@ from specwatch.report.estimates import (
     ReportAcceptance,
     ReportLatency,
     ReportSpread,
+    ratio_of,
 )
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import LedgerCell
 from specwatch.report.model import Temperature
-from specwatch.report.speedups import Speedups, ratio
+from specwatch.report.speedups import Speedups
 
 _COUNTED = (
     "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "requests",
@@ -141,6 +142,6 @@ def without_speculation(
 def _speedup(measured: Speedups, label: str) -> Ratio | None:
     assessment = measured.assessment
     if label == ALL_TEMPERATURES:
-        return None if assessment.speedup is None else ratio(assessment.speedup)
+        return ratio_of(assessment.speedup)
     bucket = assessment.buckets.get(label)
-    return None if bucket is None else ratio(bucket.speedup)
+    return None if bucket is None else ratio_of(bucket.speedup)
