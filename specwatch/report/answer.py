@@ -1,4 +1,4 @@
-"""Did speculation pay, and how much there was to do: the answer that the rest explains."""
+"""The answer: did speculation pay, at how much traffic, and what was saved."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from specwatch.report.speedups import Speedups
 from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
 
 _ENOUGH = 0.9
-"""The time watched in the period before, by that in this one, from which their amounts compare."""
+"""Least time watched in the period before, relative to this one, for a comparison of amounts."""
 
 
 def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
-    """Of all temperatures; the figures of the period before are None where it was not
-    watched nearly as long."""
+    """Of all temperatures; figures of the period before are None if it was watched much less."""
     now = [cell for cell in cells if cell.place.now]
     before = [cell for cell in cells if not cell.place.now and cell.observed]
     if sum(cell.observed for cell in before) < _ENOUGH * sum(cell.observed for cell in now):
@@ -132,12 +131,12 @@ def _measured(cells: Sequence[LedgerCell], measured: Speedups) -> dict[str, floa
 def _saved(
     speedup: Ratio | None, loads: Sequence[ReportLoad], busy: Mapping[str, float]
 ) -> Amount | None:
-    """Hours that the same work would have taken longer without; measured speedups only.
+    """Additional hours of the same work without speculation; measured speedups only.
 
-    Load by load: the overall speedup weighs an hour by the requests that ran in it, while an hour
-    of the server is one whatever runs. Loads that were not measured count for nothing, nor does
-    the time of servers without a baseline, which ``busy`` lacks. The interval is as wide as if all
-    loads erred together, as they do with an odd baseline.
+    They are summed by load: the overall speedup weighs an hour by its requests, but an hour of the
+    server is one hour whatever runs. Loads that were not measured are left out, and so are servers
+    without a baseline, which ``busy`` lacks. The interval assumes that the errors of all loads are
+    correlated, as they are with a wrong baseline.
     """
     if speedup is None or speedup.lower is None or speedup.upper is None:
         return None

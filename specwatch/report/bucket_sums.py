@@ -1,7 +1,7 @@
-"""The hours of a target for its report, as sums where it needs no more.
+"""The hours of a target for its report, added up where the report shows only sums.
 
-Most rows are those of buckets, of which a report shows drafts by hour, and all else in sums; and
-those of the time before its period, of which it looks at no single hour.
+Most rows are those of temperature buckets. A report shows the drafts of a bucket hour by hour and
+everything else as sums. Of the time before its period it shows sums only.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from specwatch.store.side_by_side import Here, Ints
 
 _NOT_BEFORE = frozenset({"request_acceptance"})
-"""Histograms of buckets of which a report shows nothing from before its period."""
+"""Histograms of buckets that a report shows only for its period, not for the time before it."""
 _START = attrgetter("start")
 
 
 class _Keys(NamedTuple):
-    """What tells rows apart."""
+    """The key columns of rows."""
 
     start: Ints
     series: Ints
@@ -40,16 +40,16 @@ class _Keys(NamedTuple):
 
 
 class BucketSums:
-    """Makes windows of rows of the hours.
+    """Makes windows from rows of the hours.
 
-    The period begins at ``since``; before ``hours_since`` no single hour is looked at while
-    speculation is on (Unix seconds).
+    The period begins at ``since``. Before ``hours_since`` the report needs no single hour with
+    speculation (both Unix seconds).
 
-    Of buckets there is one window for each mode, load bin and environment, of the period and of
-    the time before, at the last of the hours that it is the sum of; in the period the drafts of
-    each hour come with its window of all temperatures. Before ``hours_since`` these are such sums,
-    too. Where speculation is off, or the server leaves to its buckets what it does not count,
-    there is a window of each row: there a report looks at the hours of buckets, too.
+    Each bucket gets one window for each mode, load bin and environment, for the period and for the
+    time before. Its start is that of the last hour in it. Within the period the drafts of each hour
+    come with the window of all temperatures. Before ``hours_since`` windows of all temperatures are
+    added up, too. Every row stays a window of one hour where speculation is off, or where the
+    server does not count everything itself: there a report needs the hours of buckets.
     """
 
     def __init__(self, since: float, without: Without, hours_since: float = -math.inf) -> None:
@@ -64,7 +64,7 @@ class BucketSums:
         contents: Mapping[int, str],
         damage: Damage,
     ) -> list[Recorded]:
-        """What rows are that one daemon wrote, by start; those that are damaged are noted."""
+        """Windows of rows that one daemon wrote, by start; damaged rows are noted."""
         if not rows:
             return []
         try:
@@ -101,7 +101,7 @@ class BucketSums:
         now = begun >= self._since
         of_bucket = whole >= 0
         long_ago = (begun < self._hours_since) & (columns.mode == MODES.index(Mode.ON))
-        # Rows that are added up are alike in all of these, any other is like none.
+        # Rows that are added up have all of these in common; every other row is a group by itself.
         added = of_bucket | (complete & long_ago & ~now)
         alone = np.where(added, -1, np.arange(len(rows)))
         alike = (now, keys.series, keys.context, keys.load_bin, columns.mode)
@@ -141,7 +141,7 @@ def _beside(
     chosen: Here,
     columns: RowColumns,
 ) -> dict[int, dict[str, Drafted]]:
-    """What those rows drafted, by the row of all temperatures beside them."""
+    """What the chosen rows drafted, by their row of all temperatures."""
     import numpy as np
 
     rows = np.flatnonzero(chosen)
@@ -160,9 +160,11 @@ def _wholes(
     shared: Mapping[int, Shared],
     columns: RowColumns,
 ) -> tuple[Ints, Here]:
-    """Of each row of a bucket that of all temperatures beside it, -1 where there is none, or where
-    speculation is off, or the server does not count itself all that a report looks for; and which
-    rows are such ones of all temperatures."""
+    """The row of all temperatures beside each row, of the same server; and which rows those are.
+
+    -1 for a row that is itself of all temperatures, and where there is no such row, where
+    speculation is off, or where the server does not count everything that a report shows.
+    """
     import numpy as np
 
     from specwatch.store.row_columns import numbered, replaced

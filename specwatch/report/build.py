@@ -29,12 +29,14 @@ from specwatch.report.temperatures import temperatures
 from specwatch.wording import figures
 
 _OF_HEALTH = ("drafts", "records", "uncovered")
-"""Fields of the tally of a temperature that tell how much a tap sees."""
+"""Fields of the tally of a temperature that show how much a tap sees."""
 
 
 class KeptWindows:
-    """Of one model: the windows of all temperatures, and of each where they say what the server
-    does not. What a tap sees is kept in sums: a month of it would fill the memory."""
+    """The windows of one model, of single temperatures only if the server does not count all.
+
+    What a tap counts is kept as sums: a month of windows would fill the memory.
+    """
 
     def __init__(self) -> None:
         self.windows: list[Window] = []
@@ -58,14 +60,14 @@ class KeptWindows:
 
     def span(self, since: float) -> tuple[float, float] | None:
         """From when to when there were windows of the period that begins at ``since`` (Unix
-        seconds); None where all that is known is what a tap saw."""
+        seconds); None if only a tap saw it."""
         first = next((window.start for window in self.windows if window.start >= since), None)
         return None if first is None else (first, self.windows[-1].start + self.windows[-1].length)
 
     @property
     def seen(self) -> list[Window]:
-        """What a tap saw in the period beside the windows: of each temperature the last window,
-        with the tally of all, and one without a tally where the first was."""
+        """What a tap saw in the period: of each temperature the last window, with the sum of all
+        tallies, and a window without a tally at the first start."""
         return [
             window
             for label, tallies in self._seen.items()
@@ -77,7 +79,7 @@ class KeptWindows:
 
     @property
     def may_have_changed(self) -> bool:
-        """Whether there was another server at times, and not only one that did not speculate."""
+        """Whether version, configuration or draft length changed, not only on and off."""
         plain = {(one.engine_version, one.configuration) for one in self._environments}
         prints = {one.fingerprint or "" for one in self._environments}
         drafting = {print_ for print_ in prints if print_.partition("-")[2] not in ("", "0")}
@@ -100,7 +102,7 @@ def _summed(tallies: Iterable[Tally]) -> Tally:
 
 
 class _Model(NamedTuple):
-    """Of one model: its sums, its points, and the windows that are looked at again."""
+    """Sums, points, and the windows of one model that are needed again."""
 
     ledger: Ledger
     plots: Plots
@@ -111,7 +113,7 @@ def build(sources: ReportSources, since: float, until: float) -> tuple[ModelRepo
     """The reports of the models that had windows in ``since`` to ``until`` (Unix seconds), by
     name.
 
-    What comes before ``since`` is what the figures are compared with.
+    Windows before ``since`` are what the figures are compared with.
     """
     models = _read(sources, since, until)
     spans = {name: model.kept.span(since) for name, model in models.items()}
@@ -124,7 +126,7 @@ def build(sources: ReportSources, since: float, until: float) -> tuple[ModelRepo
 def _own_span(
     name: str, spans: Mapping[str, tuple[float, float] | None], since: float, until: float
 ) -> tuple[float, float]:
-    """The period, or the part of it in which a model was there, others before it or after it."""
+    """The period, or the part of it in which the model ran, if others ran before or after it."""
     own = spans[name]
     others = [span for other, span in spans.items() if other != name and span is not None]
     if own is None or not others:
@@ -160,7 +162,7 @@ def _read(sources: ReportSources, since: float, until: float) -> dict[str, _Mode
 def _report(
     sources: ReportSources, model: _Model, span: tuple[float, float], since: float, until: float
 ) -> ModelReport:
-    """``span`` is when the model was there."""
+    """``span`` is when the model ran."""
     name, cells, kept = model.ledger.name, model.ledger.cells(), model.kept
     measured = speedups(
         model.ledger,
@@ -201,7 +203,7 @@ def _report(
             sources.damaged(),
         ),
         changes=changes(kept.windows, measured.baseline, since, until)
-        # It is as much work as all the rest.
+        # This is as much work as the rest of the report.
         if kept.may_have_changed
         else (),
         series=model.plots.series(),

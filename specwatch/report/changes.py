@@ -1,4 +1,4 @@
-"""When the server became another one, and what that did."""
+"""Changes of the server's version, configuration or draft length, and their effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Tally, Window
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.report import latencies
-from specwatch.report.estimates import Ratio
+from specwatch.report.estimates import ratio_of
 from specwatch.report.model import ReportChange, ReportSide
 from specwatch.wording.text import shown
 
@@ -32,7 +32,7 @@ BaselineOf = Callable[[Environment], Baseline]
 
 
 class _ServerState(NamedTuple):
-    """What is known of a server: ``k`` as its fingerprint has it, None where nothing drafts."""
+    """Facts about a server; ``k`` is that of its fingerprint, None without speculation."""
 
     version: str | None = None
     configuration: str | None = None
@@ -44,13 +44,13 @@ class _ServerState(NamedTuple):
         return cls(environment.engine_version, environment.configuration, None if k in _NO_K else k)
 
     def updated(self, newer: _ServerState) -> _ServerState:
-        """The newer one, and what that does not say as it was."""
+        """The newer server, with missing facts filled in from this one."""
         return _ServerState(
             *(old if new is None else new for old, new in zip(self, newer, strict=True))
         )
 
     def is_like(self, other: _ServerState) -> bool:
-        """Whether nothing that is known of both differs."""
+        """Whether no fact that both have differs."""
         return all(
             one is None or another is None or one == another
             for one, another in zip(self, other, strict=True)
@@ -70,14 +70,14 @@ def changes(
 ) -> tuple[ReportChange, ...]:
     """The changes of version, configuration or k in ``since`` to ``until`` (Unix seconds), by time.
 
-    ``windows`` are hours or minutes of one model, of all temperatures and from before, too.
-    ``baseline_of`` gives what a server of that environment is compared with; an empty baseline
-    leaves the speedups unknown. Speculation switched off or on is no change.
+    ``windows`` are hours or minutes of one model and all temperatures, also from before ``since``.
+    ``baseline_of`` gives the baseline of a server with that environment; an empty one
+    leaves the speedups unknown. Switching speculation off or on is not a change.
     """
     begun = [window for window in windows if window.start < until]
     switches = list(_switches(begun))
     ends = [float("-inf"), *(switch.at for switch in switches), float("inf")]
-    text = [
+    spans = [
         (switch, max(before, switch.at - SIDE), min(after, switch.at + SIDE))
         for switch, before, after in zip(switches, ends[:-2], ends[2:], strict=True)
         if since <= switch.at < until
@@ -89,14 +89,14 @@ def changes(
             before=_side(_within(begun, begin, switch.at, switch.before), baseline_of),
             after=_side(_within(begun, switch.at, end, switch.after), baseline_of),
         )
-        for switch, begin, end in text[-MOST_CHANGES:]
+        for switch, begin, end in spans[-MOST_CHANGES:]
     )
 
 
 def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
     """Yield the changes. Where a window has both servers, it lies between their shares of it.
 
-    One that is there for a part of two hours at most, and then gone again, is no change.
+    A server that answered for parts of two hours at most, and then no longer, is not a change.
     """
     wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
     start = attrgetter("start")
@@ -134,17 +134,17 @@ def _within(
 
 def _what(before: _ServerState, after: _ServerState) -> str:
     """``vLLM 0.31.0 -> 0.32.0, k 4 -> 5, configuration``."""
-    text = []
+    differences = []
     if after.version != before.version:
         versions = [shown(one.version or "", _LONGEST_VERSION) for one in (before, after)]
         # llama.cpp counts its builds: b4567.
         engine = "vLLM" if all(version[:1].isdigit() for version in versions) else "version"
-        text.append(f"{engine} {versions[0]} -> {versions[1]}")
+        differences.append(f"{engine} {versions[0]} -> {versions[1]}")
     if after.k != before.k:
-        text.append(f"k {shown(before.k or '?')} -> {shown(after.k or '?')}")
+        differences.append(f"k {shown(before.k or '?')} -> {shown(after.k or '?')}")
     if after.configuration != before.configuration:
-        text.append("configuration")
-    return ", ".join(text)
+        differences.append("configuration")
+    return ", ".join(differences)
 
 
 def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> ReportSide:
@@ -164,14 +164,7 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> ReportSide:
         tpot_mean=None if tpot is None else histogram.mean(tpot),
         tpot_p50=p50,
         tpot_p99=p99,
-        speedup=_speedup(ran, baseline_of),
+        speedup=ratio_of(speedup_of(ran, baseline_of(ran[-1].environment)) if ran else None),
         beyond=latencies.beyond(quantiles),
         buckets=latencies.buckets(quantiles),
     )
-
-
-def _speedup(ran: Sequence[Sample], baseline_of: BaselineOf) -> Ratio | None:
-    speedup = speedup_of(ran, baseline_of(ran[-1].environment)) if ran else None
-    if speedup is None:
-        return None
-    return Ratio(value=speedup.value, lower=speedup.lower, upper=speedup.upper)

@@ -1,4 +1,4 @@
-"""How reports are sent: by a mail server, to each of its readers, and to webhooks."""
+"""Reports are sent by a mail server to each recipient, and to webhooks."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _Refused = Mapping[str, tuple[int, bytes]]
 
 
 def message_of(outgoing: Outgoing, section: Email) -> EmailMessage:
-    """The report as text and as HTML, of which a mail program shows the better that it can.
+    """The report as text and as HTML; a mail program shows the one that it prefers.
 
-    What stands in its headers is one line whatever models are called: ``email`` sees to it.
+    A header stays one line whatever a model is called: ``email`` ensures that.
     """
     plain = all(text.isascii() for text in (outgoing.subject, section.from_, *section.to))
     # A subject of more than 78 characters would begin with an empty line; encoded words must.
@@ -73,7 +73,7 @@ class Mail:
     def __init__(self, section: Email, hostname: str) -> None:
         """``hostname`` is how this machine introduces itself."""
         self._section = section
-        # Without a domain it is none that a strict server takes.
+        # A strict server does not accept a name without a domain.
         self._name = hostname if "." in hostname else "[127.0.0.1]"
 
     @property
@@ -96,9 +96,9 @@ class Mail:
             raise self._not_for(refused, taken)
 
     def probe(self, timeout: float) -> str:
-        """Connect and introduce ourselves, log in where that is asked for, and send nothing.
+        """Connect and introduce ourselves, log in if a user name is configured, and send nothing.
 
-        Returns a sentence on what was found; raises DeliveryError or ConfigError.
+        Returns the result as a sentence; raises DeliveryError or ConfigError.
         """
         with self._failures(), self._session(min(timeout, self._section.timeout)) as session:
             encrypted = isinstance(session.sock, ssl.SSLSocket)
@@ -127,7 +127,7 @@ class Mail:
                 session.login(section.username, password)
             yield session
         finally:
-            # It has taken the report by now, or has not: how it says goodbye is no matter.
+            # The report was accepted or refused by now: how the session ends does not matter.
             with suppress(smtplib.SMTPException, OSError):
                 session.quit()
             session.close()
@@ -160,12 +160,12 @@ class Mail:
 
     def _not_for(self, refused: _Refused, taken: tuple[str, ...]) -> DeliveryError:
         named = [
-            f"{shown(address, _LONGEST_NAME)} ({code} {self._said(text)})"
+            f"{shown(address, _LONGEST_NAME)} ({code} {self._quoted(text)})"
             for address, (code, text) in list(refused.items())[:_MOST_NAMED]
         ]
         more = f" and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
         return DeliveryError(
-            f"{self._section.smtp} does not take mail for {', '.join(named)}{more}; correct"
+            f"{self._section.smtp} does not accept mail for {', '.join(named)}{more}; correct"
             " report.email.to, or let that server relay for this machine",
             retry=any(code < 500 for code, _ in refused.values()),
             done=taken,
@@ -184,14 +184,14 @@ class Mail:
             raise self._failure(error) from None
 
     def _refusal(self, error: smtplib.SMTPResponseException) -> DeliveryError:
-        text = f"{error.smtp_code} {self._said(error.smtp_error)}".strip()
+        text = f"{error.smtp_code} {self._quoted(error.smtp_error)}".strip()
         what = {
-            smtplib.SMTPAuthenticationError: "does not let us in",
-            smtplib.SMTPSenderRefused: f"takes no mail from {self._section.from_}",
-            smtplib.SMTPDataError: "does not take the report",
-        }.get(type(error), "does not serve us")
+            smtplib.SMTPAuthenticationError: "refuses the login",
+            smtplib.SMTPSenderRefused: f"does not accept mail from {self._section.from_}",
+            smtplib.SMTPDataError: "does not accept the report",
+        }.get(type(error), "refuses the session")
         remedy = {
-            smtplib.SMTPAuthenticationError: "; correct username and what is in password_file",
+            smtplib.SMTPAuthenticationError: "; correct username and the contents of password_file",
             smtplib.SMTPSenderRefused: "; correct report.email.from, or give username",
         }.get(type(error), "; ask its administrator")
         # Codes from 500 mean that the same will be refused again: RFC 5321, 4.2.1.
@@ -199,15 +199,15 @@ class Mail:
         return DeliveryError(f"{self._section.smtp} {what} ({text}){remedy}", retry=retry)
 
     def _failure(self, error: Exception) -> DeliveryError:
-        url, text = self._section.smtp, self._said(str(error))
+        url, text = self._section.smtp, self._quoted(str(error))
         if isinstance(error, smtplib.SMTPNotSupportedError):
-            detail = f"{url} cannot do what is asked of it: {text}"
-            return DeliveryError(f"{detail}; leave out username, or name another", retry=False)
+            detail = f"{url} does not support what is configured: {text}"
+            return DeliveryError(f"{detail}; remove username, or use another server", retry=False)
         if isinstance(error, smtplib.SMTPServerDisconnected) and not _is_timeout(error):
             return DeliveryError(f"{url} closed the connection: {text}; see its log", retry=True)
         return _unreachable(error, url, text, self._section.timeout)
 
-    def _said(self, text: bytes | str) -> str:
+    def _quoted(self, text: bytes | str) -> str:
         plain = text if isinstance(text, str) else text.decode("utf-8", "replace")
         try:
             return masked(plain, [self._section.password()])
@@ -221,11 +221,11 @@ def _sendable(text: str) -> str:
 
 
 _HINTS = {
-    400: "; it does not understand the report: is kind right?",
+    400: "; it does not understand the report; check kind",
     401: "; give credentials: bearer_token_file or basic_auth",
-    403: "; the webhook is not allowed any more, or never was: make another",
+    403: "; the webhook is not allowed; create another and configure its URL",
     404: "; the webhook does not exist; create one and configure its URL",
-    410: "; the webhook was removed: make another, and put its address into the configuration",
+    410: "; the webhook was removed; create another and configure its URL",
     413: "; the report is too large for it: use kind slack, or fewer targets",
 }
 _LATER = (408, 425, 429)
@@ -245,20 +245,20 @@ class Hook:
         url, headers = self._section.address(), self._section.request_headers()
         tls = context_for(self._section, url, f"report.webhooks ({self._section.name})")
         body = io.BytesIO(self._body(outgoing))
-        # By which a program knows what it has already.
+        # A receiver recognises a report that it has already.
         known = {"Idempotency-Key": outgoing.id, "X-Specwatch-Delivery": outgoing.id}
         try:
             self._post(url, {**known, **headers}, tls, body)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as e:
             error = self._failure(e, url, headers)
-            # What timed out before, such as a connection, left some of it unread.
+            # If the timeout came earlier, such as while connecting, some of it was not read.
             error.sent = _is_timeout(e) and 0 < len(body.getbuffer()) == body.tell()
             raise error from None  # the cause may hold a secret
 
     def probe(self, timeout: float) -> str:
         """Connect, and post nothing.
 
-        Returns a sentence on what was found; raises DeliveryError or ConfigError.
+        Returns the result as a sentence; raises DeliveryError or ConfigError.
         """
         url = self._section.address()
         headers = self._section.request_headers()
@@ -306,7 +306,7 @@ class Hook:
         text = response.raw.read(SHOWN * 4).decode("utf-8", "replace")
         quoted = f" ({masked(text, _secrets(url, headers))})" if text.strip() else ""
         retry = status in _LATER or status >= 500
-        hint = _HINTS.get(status, "; it may be well again later" if retry else "")
+        hint = _HINTS.get(status, "; it may work again later" if retry else "")
         if 300 <= status < 400:
             hint = "; a redirect is not followed, give the address that it leads to"
         return DeliveryError(f"{_shown(url)} answered {status}{quoted}{hint}", retry=retry)
@@ -330,7 +330,7 @@ def _is_timeout(error: Exception) -> bool:
 
 
 def _shown(url: str) -> str:
-    """The server only: who knows the rest may post."""
+    """The server only: with the rest of the address anybody may post."""
     parts = urlsplit(url)
     host, port = server_address(url)
     return f"{parts.scheme}://{host_port(host, port) if parts.port else host}"

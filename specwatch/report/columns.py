@@ -13,13 +13,13 @@ Part = tuple[str, str]
 Line = tuple[Part, ...]
 
 _LEAST_FIRST = 8
-"""Columns that are left of what a row is about."""
+"""Least columns of the first cell of a row."""
 _LEAST_BAR, _MOST_BAR = 8, 40
 _WIDE = ("W", "F")
 
 
 class TerminalCell(NamedTuple):
-    """A cell of a table; the first of a row stands left, others right."""
+    """A cell of a table; the first of a row is aligned left, others right."""
 
     text: str
     style: str = ""
@@ -34,14 +34,14 @@ class Bar(NamedTuple):
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal clean text takes, at most."""
+    """How many columns of a terminal clean text takes at most."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(character) in _WIDE else 1 for character in text)
 
 
 def cut(text: str, most: int) -> str:
-    """Clean text with its end left out where it takes more columns than that."""
+    """Clean text, cut at the end if it takes more columns than ``most``."""
     text = clean(text[: most + 1] if len(text) > most else text)
     if columns(text) <= most:
         return text
@@ -82,9 +82,9 @@ def table(
 ) -> Iterator[Line]:
     """Yield a header and a line for each row, no wider than ``width``.
 
-    ``bar`` is what bars are made of. Where they do not fit those that are ``optional`` are left
-    out, then the bars, then the first column gives way, and the last ones are left out. Columns in
-    which nothing is known are left out as well, and such as have no header but the first.
+    ``bar`` is the character of bars. If the columns do not fit, those that are ``optional`` are
+    left out, then the bars, then the first column is narrowed, and then the last ones are left out.
+    Columns without any value, and columns other than the first without a header, are left out, too.
     """
     kept = [
         i

@@ -1,9 +1,9 @@
 """The folder of written reports, and the book of what was sent of them: ``deliveries.json``.
 
-A report is in the book before it is made, so that one which never is gets seen. The book is written
-after each attempt, so that a run that was killed goes on where it was. Between what a server took
-and its line in the book a kill would send once more: mail has the same Message-ID then, and what
-is posted the same Idempotency-Key.
+A report is in the book before it is made, so that one that could not be made is noticed. The book
+is written after each attempt, so that a run that was killed continues where it stopped. A run that
+is killed after a server accepted a report and before the book is written sends it again, with the
+same Message-ID or Idempotency-Key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specwatch.status import DeliveryStatus
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 if TYPE_CHECKING:
-    from specwatch.report.outgoing import Outgoing  # of which the daemon has no need
+    from specwatch.report.outgoing import Outgoing  # the daemon does not need it
 
 BOOK = "deliveries.json"
 DELAYS = (10.0, 30.0, 80.0)
@@ -40,8 +40,8 @@ _REMEDY = "; see report.directory, and that the user that runs specwatch may wri
 class Sent(Struct, kw_only=True):
     """One report by one channel; times are Unix seconds. ``done`` are recipients that have it.
 
-    ``unanswered`` counts the times that a server had all of it and did not answer; ``later`` says
-    that what failed may work later as it is.
+    ``unanswered`` counts the attempts in which a server received all of it and did not answer.
+    ``later`` says that a failed attempt may work later without a change.
     """
 
     delivered_at: float | None = None
@@ -53,7 +53,7 @@ class Sent(Struct, kw_only=True):
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether it was sent, and nobody will know whether it arrived."""
+        """Whether it was sent and will never be confirmed."""
         return self.delivered_at is None and self.unanswered >= UNANSWERED
 
     @property
@@ -66,7 +66,7 @@ class DeliveredReport(Struct, kw_only=True):
     """One report: ``name`` is that of its files, without what tells the format in ``formats``.
 
     ``since`` and ``until`` are those of its period as Unix times. ``error`` says why it could not
-    be made; there is none of it then.
+    be made; then there are no files.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Book(Struct, kw_only=True):
 
 
 class Channel(Protocol):
-    """A way to people."""
+    """A mail server or a webhook."""
 
     def send(self, outgoing: Outgoing, done: Sequence[str]) -> None:
         """Send to all but those who are ``done``; raises DeliveryError or ConfigError."""
@@ -105,9 +105,9 @@ class Reports:
 
     @contextmanager
     def locked(self) -> Iterator[Book]:
-        """The book, which nobody else changes meanwhile; makes the folder.
+        """The book, locked against other processes; makes the folder.
 
-        Raises DeliveryError when it cannot be had, or somebody else has it, ConfigError when it
+        Raises DeliveryError when it cannot be read or another process has it, ConfigError when it
         is damaged.
         """
         try:
@@ -119,7 +119,7 @@ class Reports:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                text = f"another process is delivering the reports in {self.folder}; let it end"
+                text = f"another process is delivering the reports in {self.folder}; wait for it"
                 raise DeliveryError(text, retry=True) from None
             yield self.book()
         finally:
@@ -139,8 +139,8 @@ class Reports:
             book = Book(format=0)
         if book.format != _FORMAT:
             raise ConfigError(
-                f"{path} is damaged, or of another version of specwatch: what was sent cannot be"
-                " known; look whether the last report arrived, and remove the file"
+                f"{path} is damaged, or of another version of specwatch, so it is not known what"
+                " was sent; check whether the last report arrived, and remove the file"
             )
         return book
 
@@ -149,7 +149,7 @@ class Reports:
         self.write(BOOK, msgspec.json.format(msgspec.json.encode(book), indent=2))
 
     def write(self, name: str, data: bytes) -> Path:
-        """Write a file as a whole, or leave the old one; DeliveryError when that fails."""
+        """Replace a file atomically; DeliveryError when that fails."""
         path, fresh = self.folder / name, self.folder / f".{name}.new"
         try:
             with open(fresh, "wb") as file:
@@ -201,13 +201,13 @@ def deliver(
     now: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> bool:
-    """Send what is not delivered; returns whether nothing is missing.
+    """Send to the channels that do not have it; returns whether nothing is missing.
 
-    What may work later is tried again after 10, 30 and 80 seconds. ``keep`` writes down how
-    it stands, after each attempt.
+    What may work later is tried again after 10, 30 and 80 seconds. ``keep`` writes
+    the book, after each attempt.
     """
     sent = {name: entry.channels.get(name, Sent()) for name in channels}
-    # What the configuration does not name any more is not waited for.
+    # Channels that were removed from the configuration are forgotten.
     entry.channels = sent
     keep()
     waiting = [name for name, one in sent.items() if one.missing]
@@ -249,15 +249,15 @@ def _attempt(
 
 
 class DeliveryMonitor:
-    """What a daemon shows of deliveries that another process makes."""
+    """The state of deliveries, which another process makes, for the daemon to show."""
 
     def __init__(self) -> None:
         self._read: tuple[Path, int, Book | str] | None = None
 
     def status(self, section: Delivery | None) -> tuple[DeliveryStatus, ...]:
-        """How it stands with each channel; nothing where no report was begun or none is wanted.
+        """The state of each channel; empty if no report was begun or none is configured.
 
-        With a book that cannot be read, nothing is known to have arrived.
+        If the book cannot be read, every channel counts as undelivered.
         """
         if section is None:
             return ()

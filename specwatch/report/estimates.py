@@ -1,4 +1,4 @@
-"""Figures of a report with what is known of their certainty."""
+"""Figures of a report with their intervals or bounds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from typing import Literal
 
 from msgspec import Struct
 
+from specwatch.domain.experiments import Estimate
+from specwatch.domain.interval import Interval
+
 
 class Ratio(Struct, frozen=True, kw_only=True):
-    """A ratio and its 95 % interval, which an assumed one has not."""
+    """A ratio and its 95 % interval; an assumed ratio has no interval."""
 
     value: float
     lower: float | None = None
     upper: float | None = None
     basis: Literal["measured", "assumed"] = "measured"
+
+
+def ratio_of(estimate: Interval | Estimate | None) -> Ratio | None:
+    """A measured ratio with its interval; None if there is none."""
+    if estimate is None:
+        return None
+    return Ratio(value=estimate.value, lower=estimate.lower, upper=estimate.upper)
 
 
 class Amount(Struct, frozen=True, kw_only=True):
@@ -25,16 +35,18 @@ class Amount(Struct, frozen=True, kw_only=True):
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """What a figure is at least, and at most; they are equal where it is known."""
+    """The least and the greatest possible value of a figure; equal where it is exact."""
 
     lower: float
     upper: float
 
 
 class Quantiles(Struct, frozen=True, kw_only=True):
-    """Of one latency, from merged counts; those that lie beyond the last bound have its value, and
-    ``beyond`` names them (``p95``, ``p99``). Others are interpolated: ``buckets`` has the bounds
-    between which they really are. The mean is exact."""
+    """Quantiles of one latency, from merged counts. The mean is exact.
+
+    Quantiles beyond the last bound have its value, and ``beyond`` names them (``p95``, ``p99``).
+    The others are interpolated: ``buckets`` has the bounds of their histogram buckets.
+    """
 
     count: int
     mean: float | None
@@ -63,8 +75,8 @@ class ReportSpread(Struct, frozen=True, kw_only=True):
 
 
 class ReportAcceptance(Struct, frozen=True, kw_only=True):
-    """Drafts and what became of them. ``histogram`` has the drafts that had 0, 1, .. k tokens
-    accepted."""
+    """Drafts and their accepted tokens. ``histogram`` counts the drafts with 0, 1, .. k accepted
+    tokens."""
 
     drafts: int
     draft_tokens: int

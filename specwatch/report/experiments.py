@@ -1,4 +1,4 @@
-"""What was measured on purpose: the headline of each probe, bench and comparison."""
+"""Probes, benches and comparisons, each with a headline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from specwatch.domain import experiments as measured
 from specwatch.loadtest.zones import by_zone, line_sentence
-from specwatch.report.estimates import Ratio
+from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature
 from specwatch.wording import figures
 from specwatch.wording.figures import finite
@@ -14,23 +14,23 @@ from specwatch.wording.moments import moment
 from specwatch.wording.text import shown
 
 MOST = 5
-"""Experiments of one model that are told."""
+"""Experiments of one model that are reported."""
 _Load = measured.Level | measured.ComparedLevel | MeasuredLoad
 
 
 def newest(experiments: Sequence[measured.Experiment]) -> tuple[tuple[Experiment, ...], int]:
     """Of experiments, which come oldest first, the newest and how many others there are."""
-    text = tuple(experiment(one) for one in reversed(experiments[-MOST:]))
-    return text, len(experiments) - len(text)
+    chosen = experiments[-MOST:]
+    return tuple(map(experiment, reversed(chosen))), len(experiments) - len(chosen)
 
 
 def notes(
     target: str, model_name: str, experiments: Sequence[Experiment], left_out: int
 ) -> tuple[str, ...]:
-    """What is said of the experiments of a model that was not watched."""
+    """Notes on the experiments of a model that was not watched."""
     of = f"{shown(target)}, {shown(model_name)}"
-    text = tuple(f"{of}: {headline(one)}" for one in experiments)
-    return (*text, f"{of}: {others(left_out)}") if left_out else text
+    headlines = tuple(f"{of}: {headline(one)}" for one in experiments)
+    return (*headlines, f"{of}: {others(left_out)}") if left_out else headlines
 
 
 def headline(experiment: Experiment) -> str:
@@ -43,19 +43,22 @@ def headline(experiment: Experiment) -> str:
 
 
 def others(left_out: int) -> str:
-    """How many are not told."""
+    """How many are left out."""
     return f"{figures.counted(left_out, 'older experiment')} of this period"
 
 
 def experiment(one: measured.Experiment) -> Experiment:
-    """What the report says of one."""
+    """One experiment, as the report has it."""
     if isinstance(one, measured.Probe):
         return _probe(one)
     return _bench(one) if isinstance(one, measured.Bench) else _comparison(one)
 
 
 def _probe(probe: measured.Probe) -> Experiment:
-    text = "; ".join([line_sentence(probe.line), *by_zone(probe.temperatures).values()])
+    line = probe.line
+    # The ends of an assumed line are not an interval: they limit the zone near the line.
+    assumed = Ratio(value=line.acceptance.value, basis="assumed")
+    text = "; ".join([line_sentence(line), *by_zone(probe.temperatures).values()])
     at_once = figures.counted(probe.concurrency, "request")
     return Experiment(
         at=probe.ended,
@@ -69,13 +72,13 @@ def _probe(probe: measured.Probe) -> Experiment:
                 temperature=bucket.temperature,
                 acceptance_rate=None
                 if bucket.acceptance is None
-                else _ratio(bucket.acceptance.rate),
+                else ratio_of(bucket.acceptance.rate),
                 zone=bucket.zone,
-                speedup=_ratio(bucket.speedup),
+                speedup=ratio_of(bucket.speedup),
             )
             for bucket in probe.temperatures
         ),
-        break_even_acceptance=_line(probe.line),
+        break_even_acceptance=assumed if line.basis == "assumed" else ratio_of(line.acceptance),
     )
 
 
@@ -125,29 +128,14 @@ def _comparison(comparison: measured.Comparison) -> Experiment:
                 per_user=level.per_user_on,
                 tpot_p99=level.tpot_p99_on,
                 throughput_off=level.throughput_off,
-                speedup=_ratio(level.speedup),
+                speedup=ratio_of(level.speedup),
                 verdict=level.verdict,
             )
             for level in comparison.levels
         ),
-        speedup=_ratio(comparison.speedup),
+        speedup=ratio_of(comparison.speedup),
         crossing=comparison.crossing,
         verdict=comparison.verdict,
-    )
-
-
-def _ratio(estimate: measured.Estimate | None) -> Ratio | None:
-    if estimate is None:
-        return None
-    return Ratio(value=estimate.value, lower=estimate.lower, upper=estimate.upper)
-
-
-def _line(line: measured.Line) -> Ratio:
-    if line.basis == "assumed":
-        # Its ends are no interval: they are what people call near the line.
-        return Ratio(value=line.acceptance.value, basis="assumed")
-    return Ratio(
-        value=line.acceptance.value, lower=line.acceptance.lower, upper=line.acceptance.upper
     )
 
 

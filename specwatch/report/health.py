@@ -1,5 +1,4 @@
-"""Whether the figures can be relied on: when the server was down, what was not watched, and whose
-temperature is unknown."""
+"""Whether the figures are reliable: downtime, gaps, and drafts without a temperature."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from specwatch.wording.moments import moment
 
 MOST_GAPS = 5
 WATCHED = 0.9
-"""Share of its length that a window covers to count as watched throughout: the first minute of a
-daemon is never whole."""
+"""Share of its length from which a window counts as watched throughout: the first minute of a
+daemon is never complete."""
 UNWATCHED = 0.1
 """Share below which it counts as missing."""
 _MUCH = 0.05
@@ -56,12 +55,12 @@ class _Slot(NamedTuple):
 def health(windows: Sequence[Window], since: float, until: float) -> Health:
     """How well one model was watched from ``since`` to ``until`` (Unix seconds).
 
-    ``windows`` are hours or minutes of it, of all temperatures and from before, too: what nobody
-    watched before the first of them all is no gap, for there was nothing to watch.
+    ``windows`` are hours or minutes of it, of all temperatures, also from before ``since``. Time
+    before the first of them is not a gap, because there was nothing to watch.
     """
     inside = [window for window in windows if since <= window.start < until]
-    wholes = [cell for cell in inside if cell.series.temperature == ALL_TEMPERATURES]
-    parts = [cell for cell in inside if cell.series.temperature != ALL_TEMPERATURES]
+    wholes = [window for window in inside if window.series.temperature == ALL_TEMPERATURES]
+    parts = [window for window in inside if window.series.temperature != ALL_TEMPERATURES]
     first = min((window.start for window in windows if window.start < until), default=until)
     begin = min(max(since, first), until)
     slots = _slots(wholes)
@@ -106,7 +105,7 @@ def _slots(wholes: Sequence[Window]) -> list[_Slot]:
 def _gaps(slots: Sequence[_Slot], begin: float, until: float) -> Iterator[Gap]:
     """Yield stretches of missing windows, and of the windows beside them the part that is missing.
 
-    What is missing of a window by itself lies nobody knows where, and is no stretch.
+    Time that is missing within one window has no known place, and is not a stretch.
     """
     time, before = begin, 0.0
     for slot in slots:
@@ -132,7 +131,7 @@ def _coverage(wholes: Sequence[Window], parts: Sequence[Window]) -> float | None
         for window in parts
         if window.series.temperature != UNKNOWN_TEMPERATURE
     )
-    # A record comes at the end of its request, so that what was under way may count twice.
+    # A record comes at the end of its request, so a request under way may count twice.
     return min(known / server, 1.0)
 
 

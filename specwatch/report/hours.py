@@ -1,4 +1,4 @@
-"""The hours of one target: what is rolled up, and the minutes that are not yet."""
+"""The hours of one target: those that are rolled up, and those of minutes that are not yet."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Row = tuple[Any, ...]
 Summed = Callable[
     [Sequence[Row], Mapping[int, "Member"], Mapping[int, str], Damage], Iterable[Recorded]
 ]
-"""What rows of the hours are, from all series and the contents of contexts by id; rows that cannot
-be decoded are noted."""
+"""Makes windows from rows of the hours, all series, and the contents of contexts by id; notes rows
+that cannot be decoded."""
 
 
 def _nothing(_: SeriesId) -> Collection[str]:
@@ -40,8 +40,8 @@ def _nothing(_: SeriesId) -> Collection[str]:
 
 
 class Member(NamedTuple):
-    """A series of the target. Minutes before ``rolled_until`` are all contained in hours; before
-    ``pruned_until`` there are but late ones."""
+    """A series of the target. Minutes before ``rolled_until`` are contained in hours; those before
+    ``pruned_until`` are deleted, but for late ones."""
 
     series: SeriesId
     first_start: int
@@ -51,21 +51,21 @@ class Member(NamedTuple):
 
     @property
     def order(self) -> tuple[str, str, str]:
-        """In which windows of one start come."""
+        """The order of windows with the same start."""
         return self.series.model_name, self.series.temperature, self.series.daemon
 
     @property
     def pending(self) -> bool:
-        """Whether there are minutes that no hour contains."""
+        """Whether there are minutes that are not rolled up."""
         return self.rolled_until <= self.last_start
 
 
 _Key = tuple[int, int, int, int, int]
-"""Start, rank of the series, context, mode and load bin: what is one row of the hours."""
+"""Start, rank of the series, context, mode and load bin: the key of a row of the hours."""
 
 
 def members_by_target(reader: Reader) -> dict[str, dict[int, Member]]:
-    """All series by target and id, whoever watched them. Raises StoreError."""
+    """All series by target and id, of all daemons. Raises StoreError."""
     with reader.connected() as connection:
         rows = sound_series(connection)
     groups: dict[str, dict[int, Member]] = {}
@@ -92,14 +92,13 @@ def hours_of(
 ) -> Iterator[Recorded]:
     """Yield the hours of series of one target that start in ``since <= start < until``.
 
-    Times are Unix seconds. They are what the store would have if it rolled up now all that it has
-    got before ``until``: of an hour there is a window for each mode, load bin and environment, by
-    start, and of two daemons that with more good scrapes counts. ``without`` names the histograms
-    of a series that are not wanted; ``contents`` are those of contexts that were read before, and
-    grow. Raises StoreError.
+    Times are Unix seconds. They are the windows that the store would have if it rolled up now all
+    rows before ``until``. An hour has a window for each mode, load bin and environment, by start;
+    of two daemons the one with more good scrapes counts. ``without`` names the histograms of a
+    series that are not needed; ``contents`` caches those of contexts. Raises StoreError.
 
-    ``summed`` gives, of what is rolled up, sums in place of each hour's windows, where only sums
-    are wanted; it is asked where one daemon watched.
+    ``summed`` makes sums of rolled-up hours in place of a window for each; it is called if one
+    daemon watched.
     """
     if not members:
         return
@@ -126,7 +125,7 @@ def _between(
     without: Without,
     summed: Summed | None,
 ) -> Iterator[Recorded]:
-    """The hours that start in a span, whether they are rolled up or not."""
+    """The hours that start in a span, rolled up or not."""
     late = {
         id_: member
         for id_, member in members.items()
@@ -142,7 +141,7 @@ def _between(
         return
     if any(hour < member.rolled_until for member in late.values()):
         minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
-    # What is stored of an hour counts only where its minutes are not all there to be added up.
+    # A stored hour counts only if some of its minutes are gone.
     rebuilt = {
         (row[0] - row[0] % HOUR, row[1])
         for row in (minutes if stored else ())
@@ -201,7 +200,7 @@ def _rows(
     """Rows of series that start in a span: start, series, context, and their columns."""
     hours = length == HOUR
     names = HOUR_NAMES if hours else ("start", "series_id", "context_id", *COLUMNS)
-    # Each row by its key, written out: a parameter for each takes longer than all the rest.
+    # Keys are written out: binding a parameter for each takes longer than the query.
     rows = fetch_rows(
         connection,
         f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608

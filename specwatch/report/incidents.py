@@ -1,4 +1,4 @@
-"""Incidents of the guard, and breaches of rules: why it acted, or did not, and how each ended."""
+"""Incidents of the guard and breaches of rules: causes, actions and outcomes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 _OVER = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _AWAY = frozenset({Phase.RESTARTING, Phase.VERIFYING, Phase.DISABLED, Phase.ROLLING_BACK})
-"""Phases in which nothing is speculated, or the server is not there."""
+"""Phases in which speculation is off, or the server does not run."""
 _ACTING = frozenset({Phase.DRAINING, *_AWAY, Phase.TRIAL, Phase.HELD})
 _MODE = "guard.mode is "
-"""How the reason begins for which the guard does nothing but look."""
+"""Beginning of the reason for which the guard only observes."""
 
 
 def incidents(
@@ -28,8 +28,8 @@ def incidents(
 ) -> tuple[ReportIncident, ...]:
     """The incidents that lie in ``since`` to ``until`` (Unix seconds) or reach in, by beginning.
 
-    ``steps`` are those of one target, in any order: of an incident all that is to be told of it.
-    ``seconds_off`` is of the period alone, until the end of it where speculation is still off.
+    ``steps`` are those of one target, in any order, with all steps of each incident.
+    ``seconds_off`` is within the period, until its end if speculation is still off.
     """
     ordered = sorted((step for step in steps if step.at < until), key=lambda step: step.at)
     incidents = (_incident(stretch, since, until) for stretch in _stretches(ordered))
@@ -79,7 +79,7 @@ def _away(steps: Sequence[StoredStep]) -> Iterator[tuple[int, tuple[float, float
     for index, (step, end) in enumerate(zip(steps, ends, strict=False)):
         off = step.phase in _AWAY
         if step.phase in (Phase.DRAINING, Phase.HELD):
-            # It serves as before: it waits, or was put back. Else the server was stopped by hand.
+            # Serving as before: it waits or was rolled back. Otherwise it was stopped by hand.
             stopped = step.phase == Phase.HELD and step.phase_before == Phase.VERIFYING
             off = settled is not stopped
         if step.phase not in (Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK):
@@ -115,7 +115,7 @@ def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:
 
 
 def _cause(steps: Sequence[StoredStep]) -> str:
-    """The rule and its reading where one led to it, else what the first step says."""
+    """The rule and its reading if one led to it, else the reason of the first step."""
     for step in steps:
         text = _finding(step.inputs)
         if text is not None:
@@ -144,7 +144,7 @@ def _outcome(stretch: _Stretch, ended: float | None) -> str:
 
 
 def _looked_on(steps: Sequence[StoredStep], ended: float | None) -> str:
-    """Of an incident about which nothing was done."""
+    """The outcome of an incident in which the guard did nothing."""
     why = _waited_for(steps)
     text = f"nothing was done: {why}" if why else "nothing was done"
     if _would_have_acted(steps):
@@ -155,7 +155,7 @@ def _looked_on(steps: Sequence[StoredStep], ended: float | None) -> str:
 
 
 def _would_have_acted(steps: Sequence[StoredStep]) -> bool:
-    """Whether only the mode of the guard kept it from doing something."""
+    """Whether the guard did nothing only because of its mode."""
     acted = any(step.phase in _ACTING for step in steps)
     return not acted and _waited_for(steps).startswith(_MODE)
 
@@ -199,7 +199,7 @@ def _over(stretch: _Stretch, ended: float) -> str:
 
 
 def _off_since(stretch: _Stretch) -> str:
-    """When the restart began that switched it off, not when that was verified."""
+    """When the restart that switched it off began, not when it was verified."""
     begin, _ = stretch.away[-1]
     for earlier, end in reversed(stretch.away):
         if end < begin:
@@ -229,9 +229,9 @@ def breaches(
 ) -> tuple[ReportBreach, ...]:
     """The breaches of one model that lie in ``since`` to ``until`` (Unix seconds), or reach in.
 
-    ``decisions`` are changes of verdicts in any order, of all models; one that began the last
-    breach before ``since`` has to be among them for it to be known. What several daemons found at
-    once counts once. The longest come first.
+    ``decisions`` are changes of verdicts in any order, of all models. A breach that began before
+    ``since`` counts if the decision that began it is among them. Breaches that several daemons
+    found at the same time count once. The longest come first.
     """
     scopes: dict[tuple[str, str], dict[str, list[Decision]]] = {}
     for decision in sorted(decisions, key=attrgetter("at")):

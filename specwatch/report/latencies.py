@@ -1,4 +1,4 @@
-"""Latencies from merged counts, and what they are without speculation at equal load."""
+"""Latencies from merged counts, with and without speculation at equal load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specwatch.report.estimates import Bounds, Quantiles
 
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _NEARLY_ALL = 0.95
-"""Share of the requests whose load must have been measured: the rest would be compared with
+"""Share of the requests whose load must have been measured: the others would be compared with
 requests at another load."""
 _Load = TypeVar("_Load", bound=Hashable)
 
@@ -56,7 +56,7 @@ def buckets(by_name: Mapping[str, Quantile | None]) -> dict[str, Bounds]:
 def mixed(measured: Mapping[_Load, Histogram], requests: Mapping[_Load, int]) -> Quantiles | None:
     """Quantiles of latencies that were measured by load, as the requests at each load weigh.
 
-    None where not nearly all of the requests were at a load that was measured.
+    None if too many requests were at a load that was not measured.
     """
     known = {
         load: observed

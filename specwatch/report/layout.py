@@ -1,7 +1,7 @@
-"""What a report is laid out in: sections of sentences, lists, charts and tables.
+"""The layout of a report: sections of sentences, lists, charts and tables.
 
-The sections are made once; each renderer sets them in its way. Cells are text already: ``-`` is
-what is not known, or is no number.
+Sections are made once, and each renderer formats them. Cells are text already: ``-`` means that
+the figure is not known.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A paragraph; what stands between backticks is code."""
+    """A paragraph; text between backticks is code."""
 
     part: ClassVar[str] = "sentence"
     text: str
@@ -82,7 +82,7 @@ class Figure:
 class Table:
     """The first cell of a row is its header.
 
-    ``whole`` says that the first row is about all that the others are about. A terminal draws
+    ``whole`` says that the first row is the total of the others. A terminal draws
     ``bars`` behind the rows, in the colours of their cells, with a mark at ``mark``.
     """
 
@@ -131,12 +131,12 @@ def table(
 
 
 def sentence(text: str) -> str:
-    """A sentence that foreign text may be in."""
+    """A sentence that may contain foreign text."""
     return shown(text, LONGEST_TEXT)
 
 
 def short(text: str) -> str:
-    """A reason or a cause, all of it but for what nobody reads."""
+    """A reason or a cause, shortened if it is very long."""
     return shown(text, LONGEST_SENTENCE)
 
 

@@ -1,10 +1,10 @@
-"""One pass over the windows of a model: what they add up to, and how fast each was."""
+"""One pass over the windows of a model: their sums, and the pace of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from specwatch.domain.merge import sum_fields
@@ -18,11 +18,11 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
-from specwatch.report.sources import Drafted, SlicePlace, WindowSlice
+from specwatch.report.sources import Drafted, SlicePlace, WindowSlice, add_drafted
 
 _Any = TypeVar("_Any")
 MOST_AT_ONCE = 64
-"""Tallies that wait to be added up: a month of them would fill the memory."""
+"""Tallies that are kept before they are added up: a month of them would fill the memory."""
 _SUMMED = (
     "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "prompt_tokens",
     "generation_tokens", "requests", "ttft", "tpot", "request_acceptance",
@@ -31,12 +31,13 @@ _SUMMED = (
 _BEFORE = (
     "drafts", "draft_tokens", "accepted_tokens", "generation_tokens", "requests", "ttft", "tpot",
 )  # fmt: skip
-"""Those that it shows of the period before."""
+"""Fields that it shows of the period before."""
+_OF_DRAFTS = ("drafts", "draft_tokens", "accepted_tokens", "accepted_per_position")
 
 
 @dataclass(slots=True)
 class LedgerCell:
-    """The windows of one place: tallies by temperature, and what was sampled, in seconds."""
+    """The windows of one key: tallies by temperature, and sampled gauges in seconds."""
 
     place: SlicePlace
     tallies: dict[str, Tally]
@@ -46,26 +47,21 @@ class LedgerCell:
 
     @property
     def all(self) -> Tally:
-        """All temperatures; an empty one where the server has no window."""
+        """All temperatures; empty if the server has no window."""
         return self.tallies.get(ALL_TEMPERATURES, _NOTHING)
 
 
 class LedgerMinute(NamedTuple):
-    """A sound window of all temperatures with its pace: what a speedup is made of.
+    """A sound window of all temperatures with its pace, for speedups.
 
-    ``buckets`` have drafts, draft tokens and accepted tokens.
+    ``counted`` has the fields of :data:`_OF_DRAFTS`, ``buckets`` the counts by temperature.
     """
 
     start: int
     length: int
     pace: Pace
-    drafts: int | None
-    draft_tokens: int | None
-    accepted_tokens: int | None
-    positions: tuple[int, ...] | None
-    sampled: float
-    busy: float
-    running: float
+    counted: Tally
+    gauges: Gauges
     buckets: Mapping[str, Drafted]
     requests: Requests | None
 
@@ -92,7 +88,7 @@ class Ledger:
             self._add(piece)
 
     def cells(self) -> list[LedgerCell]:
-        """All that was added, what servers do not count taken from their temperatures."""
+        """All sums; what servers do not count is taken from their temperatures."""
         return [self._cell(place, piles) for place, piles in self._piles.items()]
 
     def samples(self, most: int) -> list[Sample]:
@@ -155,13 +151,8 @@ class Ledger:
                 window.start,
                 window.length,
                 pace,
-                counted.drafts,
-                counted.draft_tokens,
-                counted.accepted_tokens,
-                counted.accepted_per_position,
-                window.gauges.sampled_seconds,
-                window.gauges.busy_seconds,
-                window.gauges.running_seconds,
+                Tally(**{name: getattr(counted, name) for name in _OF_DRAFTS}),
+                window.gauges,
                 buckets,
                 requests_of(counted, window.gauges),
             )
@@ -172,10 +163,9 @@ _NOTHING = Tally()
 
 
 def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
-    """What is in the order of time as at most so many runs of neighbours.
+    """A sequence as at most ``most`` runs of neighbours, of about one length.
 
-    Fewer are quicker to compare, and keep those together that are alike because they follow one
-    another.
+    Fewer are quicker to compare, and keep correlated neighbours together.
     """
     count = min(len(ordered), most)
     ends = [len(ordered) * index // count for index in range(count + 1)] if count else []
@@ -187,7 +177,7 @@ def _summed(place: SlicePlace, tallies: Sequence[Tally]) -> Tally:
 
 
 def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
-    mode, _, environment, by_token, counts = kind
+    mode, _, environment, by_token, _ = kind
     first, last = minutes[0], minutes[-1]
     seconds = sum(minute.pace.seconds for minute in minutes)
     tokens = sum(minute.pace.tokens for minute in minutes)
@@ -198,15 +188,16 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
     computed = sum(requests.prompt_tokens for requests in asked)
     outputs = sum((requests.output or 0.0) * requests.firsts for requests in asked)
     waiting = sum(
-        minute.requests.population * minute.busy - minute.running
+        minute.requests.population * minute.gauges.busy_seconds - minute.gauges.running_seconds
         for minute in minutes
         if minute.requests is not None
     )
+    buckets: dict[str, Drafted] = {}
+    for minute in minutes:
+        for label, counts in minute.buckets.items():
+            add_drafted(buckets, label, counts)
     counted = Tally(
-        drafts=_total(minute.drafts for minute in minutes) if counts else None,
-        draft_tokens=_total(minute.draft_tokens for minute in minutes),
-        accepted_tokens=_total(minute.accepted_tokens for minute in minutes),
-        accepted_per_position=_positions(minutes),
+        **sum_fields((minute.counted for minute in minutes), _OF_DRAFTS),
         generation_tokens=round(tokens) + firsts if by_token else None,
         prompt_tokens=round(prompts) if firsts else None,
         prefix_cache_hits=round(prompts - computed) if firsts else None,
@@ -225,35 +216,14 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
         mode=mode,
         tally=counted,
         gauges=Gauges(
-            sampled_seconds=sum(minute.sampled for minute in minutes),
-            busy_seconds=sum(minute.busy for minute in minutes),
-            running_seconds=sum(minute.running for minute in minutes),
+            sampled_seconds=sum(minute.gauges.sampled_seconds for minute in minutes),
+            busy_seconds=sum(minute.gauges.busy_seconds for minute in minutes),
+            running_seconds=sum(minute.gauges.running_seconds for minute in minutes),
             waiting_seconds=max(waiting, 0.0) if firsts else 0.0,
         ),
         environment=environment,
-        buckets=_buckets(minutes),
+        buckets={
+            label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
+            for label, (drafts, drafted, accepted) in buckets.items()
+        },
     )
-
-
-def _total(counts: Iterable[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
-def _positions(minutes: Iterable[LedgerMinute]) -> tuple[int, ...] | None:
-    known = [minute.positions for minute in minutes if minute.positions is not None]
-    return tuple(map(sum, zip_longest(*known, fillvalue=0))) if known else None
-
-
-def _buckets(minutes: Iterable[LedgerMinute]) -> dict[str, Tally]:
-    slots: dict[str, list[int]] = {}
-    for minute in minutes:
-        for label, (drafts, drafted, accepted) in minute.buckets.items():
-            sums = slots.setdefault(label, [0, 0, 0])
-            sums[0] += drafts
-            sums[1] += drafted
-            sums[2] += accepted
-    return {
-        label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
-        for label, (drafts, drafted, accepted) in slots.items()
-    }

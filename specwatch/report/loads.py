@@ -1,4 +1,4 @@
-"""Speculation by load: where it pays, from where on it does not, and what that would be worth."""
+"""Speculation by load: where it pays, where it loses, and what to do about that."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from specwatch.domain.merge import sum_fields, sum_tallies
 from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
 from specwatch.domain.sample import Sample, total
 from specwatch.report import latencies
-from specwatch.report.estimates import Ratio
+from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import LedgerCell
 from specwatch.report.model import Crossing, ReportBestK, ReportLoad, WhatIf
-from specwatch.report.speedups import Speedups, ratio
+from specwatch.report.speedups import Speedups
 from specwatch.report.temperatures import without_speculation
 
 LARGEST_BATCH = 256
@@ -37,7 +37,7 @@ def loads(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportLoad, 
         bin_: Tally(**sum_fields((cell.all for cell in inside), _COUNTED))
         for bin_, inside in ran.items()
     }
-    tokens = sum(sample.generation_tokens or 0 for sample in counted.values())
+    tokens = sum(tally.generation_tokens or 0 for tally in counted.values())
     bins = {load.load_bin: load for load in measured.assessment.bins}
     rows = []
     for bin_ in sorted(ran):
@@ -51,9 +51,9 @@ def loads(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportLoad, 
                 busy=busy,
                 running=sum(cell.running for cell in inside) / busy,
                 acceptance_rate=acceptance.acceptance_rate(counted[bin_]),
-                speedup=None if line is None else ratio(line.speedup),
-                step_cost=None if line is None else ratio(line.step_cost),
-                break_even_acceptance=None if line is None else ratio(line.acceptance),
+                speedup=None if line is None else ratio_of(line.speedup),
+                step_cost=None if line is None else ratio_of(line.step_cost),
+                break_even_acceptance=None if line is None else ratio_of(line.acceptance),
                 tpot_on=latencies.quantiles(summed(tally for _, tally in now)),
                 tpot_off=without_speculation(cells, measured, ALL_TEMPERATURES, "tpot", now),
             )
@@ -88,12 +88,12 @@ def best_k(measured: Speedups) -> ReportBestK | None:
 def what_if(
     rows: Sequence[ReportLoad], measured: Speedups, k: int | None, draft_cost_ratio: float
 ) -> WhatIf | None:
-    """What to do about the loads at which speculation loses; None where nothing can be told.
+    """What to do about the loads at which speculation loses; None if nothing can be recommended.
 
-    It loses where the whole interval is below 1, and so it has to at every load above that ran. A
-    schedule keeps ``k`` draft tokens below: only where it is measured to pay there. Where it pays
-    at no load that was measured, it is off that is better. ``draft_cost_ratio`` is the assumed cost
-    of a draft token in steps of the target.
+    A load loses if its whole interval is below 1. A schedule stops drafting from a losing load on,
+    if every higher load that ran loses too; below, it keeps ``k`` draft tokens, if speculation is
+    measured to pay there. If speculation pays at no measured load, it should be off.
+    ``draft_cost_ratio`` is the assumed cost of a draft token in steps of the target.
     """
     seconds: dict[str, float] = {}
     for sample in measured.samples:
@@ -131,7 +131,7 @@ def what_if(
 
 
 def yields_too_little(samples: Iterable[Sample]) -> bool:
-    """Whether steps yield so few tokens that speculation could not pay if drafts cost nothing."""
+    """Whether steps yield so few tokens that speculation could not pay even if drafts were free."""
     length = acceptance.mean_acceptance_length(total(list(samples)))
     return length is not None and length - 1 < LEAST_GAIN
 

@@ -79,7 +79,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _coded(text: str) -> str:
-    """Text with what stands between backticks as code; a backtick that is alone is just one."""
+    """Text with code between backticks; an unpaired backtick is a character."""
     pieces = text.split("`")
     if len(pieces) % 2 == 0:
         return _text(text)
@@ -89,12 +89,12 @@ def _coded(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    # A bar would end the cell of a table, even in code.
+    # A bar ends the cell of a table, even in code.
     return f"`{text.replace('|', '¦')}`" if text.strip() else ""
 
 
 def _text(text: str) -> str:
-    """Text of which nothing is markup, an address or somebody's name."""
+    """Text with markup, addresses and mentions escaped."""
     if _PLAIN.fullmatch(text) and not _LEADING.match(text) and "://" not in text:
         return text.replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", text).replace(r"\<", "&lt;").replace(r"\>", "&gt;")

@@ -1,7 +1,7 @@
-"""What a report says, as plain values: what ``--format json`` prints, and all others are made of.
+"""The report as plain values: ``--format json`` prints it, and all other formats are made from it.
 
 Times are Unix seconds, durations and latencies seconds, rates and shares 0 to 1, speedups ratios.
-None is what is not known. Its JSON schema is :func:`schema`.
+None means not known. Its JSON schema is :func:`schema`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from specwatch.report.estimates import (
 )
 
 FORMAT = 1
-"""Grows when a program that reads reports would have to be changed."""
+"""Incremented when programs that read reports have to be changed."""
 
 Outcome = Literal["pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown"]
-"""``pays``: the whole interval is above 1; ``not_worth_it``: so, but below 1.3; ``even``: it
-contains 1; ``loses``: it is below 1; ``off``: speculation did not run; ``unknown``: it ran, and
-there is no measurement to say."""
+"""``pays``: the whole interval is above 1; ``not_worth_it``: the same, but below 1.3; ``even``: it
+contains 1; ``loses``: it is below 1; ``off``: speculation did not run; ``unknown``: it ran, and its
+speedup was not measured."""
 
 
 class ReportAnswer(Struct, frozen=True, kw_only=True):
     """Did speculation pay. ``hours_saved`` are hours of the server, ``gpu_hours_saved`` those times
-    its GPUs, where their number is known; negative where they were lost."""
+    its GPUs, if their number is known; negative if hours were lost."""
 
     outcome: Outcome
     sentence: str
@@ -144,8 +144,8 @@ class WorstHour(Struct, frozen=True, kw_only=True):
 
 class ReportObjective(Struct, frozen=True, kw_only=True):
     """A service-level objective. ``spent`` is the share of its budget that the period used up,
-    ``budget_left`` what is left of its own window at the end. ``bad`` requests were surely too
-    slow; of ``unknown`` ones that is not known."""
+    ``budget_left`` the share left at the end, over its ``window``. ``bad`` requests were certainly
+    too slow; of ``unknown`` ones that is not known."""
 
     name: str
     metric: str
@@ -188,8 +188,8 @@ class ReportStep(Struct, frozen=True, kw_only=True):
 class ReportIncident(Struct, frozen=True, kw_only=True):
     """An incident of the guard; ``ended`` is None while it lasts.
 
-    ``ordered_by`` is the person whose order it carries out, None where the guard acted by itself.
-    ``would_have_acted`` is whether only ``guard.mode`` kept it from that.
+    ``ordered_by`` is the operator who ordered it, None if the guard acted by itself.
+    ``would_have_acted`` is whether only ``guard.mode`` kept the guard from acting.
     """
 
     id: str
@@ -215,17 +215,17 @@ class ReportBreach(Struct, frozen=True, kw_only=True):
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """A stretch in which specwatch did not watch."""
+    """A time in which specwatch did not watch."""
 
     start: float
     end: float
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """Whether the figures can be relied on. Of the ``expected`` seconds the server was watched for
-    ``observed`` and did not answer for ``down``; the rest nobody watched. ``coverage`` is the share
-    of the server's drafts whose temperature is known; ``gaps`` are the longest, ``gap_count`` all
-    of them. ``damaged`` stored rows of the target could not be decoded, and are left out."""
+    """Whether the figures are reliable. Of the ``expected`` seconds the server was watched for
+    ``observed`` and did not answer for ``down``; the others were not watched. ``coverage`` is the
+    share of the server's drafts whose temperature is known; ``gaps`` are the longest of
+    ``gap_count``. ``damaged`` stored rows of the target could not be decoded, and are left out."""
 
     expected: float
     observed: float
@@ -257,7 +257,7 @@ class ReportSide(Struct, frozen=True, kw_only=True):
 
 
 class ReportChange(Struct, frozen=True, kw_only=True):
-    """The server became another one: ``what`` says how."""
+    """A change of the server's version, configuration or draft length: ``what`` says which."""
 
     at: float
     what: str
@@ -288,7 +288,7 @@ class LatencyPoint(Struct, frozen=True, kw_only=True):
 
 
 class ReportSeries(Struct, frozen=True, kw_only=True):
-    """What the plots show, in stretches of ``step`` seconds; of no traffic there is no point."""
+    """The points of the charts, each of ``step`` seconds; without traffic there is no point."""
 
     step: int
     acceptance: dict[str, tuple[AcceptancePoint, ...]] = {}
@@ -326,9 +326,9 @@ class MeasuredLoad(Struct, frozen=True, kw_only=True):
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
-    """What was measured on purpose, and ended ``at`` that time.
+    """A probe, a bench or a comparison, which ended at the time ``at``.
 
-    ``asked`` is what was to be measured, as words; where it is not ``complete`` some of that is
+    ``asked`` is what was to be measured, in words; if it is not ``complete`` some of that is
     missing. ``speculation`` is whether the server speculated, of a comparison always true.
     """
 
@@ -372,9 +372,9 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     incidents: tuple[ReportIncident, ...] = ()
     breaches: tuple[ReportBreach, ...] = ()
     seconds_off_by_guard: float = 0.0
-    """Of its own accord."""
+    """Without an order of an operator."""
     seconds_off_by_order: float = 0.0
-    """By order of a person, through the guard."""
+    """By order of an operator, through the guard."""
     health: Health
     changes: tuple[ReportChange, ...] = ()
     series: ReportSeries
@@ -395,7 +395,7 @@ class Report(Struct, frozen=True, kw_only=True):
     until: float
     targets: tuple[ModelReport, ...]
     notes: tuple[str, ...] = ()
-    """What a reader should know first: no history yet, a target without any."""
+    """Shown first: no history yet, or a target without data."""
 
 
 def schema() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Service-level objectives: what the period used up of their budgets, and its goodput."""
+"""Service-level objectives: how much of their budgets the period used up, and its goodput."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specwatch.rules.objectives import Requests, SloBook, requests_of
 
 
 class _Counted(NamedTuple):
-    """What was counted, from when on, in which mode; ``length`` and ``watched`` are seconds."""
+    """Counts of a window; ``length`` and ``watched`` are seconds."""
 
     start: int
     length: int
@@ -94,9 +94,9 @@ def _bounds(goodput: core.Goodput, by: float) -> Bounds | None:
 
 def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> ReportObjective:
     hours: dict[int, Requests] = {}
-    for cell in inside:
-        hour = cell.start - cell.start % HOUR
-        counted = requests_of(slo, cell.tally, cell.watched)
+    for sample in inside:
+        hour = sample.start - sample.start % HOUR
+        counted = requests_of(slo, sample.tally, sample.watched)
         hours[hour] = hours.get(hour, Requests()).plus(counted)
     whole = Requests()
     for part in hours.values():

@@ -1,4 +1,4 @@
-"""A report as it is sent: what it says in one line, in a chat, and all that a mail is made of."""
+"""A report as it is sent: in one line, in a chat message, and as the parts of a mail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Outgoing:
 
     @property
     def id(self) -> str:
-        """The same whenever the same report is sent, and of no other."""
+        """The same whenever the same report is sent; unique to it."""
         return f"{self.name}.{hashlib.sha256(self.json).hexdigest()[:20]}"
 
 
@@ -45,10 +45,10 @@ def day(time: float) -> str:
 
 
 def answer(report: Report, longest: int = _LONGEST_SUBJECT_NAME) -> str:
-    """What the report says of all targets, in some words: ``speculation pays on 2 of 3 targets``.
+    """The answer for all targets in a few words: ``speculation pays on 2 of 3 targets``.
 
-    The name of a single one has at most ``longest`` characters. Models of which nobody can say
-    whether it pays are none of those that are counted.
+    The name of a single target has at most ``longest`` characters. Models whose answer is not known
+    count neither as paying nor as losing.
     """
     models = report.targets
     if not models:
@@ -91,7 +91,7 @@ def chat(report: Report) -> str:
     lines = [f"*specwatch: {_escaped(answer(report))}*", period]
     length, models = sum(map(len, lines)) + 100, list(report.targets)
     for index, model in enumerate(models):
-        text = _said(model)
+        text = _answer_of(model)
         length += len(text) + 2
         if length > LONGEST_CHAT:
             lines.append(f"\n... and {counted(len(models) - index, 'more answer')}")
@@ -101,8 +101,8 @@ def chat(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _said(model: ModelReport) -> str:
-    # Without the characters that would end what is bold.
+def _answer_of(model: ModelReport) -> str:
+    # Without the characters that would end the bold text.
     name = f"{shown(model.target)}, {shown(model.model_name)}"
     name = " ".join(name.translate(dict.fromkeys(map(ord, "*`"), "'")).split())
     texts = (model.answer.sentence, model.answer.recommendation)

@@ -1,4 +1,4 @@
-"""Reading from the store what a report is made of, target by target."""
+"""Reads the data of a report from the store, target by target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specwatch.report.bucket_sums import BucketSums
 from specwatch.report.build import build
 from specwatch.report.changes import SIDE
 from specwatch.report.experiments import newest
-from specwatch.report.experiments import notes as told_of
+from specwatch.report.experiments import notes as experiment_notes
 from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.sources import Recorded, ReportSources, StoredStep
@@ -34,13 +34,13 @@ from specwatch.wording.moments import moment
 from specwatch.wording.text import shown
 
 SHORT = 6 * HOUR
-"""Seconds up to which a report is made of minutes."""
+"""Seconds up to which a report is made from minutes."""
 _BREACHES_BEFORE = 30 * 86400.0
-"""Seconds before the period in which a breach may have begun that lasts."""
+"""Seconds before the period in which a breach that still lasts may have begun."""
 _NOTHING_YET = "nothing was recorded yet: no daemon has written to this database"
 
 Progress = Callable[[int, int, str], None]
-"""Is told how many targets are done, of how many, and which one comes next."""
+"""Called with the number of finished targets, the number of all, and the next target."""
 
 
 def read_report(
@@ -56,15 +56,15 @@ def read_report(
     """The report of a period, of some targets or of all that were watched or are configured.
 
     Times are Unix seconds; the period is widened to whole hours, a short one to whole minutes, and
-    ends by ``now``. Many targets are shared out among processes. Raises ConfigError for a target
-    that nobody knows, StoreError where the database cannot be read, WorkerLostError where a process
-    is killed; a database that was never written to makes a report that says so.
+    ends by ``now``. Several processes share many targets. Raises ConfigError for an unknown target,
+    StoreError if the database cannot be read, WorkerLostError if a process is killed. The report of
+    a database without data says so.
     """
     configured = {target.name: target for target in config.targets} if config else {}
     set_up = reader.is_set_up()
     known = members_by_target(reader) if set_up else {}
     starts = (member.first_start for members in known.values() for member in members.values())
-    # No history is a short one: what was just measured on purpose is told at once.
+    # Without a history the period ends with the last minute, so that new experiments are in it.
     since, until = period(since, until, now, first=min(starts, default=now))
     measured = _measured(reader, since, until) if set_up else {}
     notes = [] if known or measured else [_NOTHING_YET]
@@ -108,9 +108,9 @@ def period(
 ) -> tuple[float, float]:
     """A period in whole hours, a short one in whole minutes, that ends by ``now``.
 
-    One in hours ends with the last whole hour, so that the period before it is as long; but with
-    the last minute where all that is known, from ``first`` on, is short. Raises ConfigError where
-    nothing is left of it.
+    A period in hours ends with the last whole hour, so that the period before it is as long. It
+    ends with the last minute if the history, which begins at ``first``, is short. Raises
+    ConfigError if the period is empty.
     """
     until = min(until, now)
     if since >= until:
@@ -127,7 +127,7 @@ def period(
 
 
 class _SourceReader:
-    """Reads what is known of one target after another."""
+    """Reads the data of one target after another."""
 
     def __init__(self, reader: Reader, since: float, until: float, config: Config | None) -> None:
         self._reader = reader
@@ -136,7 +136,7 @@ class _SourceReader:
         self._slos = () if config is None else config.slos
         self._max_age = (Baselines() if config is None else config.baseline).max_age
         self._unused = frozenset({"output_length"})
-        # Of single temperatures the whole request matters only where the server does not time it.
+        # The whole request of single temperatures matters only if the server does not time it.
         timed = any(slo.metric == "e2e" for slo in self._slos)
         self._unused_of_buckets = self._unused | (set() if timed else {"e2e"})
 
@@ -147,7 +147,7 @@ class _SourceReader:
         target: Target | None,
         experiments: Mapping[str, Sequence[Experiment]],
     ) -> ReportSources:
-        """All that is known of a target; its windows are read when they are used."""
+        """The data of a target; its windows are read when they are used."""
         measurements: Sequence[Measurement] = ()
         decisions: Sequence[Decision] = ()
         steps: Sequence[StepRecord] = ()
@@ -187,7 +187,7 @@ class _SourceReader:
 
     def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Recorded]:
         before = 2 * self._since - self._until
-        # The budget of an objective is that of its own window, which may be longer.
+        # The budget of an objective is over its window, which may be longer.
         longest = max((slo.window for slo in self._slos), default=0.0)
         wholes = {
             id_: member
@@ -223,7 +223,7 @@ class _SourceReader:
         return self._unused if whole else self._unused_of_buckets
 
     def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
-        """Whether a short time is all that is asked for or known, and its minutes are there."""
+        """Whether the period or the history is short, and its minutes are still stored."""
         known = members.values()
         first = max(before, min((one.first_start for one in known), default=before))
         last = min(self._until, max((one.last_start for one in known), default=0) + MINUTE)
@@ -234,7 +234,7 @@ class _SourceReader:
 def _chosen(
     targets: Sequence[str] | None, configured: Iterable[str], known: Iterable[str]
 ) -> list[str]:
-    """Of what targets to tell: those configured first, in their order."""
+    """The targets to report on: those configured first, in their order."""
     names = list(configured)
     names += sorted(set(known) - set(names))
     for name in targets or ():
@@ -245,7 +245,7 @@ def _chosen(
 
 
 def _measured(reader: Reader, since: float, until: float) -> dict[str, dict[str, list[Experiment]]]:
-    """What was measured on purpose, by target and model as they are stored, oldest first."""
+    """Experiments by target and model as they are stored, oldest first."""
     measured: dict[str, dict[str, list[Experiment]]] = {}
     for experiment in reader.experiments(since, until):
         subject = subject_of(experiment.experiment)
@@ -257,10 +257,10 @@ def _measured(reader: Reader, since: float, until: float) -> dict[str, dict[str,
 def _unwatched(
     name: str, experiments: Mapping[str, Sequence[Experiment]], made: Iterable[ModelReport]
 ) -> Iterator[str]:
-    """What is told of experiments with models that have no report of their own."""
+    """Notes on experiments with models that have no report."""
     reported = {model.model_name for model in made}
     for model_name in sorted(set(experiments) - reported):
-        yield from told_of(name, model_name, *newest(experiments[model_name]))
+        yield from experiment_notes(name, model_name, *newest(experiments[model_name]))
 
 
 def _missing(name: str, members: Mapping[int, Member], since: float) -> str:

@@ -1,4 +1,4 @@
-"""Speculation up to some batch size only: the setting for it, and which engines have that."""
+"""Speculation up to a batch size only: the setting, and the engines that have it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def setting(what_if: WhatIf) -> str:
 
 
 def stops_the_loss(what_if: WhatIf) -> bool:
-    """Whether less is lost with 0 draft tokens than now, as far as can be told."""
+    """Whether less is expected to be lost with 0 draft tokens than is now."""
     return (what_if.now or 0.0) < (what_if.without_drafts or 1.0)
 
 
 def expected(what_if: WhatIf) -> str:
-    """What the drafter that still runs leaves of the gain, as half a sentence."""
+    """The effect of the drafter, which still runs, as half a sentence."""
     text = "with 0 draft tokens the drafter still runs, which is slower than off"
     if what_if.now is None or what_if.without_drafts is None:
         return text
@@ -65,12 +65,12 @@ def expected(what_if: WhatIf) -> str:
 
 
 def limit(what_if: WhatIf) -> int:
-    """The most running requests with which there is speculation; 0 where there is to be none."""
+    """The greatest number of running requests with speculation; 0 if it is to be off."""
     return max((last for _, last, k in what_if.setting if k > 0), default=0)
 
 
 def unmeasured(model: ModelReport, what_if: WhatIf) -> list[str]:
-    """The loads that keep speculation although nobody measured what it does there."""
+    """The loads that keep speculation although its speedup was not measured there."""
     measured = {
         load.load for load in model.loads if load.speedup and load.speedup.basis == "measured"
     }

@@ -17,25 +17,25 @@ from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVE
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 WORTH_ANOTHER_K = 0.03
-"""Predicted gain on the present k, and on none, below which no other is recommended: predictions
-are wrong by as much."""
+"""Predicted gain over the present k, and over none, below which no other k is recommended:
+predictions are wrong by as much."""
 WORTH_A_SETTING = 0.01
 """Share of the time at losing loads below which no schedule is worth a try."""
 _SPARSE = 0.8
-"""Share of the time that has to be watched, and of the drafts whose temperature is known, for
-figures to be relied on."""
+"""Share of the time that has to be watched, and of the drafts that need a temperature, for reliable
+figures."""
 _LEAST_HOURS, _FEW_HOURS = 0.1, 10.0
-"""Hours below which none are told, and below which their tenths are."""
+"""Hours below which they are not mentioned, and below which they have a decimal."""
 _MOST = 3
 """Sentences of a recommendation."""
 _FEW_REQUESTS = 0.01
-"""Share of the requests that are not worth a server of their own."""
+"""Share of the requests below which a separate server is not worth it."""
 _MOST_NAMES = 6
 _MOST_LOADS = 3
 
 
 def sentence(report: ModelReport) -> str:
-    """Did speculation pay: the answer first, then for what it does and for what it does not."""
+    """Did speculation pay: the answer first, then the temperatures and loads."""
     text = [_answer(report), *_where(report.answer)]
     return " ".join(sentence for sentence in text if sentence)
 
@@ -240,7 +240,7 @@ def _measuring(report: ModelReport) -> Iterator[str]:
 
 
 def _useless(report: ModelReport) -> bool:
-    """Whether it could not pay if drafts cost nothing; a measurement that says it pays wins."""
+    """Whether it could not pay even if drafts were free; a measured gain takes precedence."""
     length = next(
         (
             bucket.acceptance.mean_length
@@ -260,7 +260,7 @@ def _is_off(report: ModelReport) -> bool:
 
 
 def _switching(report: ModelReport) -> Iterator[str]:
-    """Yield what is to become of speculation: one change, as the gains of two do not add up."""
+    """Yield one change of speculation, because the gains of two do not add up."""
     what_if = report.what_if
     if report.best_k is not None and _gain_of_k(report) > 1.0:
         yield _drafting(report.best_k)
@@ -289,7 +289,7 @@ def _restricted(report: ModelReport, what_if: WhatIf) -> str:
     most = schedule.limit(what_if)
     text = (
         f"Speculation loses above {most} running requests, {figures.percent(what_if.share)} of the"
-        " time: send what is above to a server of its own without speculation, or switch it off"
+        " time: send what is above to a separate server without speculation, or switch it off"
         f" while that lasts (`specwatch guard disable {shown(report.target)}`)."
     )
     if not schedule.stops_the_loss(what_if):
@@ -338,7 +338,7 @@ def _guarding(report: ModelReport) -> Iterator[str]:
 
 
 def _missed(report: ModelReport) -> int:
-    """Incidents about which only the mode of the guard kept it from doing something."""
+    """Incidents in which the guard did nothing only because of its mode."""
     return sum(incident.would_have_acted for incident in report.incidents)
 
 

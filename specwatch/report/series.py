@@ -1,4 +1,4 @@
-"""What the plots show: stretches of time, each from the merged counts of its windows."""
+"""The points of the charts, each from the merged counts of its windows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
 
 
 def step_of(since: float, until: float, length: int) -> int:
-    """Seconds of a point, for windows so long: at most some two hundred points."""
+    """Seconds of a point, for windows of that length: about two hundred points at most."""
     span = until - since
     if length < HOUR:
         for step in _STEPS:
@@ -35,7 +35,7 @@ class Plots:
         self._since = int(since)
         self._until = until
         self._step = 0
-        self._at = 0
+        self._start = 0
         self._slices: list[WindowSlice] = []
         self._acceptance: dict[str, list[AcceptancePoint]] = {}
         self._latency: list[LatencyPoint] = []
@@ -47,9 +47,9 @@ class Plots:
                 length = (piece.wholes or piece.parts)[0].length
                 self._step = step_of(self._since, self._until, length)
             start = self._since + (piece.start - self._since) // self._step * self._step
-            if start != self._at:
+            if start != self._start:
                 self._close()
-                self._at = start
+                self._start = start
             self._slices.append(piece)
 
     def series(self) -> ReportSeries:
@@ -69,11 +69,11 @@ class Plots:
             return
         for label, (drafts, tokens, accepted) in _drafted(slices).items():
             rate = accepted / tokens if tokens else None
-            point = AcceptancePoint(start=self._at, drafts=drafts, rate=rate)
+            point = AcceptancePoint(start=self._start, drafts=drafts, rate=rate)
             self._acceptance.setdefault(label, []).append(point)
         for mode in (Mode.ON, Mode.OFF):
             inside = [piece for piece in slices if piece.place.mode is mode]
-            latency = _latency(self._at, mode, inside) if inside else None
+            latency = _latency(self._start, mode, inside) if inside else None
             if latency is not None:
                 self._latency.append(latency)
 

@@ -1,4 +1,4 @@
-"""What a report is made of, whoever read it, by how the server ran: mode, load and environment."""
+"""The data of a report, grouped by mode, load bin and environment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Drafted = tuple[int, int, int]
 
 
 def add_drafted(drafted: dict[str, Drafted], label: str, counts: Drafted) -> None:
-    """Add to what is known of a temperature."""
+    """Add to the counts of a temperature."""
     known = drafted.get(label)
     drafted[label] = (
         counts
@@ -42,10 +42,9 @@ def add_drafted(drafted: dict[str, Drafted], label: str, counts: Drafted) -> Non
 
 
 class Beside(NamedTuple):
-    """A window of all temperatures and what was drafted in it, by temperature bucket.
+    """A window of all temperatures, and the drafts in it by temperature bucket.
 
-    Windows of these buckets are sums of many such ones, drafts included; they come with one of
-    them, and are no part of it.
+    The windows of these buckets come separately, each as a sum of many hours.
     """
 
     start: int
@@ -64,14 +63,14 @@ def model_of(recorded: Recorded) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReportSources:
-    """All that the report of one target is made of.
+    """The data of the report of one target.
 
-    ``windows`` are hours, or minutes of a short period, of all its models and temperatures, by
-    start; they begin a period earlier than the report. They are read once, and not kept. Where
-    sums of temperature buckets do, each window of all temperatures comes with their drafts.
-    ``decisions`` are changes of verdicts. ``objective`` is what speedups are of. ``max_age`` is
-    that of a baseline, in seconds. ``experiments`` are those of the period by model, oldest first.
-    ``damaged`` counts the stored rows that could not be decoded, once windows were read.
+    ``windows`` are hours, or minutes of a short period, of all models and temperatures, by start.
+    They begin a period earlier than the report, and are read once. If temperature buckets come as
+    sums, each window of all temperatures comes with their drafts. ``decisions`` are changes of
+    verdicts. Speedups are of ``objective``. ``max_age`` is that of a baseline, in seconds.
+    ``experiments`` are those of the period by model, oldest first. ``damaged`` counts the stored
+    rows that could not be decoded, once windows were read.
     """
 
     target: str
@@ -89,14 +88,14 @@ class ReportSources:
 
 
 _SAID = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
-"""Fields that tell servers apart that count them from those that leave it to a tap."""
+"""Fields that some servers do not count, but only their taps."""
 _NONE: Drafted = (0, 0, 0)
 
 
 class SlicePlace(NamedTuple):
-    """Which windows are added up: ``now`` are those of the period, others of the one before.
+    """The key by which windows are added up; ``now`` is whether they are of the period.
 
-    ``silent`` are fields that the server does not count, None where it has no window at all.
+    ``silent`` says which fields the server does not count; None if it has no window.
     """
 
     now: bool
@@ -109,8 +108,8 @@ class SlicePlace(NamedTuple):
 class WindowSlice(NamedTuple):
     """The windows of one start, mode, load bin and environment.
 
-    ``drafted`` is what the temperature buckets counted in this time; ``parts``, their windows, may
-    be sums of a longer one.
+    ``wholes`` are of all temperatures, ``parts`` of buckets; these may be sums of a longer time.
+    ``drafted`` has the counts of the buckets in this time.
     """
 
     place: SlicePlace
@@ -144,7 +143,7 @@ class _Group:
 def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlice]:
     """The slices of what was recorded at one start; ``now`` says that it is of the period."""
     first = recorded[0]
-    if len(recorded) == 1 and isinstance(first, Beside):  # as it mostly is, in a week of hours
+    if len(recorded) == 1 and isinstance(first, Beside):  # the usual case in a week of hours
         window = first.window
         place = SlicePlace(now, window.mode, _bin_of(window), window.environment, _silent(window))
         yield WindowSlice(place, [window], [], first.drafted)
@@ -154,7 +153,7 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlic
     before: Window | None = None
     for window_ in recorded:
         window = window_.window if isinstance(window_, Beside) else window_
-        # Mostly the same objects, of which nothing need be looked up again.
+        # Mostly the same objects, with the same key.
         if (
             before is None
             or window.gauges is not before.gauges
@@ -170,7 +169,7 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlic
         before = window
     for (mode, bin_, environment), group in grouped.items():
         silent = _silent(group.wholes[0]) if group.wholes else None
-        # A server that does not say that it speculates is given away by what its tap counts.
+        # If a tap counts drafts, the server speculates, whether it says so or not.
         drafted = any(one.tally.drafts for one in (*group.wholes, *group.parts))
         if drafted and mode in (Mode.OFF, Mode.UNKNOWN):
             mode = Mode.ON

@@ -1,4 +1,4 @@
-"""What was measured of a period: each window against the baseline of its own environment."""
+"""The measured speedup of a period: each window against the baseline of its environment."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from specwatch.domain import breakeven
 from specwatch.domain.baseline import MOST_POINTS, Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point, point_at
 from specwatch.domain.breakeven import Assessment
-from specwatch.domain.interval import LEAST_SAMPLES, Interval
+from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.merge import sum_tallies
 from specwatch.domain.model import HOUR, Environment, Mode, Objective
 from specwatch.domain.sample import Sample
-from specwatch.report.estimates import Ratio
+from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Ledger, LedgerCell
 
 _STRETCHES = 60
-"""Windows of one load are compared as so many stretches at most: an hour minute by minute. Of
-fewer a correlation cannot be told."""
+"""Windows of one load are compared as this many stretches at most: an hour minute by minute. With
+fewer, correlation cannot be measured."""
 
 _LITTLE = 0.05
-"""Share of the tokens that a speedup may leave out without saying so."""
+"""Share of the tokens that a speedup may leave out without a warning."""
 
 
 class Chosen:
@@ -36,14 +36,14 @@ class Chosen:
         self._max_age = max_age
         self._found: dict[Environment, Baseline] = {}
         self.later: set[Environment] = set()
-        """Those of whose loads some were measured after ``now`` only."""
+        """Environments with loads that were measured after ``now`` only."""
 
     def __call__(self, environment: Environment) -> Baseline:
-        """What windows of that environment are compared with."""
+        """The baseline of windows of that environment."""
         known = self._found.get(environment)
         if known is None:
             chosen = self._chosen(self._past, environment)
-            # What was measured later is better than nothing, load by load.
+            # A later measurement is better than none, load by load.
             later = self._chosen(self._known, environment)
             if later.bins.keys() - chosen.bins.keys():
                 self.later.add(environment)
@@ -61,7 +61,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Speedups:
-    """The measured speedup, or why there is none, and what may be assumed instead.
+    """The measured speedup, or why it is missing, and what may be assumed instead.
 
     ``samples`` are those with speculation, ``present`` is the newest environment of them;
     ``later`` is whether a baseline was measured after the period.
@@ -83,7 +83,7 @@ class Speedups:
     def overall(self) -> Ratio | None:
         """Measured, else assumed."""
         if self.assessment.speedup is not None:
-            return ratio(self.assessment.speedup)
+            return ratio_of(self.assessment.speedup)
         return None if self.assumed is None else Ratio(value=self.assumed, basis="assumed")
 
     @property
@@ -93,27 +93,22 @@ class Speedups:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What a measured speedup is not of, where that is more than a little."""
-        text: list[str] = []
+        """Warnings about a measured speedup."""
+        warnings: list[str] = []
         unknown = 1 - self.assessment.covered
         if self.assessment.speedup is None:
             return ()
         if self.later:
-            text.append(
-                "some of what is compared with was measured after this period, as there was"
-                " nothing before"
+            warnings.append(
+                "part of the baseline was measured after this period, as nothing was measured"
+                " before"
             )
         if unknown >= _LITTLE:
-            text.append(
+            warnings.append(
                 f"{unknown:.0%} of the tokens came at loads or with prompts that the baseline does"
-                " not know: the speedup and the hours saved are those of the others."
+                " not cover: the speedup and the hours saved are those of the others"
             )
-        return tuple(text)
-
-
-def ratio(interval: Interval) -> Ratio:
-    """As reports have it."""
-    return Ratio(value=interval.value, lower=interval.lower, upper=interval.upper)
+        return tuple(warnings)
 
 
 def speedups(
@@ -129,7 +124,7 @@ def speedups(
 ) -> Speedups:
     """Measure the period; ``now`` (Unix seconds) is the end of it.
 
-    Where the store has no measurement of a load the windows without speculation are one.
+    If the store has no measurement of a load, the windows without speculation are used.
     """
     samples = ledger.samples(_STRETCHES)
     known = [measurement for measurement in stored if measurement.key.model_name == ledger.name]
@@ -168,9 +163,9 @@ def _own(
     stored: Sequence[Measurement],
     span: tuple[float, float],
 ) -> list[Measurement]:
-    """What the windows without speculation measured, where the store does not have it.
+    """Measurements from windows without speculation, for loads that the store has none of.
 
-    What it has counts as far as it is of ``span`` (Unix seconds).
+    Stored points count if they are within ``span`` (Unix seconds).
     """
     oldest, newest = span
     kept = {
@@ -188,7 +183,7 @@ def _own(
             points.setdefault((key, bin_), []).extend(
                 point_at(
                     float(minute.start + minute.length),
-                    minute.running / minute.busy,
+                    minute.gauges.running_seconds / minute.gauges.busy_seconds,
                     minute.pace,
                     float(minute.length),
                     minute.requests,

@@ -15,11 +15,12 @@ from specwatch.report.estimates import (
     ReportAcceptance,
     ReportLatency,
     ReportSpread,
+    ratio_of,
 )
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import LedgerCell
 from specwatch.report.model import Temperature
-from specwatch.report.speedups import Speedups, ratio
+from specwatch.report.speedups import Speedups
 
 _COUNTED = (
     "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "requests",
@@ -108,10 +109,10 @@ def without_speculation(
     metric: str,
     now: Iterable[tuple[LedgerCell, Histogram]],
 ) -> Quantiles | None:
-    """A latency in the windows without speculation, in the load bins of those with it (``now``)
-    and as they weigh; of ``all`` by the baseline's own traffic, where there is such.
+    """A latency in the windows without speculation, weighted by the load bins of those with it
+    (``now``); that of ``all`` is taken from the traffic of the baseline, if it has any.
 
-    What ran between two looks at the server has no load: it was alone, or nearly.
+    Requests between two scrapes have no load: they ran alone, or nearly.
     """
     requests: dict[tuple[int | None, object], int] = {}
     histograms: dict[tuple[int | None, object], Histogram] = {}
@@ -141,6 +142,6 @@ def without_speculation(
 def _speedup(measured: Speedups, label: str) -> Ratio | None:
     assessment = measured.assessment
     if label == ALL_TEMPERATURES:
-        return None if assessment.speedup is None else ratio(assessment.speedup)
+        return ratio_of(assessment.speedup)
     bucket = assessment.buckets.get(label)
-    return None if bucket is None else ratio(bucket.speedup)
+    return None if bucket is None else ratio_of(bucket.speedup)

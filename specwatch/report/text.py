@@ -25,7 +25,7 @@ _MOST_LENGTHS = 17
 def lines(report: Report, width: int, *, bar: str = "#") -> Iterator[Line]:
     """Yield lines of texts with their styles, none of more than ``width`` columns.
 
-    ``bar`` is the character that bars are made of. All that is foreign in them is clean.
+    ``bar`` is the character that bars are made of. Foreign text in them is clean.
     """
     width = max(width, LEAST_WIDTH)
     span = figures.span(report.until - report.since)
@@ -91,7 +91,7 @@ def _accepted_lengths(model: ModelReport, width: int, bar: str) -> Iterator[Line
 
 
 def _records(part: Table, width: int) -> Iterator[Line]:
-    """A table with long texts, each row as a paragraph of its own."""
+    """A table with long texts, each row as a paragraph."""
     yield from _paragraph(part.caption, width, "dim")
     texts = [column.name.lower() for column in part.columns if column.kind == "long"]
     for row in part.rows:

@@ -159,7 +159,7 @@ def test_a_wrong_password_is_not_tried_again(
     server = start_mail(login=True)
     (tmp_path / "wrong").write_text("wrong-secret")
     error = refused(mail(server.url, username="u", password_file=tmp_path / "wrong"), outgoing)
-    assert str(error).startswith(f"{server.url} does not let us in (535 ")
+    assert str(error).startswith(f"{server.url} refuses the login (535 ")
     assert error.retry is False
     assert "wrong-secret" not in str(error)
 
@@ -186,8 +186,8 @@ def test_who_was_refused_is_named_and_the_others_have_it(
 @pytest.mark.parametrize(
     ("answer", "retry", "said"),
     [
-        ("554 looks like spam", False, "does not take the report (554 looks like spam)"),
-        ("451 no room", True, "does not take the report (451 no room)"),
+        ("554 looks like spam", False, "does not accept the report (554 looks like spam)"),
+        ("451 no room", True, "does not accept the report (451 no room)"),
         ("hang up", True, "closed the connection: "),
     ],
 )

@@ -75,10 +75,10 @@ def test_hostile_names_cannot_call_anybody(hook: Receiver) -> None:
 @pytest.mark.parametrize(
     ("status", "retry", "said"),
     [
-        (500, True, "answered 500 (no hook ***); it may be well again later"),
-        (429, True, "answered 429 (no hook ***); it may be well again later"),
+        (500, True, "answered 500 (no hook ***); it may work again later"),
+        (429, True, "answered 429 (no hook ***); it may work again later"),
         (404, False, "answered 404 (no hook ***); the webhook does not exist; create one"),
-        (403, False, "answered 403 (no hook ***); the webhook is not allowed any more"),
+        (403, False, "answered 403 (no hook ***); the webhook is not allowed; create another"),
         (302, False, "answered 302; a redirect is not followed"),
     ],
 )

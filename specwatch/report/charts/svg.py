@@ -1,9 +1,9 @@
-"""Pieces of SVG as strings: whatever is given as text or as a value is escaped.
+"""Pieces of SVG as strings: texts and values are escaped.
 
-The hues are those that M. Okabe and K. Ito (*Color Universal Design*, 2008) chose to be told apart
-by everybody, from cold to hot, with lightness changed until each has a contrast of 3 to its ground.
-Lines differ by their dashes too, so that they can be told apart where there is no colour at all.
-They are attributes, which need no style, on white; :data:`STYLE` is for a dark ground.
+The hues are those that M. Okabe and K. Ito (*Color Universal Design*, 2008) chose for people with
+every kind of colour vision, from cold to hot. Their lightness is changed until each has a contrast
+of 3 to its background. Lines differ by their dashes too, for prints without colour. Colours are
+attributes, which need no style on a white page; :data:`STYLE` is for a dark one.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def dot(point: Point, radius: float = 2.0, **attributes: object) -> str:
 def document(
     prefix: str, size: tuple[int, int], title: str, description: str, content: Iterable[str]
 ) -> str:
-    """A whole SVG: as wide as there is room, and told to those who cannot see it.
+    """A whole SVG, as wide as there is room, with a title and a description for screen readers.
 
-    ``prefix`` begins its ids, and has to be another one for each chart of a page.
+    ``prefix`` begins its ids, and differs for each chart of a page.
     """
     width, height = size
     id_ = re.sub(r"[^A-Za-z0-9_-]+", "-", prefix)[:80] or "chart"
@@ -129,5 +129,5 @@ def document(
 
 
 def sentence(text: str) -> str:
-    """What stands in place of a chart that has nothing to show."""
+    """A paragraph in place of a chart that has nothing to show."""
     return f'<p class="nothing">{escape(text)}</p>'

@@ -1,4 +1,4 @@
-"""The sections of a report, worded once: text, Markdown and HTML are three ways to set them."""
+"""The sections of a report, worded once for text, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ _QUIET = (answer, experiments, guard, changes, health)
 
 
 def sections(model: ModelReport) -> list[ReportSection]:
-    """All that is told of a model after the sentences of its answer."""
+    """All sections about a model after its answer."""
     chosen = _QUIET if model.answer.outcome == "no_traffic" else _SECTIONS
     return [section for make in chosen if (section := make(model)) is not None]

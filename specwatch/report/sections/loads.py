@@ -1,4 +1,4 @@
-"""Load, draft tokens, and what was measured on purpose, as sections."""
+"""Load, draft tokens, and experiments, as sections."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _what_if(model: ModelReport) -> Iterator[Part]:
         return
     yield Sentence(
         f"It loses above {most} running requests, {figures.percent(what_if.share)} of the measured"
-        " time: a server of its own without speculation, or switching it off, ends that."
+        " time: a separate server without speculation, or switching it off, ends that."
     )
     if not schedule.stops_the_loss(what_if):
         yield Sentence(f"A schedule by batch size does not: {schedule.expected(what_if)}.")
@@ -145,7 +145,7 @@ def _what_if(model: ModelReport) -> Iterator[Part]:
 
 
 def experiments(model: ModelReport) -> ReportSection | None:
-    """Each with its figures; None where there was none."""
+    """Experiments with their figures; no section without experiments."""
     parts: list[Part] = []
     for one in model.experiments:
         style = "" if one.verdict is None else _VERDICTS.get(one.verdict, "")
@@ -209,7 +209,7 @@ def _measured(experiment: Experiment) -> Table:
 
 
 def _load(measured_load: MeasuredLoad) -> str:
-    """``16`` clients, or ``4/s``; ``16, in part`` of one that was broken off."""
+    """``16`` clients, or ``4/s``; ``16, in part`` if it was broken off."""
     rate = finite(measured_load.rate)
     known = measured_load.concurrency is not None or rate is None
     load = figures.number(measured_load.concurrency) if known else f"{rate:g}/s"
