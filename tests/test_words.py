@@ -14,7 +14,6 @@ NOT_YET = {
     "actuators",
     "advise",
     "alerts",
-    "backfill",
     "cli",
     "config",
     "daemon",

@@ -31,7 +31,7 @@ class Context(NamedTuple):
     content: str
 
 
-class _Shared(msgspec.Struct, frozen=True):
+class _ContextContent(msgspec.Struct, frozen=True):
     """The content of a window's context."""
 
     engine_version: str | None
@@ -134,7 +134,7 @@ class Shared(NamedTuple):
 @lru_cache(maxsize=1024)
 def shared_of(content: str) -> Shared:
     """The content of a context, read."""
-    shared = msgspec.convert(json.loads(content), _Shared)
+    shared = msgspec.convert(json.loads(content), _ContextContent)
     bounds = [shared.bounds.get(name, ()) for name in HISTOGRAMS]
     return Shared(
         Environment(shared.engine_version, shared.fingerprint),

@@ -33,7 +33,7 @@ class Stored(NamedTuple):
     experiment: Experiment
 
 
-class Span(msgspec.Struct, frozen=True):
+class LoadSpan(msgspec.Struct, frozen=True):
     """When a target was put under load on purpose: Unix times."""
 
     began: float
@@ -111,7 +111,7 @@ def experiment_of(row: sa.Row[Any]) -> Experiment | None:
     return read(data, "")
 
 
-def spans(connection: sa.Connection, since: float, target: str) -> list[Span]:
+def spans(connection: sa.Connection, since: float, target: str) -> list[LoadSpan]:
     """When experiments and calibrations of a target ran that ended from ``since`` on (Unix
     seconds), of whatever kind and format."""
     query = sa.select(experiments.c.data).where(
@@ -120,7 +120,7 @@ def spans(connection: sa.Connection, since: float, target: str) -> list[Span]:
     measured = []
     for data in connection.execute(query).scalars():
         try:
-            measured.append(msgspec.json.decode(data, type=Span))
+            measured.append(msgspec.json.decode(data, type=LoadSpan))
         except msgspec.DecodeError:
             continue
     return measured

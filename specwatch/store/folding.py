@@ -30,7 +30,7 @@ from specwatch.store.contexts import Shared, shared_of
 from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
 from specwatch.store.packing import COLUMNS, MODES, SOURCES, assemble
 from specwatch.store.readers import place
-from specwatch.store.row_columns import Entry, Packed, Positions, RowColumns, ints, numbered
+from specwatch.store.row_columns import KeyCounts, Packed, Positions, RowColumns, ints, numbered
 from specwatch.store.side_by_side import UNKNOWN, Floats, Ints, UnusualError
 
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
@@ -38,7 +38,7 @@ _EXACT = 2**53
 """Up to which sums of whole numbers are exact as floats."""
 
 
-class Place(NamedTuple):
+class HourRow(NamedTuple):
     """What is one row of the hours; ``load_bin`` is -1 while idle."""
 
     start: int
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     load_bin: int
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows that are added up to one window, of which ``without`` names histograms that are not
     wanted."""
 
@@ -71,7 +71,7 @@ def fold(
     series: Series,
     contents: Mapping[int, str],
     damage: Damage,
-) -> Iterator[tuple[Place, Window]]:
+) -> Iterator[tuple[HourRow, Window]]:
     """Yield the hours that minutes are, as rolling up would build them.
 
     A row is ``start, series_id, context_id`` and the columns of a packed window; rows come by
@@ -83,7 +83,7 @@ def fold(
         columns = RowColumns(rest, unwanted)
         places, group = _places(ints(starts), ints(ids), ints(contexts), columns)
         groups = [
-            Group(
+            RowGroup(
                 series[place.series_id][0],
                 place.start,
                 MODES[place.mode],
@@ -98,7 +98,7 @@ def fold(
     yield from windows
 
 
-def sums(columns: RowColumns, group: Ints, groups: Sequence[Group]) -> list[Window]:
+def sums(columns: RowColumns, group: Ints, groups: Sequence[RowGroup]) -> list[Window]:
     """The window of an hour that the rows of each group are together; ``group`` has the index of
     that of each row. Raises UnusualError for sums that floats cannot hold."""
     adding = _Adding(group, len(groups))
@@ -139,7 +139,7 @@ def sums(columns: RowColumns, group: Ints, groups: Sequence[Group]) -> list[Wind
     ]  # fmt: skip
 
 
-def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[Group]) -> list[Tally]:
+def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[RowGroup]) -> list[Tally]:
     total = adding.counts
     latencies = [
         _histograms(name, packed, adding, groups)
@@ -167,7 +167,7 @@ def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[Group]) -> l
 
 def _places(
     starts: Ints, ids: Ints, contexts: Ints, columns: RowColumns
-) -> tuple[list[Place], Ints]:
+) -> tuple[list[HourRow], Ints]:
     """The places in the order in which they come, and the index of each row's."""
     seconds, integral = columns.busy_seconds, columns.running_seconds
     mean = np.divide(integral, seconds, out=np.zeros(len(starts)), where=seconds != 0)
@@ -175,7 +175,7 @@ def _places(
     keys = [starts - starts % HOUR, ids, contexts, columns.mode, bins]
     first, group = numbered(keys)
     places = zip(*(key[first].tolist() for key in keys), strict=True)
-    return [Place(*values) for values in places], group
+    return [HourRow(*values) for values in places], group
 
 
 class _Adding:
@@ -236,7 +236,7 @@ def _positions(values: Positions, adding: _Adding) -> list[tuple[int, ...] | Non
     ]
 
 
-def _by_key(entries: Sequence[Entry], adding: _Adding) -> list[dict[str, int]]:
+def _by_key(entries: Sequence[KeyCounts], adding: _Adding) -> list[dict[str, int]]:
     mappings: list[dict[str, int]] = [{} for _ in range(adding.count)]
     for entry in entries:
         group = adding.group[entry.rows]
@@ -247,7 +247,7 @@ def _by_key(entries: Sequence[Entry], adding: _Adding) -> list[dict[str, int]]:
 
 
 def _histograms(
-    name: str, packed: Packed | None, adding: _Adding, groups: Sequence[Group]
+    name: str, packed: Packed | None, adding: _Adding, groups: Sequence[RowGroup]
 ) -> list[Histogram | None]:
     if packed is None:
         return [None] * adding.count
@@ -283,18 +283,18 @@ def _one_by_one(
     series: Series,
     contents: Mapping[int, str],
     damage: Damage,
-) -> Iterator[tuple[Place, Window]]:
+) -> Iterator[tuple[HourRow, Window]]:
     """The same of any numbers, without what is damaged."""
 
-    def decode(row: tuple[Any, ...]) -> tuple[Place, Window]:
+    def decode(row: tuple[Any, ...]) -> tuple[HourRow, Window]:
         require_types(schema.minutes, _NAMES, row)
         start, id_, context, *columns = row
         own, unused = series[id_]
         window = assemble(own, start, MINUTE, contents.get(context), tuple(columns), without=unused)
         load_bin = -1 if window.load_bin is None else window.load_bin
-        return Place(start - start % HOUR, id_, context, columns[0], load_bin), window
+        return HourRow(start - start % HOUR, id_, context, columns[0], load_bin), window
 
-    by_place: dict[Place, list[Window]] = {}
+    by_place: dict[HourRow, list[Window]] = {}
     for key, window in sound(damage, schema.minutes, rows, decode, place):
         by_place.setdefault(key, []).append(window)
     for key, windows in by_place.items():

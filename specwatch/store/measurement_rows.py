@@ -49,7 +49,7 @@ class _Point(msgspec.Struct, frozen=True, gc=False, array_like=True):
     on_arrival: bool = False
 
 
-class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class _MeasurementData(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What of a measurement is not its key; new fields go to the end."""
 
     points: tuple[_Point, ...]
@@ -59,7 +59,7 @@ class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(_Data)
+_DECODER = msgspec.msgpack.Decoder(_MeasurementData)
 
 
 def put(connection: sa.Connection, measurements: Iterable[Measurement]) -> None:
@@ -121,7 +121,7 @@ def _key(measurement: Measurement) -> tuple[str, str, str, str, int, str]:
 
 def _pack(measurement: Measurement) -> bytes:
     return _ENCODER.encode(
-        _Data(
+        _MeasurementData(
             tuple(_Point(*point, on_arrival=True) for point in measurement.points),
             _packed(measurement.ttft),
             _packed(measurement.tpot),

@@ -100,7 +100,7 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
         return size
 
 
-class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class _RowData(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What of a window is neither key, context nor column; new fields go to the end."""
 
     accepted_per_position: tuple[_Count, ...] | None
@@ -130,7 +130,7 @@ class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _ENCODER = msgspec.msgpack.Encoder()
 _NO_MAPPINGS: tuple[dict[int | str, int], ...] = ({},) * len(MAPPINGS)
 
-decode = msgspec.msgpack.Decoder(_Data).decode
+decode = msgspec.msgpack.Decoder(_RowData).decode
 """What of a window is neither key, context nor column, from the column ``data``."""
 _ROW = msgspec.msgpack.Decoder(tuple[Any, ...])
 
@@ -142,7 +142,7 @@ def pack(window: Window) -> PackedWindow:
     """
     tally, gauges = window.tally, window.gauges
     histograms = [getattr(tally, name) for name in HISTOGRAMS]
-    data = _Data(
+    data = _RowData(
         tally.accepted_per_position,
         tally.prompt_tokens,
         tally.preemptions,

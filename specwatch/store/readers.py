@@ -42,7 +42,7 @@ class Selection(TypedDict, total=False):
     limit: int | None
 
 
-class Watched(NamedTuple):
+class WatchedModel(NamedTuple):
     """One model of one target as one daemon watched it; starts are Unix seconds."""
 
     daemon: str
@@ -130,7 +130,7 @@ class Reader:
         windows = self._windows(selection["since"], selection["until"], length, chosen)
         return itertools.islice(windows, selection.get("limit"))
 
-    def targets(self) -> list[Watched]:
+    def targets(self) -> list[WatchedModel]:
         """What was watched, by target, model and daemon."""
         with self.connected() as connection:
             rows = sorted(
@@ -141,7 +141,7 @@ class Reader:
         for key, group in itertools.groupby(rows, lambda r: (r.daemon, r.target, r.model_name)):
             members = list(group)
             watched.append(
-                Watched(
+                WatchedModel(
                     *key,
                     tuple(row.temperature for row in members),
                     min(row.first_start for row in members),
@@ -172,7 +172,7 @@ class Reader:
         with self.connected() as connection:
             return experiment_rows.between(connection, since, until, target)
 
-    def experiment_spans(self, since: float, target: str) -> list[experiment_rows.Span]:
+    def experiment_spans(self, since: float, target: str) -> list[experiment_rows.LoadSpan]:
         """When a target was measured on purpose, as of ``since`` (Unix seconds): its windows of
         this time are not of its users' traffic."""
         with self.connected() as connection:

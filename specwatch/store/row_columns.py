@@ -26,7 +26,7 @@ class Positions(NamedTuple):
     counts: list[Ints]
 
 
-class Entry(NamedTuple):
+class KeyCounts(NamedTuple):
     """What the rows that have a key of a mapping count for it."""
 
     key: str
@@ -127,9 +127,9 @@ def numbered(columns: Sequence[Ints | Here]) -> tuple[Ints, Ints]:
     return first, numbers_of_rows
 
 
-def _mappings(data: SideBySide) -> list[list[Entry]]:
+def _mappings(data: SideBySide) -> list[list[KeyCounts]]:
     """The entries of each mapping, in storage order; empty ones at the end are left out."""
-    mappings: list[list[Entry]] = [[] for _ in MAPPINGS]
+    mappings: list[list[KeyCounts]] = [[] for _ in MAPPINGS]
     stored = data.lengths()
     for place in range(int(stored.max())):
         here = stored > place
@@ -137,7 +137,7 @@ def _mappings(data: SideBySide) -> list[list[Entry]]:
     return mappings
 
 
-def _entries(data: SideBySide, lengths: Ints) -> list[Entry]:
+def _entries(data: SideBySide, lengths: Ints) -> list[KeyCounts]:
     names: dict[str, int] = {}
     columns = []
     for place in range(int(lengths.max(initial=0))):
@@ -149,7 +149,7 @@ def _entries(data: SideBySide, lengths: Ints) -> list[Entry]:
     rows, keys, counts = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     texts = {number: text for text, number in names.items()}
     return [
-        Entry(texts[key] if key < 0 else KEYS[key], rows[keys == key], counts[keys == key])
+        KeyCounts(texts[key] if key < 0 else KEYS[key], rows[keys == key], counts[keys == key])
         for key in np.unique(keys).tolist()
     ]
 

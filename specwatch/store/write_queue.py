@@ -25,7 +25,7 @@ class Writer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DrainResult:
     """What one drain did.
 
     ``written`` counts windows; ``error`` is the failure that ended it; ``waiting`` says that
@@ -90,14 +90,14 @@ class WriteQueue:
                 self.dropped += len(oldest)
             return self.dropped - before
 
-    def drain(self, writer: Writer, now: float, *, force: bool = False) -> Outcome:
+    def drain(self, writer: Writer, now: float, *, force: bool = False) -> DrainResult:
         """Write what waits, oldest first, until done or a write fails.
 
         After a failure nothing is tried for 1 s, doubling up to 60 s, unless ``force``.
         """
         with self._draining:
             if not force and self._is_too_soon(now):
-                return Outcome(waiting=True)
+                return DrainResult(waiting=True)
             written = 0
             superseded: frozenset[str] = frozenset()
             while pending := self._next():
@@ -105,7 +105,7 @@ class WriteQueue:
                     left_out = writer.write(pending, now)
                 except StoreError as error:
                     self._failed(error, now)
-                    return Outcome(written, error, superseded=superseded)
+                    return DrainResult(written, error, superseded=superseded)
                 superseded |= left_out
                 written += sum(
                     len(batch)
@@ -113,7 +113,7 @@ class WriteQueue:
                     if batch.cursor is None or batch.cursor.target not in left_out
                 )
                 self._written(pending, now)
-            return Outcome(written, superseded=superseded)
+            return DrainResult(written, superseded=superseded)
 
     def _is_too_soon(self, now: float) -> bool:
         # A clock that was set back must not make the wait longer.
