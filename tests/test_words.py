@@ -28,7 +28,6 @@ NOT_YET = {
     "runtime",
     "simulator",
     "status.py",
-    "store",
     "tap",
     "vllm_cli",
     "web",
