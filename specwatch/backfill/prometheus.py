@@ -1,4 +1,4 @@
-"""The HTTP API of Prometheus, which Thanos and Mimir speak too: queries, and why they fail.
+"""A client of the HTTP API of Prometheus, which Thanos and Mimir have as well.
 
 https://prometheus.io/docs/prometheus/latest/querying/api/
 """
@@ -34,13 +34,13 @@ from specwatch.runtime.posting import (
 from specwatch.runtime.tls import context_for
 
 LARGEST_ANSWER = 8 << 20
-"""Bytes of one answer, decompressed; reading it takes ten times as much."""
+"""Bytes of one answer, decompressed; decoding takes ten times as much memory."""
 _CHUNK = 64 << 10
 _DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _LONGEST_DELAY = 60.0
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _LIMITS = ("too many", "too large", "too long", "limit", "exceed", "timed out")
-"""What is in the message of a server that was asked for more than it gives at once."""
+"""Words in the message of a server that was asked for too much at once."""
 _HINTS = {
     401: "give credentials: --bearer-token-file, or --user and --password-file",
     403: "give other credentials, or the tenant, like --header 'X-Scope-OrgID: NAME'",
@@ -50,11 +50,11 @@ _HINTS = {
 
 
 class Access(HttpAccess):
-    """Where the API is, and how it is reached; ``timeout`` is that of one query in seconds."""
+    """Where the API is, and how to connect; ``timeout`` is that of one query in seconds."""
 
     url: Annotated[str, BeforeValidator(parse_server_url)]
     timeout: Duration = 130.0
-    """Beyond Prometheus's own limit of two minutes, so that it can say so."""
+    """Longer than Prometheus's own limit of two minutes, so that its error arrives."""
 
     @property
     def _called(self) -> str:
@@ -62,7 +62,7 @@ class Access(HttpAccess):
 
 
 class TooMuch(SpecwatchError):
-    """The server, or we, cannot take so much at once: asking for less may work."""
+    """The answer is too large for the server or for specwatch: a smaller query may work."""
 
 
 class _Series(msgspec.Struct, gc=False):
@@ -71,31 +71,29 @@ class _Series(msgspec.Struct, gc=False):
     value: tuple[float, str] | None = None
 
 
-class _Data(msgspec.Struct, gc=False):
+class _Result(msgspec.Struct, gc=False):
     result: list[_Series]
 
 
-class _Answer(msgspec.Struct, gc=False):
-    status: str
-    data: _Data | None = None
+class _ErrorAnswer(msgspec.Struct, gc=False, kw_only=True):
+    """The JSON of an error."""
+
     error: str = ""
     error_type: str = msgspec.field(default="", name="errorType")
+
+
+class _Answer(_ErrorAnswer, gc=False, kw_only=True):
+    status: str
+    data: _Result | None = None
     warnings: list[str] = []
-    """Why something may be missing; what is only worth knowing is in `infos`."""
+    """Why something may be missing; other remarks are in `infos`."""
 
 
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-class _ErrorAnswer(msgspec.Struct, gc=False):
-    """What an answer that is none says."""
-
-    error: str = ""
-    error_type: str = msgspec.field(default="", name="errorType")
-
-
 class _Again(SpecwatchError):
-    """The same may work in a while, in ``after`` seconds where the server says."""
+    """A retry may work, in ``after`` seconds if the server says when."""
 
     def __init__(self, detail: str, after: float | None = None) -> None:
         super().__init__(detail)
@@ -103,10 +101,10 @@ class _Again(SpecwatchError):
 
 
 class Prometheus:
-    """One API, asked one query at a time over a connection that is kept.
+    """A client of one API, with one query at a time over a kept connection.
 
-    What fails for a while is tried again for half a minute. Every method raises NoAnswer where that
-    was in vain, ConfigError where the server will not have us or the query, and TooMuch.
+    Temporary failures are retried for half a minute. Every method raises NoAnswer if they go on,
+    ConfigError if the server refuses the client or the query, and TooMuch.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class Prometheus:
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """The base URL of the API."""
         return self._access.url
 
     def query(self, expr: str, time: float) -> list[ResultSeries]:
@@ -187,7 +185,7 @@ class Prometheus:
                     f"the answer of {self.url} broke off after {len(body)} bytes"
                 ) from None
             raise ConfigError(
-                f"{self.url} answered something that is not of the API of Prometheus"
+                f"{self.url} answered something that is not the API of Prometheus"
                 f" ({excerpt}); give the base URL of the"
                 " API, as a data source in Grafana has it; Mimir's ends in /prometheus"
             ) from None
@@ -211,7 +209,7 @@ class Prometheus:
             answer = msgspec.json.decode(body, type=_ErrorAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             answer = _ErrorAnswer(
-                "a web page" if _is_markup(body) else body.decode("utf-8", "replace")
+                error="a web page" if _is_markup(body) else body.decode("utf-8", "replace")
             )
         message = masked(answer.error, secrets_in(headers.values()))
         line = f"{self.url} answered {status}" + (f": {message}" if message else "")
@@ -256,7 +254,7 @@ class Prometheus:
 
 
 def _body(response: requests.Response) -> bytes:
-    """The whole answer, decompressed. Raises TooMuch beyond the limit."""
+    """The answer, decompressed. Raises TooMuch beyond the limit."""
     parts: list[bytes] = []
     size = 0
     for piece in response.iter_content(_CHUNK):
@@ -272,7 +270,7 @@ def _is_markup(body: bytes) -> bool:
 
 
 def _seconds(text: str | None) -> float | None:
-    """What Retry-After says, where it is a number."""
+    """The seconds of Retry-After, if it is a number."""
     try:
         seconds = float(text or "")
     except ValueError:

@@ -1,8 +1,8 @@
-"""What a Prometheus has of an engine, as the pages that it scraped.
+"""The pages that a Prometheus scraped from engines, put together from its samples.
 
-Prometheus gives all samples of a scrape one timestamp, so that samples of one server with the same
-timestamp are one page again. Which labels tell servers apart is seen at the gauge of running
-requests: all of its labels but the engine's own.
+Prometheus gives all samples of a scrape one timestamp: the samples of one server with the same
+timestamp are one page. The labels of a server are those of its gauge of running requests, without
+the engine's own labels.
 """
 
 from __future__ import annotations
@@ -18,49 +18,54 @@ from specwatch.domain.model import MINUTE, Series
 from specwatch.engines.families import FAMILIES, SAMPLES, TAKE_MAXIMUM, series_of
 
 Labels = tuple[tuple[str, str], ...]
-"""Labels of a server, by name."""
+"""Labels of a server, sorted by name."""
 ResultSeries = tuple[Mapping[str, str], Sequence[tuple[float, str]]]
-"""A series as the API gives it: its labels, and its samples as (Unix seconds, value)."""
+"""A series as the API returns it: its labels, and its samples as (Unix seconds, value)."""
 
 PRESENCE = tuple(family.exposed for family in FAMILIES if family.quantity == "running")
-"""The gauges by which a server is found: of vLLM and of llama.cpp."""
+"""The gauges of running requests, of vLLM and of llama.cpp."""
 _OWN = frozenset({"__name__", "engine", "model_name"})
-"""Labels of those gauges that are not the server's."""
+"""Labels of those gauges that the engine sets."""
 _PLAIN_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-class Page(NamedTuple):
-    """One scrape: when (Unix seconds), and what was read."""
+class ScrapedPage(NamedTuple):
+    """One scrape: its Unix time, and its samples."""
 
     at: float
     samples: dict[Series, float]
 
 
 @dataclass
-class Server:
-    """What was scraped under one set of labels, and in which minutes each model was on its page."""
+class ScrapedServer:
+    """A server by its labels, and the minutes in which each model was on its page."""
 
     labels: Labels
     models: dict[str, MinuteSet] = field(default_factory=dict)
 
     @property
     def instance(self) -> str:
-        """``host:port``, as Prometheus calls it."""
+        """Its label ``instance``: ``host:port``."""
         return dict(self.labels).get("instance", "")
 
     @property
     def present(self) -> MinuteSet:
         """The minutes with a page."""
-        present = MinuteSet()
-        for minutes in self.models.values():
-            present.update(minutes)
-        return present
+        return union(self.models.values())
+
+
+def union(sets: Iterable[MinuteSet]) -> MinuteSet:
+    """The minutes that are in any of the sets."""
+    minutes = MinuteSet()
+    for part in sets:
+        minutes.update(part)
+    return minutes
 
 
 def presence_selector(selector: str) -> str:
-    """The gauges by which servers are found, of those that ``selector`` (``{...}``) picks.
+    """``selector`` (``{...}``), narrowed to the gauges of running requests.
 
-    Raises ValueError for what is no selector.
+    Raises ValueError for text that is not a selector.
     """
     text = selector.strip()
     if not (text.startswith("{") and text.endswith("}")) or "\n" in text or "\0" in text:
@@ -74,59 +79,55 @@ def presence_selector(selector: str) -> str:
 
 
 def page_selector(labels: Labels) -> str:
-    """Every sample that we read of the server with these labels."""
+    """A selector of all samples that specwatch reads of the server with these labels."""
     names = _matcher("__name__", "=~", "|".join(SAMPLES))
     return "{" + ",".join((names, *(_matcher(name, "=", value) for name, value in labels))) + "}"
 
 
 def shown(labels: Labels) -> str:
-    """Labels as a selector that a person can give."""
+    """Labels as a selector that an operator can use."""
     return "{" + ",".join(_matcher(name, "=", value) for name, value in labels if value) + "}"
 
 
-def servers(results: Iterable[ResultSeries]) -> list[Server]:
-    """The servers of which there is anything, from points that each stand for a minute.
+def servers(results: Iterable[ResultSeries]) -> list[ScrapedServer]:
+    """The servers in a result, whose points each mean that a minute has a page.
 
-    A point at or before the end of a minute says that the gauge was seen in it. Labels that some
-    servers lack are empty for those.
+    A point at or before the end of a minute belongs to that minute. Labels that some servers lack
+    are empty for those.
     """
-    series = [
-        (
-            {k: v for k, v in labels.items() if k not in _OWN},
-            labels.get("model_name", ""),
-            points,
+    return merged(
+        ScrapedServer(
+            tuple((name, value) for name, value in labels.items() if name not in _OWN),
+            {
+                labels.get("model_name", ""): MinuteSet(
+                    int((time - 0.0005) // MINUTE) * MINUTE for time, _ in points
+                )
+            },
         )
         for labels, points in results
-    ]
-    names = sorted({name for labels, _, _ in series for name in labels})
-    by_labels: dict[Labels, Server] = {}
-    for labels, model, points in series:
-        key = tuple((name, labels.get(name, "")) for name in names)
-        minutes = by_labels.setdefault(key, Server(key)).models.setdefault(model, MinuteSet())
-        for time, _ in points:
-            minutes.add(int((time - 0.0005) // MINUTE) * MINUTE)
-    return sorted(by_labels.values(), key=lambda server: server.labels)
+    )
 
 
-def merged(first: Sequence[Server], second: Sequence[Server]) -> list[Server]:
-    """Servers seen in two spans as one list."""
-    names = sorted({name for server in (*first, *second) for name, _ in server.labels})
-    by_labels: dict[Labels, Server] = {}
-    for server in (*first, *second):
+def merged(parts: Iterable[ScrapedServer]) -> list[ScrapedServer]:
+    """Servers with all labels of the parts; parts with equal labels are one server."""
+    parts = list(parts)
+    names = sorted({name for server in parts for name, _ in server.labels})
+    by_labels: dict[Labels, ScrapedServer] = {}
+    for server in parts:
         labels = dict(server.labels)
         key = tuple((name, labels.get(name, "")) for name in names)
-        into = by_labels.setdefault(key, Server(key))
+        models = by_labels.setdefault(key, ScrapedServer(key)).models
         for model, minutes in server.models.items():
-            into.models.setdefault(model, MinuteSet()).update(minutes)
+            models.setdefault(model, MinuteSet()).update(minutes)
     return sorted(by_labels.values(), key=lambda server: server.labels)
 
 
 def pages(
     results: Iterable[ResultSeries], labels: Labels, since: float, until: float
-) -> list[Page]:
-    """The pages of one server scraped in ``since <= at < until``, by their time.
+) -> list[ScrapedPage]:
+    """The pages of one server scraped in ``since <= at < until``, sorted by time.
 
-    ``labels`` are the server's. Samples that differ only in labels that mean nothing to us are
+    ``labels`` are the server's. Samples that differ only in labels that specwatch does not use are
     combined, as on a page.
     """
     of_server = {name for name, _ in labels} | {"__name__"}
@@ -146,27 +147,27 @@ def pages(
                 before = samples[series]
                 value = max(before, value) if takes_maximum else before + value
             samples[series] = value
-    return [Page(time, by_time[time]) for time in sorted(by_time)]
+    return [ScrapedPage(time, by_time[time]) for time in sorted(by_time)]
 
 
-def joined(pages_of_servers: Sequence[Sequence[Page]]) -> list[Page]:
-    """The pages of servers that follow one another, in their order.
+def joined(pages_of_servers: Sequence[Sequence[ScrapedPage]]) -> list[ScrapedPage]:
+    """The pages of servers that follow one another, sorted by time.
 
-    In the minute of a change both may have some: of the new one those that came after the old.
+    If both have pages in the minute of a change, those of the new one after the old one's count.
     """
-    by_minute: dict[int, list[list[Page]]] = {}
+    by_minute: dict[int, list[list[ScrapedPage]]] = {}
     for server_pages in pages_of_servers:
-        mine: dict[int, list[Page]] = {}
+        mine: dict[int, list[ScrapedPage]] = {}
         for page in server_pages:
             mine.setdefault(int(page.at // MINUTE), []).append(page)
         for minute, minute_pages in mine.items():
             by_minute.setdefault(minute, []).append(minute_pages)
-    every: list[Page] = []
+    pages: list[ScrapedPage] = []
     for minute in sorted(by_minute):
-        for minute_pages in sorted(by_minute[minute], key=lambda pages: pages[0].at):
-            last = every[-1].at if every else -1.0
-            every += [page for page in minute_pages if page.at > last]
-    return every
+        for minute_pages in sorted(by_minute[minute], key=lambda of_server: of_server[0].at):
+            last = pages[-1].at if pages else -1.0
+            pages += [page for page in minute_pages if page.at > last]
+    return pages
 
 
 def _matcher(name: str, operator: str, value: str) -> str:

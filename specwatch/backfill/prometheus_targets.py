@@ -1,4 +1,4 @@
-"""Which of our targets the servers of a Prometheus are."""
+"""Matches the servers of a Prometheus to targets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from specwatch.backfill.prometheus_pages import Server, shown
+from specwatch.backfill.prometheus_pages import ScrapedServer, shown, union
 from specwatch.config.sections import Surroundings
 from specwatch.config.target import Target
 from specwatch.domain.minute_set import MinuteSet
@@ -21,20 +21,20 @@ _MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
-class Source:
-    """One target, and the servers under whose labels its pages are, one after the other."""
+class BackfillSource:
+    """One target, and its servers: several, one after the other, if its labels changed."""
 
     target: str
-    servers: tuple[Server, ...]
+    servers: tuple[ScrapedServer, ...]
 
     @property
     def instance(self) -> str:
-        """What Prometheus calls it; several where that changed."""
+        """Its label ``instance``, or several if it changed."""
         return ", ".join(dict.fromkeys(server.instance for server in self.servers))
 
     @property
     def models(self) -> Mapping[str, MinuteSet]:
-        """In which minutes each model was on a page."""
+        """The minutes in which each model was on a page."""
         by_model: dict[str, MinuteSet] = {}
         for server in self.servers:
             for model, minutes in server.models.items():
@@ -43,14 +43,11 @@ class Source:
 
     @cached_property
     def present(self) -> MinuteSet:
-        """In which minutes there was a page."""
-        minutes = MinuteSet()
-        for server in self.servers:
-            minutes.update(server.present)
-        return minutes
+        """The minutes with a page."""
+        return union(server.present for server in self.servers)
 
-    def between(self, since: float, until: float) -> list[Server]:
-        """Servers that may have a page in a span."""
+    def between(self, since: float, until: float) -> list[ScrapedServer]:
+        """The servers that may have a page in this span."""
         return [
             server
             for server, first, last in self._spans
@@ -58,24 +55,24 @@ class Source:
         ]
 
     @cached_property
-    def _spans(self) -> list[tuple[Server, int, int]]:
+    def _spans(self) -> list[tuple[ScrapedServer, int, int]]:
         known = [(server, server.present) for server in self.servers]
         return [(server, seen.first or 0, seen.last or 0) for server, seen in known]
 
 
 class FoundTargets(NamedTuple):
-    """What servers are."""
+    """The result of matching servers to targets."""
 
-    sources: list[Source]
-    """Those that can be filled in, by name."""
+    sources: list[BackfillSource]
+    """Targets that can be filled in, sorted by name."""
     passed_over: list[str]
-    """Instances that are none of the configured targets, where only those are wanted."""
+    """Instances that are not configured, if only configured targets are wanted."""
     refused: list[str]
-    """Why others cannot be filled in, a sentence each."""
+    """Sentences on why other instances cannot be filled in."""
 
 
 def sources(
-    servers: Sequence[Server],
+    servers: Sequence[ScrapedServer],
     targets: Sequence[Target],
     *,
     name: str | None,
@@ -84,15 +81,15 @@ def sources(
     near: bool = True,
     configured_only: bool = False,
 ) -> FoundTargets:
-    """The targets that servers are, by name.
+    """Match servers to targets.
 
-    ``name`` is the one that the user gave; ``targets`` are the configured ones, of which the host
-    and port say which it is; ``default_name`` names any other by its instance, or raises
-    ConfigError. ``hostname`` is what this machine calls itself; a loopback instance is on it only
-    where Prometheus is ``near``: on it too.
+    ``name`` is the target that the user gave. Otherwise a server is the configured one of
+    ``targets`` with its host and port, or ``default_name`` makes a name of its instance or raises
+    ConfigError. ``hostname`` is the name of this machine. A loopback instance is on this machine
+    only if Prometheus is, too (``near``).
     """
     configured = {_place(*server_address(target.url), hostname): target.name for target in targets}
-    by_name: dict[str, list[Server]] = {}
+    by_name: dict[str, list[ScrapedServer]] = {}
     passed_over: list[str] = []
     refused: list[str] = []
     for server in servers:
@@ -110,7 +107,7 @@ def sources(
                 by_name.setdefault(own or default_name(server.instance), []).append(server)
             except ConfigError as error:
                 refused.append(str(error))
-    sources_of_targets: list[Source] = []
+    sources_of_targets: list[BackfillSource] = []
     for target in sorted(by_name):
         try:
             sources_of_targets.append(_source(target, by_name[target], name))
@@ -119,17 +116,17 @@ def sources(
     return FoundTargets(sources_of_targets, list(dict.fromkeys(passed_over)), refused)
 
 
-def _source(target: str, servers: Sequence[Server], name: str | None) -> Source:
+def _source(target: str, servers: Sequence[ScrapedServer], name: str | None) -> BackfillSource:
     ordered = sorted(servers, key=lambda server: (server.present.first or 0, server.labels))
     for index, later in enumerate(ordered):
         for earlier in ordered[:index]:
-            # A server whose labels changed may show both in the minute of the change.
+            # A server whose labels changed may have both in the minute of the change.
             if later.present.common(earlier.present) > 1:
                 raise ConfigError(_both(target, earlier, later, name))
-    return Source(target, tuple(ordered))
+    return BackfillSource(target, tuple(ordered))
 
 
-def _both(target: str, first: Server, second: Server, name: str | None) -> str:
+def _both(target: str, first: ScrapedServer, second: ScrapedServer, name: str | None) -> str:
     labels, other_labels = dict(first.labels), dict(second.labels)
     unlike = sorted(label for label in labels if labels[label] != other_labels[label])
     choice = shown(tuple((label, labels[label]) for label in unlike))
@@ -143,7 +140,7 @@ def _both(target: str, first: Server, second: Server, name: str | None) -> str:
 
 
 def named(labels: Sequence[str]) -> str:
-    """The first of many names, in a sentence."""
+    """Up to eight names in a sentence, and how many more there are."""
     more = f" and {len(labels) - _MOST_NAMED} more" if len(labels) > _MOST_NAMED else ""
     return ", ".join(labels[:_MOST_NAMED]) + more
 
@@ -167,9 +164,10 @@ def _place(host: str, port: int, hostname: str) -> str:
 
 
 def names_of(surroundings: Surroundings) -> Callable[[str], str]:
-    """Names an instance as ``specwatch run --target http://INSTANCE`` would, or by itself.
+    """A function that names an instance as ``specwatch run --target http://INSTANCE`` does.
 
-    What it returns raises ConfigError for an instance that cannot be a target's name.
+    The name is the instance itself if it is not an address. The function raises ConfigError for an
+    instance that cannot be the name of a target.
     """
 
     def name(instance: str) -> str:

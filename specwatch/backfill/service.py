@@ -1,13 +1,14 @@
-"""Filling the store from a Prometheus that has scraped the engines all along.
+"""Fills the store from a Prometheus that has scraped the engines.
 
-Its samples are put together to the pages that they were, and watched as live ones are. It goes by
-the hour, oldest first; the minutes of an hour are written in one transaction, so that a backfill
-that is killed leaves whole hours behind, and the next one goes on after them. What a window in the
-store counts is not written again.
+Its samples are put together to pages, which are processed as live ones are, hour by hour, oldest
+first. The minutes of an hour are written in one transaction: a backfill that is killed leaves whole
+hours behind, and the next one continues after them. What a window in the store counts is not
+written again.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from specwatch.backfill import prometheus_pages
 from specwatch.backfill.prometheus import Prometheus, TooMuch
-from specwatch.backfill.prometheus_pages import Page, Server
-from specwatch.backfill.prometheus_targets import Source
+from specwatch.backfill.prometheus_pages import ScrapedPage, ScrapedServer
+from specwatch.backfill.prometheus_targets import BackfillSource
 from specwatch.backfill.target_minutes import TargetMinutes
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import HOUR, MINUTE, Moment, Window
@@ -43,49 +44,49 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 MARGIN = 900
-"""Seconds before now that are left to a daemon that runs, and to samples that come late."""
+"""Seconds before now that are left to a running daemon, and to late samples."""
 OLD = 24 * HOUR
 """Seconds after which the cursor of a daemon that has ended may be passed."""
 _DAY = 24 * HOUR
 _SLICE = 900.0
 _SHORTEST_SLICE = 15.0
 _GOOD_SLICES = 16
-"""Slices in a row that were not too long, after which longer ones are tried again."""
+"""Successful slices in a row after which longer ones are tried again."""
 _INTERVALS = (1.0, 120.0)
-"""Seconds between scrapes that are believed."""
+"""The shortest and longest plausible seconds between scrapes."""
 _DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Filled(NamedTuple):
-    """What became of one target."""
+    """The result for one target."""
 
     target: str
     instance: str
     hours: int
-    """Hours of which Prometheus has a page."""
+    """Hours with a page in Prometheus."""
     minutes_written: int
     minutes_kept: int
-    """Minutes of which Prometheus has a page, and that were in the store already."""
+    """Minutes with a page in Prometheus that were in the store already."""
     skipped_hours: int
-    """Hours of which nothing was missing."""
+    """Hours of which no minute was missing."""
     until: int
-    """Where it ended: before ``until`` of all where a daemon counts the rest itself."""
+    """Unix time of the end: earlier than asked for if a daemon counts the rest itself."""
     queries: int
-    """How many queries that takes, where the server gives as much at once as is asked for."""
+    """Queries that this takes if the server does not limit their size."""
     held_by: Hold | None = None
-    """The daemon that counts the rest, where there is one."""
+    """The daemon that counts the rest, if any."""
 
 
-class Progress(Protocol):
-    """Told how far it is."""
+class FillProgress(Protocol):
+    """Receives the progress."""
 
     def hour(self, target: str, hour: int, minutes: int) -> None:
-        """An hour of a target has ended, in which so many minutes were written."""
+        """An hour of a target is done, in which so many minutes were written."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """From when to when, in whole minutes (Unix seconds)."""
+    """A span of time in whole minutes (Unix seconds)."""
 
     since: int
     until: int
@@ -96,23 +97,23 @@ def discover(
     selector: str,
     span: Span,
     looked: Callable[[int], None] = lambda _: None,
-) -> list[Server]:
-    """The servers that a selector of presence finds in a span, and an hour before it.
+) -> list[ScrapedServer]:
+    """The servers that a presence selector finds in a span and in the hour before it.
 
-    ``looked`` is told how far it is.
+    ``looked`` is called with the Unix time up to which it has searched.
     """
-    servers: list[Server] = []
+    servers: list[ScrapedServer] = []
     start = span.since - HOUR
     expr = f"count_over_time({selector}[1m])"
     while start < span.until:
         end = min(start + _DAY, span.until)
-        servers = prometheus_pages.merged(servers, _servers(prometheus, expr, start, end))
+        servers = prometheus_pages.merged([*servers, *_servers(prometheus, expr, start, end)])
         start = end
         looked(start)
     return servers
 
 
-def _servers(prometheus: Prometheus, expr: str, since: int, until: int) -> list[Server]:
+def _servers(prometheus: Prometheus, expr: str, since: int, until: int) -> list[ScrapedServer]:
     try:
         # The last millisecond of each minute, as a range has its end but not its beginning.
         points = prometheus.query_range(expr, since + MINUTE - 0.001, until - 0.001, MINUTE)
@@ -120,14 +121,13 @@ def _servers(prometheus: Prometheus, expr: str, since: int, until: int) -> list[
         if until - since <= HOUR:
             raise NoAnswer(str(error)) from None
         middle = since + (until - since) // 2 // HOUR * HOUR
-        return prometheus_pages.merged(
-            _servers(prometheus, expr, since, middle), _servers(prometheus, expr, middle, until)
-        )
+        first = _servers(prometheus, expr, since, middle)
+        return prometheus_pages.merged([*first, *_servers(prometheus, expr, middle, until)])
     return prometheus_pages.servers(points)
 
 
 def end_of(store: Store | None, wanted: float, now: float) -> int:
-    """Until when minutes may be written: whole ones, and none that a daemon is about to write."""
+    """Until when minutes may be written: whole minutes that no daemon is about to write."""
     latest = now
     if store is not None and daemon_runs(store):
         latest = now - MARGIN
@@ -135,7 +135,7 @@ def end_of(store: Store | None, wanted: float, now: float) -> int:
 
 
 class Backfill:
-    """Fills in one target after the other; the store is None where nothing is to be written."""
+    """Fills in targets one after the other; without a store it writes nothing."""
 
     def __init__(
         self,
@@ -143,21 +143,21 @@ class Backfill:
         store: Store | None,
         *,
         daemon: str,
-        progress: Progress,
+        progress: FillProgress,
         step: float | None = None,
         write: bool = True,
         past_cursors: bool = False,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``step`` is the time between two looks in seconds, None for every scrape.
+        """``step`` is the time between two pages in seconds, None for every scrape.
 
-        Without ``write`` nothing is fetched nor written, and it is told what would be. With
-        ``past_cursors`` the old cursor of a daemon that has ended holds nothing back.
+        Without ``write`` it only reports what it would write. With ``past_cursors`` the old cursor
+        of a daemon that has ended does not limit the span.
         """
         self._prometheus = prometheus
         self._store = store
-        self._daemon = daemon
+        self.daemon = daemon
         self._progress = progress
         self._step = step
         self._write = write and store is not None
@@ -166,9 +166,9 @@ class Backfill:
         self._past_cursors = past_cursors
         self._slices: dict[str, _Slice] = defaultdict(_Slice)
 
-    def fill(self, source: Source, span: Span) -> Filled:
-        """Fill in one target. Raises what :class:`Prometheus` and :class:`Store` do; what was
-        written stays."""
+    def fill(self, source: BackfillSource, span: Span) -> Filled:
+        """Fill in one target. Raises what :class:`Prometheus` and :class:`Store` raise; what was
+        written before stays."""
         target_minutes = self._minutes_of(source, span)
         hours = written = kept = skipped = queries = 0
         filling = _Filling(self, source, target_minutes)
@@ -179,12 +179,10 @@ class Backfill:
                 skipped += 1
                 minutes = 0
                 filling.skip()
-            elif self._write:
-                minutes = filling.hour(hour)
-                queries += self._queries(hour, target_minutes.until)
             else:
-                queries += self._queries(hour, target_minutes.until)
-                minutes = len(target_minutes.missing(hour))
+                queries += math.ceil((min(hour + HOUR, target_minutes.until) - hour) / _SLICE)
+                missing = target_minutes.missing(hour)
+                minutes = filling.hour(hour) if self._write else len(missing)
             written += minutes
             kept += max(len(seen) - minutes, 0)
             self._progress.hour(source.target, hour, minutes)
@@ -193,14 +191,11 @@ class Backfill:
             target_minutes.until, queries, target_minutes.held_by,
         )  # fmt: skip
 
-    def _queries(self, hour: int, until: int) -> int:
-        return -int(-(min(hour + HOUR, until) - hour) // _SLICE)
-
-    def hours(self, source: Source, span: Span) -> int:
-        """How many hours of a target there are to look at."""
+    def hours(self, source: BackfillSource, span: Span) -> int:
+        """How many hours of a target have a page."""
         return len(source.present.within(span.since, span.until).hours)
 
-    def _minutes_of(self, source: Source, span: Span) -> TargetMinutes:
+    def _minutes_of(self, source: BackfillSource, span: Span) -> TargetMinutes:
         known: dict[str, MinuteSet] = {}
         until, unnamed = span.until, source.target
         held_by: Hold | None = None
@@ -212,15 +207,17 @@ class Backfill:
                 if self._past_cursors and not hold.runs and hold.wall < self._now() - OLD:
                     gone.append(hold)
                 elif int(hold.wall // MINUTE) * MINUTE < until:
-                    # What came after it the daemon counts itself, also if it is down now.
+                    # The daemon counts the time after its cursor itself, also if it is down now.
                     until, held_by = int(hold.wall // MINUTE) * MINUTE, hold
         present = {storable(m or unnamed): minutes for m, minutes in source.models.items()}
         return TargetMinutes(
             present, known, (span.since, until), unnamed, held_by=held_by, gone=gone
         )
 
-    def pages(self, source: Source, since: float, until: float) -> Iterator[list[Page]]:
-        """The pages of a span, in their order, in lists that fit into memory."""
+    def pages(
+        self, source: BackfillSource, since: float, until: float
+    ) -> Iterator[list[ScrapedPage]]:
+        """Yield the pages of a span, sorted by time, in lists that fit into memory."""
         start = since
         slice_ = self._slices[source.target]
         while start < until:
@@ -238,13 +235,13 @@ class Backfill:
             yield joined
             start = end
 
-    def _slice_of(self, server: Server, since: float, until: float) -> list[Page]:
+    def _slice_of(self, server: ScrapedServer, since: float, until: float) -> list[ScrapedPage]:
         selector = prometheus_pages.page_selector(server.labels)
         if self._step is None:
             window = f"[{(until - since) * 1000:.0f}ms]"
             series = self._prometheus.query(selector + window, until - 0.001)
         else:
-            # The end of each step: what happened in a minute is then counted in that minute.
+            # The end of each step, so that what happened in a minute is counted in that minute.
             first = (since // self._step + 1) * self._step - 0.001
             if first >= until:
                 return []
@@ -252,15 +249,19 @@ class Backfill:
         return prometheus_pages.pages(series, server.labels, since, until)
 
     def add(
-        self, source: Source, hour: int, windows: Sequence[Window], gone: Sequence[Hold] = ()
+        self,
+        source: BackfillSource,
+        hour: int,
+        windows: Sequence[Window],
+        gone: Sequence[Hold] = (),
     ) -> list[Window]:
-        """Write the windows of an hour at once; returns those that were not there meanwhile.
+        """Write the windows of an hour in one transaction; returns those that were not stored yet.
 
         The cursors of ``gone`` are deleted with the first window after them."""
         store = self._store
         if store is None:
             return []
-        whose = writer(store, source.target, hour) or self._daemon
+        whose = writer(store, source.target, hour) or self.daemon
         packed = [pack(replace(w, series=replace(w.series, daemon=whose))) for w in windows]
         by_packed = dict(zip(packed, windows, strict=True))
         free = free_of(source.target, hour, gone)
@@ -280,52 +281,46 @@ class Backfill:
                 self._sleep(delay)
         raise AssertionError("the last try ends it")
 
-    def watch(self, source: Source, unnamed: str) -> WindowBuilder:
-        """A watch that has seen nothing."""
-        watch = WindowBuilder(self._daemon, source.target, max_gap=3 * MINUTE)
-        watch.unnamed_model = unnamed
-        return watch
-
-    def backfilled(self, source: Source, since: int, until: int) -> MinuteSet:
-        """Minutes in the store that come from a backfill."""
+    def backfilled(self, source: BackfillSource, since: int, until: int) -> MinuteSet:
+        """Minutes in the store that a backfill wrote."""
         if self._store is None:
             return MinuteSet()
         return backfilled(self._store, source.target, since, until)
 
 
 class _Slice:
-    """How much of a target is asked for at once."""
+    """The seconds of a target that one query asks for."""
 
     def __init__(self) -> None:
         self.seconds = _SLICE
         self._good = 0
 
     def was_too_long(self, seconds: float) -> None:
-        """The server gave no answer of that length."""
+        """The server refused a query of that length."""
         self.seconds, self._good = seconds / 2, 0
 
     def was_good(self) -> None:
-        """The server answered."""
+        """The server answered a query."""
         self._good += 1
         if self._good >= _GOOD_SLICES:
             self.seconds, self._good = min(self.seconds * 2, _SLICE), 0
 
 
 class _Filling:
-    """One target on its way through the hours."""
+    """Fills in the hours of one target."""
 
-    def __init__(self, backfill: Backfill, source: Source, minutes: TargetMinutes) -> None:
+    def __init__(self, backfill: Backfill, source: BackfillSource, minutes: TargetMinutes) -> None:
         self._backfill = backfill
         self._source = source
         self._minutes = minutes
         self._watch: WindowBuilder | None = None
         self._last: float | None = None
-        """When the last page was scraped."""
+        """Unix time of the last page."""
         self._before: dict[int, float] = {}
-        """By minute, when the last page before it was scraped, where that was in another."""
+        """By minute, the Unix time of the last page before it, if that is in an earlier minute."""
 
     def skip(self) -> None:
-        """Hours are left out: what follows has to find its counters first."""
+        """An hour is left out: the next one starts with the last page before it."""
         self._watch = None
 
     def hour(self, hour: int) -> int:
@@ -341,16 +336,17 @@ class _Filling:
         fresh = [window for window in windows if hour <= window.start < end and self._new(window)]
         if not fresh:
             return 0
-        # Not before it is certain: a failure leaves the hour as it was.
+        # Only after the write: a failure leaves the hour as it was.
         written = self._backfill.add(self._source, hour, fresh, self._minutes.gone)
         self._minutes.take(fresh, ours=False)
         self._minutes.take(written, ours=True)
         return len({window.start for window in written})
 
     def _begin(self, hour: int) -> WindowBuilder:
-        """A watch that has seen the last pages before an hour, so that counts across its edge are
-        known."""
-        watch = self._backfill.watch(self._source, self._minutes.unnamed)
+        """A builder that has processed the last pages before an hour, so that counts across its
+        start are known."""
+        watch = WindowBuilder(self._backfill.daemon, self._source.target, max_gap=3 * MINUTE)
+        watch.unnamed_model = self._minutes.unnamed
         self._last = None
         minute = self._minutes.present.last_before(hour)
         if minute is not None:
@@ -382,7 +378,7 @@ class _Filling:
         self._last = time
 
     def _new(self, window: Window) -> bool:
-        """Whether no window in the store counts any of what this one does."""
+        """Whether no window in the store counts any part of this one."""
         model = storable(window.series.model_name)
         if self._minutes.is_taken(model, window.start):
             return False

@@ -1,9 +1,10 @@
-"""Which minutes of a target Prometheus has, and which the store has."""
+"""The minutes of a target that Prometheus has, and those that the store has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from specwatch.backfill.prometheus_pages import union
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import Window
 from specwatch.store.contexts import storable
@@ -11,7 +12,7 @@ from specwatch.store.stored_minutes import Hold
 
 
 class TargetMinutes:
-    """What Prometheus has of a target, and what the store has, by model as the store calls it."""
+    """The minutes of a target in Prometheus and in the store, by model name in the store."""
 
     def __init__(
         self,
@@ -25,19 +26,17 @@ class TargetMinutes:
     ) -> None:
         """``span`` is the first second and that after the last."""
         self._by_model = present
-        self.present = MinuteSet()
+        self.present = union(present.values())
         """Minutes with a page."""
-        for minutes in present.values():
-            self.present.update(minutes)
         self._known = dict(known)
         self._since, self.until = span
         self.unnamed = unnamed
         self.held_by, self.gone = held_by, gone
         self.ours = MinuteSet()
-        """Minutes that were filled in: what follows them in Prometheus follows them exactly."""
+        """Minutes that a backfill wrote: their counts end with their last page in Prometheus."""
 
     def missing(self, hour: int) -> MinuteSet:
-        """Minutes of an hour with a page, of which a model is not in the store."""
+        """Minutes of an hour that have a page and lack a model in the store."""
         lacking = MinuteSet()
         for model, minutes in self._by_model.items():
             here = minutes.of_hour(hour).within(self._since, self.until)
@@ -49,11 +48,11 @@ class TargetMinutes:
         return bool(len(self.missing(hour)))
 
     def is_taken(self, model: str, minute: int) -> bool:
-        """Whether a minute of a model is in the store, or counted in what is."""
+        """Whether a minute of a model is in the store, or is counted in a later window."""
         return minute in self._known.get(model, ())
 
     def take(self, windows: Sequence[Window], *, ours: bool) -> None:
-        """Note minutes that are in the store now, by us or by another."""
+        """Note minutes that are in the store now, written by this backfill if ``ours``."""
         for window in windows:
             model = storable(window.series.model_name)
             self._known.setdefault(model, MinuteSet()).add(window.start)

@@ -31,7 +31,7 @@ from specwatch.wording.text import shown
 
 if TYPE_CHECKING:
     from specwatch.backfill.prometheus import Prometheus
-    from specwatch.backfill.prometheus_targets import FoundTargets, Source
+    from specwatch.backfill.prometheus_targets import BackfillSource, FoundTargets
     from specwatch.backfill.service import Filled, Span
     from specwatch.cli.progress import BackfillProgress
     from specwatch.store.repository import Store
@@ -179,7 +179,7 @@ def command(**given: Any) -> None:
 def _fill(
     prometheus: Prometheus,
     store: Store | None,
-    sources: Sequence[Source],
+    sources: Sequence[BackfillSource],
     span: Span,
     daemon: str,
     progress: BackfillProgress,

@@ -88,7 +88,7 @@ class BucketSums:
     ) -> list[Recorded]:
         import numpy as np
 
-        from specwatch.store.folding import Group, sums
+        from specwatch.store.folding import RowGroup, sums
         from specwatch.store.row_columns import RowColumns, ints, numbered
 
         unused = {id_: frozenset(self._without(member.series)) for id_, member in members.items()}
@@ -114,7 +114,7 @@ class BucketSums:
         for index, over in zip(last.tolist(), ended, strict=True):
             start, id_, context, _, mode = rows[index][:5]
             own = (before if over else unused)[id_]
-            groups.append(Group(members[id_].series, start, MODES[mode], shared[context], own))
+            groups.append(RowGroup(members[id_].series, start, MODES[mode], shared[context], own))
         summed: list[Recorded] = []
         beside = _beside(members, ids, whole, of_bucket & now, columns)
         windows = sums(columns, group, groups)

@@ -77,9 +77,9 @@ class PageReader:
 
         Samples that differ only in labels that specwatch does not use are combined.
 
-        Raises PageError: ``truncated`` for a page that does not end in a line feed, ``not_metrics`` for a page of
-        another kind, ``malformed`` for a line that cannot be read, ``duplicate_series``, and the
-        name of a limit that our samples exceed.
+        Raises PageError: ``truncated`` for a page that does not end in a line feed, ``not_metrics``
+        for a page of another kind, ``malformed`` for a line that cannot be read,
+        ``duplicate_series``, and the name of a limit that our samples exceed.
         """
         if not page.endswith(b"\n") or page[:80].lstrip()[:1] in _OTHER_DOCUMENTS:
             raise _not_a_page(page)
@@ -202,7 +202,7 @@ class PageReader:
                 continue
             identity = (name, frozenset(labels.items()))
             if identity in seen:
-                message = f"line {_number(page, match)}: {_excerpt(line)} stands twice"
+                message = f"line {_number(page, match)}: {_excerpt(line)} occurs twice"
                 raise PageError(ScrapeReason.DUPLICATE_SERIES, message)
             seen.add(identity)
             before = samples.get(series)

@@ -101,8 +101,8 @@ def by_model(samples: Mapping[Series, float]) -> dict[str, dict[Series, float]]:
 def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mode:
     """Whether speculation is on for the model with these samples.
 
-    vLLM has the families of speculation only while it speculates. llama.cpp, which does not name
-    its model, has them without speculation too, and older builds never have them: there a draft
+    vLLM has the families of speculation only while it speculates. llama.cpp, whose pages name
+    no model, has them without speculation too, and older builds never have them: there a draft
     proves that it is on. Without a draft ``drafting`` decides, which is what the server reports.
     """
     for series, value in samples.items():

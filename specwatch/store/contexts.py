@@ -1,4 +1,4 @@
-"""What thousands of rows share, and texts and numbers as every database stores them."""
+"""Contexts, which many rows share, and texts and numbers as every database stores them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _EXACT = 2**53
 _LONGEST_NAME = 600
 """Bytes of a name: Postgres cannot index rows of more than 2704."""
 LARGEST_REMEMBERED = 1 << 16
-"""Characters of a cursor's series up to which their layout is remembered."""
+"""Characters of the series of a cursor up to which their layout is cached."""
 
 Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-"""Neither NaN nor infinite, which pages are refused for: a row that has it is damaged."""
+"""Neither NaN nor infinite: pages with such values are refused, so a row with one is damaged."""
 
 
 class Context(NamedTuple):
-    """Text that many rows share, and the id that its content gives it."""
+    """Text that many rows share, and its id, which is computed from the text."""
 
     id: int
     content: str
 
 
-class _Shared(msgspec.Struct, frozen=True):
+class _ContextContent(msgspec.Struct, frozen=True):
     """The content of a window's context."""
 
     engine_version: str | None
@@ -42,7 +42,7 @@ class _Shared(msgspec.Struct, frozen=True):
 
 
 def storable(text: str) -> str:
-    """The text as every database can store and index it: the same, but for hostile ones."""
+    """The text as every database can store and index it; only hostile texts are changed."""
     if len(text) <= _LONGEST_NAME // 4 and text.isascii() and "\0" not in text:
         return text
     encoded = re.sub("[\0\ud800-\udfff]", "\ufffd", text).encode()
@@ -53,19 +53,19 @@ def storable(text: str) -> str:
 
 
 def shared_size(context: Context) -> int:
-    """The bytes of a context that counts as a row's own: a usual one is that of many rows."""
+    """The bytes that a context adds to a row: 0 for a usual one, which many rows share."""
     size = len(context.content)
     return size if size > LARGEST_REMEMBERED else 0
 
 
 def addressed(content: object) -> Context:
-    """The context with that content."""
+    """The context with this content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return Context(context_id(text), text)
 
 
 def context_id(content: str) -> int:
-    """The id of a context, which tells whether its content is what was stored."""
+    """The id of a context; with another id, the content is not what was stored."""
     # 47 bits stay within six bytes of a SQLite integer; a thousand contexts collide with a
     # probability of 4e-9.
     digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
@@ -79,7 +79,7 @@ def context_of(
     gpu_memory_total: int | None,
     histograms: tuple[tuple[tuple[float, ...], bool] | None, ...],
 ) -> Context:
-    """The context of a window; ``histograms`` are the bounds of each, and whether coarsened."""
+    """The context of a window; ``histograms`` has the bounds of each, and whether coarsened."""
     known = {
         name: histogram
         for name, histogram in zip(HISTOGRAMS, histograms, strict=True)
@@ -103,12 +103,12 @@ class HistogramLayout(NamedTuple):
     bounds: tuple[float, ...]
     coarsened: bool
     size: int
-    """Of its counts."""
+    """The number of its counts."""
 
     def dense(self, trimmed: tuple[int | float, ...]) -> Histogram:
-        """The histogram of which a row has the sum, the first bucket in use, and the counts.
+        """The histogram of a row's sum, first bucket in use, and counts.
 
-        Raises ValueError for buckets that there are not.
+        Raises ValueError for buckets that do not exist.
         """
         missing = self.size
         counts: tuple[Any, ...] = ()
@@ -116,7 +116,7 @@ class HistogramLayout(NamedTuple):
             first = trimmed[1]
             missing -= len(trimmed) - 2
             if not 0 <= first <= missing or min(trimmed[2:], default=0) < 0:
-                raise ValueError(f"{self.name} has counts of buckets that there are not")
+                raise ValueError(f"{self.name} has counts of buckets that do not exist")
             counts = (0,) * int(first) + trimmed[2:]
             missing -= int(first)
         counts += (0,) * missing
@@ -124,7 +124,7 @@ class HistogramLayout(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What the windows of one context have in common; ``layouts`` are in storage order."""
+    """What the windows of one context share; ``layouts`` are in storage order."""
 
     environment: Environment
     gpu_memory_total: int | None
@@ -133,8 +133,8 @@ class Shared(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def shared_of(content: str) -> Shared:
-    """The content of a context, read."""
-    shared = msgspec.convert(json.loads(content), _Shared)
+    """The content of a context, decoded."""
+    shared = msgspec.convert(json.loads(content), _ContextContent)
     bounds = [shared.bounds.get(name, ()) for name in HISTOGRAMS]
     return Shared(
         Environment(shared.engine_version, shared.fingerprint),
@@ -147,5 +147,5 @@ def shared_of(content: str) -> Shared:
 
 
 def short(value: float) -> float:
-    """The same number in as few bytes as msgpack can: whole floats as integers."""
+    """The number as the type with the shortest msgpack form: whole floats as integers."""
     return int(value) if -_EXACT < value < _EXACT and value == int(value) else value

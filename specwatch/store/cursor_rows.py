@@ -47,9 +47,9 @@ def pack_cursor(cursor: Cursor) -> PackedCursor:
     proxy = cursor.proxy
     own, of_proxy = tuple(cursor.samples), () if proxy is None else tuple(proxy.samples)
     size = sum(map(len, itertools.chain(*own, *of_proxy)))
-    # Those of hostile servers would take gigabytes.
-    make = _layout if size <= LARGEST_REMEMBERED else _layout.__wrapped__
-    layout = make(own, of_proxy)
+    # The layouts of hostile servers would take gigabytes.
+    layout_of = _layout if size <= LARGEST_REMEMBERED else _layout.__wrapped__
+    layout = layout_of(own, of_proxy)
     data = _CursorData(
         _values(cursor.samples, layout.own),
         None if proxy is None else _values(proxy.samples, layout.proxy),
@@ -83,7 +83,7 @@ def unpack_cursor(packed: PackedCursor) -> Cursor:
 
 
 def cursor_of(row: sa.Row[Any], content: str | None) -> Cursor:
-    """What a row of cursors holds, whose layout has that content.
+    """Decode a row of cursors, whose layout has this content.
 
     Raises one of ``damage.UNDECODABLE``.
     """
@@ -110,7 +110,7 @@ def read(connection: sa.Connection, daemon: str) -> dict[str, Cursor]:
 
 
 def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) -> None:
-    """Write cursors over what is stored of their targets."""
+    """Write cursors, replacing the stored ones of their targets."""
     rows = [
         {
             "daemon": daemon,
@@ -138,10 +138,10 @@ def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) 
 def superseded(
     connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]
 ) -> frozenset[str]:
-    """Targets of which another process of the daemon's name has written what these cursors count.
+    """Targets whose counts another process with the daemon's name has already written.
 
-    The stored cursor is then later than where the first of them begins, and not one of them. One
-    whose time is damaged is written over.
+    Their stored cursor is later than the beginning of the first of these cursors, and is not one of
+    them. A stored cursor whose time is damaged is replaced.
     """
     own: dict[str, list[PackedCursor]] = {}
     for cursor in packed:
@@ -162,7 +162,7 @@ def superseded(
 
 
 def delete(connection: sa.Connection, daemon: str, targets: Sequence[str]) -> None:
-    """Delete the cursors of a daemon's targets, so that the next start begins to count anew."""
+    """Delete the cursors of a daemon's targets, so that its next start counts from zero."""
     chosen = cursors.c.target.in_([storable(target) for target in targets])
     connection.execute(cursors.delete().where(cursors.c.daemon == daemon, chosen))
 
@@ -175,7 +175,7 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _layout(own: tuple[Series, ...], proxy: tuple[Series, ...]) -> _Layout:
-    # Sorted: a tap's series stand on the page as its first requests came, at each start otherwise.
+    # Sorted: the order of a tap's series is that of its first requests, different at each start.
     own, proxy = tuple(sorted(own, key=_family)), tuple(sorted(proxy, key=_family))
     return _Layout(addressed([_families(own), _families(proxy)]), own, proxy)
 
@@ -185,12 +185,12 @@ def _family(series: Series) -> tuple[str, ...]:
 
 
 def _families(series: tuple[Series, ...]) -> list[list[Any]]:
-    """Siblings, which differ only in their key, as one entry."""
+    """Series that differ only in their key as one entry."""
     groups = itertools.groupby(series, lambda counter: counter._replace(key=""))
     return [
         [family.quantity, family.part, family.model_name, family.engine, family.temperature,
-         [sibling.key for sibling in siblings]]
-        for family, siblings in groups
+         [member.key for member in members]]
+        for family, members in groups
     ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""Rows that cannot be decoded: how they are told, passed over and remembered.
+"""Rows that cannot be decoded: how they are detected, skipped and remembered.
 
-A decoder of rows begins with :func:`require_types` and raises what it likes; :func:`sound` makes
-a :class:`~specwatch.errors.DamagedRow` of that, notes it and goes on with the next row. They are
-moved out of their tables later, by :mod:`specwatch.store.damaged_rows`.
+A decoder of rows first calls :func:`require_types` and may raise any of :data:`UNDECODABLE`.
+:func:`sound` notes a :class:`~specwatch.errors.DamagedRow` for it and goes on with the next row.
+:mod:`specwatch.store.damaged_rows` moves damaged rows out of their tables later.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ UNDECODABLE = (
     ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError,
     msgspec.MsgspecError, ConfigError,
 )  # fmt: skip
-"""What decoding a damaged row raises: texts, JSON, msgpack and numbers that are none."""
+"""What decoding a damaged row raises: invalid text, JSON, msgpack or numbers."""
 
 MOST_KEPT = 10_000
-"""Damaged rows that are remembered; counting ends there, too."""
+"""Damaged rows that are remembered and counted at most."""
 
 _TIMES = frozenset({
     "start", "at", "measured_at", "started_at", "ended_at", "found_at", "first_start", "last_start",
@@ -40,11 +40,11 @@ _LAST_TIME = 10**11
 
 
 class MissingContext(ValueError):
-    """A row's context is damaged or not there: that is what is noted, and not the row."""
+    """A row's context is damaged or missing: the context is noted instead of the row."""
 
 
 class Damage:
-    """The damaged rows that were found in one database since this process began.
+    """The damaged rows found in one database since this process began.
 
     Safe to use from several threads.
     """
@@ -58,47 +58,47 @@ class Damage:
 
     @property
     def count(self) -> int:
-        """How many were found, ever."""
+        """How many were found so far."""
         return self._ended + len(self._found)
 
     @property
     def last(self) -> str | None:
-        """The one that was found last, and why it cannot be decoded, for a person."""
+        """The last damaged row, and why it cannot be decoded."""
         last = self._last
         return None if last is None else f"{last.where}: {last.reason}"
 
     @property
     def rows(self) -> list[DamagedRow]:
-        """Those that still lie in their tables."""
+        """Damaged rows that are still in their tables."""
         with self._lock:
             return list(self._found.values())
 
     def note(self, row: DamagedRow) -> None:
-        """Remember one; one that is known already stays as it is."""
+        """Remember a damaged row, if it is not known yet."""
         place = _place(row)
         with self._lock:
             if place not in self._found and len(self._found) < MOST_KEPT:
                 self._found[place] = self._waiting[place] = self._last = row
 
     def take(self) -> list[DamagedRow]:
-        """Those that nobody has taken to set them aside yet."""
+        """Take the rows that are to be set aside: each is returned once."""
         with self._lock:
             taken, self._waiting = list(self._waiting.values()), {}
         return taken
 
     def give_back(self, rows: Iterable[DamagedRow]) -> None:
-        """What was taken and could not be dealt with now is taken again."""
+        """Return rows that were taken and could not be set aside; :meth:`take` has them again."""
         with self._lock:
             self._waiting |= {_place(row): row for row in rows}
 
     def end(self, table: str, key: Mapping[str, object]) -> None:
-        """A row was moved, or is whole again."""
+        """A row was moved, or is repaired."""
         with self._lock:
             gone = self._found.pop(_place(DamagedRow(table, key, "")), None)
             self._ended += gone is not None
 
     def about(self, target: str, series: Collection[int]) -> int:
-        """How many still lie in their tables that may be about a target with those series."""
+        """How many damaged rows in their tables may belong to a target with these series."""
         return sum(
             row.key.get("target", target) == target
             and ("series_id" not in row.key or row.key["series_id"] in series)
@@ -107,7 +107,7 @@ class Damage:
 
 
 def of(connection: sa.Connection) -> Damage:
-    """What is known to be damaged in the database of a connection."""
+    """The damaged rows known in the database of a connection."""
     damage = connection.get_execution_options().get("specwatch_damage")
     return damage if isinstance(damage, Damage) else Damage()
 
@@ -119,9 +119,9 @@ def sound(
     decode: Callable[[_Row], _Found],
     key: Callable[[_Row], Mapping[str, object]] | None = None,
 ) -> Iterator[_Found]:
-    """Yield what rows hold; those that cannot be decoded are noted and passed over.
+    """Yield decoded rows; those that cannot be decoded are noted and skipped.
 
-    ``key`` gives the columns that find a row; of rows with named columns they are known.
+    ``key`` returns the columns that identify a row; rows with named columns do not need it.
     """
     for row in rows:
         try:
@@ -129,17 +129,17 @@ def sound(
         except MissingContext:
             continue
         except UNDECODABLE as error:
-            columns = _key(table, row) if key is None else key(row)
+            columns = key_of(table, row) if key is None else key(row)
             damage.note(DamagedRow(str(table.name), columns, reason(error)))
             continue
         yield decoded
 
 
 def require_types(table: sa.Table, names: Sequence[str], values: Sequence[Any]) -> None:
-    """Raise ValueError for a row of which a column has a value that was never written there.
+    """Raise ValueError for a row with a value that is not valid in its column.
 
-    SQLite stores anything anywhere, so that a damaged byte makes text of a number. Columns that
-    the table does not have are passed over.
+    SQLite stores values of any type in any column: one damaged byte may turn a number into text.
+    Columns that the table does not have are skipped.
     """
     for value, rule in zip(values, _rules(table.name, tuple(names)), strict=True):
         if rule is None:
@@ -148,14 +148,14 @@ def require_types(table: sa.Table, names: Sequence[str], values: Sequence[Any]) 
         if kind not in rule.kinds:
             raise ValueError(f"{rule.name} is {_KINDS.get(kind, kind.__name__)}")
         if kind is str:
-            if not value.isascii():
-                _require_text(rule.name, value)
+            if not (value.isascii() or is_text(value)):
+                raise ValueError(f"{rule.name} is not UTF-8")
         elif (kind is int or kind is float) and not rule.least <= value <= rule.most:
             raise ValueError(f"{rule.name} is {value}")
 
 
 def reason(error: BaseException) -> str:
-    """What an error says of a row, in a line."""
+    """The message of an error on one line."""
     message = " ".join(str(error).split())
     if not isinstance(error, (ValueError, msgspec.MsgspecError, ConfigError)):
         message = f"{type(error).__name__} {message}"
@@ -192,21 +192,26 @@ def _rule(column: sa.Column[Any]) -> _Rule:
     kinds = _STORED.get(type(column.type), frozenset({int}))
     least, most = 0.0, float(_LAST_TIME)
     if column.name not in _TIMES:
-        # A server says when it began, whatever it says; an id is right if there is what it names.
+        # A server may report any start time; an id is valid if its row exists.
         anything = float in kinds or column.name.endswith("id")
         least = -inf if anything else -1.0 if column.name == "load_bin" else 0.0
         most = inf
     return _Rule(column.name, kinds | ({type(None)} if column.nullable else set()), least, most)
 
 
-def _require_text(name: str, value: str) -> None:
+def is_text(value: object) -> bool:
+    """Whether a value is text in valid UTF-8."""
+    if not isinstance(value, str):
+        return False
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} is not UTF-8") from None
+        return False
+    return True
 
 
-def _key(table: sa.Table, row: Any) -> dict[str, object]:
+def key_of(table: sa.Table, row: Any) -> dict[str, object]:
+    """The columns of a row that are in its table's key, as far as it has them."""
     return {
         column.name: row._mapping[column.name]
         for column in table.primary_key

@@ -1,8 +1,8 @@
-"""The table ``damaged_rows``: rows that cannot be decoded, moved out of their tables as they were.
+"""The table ``damaged_rows``: rows that cannot be decoded, moved out of their tables unchanged.
 
-Two kinds stay, as windows need them: of a series the names are made readable and the times
-computed anew, and a context goes only with the last row that needs it. A guard is stored anew as
-held. In each case the row as it was found is in ``damaged_rows``.
+Three kinds are special. A series stays, as windows need it: its names are made readable and its
+times are computed again. A context is moved only after all rows that need it. A guard is stored
+again in the phase ``held``. In each case ``damaged_rows`` has the row as it was found.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from specwatch.domain.model import HOUR, SeriesId
 from specwatch.errors import DamagedRow
 from specwatch.store import cursor_rows, damage, schema
 from specwatch.store.contexts import storable
+from specwatch.store.damage import is_text, key_of
 from specwatch.store.experiment_rows import experiment_of
 from specwatch.store.guard_records import entry_of, fresh_after_damage, step_of, targets_of
 from specwatch.store.measurement_rows import measurement_of
@@ -30,7 +31,7 @@ _ORDER = (
     *_WINDOWS, schema.cursors, schema.baselines, schema.verdicts, schema.guards,
     schema.guard_steps, schema.experiments, schema.runs, _table, schema.series, schema.contexts,
 )  # fmt: skip
-"""Rows before those that they refer to."""
+"""Tables, each before those that its rows refer to."""
 _ROWS_AT_ONCE = 1000
 _TIMES = ("start", "at", "ended_at", "measured_at", "last_start")
 _NO_SERIES = SeriesId("", "", "", "")
@@ -39,8 +40,8 @@ Decode = Callable[[Any], object]
 
 
 class SetAside(NamedTuple):
-    """A row that was moved; ``at`` is the time that it is about, or else when it was found (Unix
-    seconds). ``target`` is empty where it is not known."""
+    """A row that was moved; ``at`` is the time in the row, or else when it was found (Unix
+    seconds). ``target`` is empty if unknown."""
 
     found_at: int
     at: int
@@ -57,23 +58,23 @@ def scan(connection: sa.Connection) -> Iterator[DamagedRow]:
 
 
 def scan_table(connection: sa.Connection, table: sa.Table) -> Iterator[DamagedRow]:
-    """The same of one table."""
+    """The same for one table."""
     decode = _decoder(connection, table)
     streaming = connection.execution_options(yield_per=_ROWS_AT_ONCE)
     for row in streaming.execute(sa.select(table)):
         why = _why(decode, row)
         if why is not None:
-            yield DamagedRow(str(table.name), _key(table, row), why)
+            yield DamagedRow(str(table.name), key_of(table, row), why)
 
 
 def set_aside(
     connection: sa.Connection, rows: Iterable[DamagedRow], now: float, *, thorough: bool
 ) -> list[DamagedRow]:
-    """Move rows that cannot be decoded; returns those of which nothing is left to be done.
+    """Move rows that cannot be decoded; returns those that are done.
 
-    A key may find several rows: those that can be decoded stay. What needs a damaged context is
-    moved only if ``thorough``, as a daemon stores the context again as soon as it comes up. Rows
-    that the database does not let go stay as well.
+    If a key finds several rows, those that can be decoded stay. Rows with a damaged context are
+    moved only if ``thorough``, as a daemon writes the context again the next time it is needed.
+    Rows that the database refuses to delete stay as well.
     """
     decoders: dict[str, Decode] = {}
     done = []
@@ -95,8 +96,8 @@ def set_aside(
 def read(
     connection: sa.Connection, since: float = 0.0, until: float = 1e11, target: str | None = None
 ) -> list[SetAside]:
-    """What was set aside of a time ``since <= at < until``, oldest first; of one target, or of
-    none that is known, where one is named."""
+    """Rows that were set aside with ``since <= at < until``, oldest first; if a target is given,
+    those of it and those of an unknown target."""
     query = sa.select(_table).where(_table.c.at >= since, _table.c.at < until)
     if target is not None:
         query = query.where(_table.c.target.in_((storable(target), "")))
@@ -133,7 +134,7 @@ def _window_decoder(connection: sa.Connection, table: sa.Table) -> Decode:
     def decode(row: Any) -> None:
         damage.require_types(table, row._fields, row)
         if row.series_id not in series:
-            raise ValueError(f"series_id is {row.series_id}, which does not exist")
+            raise ValueError(f"series_id is {row.series_id}: there is no such series")
         columns = tuple(row._mapping[name] for name in COLUMNS)
         window = assemble(_NO_SERIES, row.start, 0, contents(row.context_id), columns)
         _ = window.load_bin
@@ -147,7 +148,7 @@ def _cursor_decoder(connection: sa.Connection) -> Decode:
 
 
 def _contents(connection: sa.Connection) -> Callable[[object], str | None]:
-    """The content of a context by its id; None where it is damaged."""
+    """A function that returns the content of a context by its id, None if damaged."""
     known: dict[object, str | None] = {}
 
     def content(id_: object) -> str | None:
@@ -160,7 +161,7 @@ def _contents(connection: sa.Connection) -> Callable[[object], str | None]:
 
 
 def _why(decode: Decode, row: Any) -> str | None:
-    """Why a row cannot be decoded; None where it can be."""
+    """Why a row cannot be decoded, if it cannot."""
     try:
         decode(row)
     except damage.MissingContext:
@@ -182,7 +183,7 @@ def _move(
         if why is None:
             continue
         connection.execute(_table.insert(), _kept(connection, table, row, why, now))
-        here = _found_by(table, _key(table, row))
+        here = _found_by(table, key_of(table, row))
         if table is schema.series:
             connection.execute(table.update().where(*here).values(_mended(connection, row)))
             continue
@@ -207,18 +208,18 @@ def _kept(
     return {
         "found_at": int(now),
         "at": int(next(plausible, now)),
-        "target": target if _is_text(target) else "",
+        "target": target if is_text(target) else "",
         "table_name": table.name,
-        "row_key": storable(DamagedRow(table.name, _key(table, row), "").where),
+        "row_key": storable(DamagedRow(table.name, key_of(table, row), "").where),
         "reason": storable(why),
         "content": msgspec.msgpack.encode(content),
     }
 
 
 def _mended(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, object]:
-    """A series with readable names, and with its times as its windows tell them."""
+    """A series with readable names, and with times computed from its windows."""
     names = {
-        name: value if _is_text(value := row._mapping[name]) else storable(str(value))
+        name: value if is_text(value := row._mapping[name]) else storable(str(value))
         for name in ("daemon", "target", "model_name", "temperature")
     }
     first, last, oldest = None, None, None
@@ -242,7 +243,7 @@ def _mended(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, object]:
 
 
 def _hold(connection: sa.Connection, target: str, now: float) -> None:
-    """Store the guard of a target anew, after all steps that are known of it."""
+    """Store the guard of a target again, with a version after all of its steps."""
     steps = schema.guard_steps
     latest = sa.select(sa.func.max(steps.c.version)).where(steps.c.target == target)
     version = connection.execute(latest).scalar()
@@ -258,12 +259,8 @@ def _hold(connection: sa.Connection, target: str, now: float) -> None:
     )
 
 
-def _key(table: sa.Table, row: sa.Row[Any]) -> dict[str, object]:
-    return {column.name: row._mapping[column.name] for column in table.primary_key}
-
-
 def _found_by(table: sa.Table, key: Mapping[str, object]) -> list[sa.ColumnElement[bool]]:
-    """What finds rows whose columns have exactly these values, of whatever type they are."""
+    """Conditions for rows whose columns have exactly these values, of any type."""
     return [_equal(table.c[name], value) for name, value in key.items()]
 
 
@@ -277,17 +274,7 @@ def _equal(column: sa.Column[Any], value: Any) -> sa.ColumnElement[bool]:
 
 
 def _binary(value: object) -> object:
-    """The value; the bytes of a text that is none."""
-    if isinstance(value, str) and not _is_text(value):
+    """The value, or the bytes of text that is not UTF-8."""
+    if isinstance(value, str) and not is_text(value):
         return value.encode(errors="surrogateescape")
     return value
-
-
-def _is_text(value: object) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

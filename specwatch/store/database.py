@@ -1,4 +1,4 @@
-"""One database: connections with bounded waits, and its failures as our errors."""
+"""A database: connections with bounded waits, and its failures as StoreError."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ _POSTGRES_LIMITS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 5000,
 }
-"""Connection parameters that bound every wait on the network; the URL's query can change them."""
+"""Connection parameters that bound every network wait; the URL's query overrides them."""
 
 _SQLITE_REMEDIES = (
-    ("locked", "another process holds it locked; it will be tried again"),
-    ("busy", "another process holds it locked; it will be tried again"),
+    ("locked", "another process holds it locked; specwatch will try again"),
+    ("busy", "another process holds it locked; specwatch will try again"),
     ("readonly", "it cannot be written; check owner, permissions and mount of file and directory"),
     ("Permission denied", "this user may not use it; use sudo, or check owner and permissions"),
     (
         "full",
         "there is no space left for it; free some, or shorten the retention (if there is space, the"
-        " file is damaged: `specwatch db repair` mends it)",
+        " file is damaged: run `specwatch db repair`)",
     ),
     ("unable to open", "it cannot be opened; check that its directory exists and is writable"),
 )
 _SQLITE_DAMAGE = (
-    ("not a database", "it is damaged or no SQLite database"),
+    ("not a database", "it is damaged or not an SQLite database"),
     ("malformed", "it is damaged"),
     ("no such", "its tables are damaged, or not those of specwatch"),
     ("codec can't decode", "its tables are damaged"),
@@ -65,9 +65,9 @@ _SQLITE_DAMAGE = (
 class Database:
     """Connections to one database by URL.
 
-    Every failure inside :meth:`reading` and :meth:`writing` comes out as StoreUnavailable; a URL
-    that cannot be used is a ConfigError at construction. No call waits much longer than 5 s,
-    except with ``migrating``, which lifts the limit on single statements.
+    Every failure inside :meth:`reading` and :meth:`writing` is raised as StoreUnavailable. The
+    constructor raises ConfigError for a URL that cannot be used. No call waits much longer than
+    5 s, except with ``migrating``, which removes the limit on single statements.
     """
 
     def __init__(self, url: str, *, migrating: bool = False) -> None:
@@ -77,7 +77,7 @@ class Database:
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self.where = where(self._url)
         self.damage = Damage()
-        """Rows that could not be decoded, whoever read them by these connections."""
+        """Rows that could not be decoded in any of these connections."""
         try:
             engine = self._sqlite() if self.is_sqlite else self._postgres()
             self.engine = engine.execution_options(specwatch_damage=self.damage)
@@ -89,13 +89,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A connection in a transaction that is read from."""
+        """A connection in a transaction for reading."""
         with self._translated(), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A connection in a transaction that is written in: on SQLite, the only such one."""
+        """A connection in a transaction for writing; on SQLite there is one at a time."""
         with self._translated():
             engine = self.engine.execution_options(specwatch_begin="BEGIN IMMEDIATE")
             with engine.begin() as connection:
@@ -108,9 +108,9 @@ class Database:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def exists(self) -> bool:
-        """Whether there is a SQLite file; of Postgres only connecting can tell.
+        """Whether the SQLite file exists; for Postgres, only connecting shows it.
 
-        Raises StoreUnavailable for a file that this user may not look for, or not read.
+        Raises StoreUnavailable for a file that this user may not find or read.
         """
         if not self.is_sqlite:
             return True
@@ -124,11 +124,11 @@ class Database:
         return True
 
     def was_replaced(self) -> bool:
-        """Whether the SQLite file that we hold open is no longer the one under its name."""
+        """Whether there is now another SQLite file, or none, under the name of the open one."""
         return self._file is not None and self._identity() != self._file
 
     def remember_file(self) -> None:
-        """Hold :meth:`was_replaced` against the file as it is now."""
+        """Make :meth:`was_replaced` compare with the current file."""
         self._file = self._identity() if self.is_sqlite else None
 
     def dispose(self) -> None:
@@ -155,10 +155,10 @@ class Database:
         return engine
 
     def _on_sqlite_connect(self, connection: sqlite3.Connection, _: object) -> None:
-        # The driver's own BEGIN comes too late for a write lock: ours is sent by the begin event.
+        # The driver's own BEGIN comes too late for a write lock; the begin event sends ours.
         connection.isolation_level = None
-        # The driver refuses all rows of a query for one text that is not UTF-8: `require_types`
-        # does it row by row.
+        # The driver would refuse all rows of a query for one text that is not UTF-8;
+        # `require_types` checks each row.
         connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         connection.execute(f"PRAGMA foreign_keys={'OFF' if self._migrating else 'ON'}")
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -181,7 +181,7 @@ class Database:
         return engine
 
     def _on_postgres_connect(self, connection: Any, _: object) -> None:
-        # Set by statement: poolers in between refuse the start-up parameter `options`.
+        # Set by statement: connection poolers refuse the start-up parameter `options`.
         limit = 0 if self._migrating else POSTGRES_STATEMENT_MS
         with connection.cursor() as cursor:
             cursor.execute(f"SET statement_timeout = {limit}")
@@ -214,14 +214,14 @@ class Database:
 
 
 def parse_url(url: str) -> sa.URL:
-    """A database URL with the driver that we use. Raises ConfigError for what we cannot use."""
+    """A database URL with the driver that specwatch uses. Raises ConfigError."""
     expected = (
         "expected sqlite:////absolute/path/file.db or postgresql://user:password@host/database"
     )
     try:
         parsed = sa.make_url(url)
     except (ArgumentError, ValueError) as error:
-        # Not quoted: what cannot be parsed may still hold a password.
+        # Not quoted: an invalid URL may still have a password.
         raise ConfigError(f"database: this is not a database URL; {expected}") from error
     name = parsed.drivername
     if name in ("postgres", "postgresql", "postgresql+psycopg"):
@@ -234,7 +234,7 @@ def parse_url(url: str) -> sa.URL:
 
 
 def where(url: sa.URL) -> str:
-    """Name a database for a person: never with a password."""
+    """The name of a database in messages, without a password."""
     if url.get_backend_name() == "sqlite":
         return f"SQLite database {url.database}"
     place = url.host or url.query.get("host") or "local socket"
@@ -283,7 +283,7 @@ def _on_sqlite_begin(connection: sa.Connection) -> None:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch a new file to WAL; several processes doing so at once get errors instead of waits."""
+    """Switch a new file to WAL, with retries: processes that do so at once get errors."""
     for attempt in range(40):
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":

@@ -1,4 +1,4 @@
-"""Rows of the table ``experiments``: what was measured on purpose, as its own JSON."""
+"""Rows of the table ``experiments``: probes, benches, comparisons and calibrations, as JSON."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class _Header(msgspec.Struct):
 
 
 class Stored(NamedTuple):
-    """An experiment and the number it is stored under."""
+    """An experiment and its number in the database."""
 
     id: int
     experiment: Experiment
 
 
-class Span(msgspec.Struct, frozen=True):
-    """When a target was put under load on purpose: Unix times."""
+class LoadSpan(msgspec.Struct, frozen=True):
+    """The Unix times between which an experiment put load on a target."""
 
     began: float
     ended: float
 
 
 def add(connection: sa.Connection, experiment: Experiment | Calibration) -> int:
-    """Store one; returns its number."""
+    """Store an experiment; returns its number."""
     subject = subject_of(experiment)
     added = connection.execute(
         experiments.insert()
@@ -58,9 +58,9 @@ def add(connection: sa.Connection, experiment: Experiment | Calibration) -> int:
 
 
 def fetch(connection: sa.Connection, number: int) -> Experiment | None:
-    """The one stored under a number.
+    """The experiment with this number.
 
-    Raises ConfigError for one of another specwatch, DamagedRow for one that cannot be decoded.
+    Raises ConfigError for the format of another version, DamagedRow if it cannot be decoded.
     """
     query = sa.select(experiments).where(experiments.c.id == number)
     row = connection.execute(query).one_or_none()
@@ -76,9 +76,9 @@ def fetch(connection: sa.Connection, number: int) -> Experiment | None:
 def between(
     connection: sa.Connection, since: float, until: float, target: str | None = None
 ) -> list[Stored]:
-    """Those that ended from ``since`` up to ``until`` (Unix seconds), oldest first.
+    """Experiments that ended from ``since`` up to ``until`` (Unix seconds), oldest first.
 
-    Calibrations, and what another specwatch stored in a format of its own, are passed over.
+    Calibrations, and rows in the format of another version, are skipped.
     """
     query = (
         sa.select(experiments)
@@ -98,8 +98,7 @@ def between(
 
 
 def experiment_of(row: sa.Row[Any]) -> Experiment | None:
-    """What a row holds; None for a calibration, and for what another specwatch stored in a format
-    of its own.
+    """Decode a row; None for a calibration, and for the format of another version.
 
     Raises one of ``damage.UNDECODABLE``.
     """
@@ -111,26 +110,21 @@ def experiment_of(row: sa.Row[Any]) -> Experiment | None:
     return read(data, "")
 
 
-def spans(connection: sa.Connection, since: float, target: str) -> list[Span]:
-    """When experiments and calibrations of a target ran that ended from ``since`` on (Unix
-    seconds), of whatever kind and format."""
+def spans(connection: sa.Connection, since: float, target: str) -> list[LoadSpan]:
+    """When experiments and calibrations of a target ran that ended at ``since`` (Unix seconds) or
+    later, of any kind and format."""
     query = sa.select(experiments.c.data).where(
         experiments.c.ended_at >= int(since), experiments.c.target == storable(target)
     )
     measured = []
     for data in connection.execute(query).scalars():
         try:
-            measured.append(msgspec.json.decode(data, type=Span))
+            measured.append(msgspec.json.decode(data, type=LoadSpan))
         except msgspec.DecodeError:
             continue
     return measured
 
 
-def prune(connection: sa.Connection, before: float) -> int:
-    """Delete what ended before a time (Unix seconds); returns how many rows."""
-    return connection.execute(experiments.delete().where(experiments.c.ended_at < before)).rowcount
-
-
 def subject_of(experiment: Experiment | Calibration) -> Subject:
-    """Whose result it is; of a comparison the server that speculates."""
+    """The server that was measured; of a comparison the one that speculates."""
     return experiment.on if isinstance(experiment, Comparison) else experiment.subject

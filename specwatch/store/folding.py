@@ -1,7 +1,7 @@
-"""Adding up thousands of stored rows without making a window of each.
+"""Adds up thousands of stored rows without building a window of each.
 
-The sums are those of :func:`specwatch.domain.merge.merge_windows`, to the last digit. Importing
-this imports numpy.
+The sums are equal to those of :func:`specwatch.domain.merge.merge_windows`, to the last digit.
+Importing this imports numpy.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from specwatch.store.contexts import Shared, shared_of
 from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
 from specwatch.store.packing import COLUMNS, MODES, SOURCES, assemble
 from specwatch.store.readers import place
-from specwatch.store.row_columns import Entry, Packed, Positions, RowColumns, ints, numbered
+from specwatch.store.row_columns import KeyCounts, Packed, Positions, RowColumns, ints, numbered
 from specwatch.store.side_by_side import UNKNOWN, Floats, Ints, UnusualError
 
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
 _EXACT = 2**53
-"""Up to which sums of whole numbers are exact as floats."""
+"""Sums of whole numbers below this are exact as floats."""
 
 
-class Place(NamedTuple):
-    """What is one row of the hours; ``load_bin`` is -1 while idle."""
+class HourRow(NamedTuple):
+    """The key of a row of hours; ``load_bin`` is -1 while idle."""
 
     start: int
     series_id: int
@@ -48,8 +48,8 @@ class Place(NamedTuple):
     load_bin: int
 
 
-class Group(NamedTuple):
-    """Rows that are added up to one window, of which ``without`` names histograms that are not
+class RowGroup(NamedTuple):
+    """What the rows of one window have in common; ``without`` names histograms that are not
     wanted."""
 
     series: SeriesId
@@ -60,7 +60,7 @@ class Group(NamedTuple):
 
 
 Series = Mapping[int, tuple[SeriesId, Collection[str]]]
-"""By id, and the histograms of each that are not wanted."""
+"""Series by id, and the histograms of each that are not wanted."""
 
 
 _NAMES = ("start", "series_id", "context_id", *COLUMNS)
@@ -71,11 +71,11 @@ def fold(
     series: Series,
     contents: Mapping[int, str],
     damage: Damage,
-) -> Iterator[tuple[Place, Window]]:
-    """Yield the hours that minutes are, as rolling up would build them.
+) -> Iterator[tuple[HourRow, Window]]:
+    """Yield the hours of minutes, equal to those of a roll-up.
 
-    A row is ``start, series_id, context_id`` and the columns of a packed window; rows come by
-    start. Those that cannot be decoded are noted.
+    A row is ``start, series_id, context_id`` and the columns of a packed window; rows are sorted by
+    start. Rows that cannot be decoded are noted in ``damage``.
     """
     unwanted = frozenset.intersection(*(frozenset(unused) for _, unused in series.values()))
     starts, ids, contexts, *rest = zip(*rows, strict=True)
@@ -83,7 +83,7 @@ def fold(
         columns = RowColumns(rest, unwanted)
         places, group = _places(ints(starts), ints(ids), ints(contexts), columns)
         groups = [
-            Group(
+            RowGroup(
                 series[place.series_id][0],
                 place.start,
                 MODES[place.mode],
@@ -98,13 +98,13 @@ def fold(
     yield from windows
 
 
-def sums(columns: RowColumns, group: Ints, groups: Sequence[Group]) -> list[Window]:
-    """The window of an hour that the rows of each group are together; ``group`` has the index of
-    that of each row. Raises UnusualError for sums that floats cannot hold."""
+def sums(columns: RowColumns, group: Ints, groups: Sequence[RowGroup]) -> list[Window]:
+    """The sum of each group's rows as the window of an hour; ``group`` has the index of each row's
+    group. Raises UnusualError for sums that floats cannot hold."""
     adding = _Adding(group, len(groups))
     total, seconds = adding.counts, adding.numbers
     source = np.zeros(len(groups), np.int64)
-    source[group] = columns.source  # the last of each
+    source[group] = columns.source  # that of each group's last row
     gauges = zip(
         seconds(columns.sampled_seconds),
         seconds(columns.busy_seconds),
@@ -139,7 +139,7 @@ def sums(columns: RowColumns, group: Ints, groups: Sequence[Group]) -> list[Wind
     ]  # fmt: skip
 
 
-def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[Group]) -> list[Tally]:
+def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[RowGroup]) -> list[Tally]:
     total = adding.counts
     latencies = [
         _histograms(name, packed, adding, groups)
@@ -167,15 +167,15 @@ def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[Group]) -> l
 
 def _places(
     starts: Ints, ids: Ints, contexts: Ints, columns: RowColumns
-) -> tuple[list[Place], Ints]:
-    """The places in the order in which they come, and the index of each row's."""
+) -> tuple[list[HourRow], Ints]:
+    """The keys of the hours in their order, and the index of each row's key."""
     seconds, integral = columns.busy_seconds, columns.running_seconds
     mean = np.divide(integral, seconds, out=np.zeros(len(starts)), where=seconds != 0)
     bins = np.where(mean > 0, np.searchsorted(_LAST_OF_BINS, np.rint(mean)), -1)
     keys = [starts - starts % HOUR, ids, contexts, columns.mode, bins]
     first, group = numbered(keys)
     places = zip(*(key[first].tolist() for key in keys), strict=True)
-    return [Place(*values) for values in places], group
+    return [HourRow(*values) for values in places], group
 
 
 class _Adding:
@@ -186,57 +186,57 @@ class _Adding:
         self.count = count
 
     def counts(self, values: Ints) -> list[int | None]:
-        """The sums of what is known; None where nothing is."""
+        """The sums of known values; None without any."""
         known = values != UNKNOWN
-        whole = bool(known.all())
-        totals: list[int | None] = self.exact(values if whole else values * known).tolist()
-        if whole:
+        all_known = bool(known.all())
+        totals: list[int | None] = self.exact(values if all_known else values * known).tolist()
+        if all_known:
             return totals
         return [
             total if here else None for total, here in zip(totals, self.any(known), strict=True)
         ]
 
     def exact(self, values: Ints) -> Ints:
-        """The sums of whole numbers."""
+        """The sums of whole numbers. Raises UnusualError if floats cannot hold them."""
         if int(values.max()) * len(values) >= _EXACT:
             raise UnusualError
         return np.bincount(self.group, values, self.count).astype(np.int64)
 
     def any(self, here: npt.NDArray[np.bool_]) -> list[bool]:
-        """Whether any row of a group is among those."""
+        """Whether any row of each group is marked."""
         result: list[bool] = (np.bincount(self.group, here, self.count) > 0).tolist()
         return result
 
     def numbers(self, values: Floats) -> list[float]:
-        """The sums."""
+        """The sums of floats."""
         result: list[float] = np.bincount(self.group, values, self.count).tolist()
         return result
 
     def most(self, values: Ints) -> list[int | None]:
-        """The greatest that is known; None where nothing is."""
+        """The greatest known values; None without any."""
         greatest = np.full(self.count, UNKNOWN)
         np.maximum.at(greatest, self.group, values)
         return [None if value == UNKNOWN else value for value in greatest.tolist()]
 
     def greatest(self, values: Floats) -> list[float | None]:
-        """The same of numbers."""
+        """The greatest floats; None if all are NaN."""
         maxima = np.full(self.count, -np.inf)
         np.fmax.at(maxima, self.group, values)
         return [None if value == -np.inf else value for value in maxima.tolist()]
 
 
 def _positions(values: Positions, adding: _Adding) -> list[tuple[int, ...] | None]:
-    """As many as the longest of a group has; missing ones are none."""
+    """The sums by position, as many as the longest row of each group has."""
     lengths = adding.most(values.lengths)
     columns = [adding.exact(count).tolist() for count in values.counts]
-    whole = list(zip(*columns, strict=True)) if columns else [()] * adding.count
+    sums_of_groups = list(zip(*columns, strict=True)) if columns else [()] * adding.count
     return [
         None if length is None else counts[:length]
-        for length, counts in zip(lengths, whole, strict=True)
+        for length, counts in zip(lengths, sums_of_groups, strict=True)
     ]
 
 
-def _by_key(entries: Sequence[Entry], adding: _Adding) -> list[dict[str, int]]:
+def _by_key(entries: Sequence[KeyCounts], adding: _Adding) -> list[dict[str, int]]:
     mappings: list[dict[str, int]] = [{} for _ in range(adding.count)]
     for entry in entries:
         group = adding.group[entry.rows]
@@ -247,13 +247,13 @@ def _by_key(entries: Sequence[Entry], adding: _Adding) -> list[dict[str, int]]:
 
 
 def _histograms(
-    name: str, packed: Packed | None, adding: _Adding, groups: Sequence[Group]
+    name: str, packed: Packed | None, adding: _Adding, groups: Sequence[RowGroup]
 ) -> list[Histogram | None]:
     if packed is None:
         return [None] * adding.count
     layouts = [group.shared.layouts[HISTOGRAMS.index(name)] for group in groups]
     size = max(layout.size for layout in layouts)
-    # A row adds nothing beyond its own counts, so that they may lie in the next group's cells.
+    # A row adds nothing after its own counts, so that those cells may be the next group's.
     cells = np.zeros(adding.count * size + len(packed.counts) + 1)
     first = adding.group * size + packed.first
     if packed.first.min() < 0 or packed.first.max() >= size or len(packed.counts) > size:
@@ -264,10 +264,10 @@ def _histograms(
         cells += np.bincount(first + offset, counts, len(cells))
     counted = cells[: adding.count * size].astype(np.int64).reshape(-1, size).tolist()
     return [
-        Histogram(layout.bounds, tuple(row[: layout.size]), whole, layout.coarsened)
+        Histogram(layout.bounds, tuple(row[: layout.size]), total, layout.coarsened)
         if here and name not in group.without
         else None
-        for layout, row, whole, here, group in zip(
+        for layout, row, total, here, group in zip(
             layouts,
             counted,
             adding.numbers(packed.sums),
@@ -283,18 +283,18 @@ def _one_by_one(
     series: Series,
     contents: Mapping[int, str],
     damage: Damage,
-) -> Iterator[tuple[Place, Window]]:
-    """The same of any numbers, without what is damaged."""
+) -> Iterator[tuple[HourRow, Window]]:
+    """The same row by row: for any numbers, without damaged rows."""
 
-    def decode(row: tuple[Any, ...]) -> tuple[Place, Window]:
+    def decode(row: tuple[Any, ...]) -> tuple[HourRow, Window]:
         require_types(schema.minutes, _NAMES, row)
         start, id_, context, *columns = row
         own, unused = series[id_]
         window = assemble(own, start, MINUTE, contents.get(context), tuple(columns), without=unused)
         load_bin = -1 if window.load_bin is None else window.load_bin
-        return Place(start - start % HOUR, id_, context, columns[0], load_bin), window
+        return HourRow(start - start % HOUR, id_, context, columns[0], load_bin), window
 
-    by_place: dict[Place, list[Window]] = {}
+    by_place: dict[HourRow, list[Window]] = {}
     for key, window in sound(damage, schema.minutes, rows, decode, place):
         by_place.setdefault(key, []).append(window)
     for key, windows in by_place.items():

@@ -1,4 +1,4 @@
-"""The tables ``guards`` and ``guard_steps``: one guard for each target, whoever runs it."""
+"""The tables ``guards`` and ``guard_steps``: one guard for each target, over all daemons."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from specwatch.store.repository import Store
 
 LEASE_SECONDS = 30.0
-"""After which another daemon goes on for one that gives no sign."""
+"""Seconds without renewal after which another daemon may take a lease."""
 _TRIES = 10
 _LOOKING = "~"
-"""How the name of a holder ends that cannot act; that of another ends as its process is told."""
+"""Suffix of the name of a holder that cannot act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The guard of a target as it is stored; ``left`` are the seconds that its lease lasts."""
+    """The stored guard of a target; ``left`` are the seconds until its lease ends."""
 
     state: GuardState
     version: int
@@ -37,18 +37,18 @@ class Entry:
     left: float
 
     def held_by(self, holder: str) -> bool:
-        """Whether the lease is that holder's, and lasts."""
+        """Whether this holder has the lease and it has not ended."""
         return self.left > 0 and self.holder in _names(holder)
 
     @property
     def daemon(self) -> str:
-        """The daemon that holds it, empty for none."""
+        """The daemon that holds the lease, empty for none."""
         return self.holder.rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step as it is stored; ``at`` is in Unix seconds."""
+    """A stored step; ``at`` is in Unix seconds."""
 
     target: str
     version: int
@@ -71,7 +71,7 @@ class StepSelection(TypedDict, total=False):
 
 
 class Lost(StoreError):
-    """Another daemon, or a person, changed the guard since it was read: read it again."""
+    """Another daemon or an operator changed the guard since it was read: read it again."""
 
     retry = True
 
@@ -79,17 +79,17 @@ class Lost(StoreError):
 class GuardBook:
     """Reads and writes guards; safe to use from several threads.
 
-    Every method raises StoreUnavailable when the database cannot be used now. ``now`` is Unix
-    seconds; a lease is measured by the database's clock alone, which all daemons share.
+    Every method raises StoreUnavailable if the database cannot be used now. ``now`` is in Unix
+    seconds; leases are measured by the database's clock, which all daemons share.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def hold(self, targets: Iterable[str], holder: str, now: float, *, able: bool) -> None:
-        """Take the leases that are free, and renew those that ``holder`` has.
+        """Take free leases, and renew those that ``holder`` has.
 
-        Who is ``able`` to act takes them from those who can only look, too.
+        A holder that is ``able`` to act also takes them from holders that are not.
         """
         names = sorted(set(map(storable, targets)))
         with self._store.writing(now) as connection:
@@ -117,15 +117,15 @@ class GuardBook:
             )
 
     def release(self, holder: str, now: float, *, but: Iterable[str] = ()) -> None:
-        """Give back every lease of ``holder``, ``but`` of some targets: nobody need wait."""
+        """Give back every lease of ``holder`` except those of the targets in ``but``."""
         kept = [storable(target) for target in but]
         with self._store.writing(now) as connection:
             ours = guards.c.holder.in_(_names(holder)) & guards.c.target.not_in(kept)
             connection.execute(guards.update().where(ours).values(lease_until=0.0))
 
     def look(self, target: str | None = None) -> dict[str, Entry]:
-        """Every guard, or that of one target, by target; without those that are damaged, which
-        nobody has until they were set aside."""
+        """Every guard, or that of one target, by target; without damaged ones, which nobody holds
+        until they are set aside."""
         with self._store.connected() as connection:
             query = sa.select(guards, _clock(connection).label("clock"))
             if target is not None:
@@ -139,8 +139,8 @@ class GuardBook:
     def advance(self, entry: Entry, step: Step, now: float, *, by: str) -> Entry:
         """Store a step that follows on ``entry``, and renew the lease.
 
-        Raises Lost, and stores nothing, when something was stored since ``entry`` was read, or its
-        holder has lost the lease to another.
+        Raises Lost and stores nothing if the guard was changed since ``entry`` was read, or another
+        holder has taken the lease.
         """
         self._store_step(entry, step, now, by, holder=entry.holder)
         return Entry(step.state, entry.version + 1, entry.holder, LEASE_SECONDS)
@@ -148,9 +148,9 @@ class GuardBook:
     def change(
         self, target: str, make: Callable[[GuardState], Step | None], now: float, *, by: str
     ) -> GuardState:
-        """What a person changes, whoever holds the guard; None changes nothing.
+        """Store an operator's change, which any holder gets; None changes nothing.
 
-        Raises StoreUnavailable also where no daemon has a guard for the target.
+        Raises StoreUnavailable also if no daemon has a guard for the target.
         """
         for _ in range(_TRIES):
             entry = self.look(target).get(target)
@@ -204,7 +204,7 @@ def read_steps(connection: sa.Connection, **selection: Unpack[StepSelection]) ->
 
 
 def entry_of(row: sa.Row[Any]) -> Entry:
-    """What a row of guards holds, with the database's ``clock`` beside it where it was asked for.
+    """Decode a row of guards, which may have the database's ``clock`` as another column.
 
     Raises one of ``damage.UNDECODABLE``.
     """
@@ -217,7 +217,7 @@ def entry_of(row: sa.Row[Any]) -> Entry:
 
 
 def targets_of(row: sa.Row[Any]) -> set[str]:
-    """Whose guard a damaged row may have been: by its key, and by its state where that is left."""
+    """Targets of a damaged row: that of its key, and that of its state if it can be decoded."""
     names = {row.target}
     with suppress(*damage.UNDECODABLE):
         names.add(storable(msgspec.json.decode(row.state, type=GuardState).target))
@@ -225,14 +225,14 @@ def targets_of(row: sa.Row[Any]) -> set[str]:
 
 
 def step_of(row: sa.Row[Any]) -> StepRecord:
-    """What a row of guard_steps holds. Raises one of ``damage.UNDECODABLE``."""
+    """Decode a row of guard_steps. Raises one of ``damage.UNDECODABLE``."""
     damage.require_types(guard_steps, row._fields, row)
     inputs = msgspec.json.decode(row.inputs, type=dict[str, Any])
     return StepRecord(**{**row._mapping, "inputs": inputs})
 
 
 def fresh_after_damage(target: str, now: float) -> str:
-    """What is stored of a guard whose state was damaged: it waits for a person."""
+    """The state of a guard whose stored state was damaged: held until an operator resumes it."""
     return _packed(
         GuardState(
             target,
@@ -245,12 +245,12 @@ def fresh_after_damage(target: str, now: float) -> str:
 
 
 def alike(first: GuardState, other: GuardState) -> bool:
-    """Whether they are the same, once stored."""
+    """Whether two states are equal once stored."""
     return _packed(first) == _packed(other)
 
 
 def _names(holder: str) -> list[str]:
-    """Under which it may hold a lease."""
+    """The names under which a holder may have a lease."""
     return [storable(holder), storable(holder) + _LOOKING]
 
 
@@ -270,7 +270,7 @@ def _row(entry: Entry, step: Step, now: float, by: str) -> dict[str, Any]:
 
 
 def _clock(connection: sa.Connection) -> Any:
-    """The database's own time, in Unix seconds."""
+    """The database's time in Unix seconds."""
     if connection.dialect.name == "sqlite":
         return (sa.func.julianday("now") - 2440587.5) * 86400.0
     return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)

@@ -1,6 +1,6 @@
-"""Rows of the table ``baselines``: what serving costs without speculation, by load.
+"""Rows of the table ``baselines``: the cost of serving without speculation, by load.
 
-A row is small and written seldom: its points and histograms are one msgpack array.
+The points and histograms of a row are one msgpack array.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _Packed = tuple[
 
 
 class _Point(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """As :class:`specwatch.domain.baseline.Point`; rows of earlier versions end after five, or
-    after ``output``: those of traffic have requests at a time where others have those on arrival.
+    """As :class:`specwatch.domain.baseline.Point`.
+
+    Rows of earlier versions end after ``by_token`` or after ``output``. In their points of traffic
+    ``arrival_load`` is the running requests, without the one that arrives.
     """
 
     at: Finite
@@ -49,8 +51,8 @@ class _Point(msgspec.Struct, frozen=True, gc=False, array_like=True):
     on_arrival: bool = False
 
 
-class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What of a measurement is not its key; new fields go to the end."""
+class _MeasurementData(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A measurement without its key; new fields go to the end."""
 
     points: tuple[_Point, ...]
     ttft: _Packed | None
@@ -59,23 +61,23 @@ class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(_Data)
+_DECODER = msgspec.msgpack.Decoder(_MeasurementData)
 
 
 def put(connection: sa.Connection, measurements: Iterable[Measurement]) -> None:
-    """Write measurements; those of traffic are joined with what is stored, others replace it."""
+    """Write measurements; those of traffic are joined with stored ones, others replace them."""
     # In one order everywhere, so that two daemons never wait for each other's locks.
-    for key, one in sorted(
+    for key, new in sorted(
         ((_key(measurement), measurement) for measurement in measurements if measurement.points),
         key=lambda pair: pair[0],
     ):
-        values = _values(one)
+        values = _values(new)
         statement = insert(connection, baselines).values(dict(zip(_KEY, key, strict=True)) | values)
-        if one.origin is not Origin.WINDOWS:
+        if new.origin is not Origin.WINDOWS:
             connection.execute(statement.on_conflict_do_update(index_elements=_KEY, set_=values))
             continue
-        # A row that is there is locked by an update to what it was, and one that is not is made:
-        # there is no moment in between for another daemon.
+        # Inserts the row, or locks an existing one by an update that changes nothing, so that no
+        # other daemon writes it in between.
         locked = statement.on_conflict_do_update(
             index_elements=_KEY, set_={"measured_at": baselines.c.measured_at}
         )
@@ -83,7 +85,7 @@ def put(connection: sa.Connection, measurements: Iterable[Measurement]) -> None:
         if bytes(stored.data) != values["data"]:
             same = (baselines.c[name] == value for name, value in zip(_KEY, key, strict=True))
             known = damage.sound(damage.of(connection), baselines, [stored], measurement_of)
-            joined = _values(next((join(measurement, one) for measurement in known), one))
+            joined = _values(next((join(measurement, new) for measurement in known), new))
             connection.execute(baselines.update().where(*same).values(joined))
 
 
@@ -97,15 +99,10 @@ def read(connection: sa.Connection, target: str | None = None) -> list[Measureme
 
 
 def version(connection: sa.Connection) -> tuple[float, ...]:
-    """Numbers that differ once any measurement does, for far less than it takes to read them."""
+    """Numbers that change with any measurement, and are much cheaper to read."""
     size = sa.func.sum(sa.func.length(baselines.c.data))
     query = sa.select(sa.func.count(), sa.func.sum(baselines.c.measured_at), size)
     return tuple(float(number or 0) for number in connection.execute(query).one())
-
-
-def prune(connection: sa.Connection, before: float) -> int:
-    """Delete what was measured before a time (Unix seconds); returns how many rows."""
-    return connection.execute(baselines.delete().where(baselines.c.measured_at < before)).rowcount
 
 
 def _values(measurement: Measurement) -> dict[str, Any]:
@@ -121,7 +118,7 @@ def _key(measurement: Measurement) -> tuple[str, str, str, str, int, str]:
 
 def _pack(measurement: Measurement) -> bytes:
     return _ENCODER.encode(
-        _Data(
+        _MeasurementData(
             tuple(_Point(*point, on_arrival=True) for point in measurement.points),
             _packed(measurement.ttft),
             _packed(measurement.tpot),
@@ -147,7 +144,7 @@ def _point(stored: _Point, origin: Origin) -> Point:
 
 
 def measurement_of(row: sa.Row[Any]) -> Measurement:
-    """What a row holds. Raises one of ``damage.UNDECODABLE``."""
+    """Decode a row. Raises one of ``damage.UNDECODABLE``."""
     damage.require_types(baselines, row._fields, row)
     if row.load_bin not in range(len(LOAD_BINS)):
         raise ValueError(f"load_bin is {row.load_bin}")

@@ -1,4 +1,4 @@
-"""Bringing a database to the schema that this code knows. Importing this imports alembic."""
+"""Migrations of a database to the schema of this code. Importing this imports alembic."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from specwatch.store.database import Database, changing_tables
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Upgrade to a revision, creating the database's tables, with everybody else kept out.
+    """Upgrade to a revision, or create the tables, while no other process changes them.
 
-    Raises SchemaMismatch for a database of a newer specwatch, StoreUnavailable when it cannot be
+    Raises SchemaMismatch for the database of a newer specwatch, StoreUnavailable if it cannot be
     reached or another upgrade takes long.
     """
     _migrate(url, revision, command.upgrade)
@@ -38,7 +38,7 @@ def current(url: str) -> str | None:
 
 
 def check(url: str) -> None:
-    """Raise alembic's error when the tables of a database differ from those of the schema."""
+    """Raise alembic's error if the tables of a database differ from those of the schema."""
     database = Database(url)
     try:
         with database.reading() as connection:
@@ -48,7 +48,7 @@ def check(url: str) -> None:
 
 
 def config(connection: sa.Connection | None = None) -> Config:
-    """Alembic's configuration, working on an open connection when one is given."""
+    """Alembic's configuration, with an open connection if one is given."""
     settings = Config()
     settings.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     settings.set_main_option("path_separator", "os")
@@ -57,7 +57,7 @@ def config(connection: sa.Connection | None = None) -> Config:
 
 
 def script_location() -> Path:
-    """Where the migrations lie: inside the installed package, or beside it in a checkout."""
+    """The folder of the migrations: in the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "migrations"
     return inside if inside.is_dir() else package.parent / "migrations"

@@ -1,8 +1,8 @@
-"""Windows and cursors as the few bytes in which they wait for the database and lie in it.
+"""Windows and cursors as packed bytes, in the write queue and in the database.
 
-A row's numbers that people query are columns; everything else of a window is one msgpack array.
-What thousands of windows share (environment, histogram bounds, the series of a cursor) is a
-:class:`Context`, addressed by its content, so that packing needs no database.
+The numbers of a row that operators query are columns; the rest of a window is one msgpack array.
+What many windows share (environment, histogram bounds, the series of a cursor) is a
+:class:`Context` whose id is a hash of its content, so that packing needs no database.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 
 
 class PackedWindow(msgspec.Struct, frozen=True, gc=False):
-    """One window, some 400 bytes in all: series and context are shared between windows."""
+    """One window, about 400 bytes: series and context are shared between windows."""
 
     series: SeriesId
     start: int
@@ -93,15 +93,15 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes while it waits, less what all those of usual servers share."""
+        """Its bytes in memory, without what the batches of usual servers share."""
         size = sum(len(window.row) + shared_size(window.context) for window in self.windows)
         if self.cursor is not None:
             size += len(self.cursor.counters) + shared_size(self.cursor.layout)
         return size
 
 
-class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What of a window is neither key, context nor column; new fields go to the end."""
+class _RowData(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A window without its key, context and columns; new fields go to the end."""
 
     accepted_per_position: tuple[_Count, ...] | None
     prompt_tokens: _Count | None
@@ -111,7 +111,7 @@ class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
     mappings: tuple[dict[int | str, _Count], ...]
     """Empty ones at the end are left out."""
     histograms: tuple[tuple[int | Finite, ...] | None, ...]
-    """Of each the sum, the first bucket that is not empty, and the counts up to the last such."""
+    """For each the sum, the first bucket that is not empty, and the counts up to the last one."""
     sampled_seconds: Finite
     busy_seconds: Finite
     running_seconds: Finite
@@ -130,19 +130,19 @@ class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _ENCODER = msgspec.msgpack.Encoder()
 _NO_MAPPINGS: tuple[dict[int | str, int], ...] = ({},) * len(MAPPINGS)
 
-decode = msgspec.msgpack.Decoder(_Data).decode
-"""What of a window is neither key, context nor column, from the column ``data``."""
+decode = msgspec.msgpack.Decoder(_RowData).decode
+"""Decodes the column ``data``."""
 _ROW = msgspec.msgpack.Decoder(tuple[Any, ...])
 
 
 def pack(window: Window) -> PackedWindow:
-    """Pack one window. Raises ValueError where a number is none that a counter can have.
+    """Pack one window. Raises ValueError for a number that a counter cannot have.
 
     Names that Postgres cannot store (NUL, lone surrogates, over 600 bytes) are replaced.
     """
     tally, gauges = window.tally, window.gauges
     histograms = [getattr(tally, name) for name in HISTOGRAMS]
-    data = _Data(
+    data = _RowData(
         tally.accepted_per_position,
         tally.prompt_tokens,
         tally.preemptions,
@@ -214,8 +214,8 @@ def assemble(
 ) -> Window:
     """Build a window from its key, its context's content and its :data:`COLUMNS`.
 
-    ``without`` names histograms that are not wanted: they take half of the time. Raises
-    MissingContext where there is no content, one of ``damage.UNDECODABLE`` for damaged columns.
+    ``without`` names histograms to leave out: they take half of the time. Raises MissingContext
+    without content, and one of ``damage.UNDECODABLE`` for damaged columns.
     """
     if context is None:
         raise MissingContext

@@ -1,4 +1,4 @@
-"""Reading the store, over all daemons, in small transactions."""
+"""Reads the store, over all daemons, in small transactions."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Selection(TypedDict, total=False):
     limit: int | None
 
 
-class Watched(NamedTuple):
-    """One model of one target as one daemon watched it; starts are Unix seconds."""
+class WatchedModel(NamedTuple):
+    """One model of one target that one daemon watched; starts are in Unix seconds."""
 
     daemon: str
     target: str
@@ -55,9 +55,9 @@ class Watched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a database holds: size in bytes, rows by table.
+    """The size of a database in bytes, and its rows by table.
 
-    Beyond a million rows of a table counting stops, and its name is not in ``exact``.
+    Rows are counted up to a million; the names of larger tables are not in ``exact``.
     """
 
     where: str
@@ -77,19 +77,19 @@ class _Row(NamedTuple):
 
     @property
     def key(self) -> tuple[int, str, str, str]:
-        """What is one window, whoever watched."""
+        """The key of a window over all daemons."""
         return self.start, self.series.target, self.series.model_name, self.series.temperature
 
     def place(self) -> dict[str, object]:
-        """What finds it, and those of the same series and start."""
+        """Columns that find it, and the rows of the same series and start."""
         return {"start": self.start, "series_id": self.id}
 
 
 class Reader:
-    """Reads a database that some daemon keeps; creates and registers nothing.
+    """Reads the database of a daemon; it creates and registers nothing.
 
-    Every method raises StoreUnavailable where the database cannot be read or is not set up, and
-    SchemaMismatch where a newer specwatch has migrated it.
+    Every method raises StoreUnavailable if the database cannot be read or is not set up, and
+    SchemaMismatch if a newer specwatch has migrated it.
     """
 
     def __init__(self, database: Database) -> None:
@@ -106,16 +106,16 @@ class Reader:
         return Reader(Database(url))
 
     def close(self) -> None:
-        """Disconnect; what is read after that connects again."""
+        """Disconnect; a later read connects again."""
         self._database.dispose()
 
     def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
         """Yield windows that start in ``since <= start < until`` (Unix seconds), by start.
 
-        ``length`` is 60 (the default) or 3600; ``limit`` bounds how many. There is one minute per
-        series and start: two runs of a daemon are added up, and of two daemons on one target that
-        with more good scrapes counts. Of an hour there is a window for each mode, load bin and
-        environment that it had.
+        ``length`` is 60 (the default) or 3600; ``limit`` is the largest number of windows. There
+        is one minute per series and start: two runs of a daemon are added up, and of two daemons
+        on one target the one with more good scrapes counts. An hour has a window for each mode,
+        load bin and environment.
         """
         length = selection.get("length", MINUTE)
         if length not in TABLES:
@@ -130,8 +130,8 @@ class Reader:
         windows = self._windows(selection["since"], selection["until"], length, chosen)
         return itertools.islice(windows, selection.get("limit"))
 
-    def targets(self) -> list[Watched]:
-        """What was watched, by target, model and daemon."""
+    def targets(self) -> list[WatchedModel]:
+        """The models that were watched, by target, model and daemon."""
         with self.connected() as connection:
             rows = sorted(
                 sound_series(connection),
@@ -141,7 +141,7 @@ class Reader:
         for key, group in itertools.groupby(rows, lambda r: (r.daemon, r.target, r.model_name)):
             members = list(group)
             watched.append(
-                Watched(
+                WatchedModel(
                     *key,
                     tuple(row.temperature for row in members),
                     min(row.first_start for row in members),
@@ -151,7 +151,7 @@ class Reader:
         return watched
 
     def measurements(self, target: str | None = None) -> list[Measurement]:
-        """The baselines of a target, or of all, by key, load bin and origin, whoever wrote them."""
+        """The baselines of a target, or of all, by key, load bin and origin, of all daemons."""
         with self.connected() as connection:
             return measurement_rows.read(connection, target)
 
@@ -161,20 +161,23 @@ class Reader:
             return measurement_rows.version(connection)
 
     def experiment(self, number: int) -> Experiment | None:
-        """A stored probe, bench or comparison. Raises ConfigError for one of another specwatch."""
+        """A stored probe, bench or comparison.
+
+        Raises ConfigError for the format of another version.
+        """
         with self.connected() as connection:
             return experiment_rows.fetch(connection, number)
 
     def experiments(
         self, since: float, until: float, target: str | None = None
     ) -> list[experiment_rows.Stored]:
-        """Those that ended in ``since <= at < until`` (Unix seconds), oldest first."""
+        """Experiments that ended in ``since <= at < until`` (Unix seconds), oldest first."""
         with self.connected() as connection:
             return experiment_rows.between(connection, since, until, target)
 
-    def experiment_spans(self, since: float, target: str) -> list[experiment_rows.Span]:
-        """When a target was measured on purpose, as of ``since`` (Unix seconds): its windows of
-        this time are not of its users' traffic."""
+    def experiment_spans(self, since: float, target: str) -> list[experiment_rows.LoadSpan]:
+        """When experiments on a target ran since ``since`` (Unix seconds): its windows of these
+        times are not of its users' traffic."""
         with self.connected() as connection:
             return experiment_rows.spans(connection, since, target)
 
@@ -207,9 +210,9 @@ class Reader:
         return sum(int(size) for size in connection.execute(sa.select(*names)).one())
 
     def is_set_up(self) -> bool:
-        """Whether a daemon has made the tables yet, of this version or another.
+        """Whether the database has tables, of this version or another.
 
-        Raises StoreUnavailable where there is no database at all.
+        Raises StoreUnavailable if the database does not exist.
         """
         self._require_file()
         with self._database.reading() as connection:
@@ -217,7 +220,7 @@ class Reader:
 
     @contextmanager
     def connected(self) -> Iterator[sa.Connection]:
-        """A connection to a database of which we know that we can read it."""
+        """A connection to a database whose schema was checked."""
         self._require_file()
         with self._database.reading() as connection:
             revision = schema.found_revision(connection)
@@ -236,7 +239,7 @@ class Reader:
             )
 
     def reading(self) -> AbstractContextManager[sa.Connection]:
-        """A connection to a database that was looked at before, by :meth:`connected`."""
+        """A connection to a database that :meth:`connected` has checked before."""
         return self._database.reading()
 
     def _windows(
@@ -266,7 +269,7 @@ class Reader:
             with self._database.reading() as connection:
                 rows = _read_rows(connection, table, position, stop, length, selection)
                 if not rows:
-                    # Nothing here: go to where the table goes on.
+                    # No rows here: continue at the next row of the table.
                     following = sa.select(table.c.start).where(
                         table.c.start >= stop, table.c.start < end
                     )
@@ -281,7 +284,7 @@ class Reader:
 
 class _Selection(NamedTuple):
     series: dict[int, tuple[int, SeriesId]]
-    """By id, the place in the order of reading and the series."""
+    """By id, the position in the reading order and the series."""
     everything: bool
     few: bool
     first: int
@@ -317,7 +320,7 @@ def _read_rows(
     names = ("start", "series_id", "context_id", *COLUMNS)
     query = sa.select(*(table.c[name] for name in names))
     if selection.few:
-        # Seeks to each row of the grid instead of reading past everybody else's.
+        # Seeks to each row of the grid instead of reading past those of other series.
         grid = range(_next_multiple(since, length), _next_multiple(stop, length), length)
         query = query.where(table.c.start.in_(grid))
     else:
@@ -338,14 +341,14 @@ def _read_rows(
 
 
 def place(row: Sequence[Any]) -> dict[str, object]:
-    """The same of a stored row that begins with its start and series."""
+    """The key columns of a stored row that begins with its start and series."""
     return {"start": row[0], "series_id": row[1]}
 
 
 def _settle(
     known: Damage, rows: Sequence[_Row], length: int, contents: Mapping[int, str]
 ) -> Iterator[Window]:
-    """The windows of one series and start, of one daemon."""
+    """The windows of one series and start, of the daemon with the most good scrapes."""
     scrapes: dict[str, int] = {}
     for row in rows:
         scrapes[row.series.daemon] = scrapes.get(row.series.daemon, 0) + row.columns[_SCRAPES_OK]

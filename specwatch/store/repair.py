@@ -32,15 +32,15 @@ _LAST_ROW = 2**63 - 1
 _ROWS_AT_ONCE = 500
 """Rows that are moved in one transaction, so that a daemon does not wait long."""
 _FILES = ("", "-wal", "-shm")
-"""What the files of one database are called after its name."""
+"""Suffixes of the files of one database."""
 _UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""What SQLite raises of a damaged page, and its driver of a damaged name in what SQLite says."""
+"""What SQLite raises for a damaged page, and its driver for a damaged name in the message."""
 
 
 class Rebuilt(NamedTuple):
-    """What became of a file: where the old one lies now, and the rows that were saved by table.
+    """The result of a rebuild: the path of the old file, and the saved rows by table.
 
-    Of the tables that are ``incomplete`` something could not be read.
+    Some rows of the ``incomplete`` tables could not be read.
     """
 
     kept: Path
@@ -49,8 +49,8 @@ class Rebuilt(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What was found: what SQLite finds wrong with its file, rows that cannot be decoded, and
-    those that were set aside before. While the file is malformed rows are not looked at."""
+    """The result of a check: problems that SQLite finds in its file, rows that cannot be decoded,
+    and rows that were set aside before. The rows of a malformed file are not checked."""
 
     problems: list[str]
     damaged: list[DamagedRow]
@@ -63,7 +63,8 @@ class Checked(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """What was done: ``moved`` are rows in ``damaged_rows`` now, ``left`` are still damaged."""
+    """The result of a repair: ``moved`` rows are in ``damaged_rows``, ``left`` rows are still
+    damaged."""
 
     rebuilt: Rebuilt | None
     moved: list[DamagedRow]
@@ -71,7 +72,7 @@ class Repaired(NamedTuple):
 
 
 def check(url: str) -> Checked:
-    """Look at a whole database; changes nothing. Raises StoreError."""
+    """Check a whole database without changing it. Raises StoreError."""
     wrong = problems(url)
     if wrong:
         return Checked(wrong, [], [])
@@ -84,7 +85,7 @@ def check(url: str) -> Checked:
 
 
 def repair(url: str, now: float) -> Repaired:
-    """Make a new file of what can be read of a malformed one, and set damaged rows aside.
+    """Rebuild a malformed file from what can be read, and set damaged rows aside.
 
     ``now`` is Unix time in seconds. Raises StoreError.
     """
@@ -105,9 +106,9 @@ def repair(url: str, now: float) -> Repaired:
 
 
 def problems(url: str) -> list[str]:
-    """What SQLite finds wrong with a file; nothing for one that is whole, and for Postgres.
+    """Problems that SQLite finds in its file; empty for a sound one and for Postgres.
 
-    Raises StoreUnavailable for one that cannot be looked at now.
+    Raises StoreUnavailable if the file cannot be read now.
     """
     database = Database(url, migrating=True)
     if not database.is_sqlite or not database.exists():
@@ -130,11 +131,11 @@ def problems(url: str) -> list[str]:
 
 
 def rebuild(url: str, now: float) -> Rebuilt:
-    """Save what can be read of a SQLite file into a new one, which takes its name.
+    """Copy what can be read of a SQLite file into a new one, which takes its name.
 
-    The old one stays beside it, as ``NAME.damaged-TIME``. Nobody can write meanwhile; a daemon
-    that runs finds the new file by itself. Raises StoreUnavailable where somebody else writes, or
-    there is no space.
+    The old file stays beside it, as ``NAME.damaged-TIME``. No other process can write meanwhile; a
+    running daemon switches to the new file automatically. Raises StoreUnavailable if another
+    process writes, or there is no space.
     """
     path = Path(parse_url(url).database or "")
     fresh = path.with_name(f"{path.name}.repaired")
@@ -149,7 +150,7 @@ def rebuild(url: str, now: float) -> Rebuilt:
             _take_place(path, fresh, kept)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(
-            f"{path}: cannot be rebuilt: {error}; it is as it was. Free some space, stop what"
+            f"{path}: cannot be rebuilt: {error}; it is unchanged. Free some space, stop what"
             " writes to it, or check owner and permissions of its directory"
         ) from error
     finally:
@@ -159,21 +160,21 @@ def rebuild(url: str, now: float) -> Rebuilt:
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """Keep all others from writing to a file, as far as SQLite can open it at all."""
+    """Lock a file against other writers, if SQLite can open it at all."""
     with closing(sqlite3.connect(path, SQLITE_BUSY_SECONDS, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
             raise  # locked, or read-only
         except sqlite3.DatabaseError:
-            pass  # nobody else can write, either
+            pass  # no other process can write either
         yield
 
 
 def _copied(path: Path, fresh: Path) -> tuple[dict[str, int], tuple[str, ...]]:
     """Copy all rows that can be read; how many by table, and tables that are incomplete.
 
-    The database copies them, so that a value that is of no type or text goes over as it is.
+    The database copies them, so that values of a wrong type or encoding stay unchanged.
     """
     incomplete = []
     rows = {}
@@ -182,9 +183,9 @@ def _copied(path: Path, fresh: Path) -> tuple[dict[str, int], tuple[str, ...]]:
         connection.execute("PRAGMA synchronous=OFF")
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA cell_size_check=ON")
-        # A table whose definition is damaged hides no other.
+        # With this, a table whose definition is damaged does not hide others.
         connection.execute("PRAGMA writable_schema=ON")
-        with suppress(*_UNREADABLE):  # then nothing can be read of it
+        with suppress(*_UNREADABLE):  # then nothing can be read
             connection.execute("ATTACH DATABASE ? AS damaged", (str(path),))
         for table in schema.metadata.sorted_tables:
             name = str(table.name)
@@ -196,14 +197,14 @@ def _copied(path: Path, fresh: Path) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _copy(connection: sqlite3.Connection, table: sa.Table) -> bool:
-    """Copy a table in spans of its key, halving those that cannot be read; whether all could be."""
+    """Copy a table in spans of its key, halving unreadable ones; whether all was read."""
     try:
         known = {row[1] for row in connection.execute(f"PRAGMA damaged.table_info({table.name})")}
     except _UNREADABLE:
         known = set()
     names = [column.name for column in table.columns if column.name in known]
     if not names:
-        # A table that is younger than the file is in no damaged one.
+        # A table of a later version is not in the file.
         return table is schema.damaged_rows
     columns = ", ".join(names)
     copy = (
@@ -217,7 +218,7 @@ def _copy(connection: sqlite3.Connection, table: sa.Table) -> bool:
     if table.dialect_options["sqlite"]["with_rowid"] is False:
         key, last = "start", _LAST_START // MINUTE
         if key not in names:
-            return False  # cursors: a daemon begins anew
+            return False  # cursors: a daemon starts without them
     unit = MINUTE if key == "start" else 1
     spans = deque([(0, last)])
     for _ in range(_MOST_TRIES):
@@ -240,7 +241,7 @@ def _take_place(path: Path, fresh: Path, kept: Path) -> None:
     if (os.stat(fresh).st_uid, os.stat(fresh).st_gid) != (status.st_uid, status.st_gid):
         os.chown(fresh, status.st_uid, status.st_gid)
     for suffix in _FILES[1:]:
-        # Closing it has emptied the log; what is left of it is of no use.
+        # Closing the file has emptied its log.
         Path(f"{fresh}{suffix}").unlink(missing_ok=True)
     with open(fresh, "rb") as file:
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""The store: what a daemon has seen, written in batches and read over all daemons."""
+"""The store: what a daemon has measured, written in batches and read over all daemons."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from specwatch.store.upkeep import Pruned
 
 _log = structlog.get_logger("specwatch.store")
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
-"""Of windows to write those that shall be, as the database in the transaction says."""
+"""Selects, inside the transaction, which windows to write."""
 _Chosen = tuple[Sequence[PackedWindow], Mapping[str, PackedCursor]]
 MOST_LAYOUT_BYTES = 4 << 20
-"""Bytes of cursors' layouts that a target may add in an hour. They are never deleted, and each set
-of counters has another, so that a server which makes up names would fill the disk with them."""
+"""Bytes of cursors' layouts that a target may add in an hour. Each set of counters has its layout,
+and they are never deleted: a server that makes up names would fill the disk."""
 CLOSE_SECONDS = 1.0
-"""How long leaving waits for a write in another thread."""
+"""How long :meth:`Store.close` waits for a write in another thread."""
 
 
 class Store(Reader):
     """One daemon's view of the database; safe to use from several threads.
 
-    Making one connects to nothing; it raises ConfigError for a URL that cannot be used. Every
-    method raises StoreUnavailable when the database cannot be used now (the same call may work
-    later; the store reconnects by itself) and SchemaMismatch when another version of specwatch
+    The constructor does not connect; it raises ConfigError for a URL that cannot be used. Every
+    method raises StoreUnavailable if the database cannot be used now (the store reconnects
+    automatically, so that a later call may work) and SchemaMismatch if another version of specwatch
     has migrated it. ``now`` is Unix time in seconds.
     """
 
@@ -84,14 +84,14 @@ class Store(Reader):
 
     @property
     def where(self) -> str:
-        """Which database this is, for a person: never with a password."""
+        """The name of the database in messages, without a password."""
         return self._database.where
 
     def open(self, now: float) -> None:
         """Connect, create or upgrade the tables, register this run. Can be repeated."""
         with self._lock:
             if self._database.was_replaced():
-                # Its file was deleted or exchanged under us: what we write would go nowhere.
+                # Its file was deleted or replaced: what is written to the old one would be lost.
                 self._database.dispose()
                 self._forget()
             if self._opened:
@@ -115,13 +115,12 @@ class Store(Reader):
     def write(self, batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
         """Write minutes and cursors in one transaction; repeating it changes nothing.
 
-        Returns the targets of which another process of this daemon's name has written counts that
-        these batches have as well: of them nothing is written, and counting goes on from
-        :meth:`cursors`.
+        Returns the targets whose counts another process with this daemon's name has written as
+        well: nothing is written for them, and counting continues from :meth:`cursors`.
 
-        Of several cursors of one target the last is kept; one whose layout is more than the target
-        may add (:data:`MOST_LAYOUT_BYTES`) is deleted instead, so that the next start begins to
-        count anew. Raises ValueError for windows that are not minutes, or do not start with one.
+        Of several cursors of one target the last is kept. A cursor whose layout exceeds what the
+        target may add (:data:`MOST_LAYOUT_BYTES`) is deleted instead, so that the next start counts
+        from its first page. Raises ValueError for windows that are not whole minutes.
         """
         superseded: frozenset[str] = frozenset()
 
@@ -137,23 +136,23 @@ class Store(Reader):
         return superseded
 
     def add_missing(self, windows: Sequence[PackedWindow], now: float, missing: Pick) -> int:
-        """Write those minutes that ``missing`` picks inside the transaction; returns how many.
+        """Write the minutes that ``missing`` picks inside the transaction; returns how many.
 
-        Moves no cursor. Raises ValueError as :meth:`write` does.
+        Cursors stay unchanged. Raises ValueError as :meth:`write` does.
         """
         return self._write_all(lambda connection: (missing(connection, windows), {}), now)
 
     def write_measurements(self, measurements: Sequence[Measurement], now: float) -> None:
         """Write baselines in one transaction; repeating it changes nothing.
 
-        What the target's own traffic gave is new: it is added to what is stored of the same key,
-        load bin and origin. Any other measurement replaces that.
+        Measurements of the target's own traffic are added to the stored one of the same key, load
+        bin and origin. Any other measurement replaces it.
         """
         with self.writing(now) as connection:
             measurement_rows.put(connection, measurements)
 
     def add_experiment(self, experiment: Experiment | Calibration, now: float) -> int:
-        """Store a probe, bench or comparison, or when a calibration ran; returns its number."""
+        """Store a probe, bench, comparison or calibration; returns its number."""
         with self.writing(now) as connection:
             return experiment_rows.add(connection, experiment)
 
@@ -190,8 +189,8 @@ class Store(Reader):
     ) -> Pruned:
         """Delete rows of all daemons older than that many seconds, in many small transactions.
 
-        Minutes that are in no hour yet are rolled up first, whoever wrote them. A baseline is kept
-        until it has expired, and as long as hours are.
+        Minutes that are not in an hour yet are rolled up first. A baseline is kept until it has
+        expired, and at least as long as hours.
         """
         self.open(now)
         return upkeep.prune(
@@ -203,12 +202,12 @@ class Store(Reader):
         )
 
     def set_aside(self, now: float) -> list[DamagedRow]:
-        """Move the damaged rows that were found since the last call into ``damaged_rows``; returns
-        all that were found."""
+        """Move the damaged rows found since the last call into ``damaged_rows``; returns all of
+        them."""
         damaged = self.damage.take()
         if not damaged:
             return []
-        # It knows the rows of all tables, those that are not written here as well.
+        # It imports the decoders of all tables.
         from specwatch.store import damaged_rows
 
         try:
@@ -224,7 +223,7 @@ class Store(Reader):
     def rivals(self, now: float) -> list[str]:
         """Other processes that write as this daemon now, each as ``HOST, pid PID``.
 
-        Predecessors are left out: nothing that they wrote began after this run did.
+        Predecessors are left out: their minutes began before this run.
         """
         run = self._run
         if run is None:
@@ -233,7 +232,7 @@ class Store(Reader):
             return window_rows.rivals(connection, run, now)
 
     def open_breaches(self, target: str | None = None) -> list[Decision]:
-        """The breaches that this daemon found and has not seen end, of one target or of all."""
+        """This daemon's breaches that have not ended, of one target or of all."""
         with self.connected() as connection:
             return verdict_rows.open_breaches(connection, self.daemon, target)
 
@@ -244,7 +243,9 @@ class Store(Reader):
         """
         self._stopping.set()
         if not self._lock.acquire(timeout=CLOSE_SECONDS):
-            raise StoreUnavailable(f"{self.where}: a write still waits for it; left as it is")
+            raise StoreUnavailable(
+                f"{self.where}: a write still waits for it; the run is not marked as ended"
+            )
         try:
             if now is not None and self._opened and self._run is not None:
                 with self._database.writing() as connection:
@@ -255,7 +256,7 @@ class Store(Reader):
             self._lock.release()
 
     def _forget(self) -> None:
-        """Trust nothing remembered of the database; the next use looks again."""
+        """Forget what is cached of the database; the next use reads it again."""
         with self._lock:
             self._opened = False
             self._series = {}
@@ -263,7 +264,7 @@ class Store(Reader):
 
     @contextmanager
     def writing(self, now: float) -> Iterator[sa.Connection]:
-        """A transaction of ours in a database that is as the code expects."""
+        """A transaction in a database with the current schema."""
         with self._lock:
             self.open(now)
             try:
@@ -320,8 +321,8 @@ class Store(Reader):
                 "cursor_not_stored",
                 target=cursor.target,
                 detail=f"the names of its counters change, and took {before + size} bytes within an"
-                f" hour: expected at most {MOST_LAYOUT_BYTES}; until the next hour a restart of"
-                " specwatch begins to count anew",
+                f" hour: expected at most {MOST_LAYOUT_BYTES}; if specwatch restarts within this"
+                " hour, what the target counts meanwhile is lost",
             )
         return before + size <= MOST_LAYOUT_BYTES
 
@@ -330,6 +331,5 @@ class Store(Reader):
         schema.require_known(revision, self.where)
         if revision != schema.CURRENT:
             raise StoreUnavailable(
-                f"{self.where} went back to schema revision {revision};"
-                " it is upgraded at the next try"
+                f"{self.where} went back to schema revision {revision}; the next try upgrades it"
             )

@@ -1,4 +1,4 @@
-"""Thousands of stored rows as columns: the same number of all of them as one array.
+"""Thousands of stored rows as columns: one array for each number.
 
 Importing this imports numpy.
 """
@@ -16,18 +16,18 @@ from specwatch.store.side_by_side import UNKNOWN, Floats, Here, Ints, SideBySide
 
 _MOST_NUMBERS = 1 << 62
 _FIELDS_BEFORE_DOWN = 19
-"""Fields of a row that was stored before there was ``down_seconds``."""
+"""Fields of a row from before the field ``down_seconds`` existed."""
 
 
 class Positions(NamedTuple):
-    """Counts by position; ``lengths`` has ``UNKNOWN`` where the row has none."""
+    """Counts by position; ``lengths`` is ``UNKNOWN`` for rows without them."""
 
     lengths: Ints
     counts: list[Ints]
 
 
-class Entry(NamedTuple):
-    """What the rows that have a key of a mapping count for it."""
+class KeyCounts(NamedTuple):
+    """The counts of one key of a mapping, in the rows that have it."""
 
     key: str
     rows: Ints
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Histograms, each trimmed: the counts from the first bucket in use on."""
+    """Trimmed histograms: the counts from the first bucket in use on."""
 
     known: Here
     sums: Floats
@@ -44,11 +44,11 @@ class Packed(NamedTuple):
 
 
 class RowColumns:
-    """What packed windows hold; counts are ``UNKNOWN`` and numbers NaN where a row has none.
+    """The values of packed windows; missing counts are ``UNKNOWN`` and missing numbers NaN.
 
-    ``stored`` are the columns of packed windows, ``without`` names histograms that are passed over.
-    Raises UnusualError where a row has a number that nothing has that is watched, or another of
-    ``damage.UNDECODABLE`` where one is damaged.
+    ``stored`` are the columns of packed windows, ``without`` names histograms to skip. Raises
+    UnusualError for a number that no server has, or another of ``damage.UNDECODABLE`` for a damaged
+    row.
     """
 
     def __init__(self, stored: Sequence[Sequence[Any]], without: Collection[str] = ()) -> None:
@@ -84,7 +84,7 @@ class RowColumns:
         data.require_end(fields <= _FIELDS_BEFORE_DOWN + 1)
 
     def all_counted(self) -> Here:
-        """Of each row whether drafts, tokens, latencies and finished requests are counted."""
+        """For each row whether drafts, tokens, latencies and finished requests are counted."""
         known = (self.drafts != UNKNOWN) & (self.generation_tokens != UNKNOWN)
         for packed in (self.histograms[HISTOGRAMS.index(name)] for name in ("ttft", "tpot")):
             known &= False if packed is None else packed.known
@@ -105,14 +105,14 @@ def ints(values: Sequence[int | None]) -> Ints:
 
 
 def replaced(values: Ints, by: Mapping[int, int]) -> Ints:
-    """Each value by what stands for it."""
+    """The replacement of each value."""
     distinct, indices = np.unique(values, return_inverse=True)
     return np.array([by[value] for value in distinct.tolist()], np.int64)[indices]
 
 
 def numbered(columns: Sequence[Ints | Here]) -> tuple[Ints, Ints]:
-    """Rows that are alike in all columns get one number, from 0: the first row of each number,
-    and the number of each row."""
+    """Number rows from 0, equal rows alike: the first row of each number, and the number of each
+    row."""
     number = np.zeros(len(columns[0]), np.int64)
     numbers = 1
     for column in columns:
@@ -127,9 +127,9 @@ def numbered(columns: Sequence[Ints | Here]) -> tuple[Ints, Ints]:
     return first, numbers_of_rows
 
 
-def _mappings(data: SideBySide) -> list[list[Entry]]:
+def _mappings(data: SideBySide) -> list[list[KeyCounts]]:
     """The entries of each mapping, in storage order; empty ones at the end are left out."""
-    mappings: list[list[Entry]] = [[] for _ in MAPPINGS]
+    mappings: list[list[KeyCounts]] = [[] for _ in MAPPINGS]
     stored = data.lengths()
     for place in range(int(stored.max())):
         here = stored > place
@@ -137,7 +137,7 @@ def _mappings(data: SideBySide) -> list[list[Entry]]:
     return mappings
 
 
-def _entries(data: SideBySide, lengths: Ints) -> list[Entry]:
+def _entries(data: SideBySide, lengths: Ints) -> list[KeyCounts]:
     names: dict[str, int] = {}
     columns = []
     for place in range(int(lengths.max(initial=0))):
@@ -149,13 +149,13 @@ def _entries(data: SideBySide, lengths: Ints) -> list[Entry]:
     rows, keys, counts = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     texts = {number: text for text, number in names.items()}
     return [
-        Entry(texts[key] if key < 0 else KEYS[key], rows[keys == key], counts[keys == key])
+        KeyCounts(texts[key] if key < 0 else KEYS[key], rows[keys == key], counts[keys == key])
         for key in np.unique(keys).tolist()
     ]
 
 
 def _histogram(data: SideBySide, *, wanted: bool) -> Packed | None:
-    """None where no row has it."""
+    """The histograms of all rows; None if no row has one, or they are not wanted."""
     lengths = data.lengths()
     known = lengths > 0
     if not wanted or not known.any():

@@ -119,8 +119,8 @@ cursors = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# Whoever measured it: what serving costs without speculation is a fact about a target. Unknown
-# versions and configurations are empty, as a key has no NULL.
+# The cost of serving a target without speculation, over all daemons. Unknown versions and
+# configurations are empty, as a key has no NULL.
 baselines = sa.Table(
     "baselines",
     metadata,
@@ -151,8 +151,8 @@ verdicts = sa.Table(
     sa.Column("inputs", sa.Text, nullable=False),
 )
 
-# The guard of each target. Who holds the lease (until a time of the database's own clock, Unix
-# seconds) takes its steps; the version grows with every one, so that no step is taken twice.
+# The guard of each target. The holder of the lease (until a time of the database's clock, Unix
+# seconds) takes its steps; the version grows with every step, so that none is taken twice.
 guards = sa.Table(
     "guards",
     metadata,
@@ -178,7 +178,7 @@ guard_steps = sa.Table(
     sa.Column("inputs", sa.Text, nullable=False),
 )
 
-# What was measured on purpose: a row for each probe, bench, comparison and calibration, as JSON.
+# A row for each probe, bench, comparison and calibration, as JSON.
 experiments = sa.Table(
     "experiments",
     metadata,
@@ -190,9 +190,8 @@ experiments = sa.Table(
     sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
-# Rows of the other tables that could not be decoded, moved here as they were: the columns by name
-# as one msgpack map. ``at`` is the time that a row is about, or when it was found; a target is
-# empty where it is not known.
+# Rows of the other tables that could not be decoded, moved here unchanged: the columns by name as
+# one msgpack map. ``at`` is the time in the row, or when it was found; an unknown target is empty.
 damaged_rows = sa.Table(
     "damaged_rows",
     metadata,
@@ -208,7 +207,7 @@ damaged_rows = sa.Table(
 
 
 def found_revision(connection: sa.Connection) -> str | None:
-    """The revision that a database says it has; None for one without our tables."""
+    """The revision of a database; None for one without our tables."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
     return stored_revision(connection)
@@ -221,7 +220,7 @@ def stored_revision(connection: sa.Connection) -> str | None:
 
 
 def is_damaged(revision: str | None) -> bool:
-    """Whether it is none, of four digits as ours or longer as those of other programs."""
+    """Whether a revision is damaged: ours have four digits, those of other programs are longer."""
     length = len(CURRENT)
     return revision is not None and any(
         len(number) < length or (len(number) == length and not number.isdigit())
@@ -230,13 +229,13 @@ def is_damaged(revision: str | None) -> bool:
 
 
 def require_known(revision: str | None, where: str) -> None:
-    """Raise SchemaMismatch for a revision that this code has never heard of, StoreMalformed for
-    one that is damaged."""
+    """Raise SchemaMismatch for a revision that this code does not know, StoreMalformed for a
+    damaged one."""
     if is_damaged(revision):
         raise StoreMalformed(f"{where} has schema revision {revision!a}, which is damaged; {MEND}")
     if revision is not None and revision not in REVISIONS:
         raise SchemaMismatch(
             f"{where} has schema revision {revision}, and this specwatch knows {CURRENT}: a newer"
-            " specwatch, or another program, migrated it. Upgrade this specwatch, or give it a"
-            " database of its own; nothing was written"
+            " specwatch, or another program, migrated it. Upgrade this specwatch, or give it"
+            " another database; nothing was written"
         )

@@ -1,7 +1,7 @@
-"""Thousands of msgpack arrays of one form, read side by side: the same value of each at once.
+"""Reads thousands of msgpack arrays of one form at once: the same value of all arrays together.
 
-Read one after another they become Python objects number by number, which takes longer than all
-else that a report does. Importing this imports numpy.
+Decoding each into Python objects would take longer than the rest of a report. Importing this
+imports numpy.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Here = npt.NDArray[np.bool_]
-"""Of each array whether it has what is read."""
+"""For each array whether it has the value."""
 
 UNKNOWN = -1
-"""What nil is among counts."""
+"""The count that means nil."""
 
 # The first byte of a value (https://github.com/msgpack/msgpack/blob/master/spec.md).
 _LAST_SMALL, _NIL, _FLOAT, _ARRAY16 = 0x7F, 0xC0, 0xCB, 0xDC
 _MAPS, _ARRAYS = 0x80 >> 4, 0x90 >> 4
 _NUMBERS = {_NIL: 0, _FLOAT: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
-"""Bytes that follow the first one of a number; small ones have but one."""
+"""Bytes after the first byte of a number; small numbers have only one byte."""
 _OTHER = 99
 _WIDTH = np.array([0 if code <= _LAST_SMALL else _NUMBERS.get(code, _OTHER) for code in range(256)])
 _SHIFT = np.array([64 - 8 * (_NUMBERS.get(code, 8) or 8) for code in range(256)], np.uint64)
@@ -32,14 +32,14 @@ _TOO_LARGE = np.uint64(1 << 63)
 
 
 class UnusualError(ValueError):
-    """A value that no counter, gauge or latency has: negative, or beyond 2^63."""
+    """A value that no counter, gauge or latency has: negative, or above 2^63."""
 
 
 class SideBySide:
-    """Arrays of one form; each of its methods reads the next value of all of them.
+    """Arrays of one form; each method reads the next value of all of them.
 
-    What is read may be missing in some: these stay where they are, and have 0. Raises
-    UnusualError, after which nothing is to be read.
+    Arrays without the value do not advance, and get 0. After an UnusualError nothing more can be
+    read.
     """
 
     def __init__(self, blobs: Sequence[bytes]) -> None:
@@ -53,15 +53,15 @@ class SideBySide:
         self._at = self._ends - lengths
 
     def require_end(self, here: Here) -> None:
-        """Raise UnusualError unless those arrays have been read to their end, and no other beyond.
+        """Raise UnusualError unless these arrays were read to their end, and no other beyond it.
 
-        A damaged one is mostly read into the next.
+        Reading a damaged array usually runs into the next one.
         """
         if (self._at > self._ends).any() or (self._at != self._ends)[here].any():
             raise UnusualError
 
     def lengths(self, here: Here | None = None) -> Ints:
-        """Elements of an array, or entries of a mapping; ``UNKNOWN`` of nil."""
+        """Elements of an array, or entries of a mapping; ``UNKNOWN`` for nil."""
         first = self._first(here)
         lengths = (first & 0x0F).astype(np.int64)
         kind = first >> 4
@@ -77,7 +77,7 @@ class SideBySide:
         return lengths
 
     def counts(self, here: Here | None = None) -> Ints:
-        """Whole numbers; ``UNKNOWN`` of nil."""
+        """Whole numbers; ``UNKNOWN`` for nil."""
         first = self._first(here)
         counts = first.astype(np.int64)
         wide = np.flatnonzero(first > _LAST_SMALL)
@@ -90,7 +90,7 @@ class SideBySide:
         return counts
 
     def numbers(self, here: Here | None = None) -> Floats:
-        """Numbers of any kind; NaN of nil."""
+        """Numbers of any type; NaN for nil."""
         first = self._first(here)
         numbers = first.astype(np.float64)
         wide = np.flatnonzero(first > _LAST_SMALL)
@@ -109,7 +109,7 @@ class SideBySide:
             yield self.counts(None if here.all() else here)
 
     def skip(self, lengths: Ints) -> None:
-        """Pass over as many numbers."""
+        """Skip as many numbers."""
         for place in range(int(lengths.max(initial=0))):
             here = lengths > place
             width = _WIDTH.take(self._first(here))
@@ -118,8 +118,8 @@ class SideBySide:
             self._at += width
 
     def keys(self, here: Here, names: dict[str, int]) -> Ints:
-        """Keys that are whole numbers, or texts: those by the number that ``names`` has of them,
-        which is a new one below zero for a new one."""
+        """Keys that are whole numbers or texts. A text is read as its number in ``names``, which is
+        below zero; new texts are added to it."""
         first = self._bytes.take(self._at)
         texts = here & ((first >> 5 == 0xA0 >> 5) | (first == 0xD9) | (first == 0xDA))
         rows = np.flatnonzero(texts).tolist()
@@ -138,7 +138,7 @@ class SideBySide:
         return names.setdefault(self._joined[begin : begin + length].decode(), -1 - len(names))
 
     def _first(self, here: Here | None) -> npt.NDArray[np.uint8]:
-        """The first bytes of values, behind which all then stand."""
+        """The first bytes of the values; the position moves past them."""
         codes = self._bytes.take(self._at)
         if here is None:
             self._at += 1
@@ -149,7 +149,7 @@ class SideBySide:
     def _wide(
         self, first: npt.NDArray[np.uint8], wide: npt.NDArray[np.intp]
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
-        """What begins the numbers that are more than a byte, and the bits that follow."""
+        """The first bytes of numbers longer than a byte, and the bits that follow."""
         kind = first[wide]
         width = _WIDTH[kind]
         if width.max() == _OTHER:

@@ -1,4 +1,4 @@
-"""Statements that writing and upkeep share."""
+"""Statements that writing, reading and upkeep share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specwatch.store.contexts import Context, context_id
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """An INSERT of the database's own dialect, which knows ON CONFLICT."""
+    """An INSERT of the database's dialect, which has ON CONFLICT."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects import sqlite
 
@@ -29,7 +29,7 @@ def add_rows(
     columns: Sequence[str],
     rows: Sequence[tuple[Any, ...]],
 ) -> None:
-    """Insert many rows, leaving those be that are there: twice as fast as rows by name."""
+    """Insert many rows except existing ones: twice as fast as rows by name."""
     mark = "?" if connection.dialect.name == "sqlite" else "%s"
     names, marks = ", ".join(columns), ", ".join(mark for _ in columns)
     connection.exec_driver_sql(
@@ -39,10 +39,10 @@ def add_rows(
 
 
 def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...]]:
-    """All rows of a statement without parameters, as the driver has them.
+    """All rows of a statement without parameters, as the driver returns them.
 
-    Wrapping a million of them takes as long as reading them; from Postgres they come binary, as
-    blobs would be twice as long in hexadecimal. Raises what the connection does.
+    SQLAlchemy's rows take twice as long. Postgres sends them in binary form, in which blobs have
+    half the size. Raises what the connection raises.
     """
     if connection.dialect.name == "sqlite":
         return list(connection.exec_driver_sql(statement).cursor.fetchall())
@@ -57,8 +57,8 @@ def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...
 def lock_series(connection: sa.Connection, ids: Collection[int]) -> Sequence[sa.Row[Any]]:
     """Lock series until the transaction ends and return their rows, by id.
 
-    Always taken before rows of theirs are added, built or deleted, and in one order, so that
-    nobody waits in a circle. On SQLite the transaction itself is the lock.
+    Always locked before their rows are added, built or deleted, and in one order, which avoids
+    deadlocks. On SQLite the transaction itself is the lock.
     """
     table = schema.series
     query = sa.select(table).where(table.c.id.in_(ids)).order_by(table.c.id)
@@ -68,7 +68,7 @@ def lock_series(connection: sa.Connection, ids: Collection[int]) -> Sequence[sa.
 def add_contexts(
     connection: sa.Connection, contexts: Iterable[Context], known: Collection[int]
 ) -> set[int]:
-    """Insert contexts that are not known to be there, and mend damaged ones; returns their ids."""
+    """Insert contexts that are not known to exist, and repair damaged ones; returns their ids."""
     new = {context.id: context.content for context in contexts if context.id not in known}
     if new:
         # In one order everywhere, so that two daemons never wait for each other's locks.
@@ -78,8 +78,8 @@ def add_contexts(
         )
         table = schema.contexts
         for id_ in sorted(new.keys() - contents_of(connection, new).keys()):
-            mended = table.update().where(table.c.id == id_).values(content=new[id_])
-            connection.execute(mended)
+            repaired = table.update().where(table.c.id == id_).values(content=new[id_])
+            connection.execute(repaired)
             damage.of(connection).end(table.name, {"id": id_})
     return set(new)
 
@@ -91,7 +91,7 @@ def contents_of(connection: sa.Connection, ids: Collection[int]) -> dict[int, st
     table = schema.contexts
     rows = connection.execute(sa.select(table).where(table.c.id.in_(ids))).all()
     for id_ in set(ids).difference(row.id for row in rows):
-        damage.of(connection).note(DamagedRow(table.name, {"id": id_}, "is not there any more"))
+        damage.of(connection).note(DamagedRow(table.name, {"id": id_}, "is missing"))
     return dict(damage.sound(damage.of(connection), table, rows, content_of))
 
 
@@ -112,6 +112,6 @@ def sound_series(
 
 
 def series_of(row: sa.Row[Any]) -> sa.Row[Any]:
-    """A row of a series as it is. Raises ValueError for one that is damaged."""
+    """A row of series unchanged. Raises ValueError for a damaged one."""
     damage.require_types(schema.series, row._fields, row)
     return row

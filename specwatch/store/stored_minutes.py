@@ -1,4 +1,4 @@
-"""Minutes of a target that are in the store, or counted in what is: nobody may add them again."""
+"""Minutes of a target that are in the store, or counted in later windows: not to be added again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specwatch.store.packing import PackedWindow
 from specwatch.store.repository import Store
 
 BACKFILL = " backfill"
-"""How the version of a run that fills in ends."""
+"""Suffix of the version of a run that is a backfill."""
 _FAR = 1e11
 _LOCK = 0x73706266  # "spbf": one backfill writes at a time into one Postgres
 
@@ -28,9 +28,8 @@ _runs, _cursors = schema.runs, schema.cursors
 def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
     """Minutes since a time (Unix seconds) that windows of any daemon count, by model.
 
-    A window that was observed, or down, for longer than its length made up for a gap before it:
-    what it counts began that much before its end. Where minutes were deleted, their hour stands for
-    them.
+    A window that was observed, or down, for longer than its length also counts the gap before it:
+    its counts began that much before its end. For deleted minutes their hour is used.
     """
     minutes_of: dict[str, MinuteSet] = defaultdict(MinuteSet)
 
@@ -52,7 +51,7 @@ def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
             seconds = window.observed_seconds + window.down_seconds
             observed[window.series.model_name, window.start] += seconds
     for (model, hour), seconds in observed.items():
-        # Which of its minutes made up for more is not known: the first, at worst.
+        # Which of its minutes counts a gap is unknown: at worst the first.
         before = max(seconds - HOUR - MINUTE, 0.0)
         begun = hour + MINUTE - seconds if before else hour
         minutes_of[model].add_span(max(begun, since), hour + HOUR)
@@ -67,7 +66,7 @@ def watched_models(store: Store, target: str) -> list[str]:
 
 
 def backfilled(store: Store, target: str, since: int, until: int) -> MinuteSet:
-    """Minutes of a target in a span that were filled in, from the very pages that we see."""
+    """Minutes of a target in a span that only backfills have written."""
     query = (
         sa.select(_minutes.c.start, _runs.c.version)
         .select_from(_minutes.join(_series).join(_runs, _runs.c.id == _minutes.c.run_id))
@@ -87,25 +86,25 @@ def daemon_runs(store: Store) -> bool:
 
 
 class Hold(NamedTuple):
-    """Where a daemon stands with a target: what comes after it counts itself."""
+    """A daemon's cursor at a target: the daemon counts the time after it itself."""
 
     daemon: str
     wall: float
-    """When it read the target last (Unix seconds)."""
+    """When the daemon read the target last (Unix seconds)."""
     runs: bool
-    """Whether a run of it has not ended, as far as the store knows."""
+    """Whether a run of the daemon has not ended, as far as the store knows."""
 
 
 def holds(store: Store, target: str) -> list[Hold]:
-    """Every daemon that has a cursor at a target, the earliest first."""
+    """Every daemon that has a cursor at a target, the earliest cursor first."""
     with store.connected() as connection:
         return _holds(connection, target)
 
 
 def writer(store: Store, target: str, hour: int) -> str | None:
-    """The daemon whose an hour of a target is, or else the one that had the target last.
+    """The daemon that wrote most of an hour of a target, or else the last one that wrote any.
 
-    None where nobody had it. An hour is read of one daemon, so that there has to be one.
+    None if there is no such daemon. An hour is read from one daemon only, so all of it needs one.
     """
     grid = _minutes.c.start >= hour, _minutes.c.start < hour + HOUR
     here = (
@@ -131,10 +130,10 @@ def writer(store: Store, target: str, hour: int) -> str | None:
 def free_of(
     target: str, hour: int, gone: Sequence[Hold] = ()
 ) -> Callable[[sa.Connection, Sequence[PackedWindow]], list[PackedWindow]]:
-    """Picks, inside a transaction, the windows of an hour that nobody else wrote meanwhile.
+    """A function that picks, inside a transaction, the windows of an hour that are not stored.
 
-    Cursors of daemons that are ``gone`` are deleted with the first window that lies after them.
-    Raises ConfigError where one of them has come back.
+    Cursors of daemons that are ``gone`` are deleted with the first window after them. The function
+    raises ConfigError if one of these daemons has come back.
     """
 
     def pick(connection: sa.Connection, windows: Sequence[PackedWindow]) -> list[PackedWindow]:
@@ -169,7 +168,7 @@ def free_of(
 
 
 def _pruned_until(connection: sa.Connection, target: str) -> dict[str, int]:
-    """Before when the minutes of each model were deleted."""
+    """The time before which the minutes of each model were deleted."""
     query = (
         sa.select(_series.c.model_name, sa.func.max(_series.c.pruned_until))
         .where(_series.c.target == target)

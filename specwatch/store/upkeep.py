@@ -1,8 +1,8 @@
 """Rolling minutes up into hours, and deleting what is older than its retention.
 
-Both work in turns, each a short transaction that starts by locking the series it is about, so
-that nobody adds a minute to an hour while it is built or deleted. How far each series has come
-is written in the same transaction, so a daemon killed in between goes on where it stopped.
+Both work in short transactions that first lock their series, so that no minute is added to an hour
+while it is built or deleted. The progress of each series is written in the same transaction: a
+daemon that is killed continues where it stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
-from specwatch.store import damage, experiment_rows, measurement_rows, schema, verdict_rows
+from specwatch.store import damage, schema
 from specwatch.store.database import Database
 from specwatch.store.packing import COLUMNS, PackedWindow, assemble, pack
 from specwatch.store.readers import place
@@ -28,7 +28,7 @@ GRACE = 300
 _SERIES_AT_ONCE = 10
 _DELETED_SERIES_AT_ONCE = 500
 _PAUSE = 0.02
-"""Seconds between turns, in which others get at a database with a single writer."""
+"""Seconds between transactions, for others that write to the database."""
 
 _FREE_SHARE = 4
 _VACUUMED_PAGES = 2000
@@ -38,7 +38,7 @@ _minutes, _hours, _series = schema.minutes, schema.hours, schema.series
 
 
 class Pruned(NamedTuple):
-    """Rows deleted."""
+    """Numbers of deleted rows."""
 
     minutes: int = 0
     hours: int = 0
@@ -60,8 +60,8 @@ def roll_up(
 ) -> int:
     """Build all hours before ``until`` that lack minutes, of one daemon or of all.
 
-    Returns how many hours of a series were built. Raises StoreUnavailable; turns until then
-    stay done.
+    Returns how many hours of a series were built. Raises StoreUnavailable; hours that were built
+    before stay.
     """
     built = 0
     damaged: set[int] = set()
@@ -84,9 +84,9 @@ def prune(
 ) -> Pruned:
     """Delete what starts before those times (Unix seconds; whole hours at a time).
 
-    Baselines go by when they were measured last, verdicts and the steps of guards with the hours.
-    Minutes are rolled up first where they are in no hour yet. Raises StoreUnavailable; turns until
-    then stay done.
+    Baselines are as old as their newest point; all other tables have the limit of the hours.
+    Minutes that are not in an hour yet are rolled up first. Raises StoreUnavailable; rows that were
+    deleted before stay deleted.
     """
     cutoff = int(minutes_before // HOUR) * HOUR
     roll_up(database, cutoff, stopping, daemon=None)
@@ -117,11 +117,11 @@ def prune(
     with database.writing() as connection:
         deleted = deleted._replace(
             runs=_prune_runs(connection, cutoff),
-            baselines=measurement_rows.prune(connection, baselines_before),
-            verdicts=verdict_rows.prune(connection, hours_before),
-            guard_steps=_prune_steps(connection, hours_before),
-            experiments=experiment_rows.prune(connection, hours_before),
-            damaged_rows=_prune_damaged(connection, hours_before),
+            baselines=_delete(connection, schema.baselines.c.measured_at, baselines_before),
+            verdicts=_delete(connection, schema.verdicts.c.at, hours_before),
+            guard_steps=_delete(connection, schema.guard_steps.c.at, hours_before),
+            experiments=_delete(connection, schema.experiments.c.ended_at, hours_before),
+            damaged_rows=_delete(connection, schema.damaged_rows.c.at, hours_before),
         )
     if database.is_sqlite:
         _shrink(database, stopping)
@@ -131,9 +131,9 @@ def prune(
 def _roll_up_turn(
     connection: sa.Connection, until: int, daemon: str | None, damaged: set[int]
 ) -> int | None:
-    """Roll up the next hour of some series; None when there is nothing left to do.
+    """Roll up the next hour of some series; None if there is nothing left to do.
 
-    Those that are found damaged are passed over, and remembered.
+    Damaged series are skipped and added to ``damaged``.
     """
     pending = (_series.c.rolled_until < until, _series.c.last_start >= _series.c.rolled_until)
     query = sa.select(_series.c.id).where(*pending)
@@ -150,7 +150,7 @@ def _roll_up_turn(
     damaged.update(set(ids).difference(row.id for row in locked))
     if not locked:
         return 0
-    # Somebody may have changed them before we had the lock: one time, and what is there now.
+    # They may have changed before the lock: take one hour, and the current rows.
     since = min(row.rolled_until for row in locked)
     members = {row.id: row for row in locked if row.rolled_until == since}
     if since >= until:
@@ -189,10 +189,10 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
         grid, _minutes.c.series_id.in_(members)
     )
     result = connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id))
-    # On a damaged page SQLite may find a row by one key and read it with another.
+    # On a damaged page SQLite may find a row by one key and return another.
     rows = [row for row in result if row.series_id in members]
     touched = {row.series_id for row in rows}
-    # Where minutes of the hour were deleted, what is stored of it counts, and late ones are added.
+    # If minutes of the hour were deleted, late ones are added to the stored hour.
     partial = {id_ for id_ in touched if members[id_].pruned_until > hour}
     stored = sa.select(*(_hours.c[name] for name in names)).where(
         _hours.c.start == hour, _hours.c.series_id.in_(partial)
@@ -227,7 +227,7 @@ def _insert_hours(
         key, windows = group
         return key, pack(merge_windows(windows, start=hour, length=HOUR))
 
-    # Sums of damaged numbers may be beyond what can be stored.
+    # Sums of damaged numbers may be too large to be stored.
     packed = list(
         damage.sound(
             damage.of(connection),
@@ -259,7 +259,7 @@ def _bin(window: Window) -> int:
 
 
 def _alone(connection: sa.Connection) -> bool:
-    """Claim pruning until the transaction ends; on SQLite the transaction itself is the claim."""
+    """Lock pruning until the transaction ends; on SQLite the transaction itself is the lock."""
     if connection.dialect.name == "sqlite":
         return True
     return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar())
@@ -292,7 +292,7 @@ def _prune_minutes_turn(connection: sa.Connection, hour: int) -> int:
 
 
 def _prune_runs(connection: sa.Connection, cutoff: int) -> int:
-    """Delete runs of which no minute is left: those with a successor that began by then."""
+    """Delete runs without minutes: those with a successor that began before the cutoff."""
     runs, later = schema.runs, schema.runs.alias("later")
     succeeded = sa.exists().where(
         later.c.daemon == runs.c.daemon, later.c.id > runs.c.id, later.c.started_at <= cutoff
@@ -300,27 +300,20 @@ def _prune_runs(connection: sa.Connection, cutoff: int) -> int:
     return connection.execute(runs.delete().where(succeeded)).rowcount
 
 
-def _prune_steps(connection: sa.Connection, before: float) -> int:
-    """Delete what guards did before a time (Unix seconds); what they are stays."""
-    steps = schema.guard_steps
-    return connection.execute(steps.delete().where(steps.c.at < before)).rowcount
-
-
-def _prune_damaged(connection: sa.Connection, before: float) -> int:
-    """Delete what was set aside of a time (Unix seconds) before; returns how many rows."""
-    table = schema.damaged_rows
-    return connection.execute(table.delete().where(table.c.at < before)).rowcount
+def _delete(connection: sa.Connection, time: sa.Column[int], before: float) -> int:
+    """Delete the rows of a table whose ``time`` is earlier; returns how many."""
+    return connection.execute(time.table.delete().where(time < before)).rowcount
 
 
 def _shrink(database: Database, stopping: threading.Event) -> None:
-    """Give free pages back to the file system, but keep those that the next day needs."""
+    """Return free pages to the file system, but keep those that the next day needs."""
     while not stopping.is_set():
         with database.writing() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
             free = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
             if free * _FREE_SHARE <= pages:
                 return
-            # It frees a page a row, and the driver fetches no rows of a statement that has none.
+            # It frees one page per row, and the driver fetches no rows if there are no columns.
             driver = connection.connection.driver_connection
             if driver is not None:
                 driver.executescript(f"PRAGMA incremental_vacuum({_VACUUMED_PAGES})")

@@ -29,7 +29,7 @@ class VerdictSelection(TypedDict, total=False):
 
 
 def add(connection: sa.Connection, decisions: Sequence[Decision]) -> None:
-    """Add changes; those that are there stay as they are."""
+    """Add changes; existing ones stay unchanged."""
     if decisions:
         connection.execute(
             insert(connection, verdicts).on_conflict_do_nothing(), list(map(_row, decisions))
@@ -53,7 +53,7 @@ def read(connection: sa.Connection, **selection: Unpack[VerdictSelection]) -> li
 def open_breaches(
     connection: sa.Connection, daemon: str, target: str | None = None
 ) -> list[Decision]:
-    """The last change of each rule and scope of a daemon, where that is to a breach."""
+    """The last change of each rule and scope of a daemon, if it is to a breach."""
     later = verdicts.alias("later")
     followed = sa.exists().where(
         later.c.daemon == verdicts.c.daemon,
@@ -69,11 +69,6 @@ def open_breaches(
     return list(damage.sound(damage.of(connection), verdicts, rows, decision_of))
 
 
-def prune(connection: sa.Connection, before: float) -> int:
-    """Delete changes before a time (Unix seconds); returns how many."""
-    return connection.execute(verdicts.delete().where(verdicts.c.at < before)).rowcount
-
-
 def _row(decision: Decision) -> dict[str, Any]:
     return {
         **{name: storable(getattr(decision, name)) for name in _PLAIN},
@@ -83,7 +78,7 @@ def _row(decision: Decision) -> dict[str, Any]:
 
 
 def decision_of(row: sa.Row[Any]) -> Decision:
-    """What a row holds. Raises one of ``damage.UNDECODABLE``."""
+    """Decode a row. Raises one of ``damage.UNDECODABLE``."""
     damage.require_types(verdicts, row._fields, row)
     return Decision(
         **{name: getattr(row, name) for name in _PLAIN},

@@ -39,7 +39,7 @@ def add(
     ids: Mapping[SeriesId, int],
     run_id: int,
 ) -> None:
-    """Write windows of series whose ids are known; they are added to those of the same minute."""
+    """Write windows of series whose ids are known."""
     if not windows:
         return
     members = [ids[window.series] for window in windows]
@@ -93,7 +93,7 @@ def _extend_series(connection: sa.Connection, spans: Mapping[int, tuple[int, int
         grouped[span].append(id_)
     for (first, last), members in grouped.items():
         hour = first - first % HOUR
-        # Written out: a parameter for each of a fleet's ids takes longer than all the rest.
+        # Without parameters: one for each id of a fleet would take longer than the rest.
         connection.exec_driver_sql(
             _EXTEND_SERIES.format(
                 first=first, last=last, hour=hour, members=", ".join(map(str, members))
@@ -102,7 +102,7 @@ def _extend_series(connection: sa.Connection, spans: Mapping[int, tuple[int, int
 
 
 def register_run(connection: sa.Connection, run: Run) -> Run:
-    """Add the run, unless this database knows it: retried writes must find the same id."""
+    """Add the run, unless it exists: retried writes must find the same id."""
     values = run.identity | {"started_at": run.started_at}
     if run.id:
         known = sa.select(runs.c.id).where(

@@ -1,4 +1,4 @@
-"""Windows that wait for the database: bounded, in order, none lost while there is room."""
+"""A bounded queue of windows that wait for the database."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from specwatch.store.packing import PackedBatch
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
 _WINDOW_BYTES = 4000
-"""Bytes of a window with its cursor, on average, from which on fewer are held."""
+"""Average bytes of a window with its cursor; if they are larger, fewer are kept."""
 
 
 class Writer(Protocol):
-    """What a queue drains into: a store."""
+    """What a queue writes to: a store."""
 
     def write(self, batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
         """Write all or nothing of each target; returns those left out. Raises StoreError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one drain did.
+class DrainResult:
+    """The result of one drain.
 
-    ``written`` counts windows; ``error`` is the failure that ended it; ``waiting`` says that
+    ``written`` counts windows; ``error`` is the failure that ended it; ``waiting`` is whether
     nothing was tried because the last failure was too recent; ``superseded`` are the targets that
     another process has written, as :meth:`specwatch.store.repository.Store.write` says.
     """
@@ -42,9 +42,9 @@ class Outcome:
 class WriteQueue:
     """Batches in the order of their arrival; safe to use from several threads.
 
-    ``limit`` bounds the windows held (about 500 bytes each) and, at 4000 bytes for each, their
-    size: beyond it whole batches are dropped, oldest first, and counted. ``per_transaction`` bounds
-    the windows of one write. Times are Unix seconds.
+    ``limit`` is the largest number of windows (about 500 bytes each); their largest size is 4000
+    bytes times ``limit``. Beyond it whole batches are dropped, oldest first, and counted.
+    ``per_transaction`` is the largest number of windows of one write. Times are Unix seconds.
     """
 
     def __init__(self, limit: int = 50_000, per_transaction: int = 2_000) -> None:
@@ -55,7 +55,7 @@ class WriteQueue:
         """Windows that wait."""
         self._size = 0
         self._writing = 0
-        """Batches at the head that are being written, and must not be dropped meanwhile."""
+        """Batches at the head that are being written, and must not be dropped."""
         self.dropped = 0
         """Windows that were dropped for lack of room, ever."""
         self.failures = 0
@@ -72,13 +72,13 @@ class WriteQueue:
         self._draining = threading.Lock()
 
     def put(self, batch: PackedBatch) -> int:
-        """Add a batch; returns how many windows had to be dropped for it."""
+        """Add a batch; returns how many windows were dropped for it."""
         with self._lock:
             self._batches.append(batch)
             self.depth += len(batch)
             self._size += batch.size
             before = self.dropped
-            # A batch can be a cursor alone: their number is bounded as well.
+            # A batch may be only a cursor, so the number of batches is bounded as well.
             while (
                 max(self.depth, len(self._batches), self._size // _WINDOW_BYTES) > self._limit
                 and len(self._batches) > self._writing + 1
@@ -90,14 +90,14 @@ class WriteQueue:
                 self.dropped += len(oldest)
             return self.dropped - before
 
-    def drain(self, writer: Writer, now: float, *, force: bool = False) -> Outcome:
+    def drain(self, writer: Writer, now: float, *, force: bool = False) -> DrainResult:
         """Write what waits, oldest first, until done or a write fails.
 
         After a failure nothing is tried for 1 s, doubling up to 60 s, unless ``force``.
         """
         with self._draining:
             if not force and self._is_too_soon(now):
-                return Outcome(waiting=True)
+                return DrainResult(waiting=True)
             written = 0
             superseded: frozenset[str] = frozenset()
             while pending := self._next():
@@ -105,7 +105,7 @@ class WriteQueue:
                     left_out = writer.write(pending, now)
                 except StoreError as error:
                     self._failed(error, now)
-                    return Outcome(written, error, superseded=superseded)
+                    return DrainResult(written, error, superseded=superseded)
                 superseded |= left_out
                 written += sum(
                     len(batch)
@@ -113,7 +113,7 @@ class WriteQueue:
                     if batch.cursor is None or batch.cursor.target not in left_out
                 )
                 self._written(pending, now)
-            return Outcome(written, superseded=superseded)
+            return DrainResult(written, superseded=superseded)
 
     def _is_too_soon(self, now: float) -> bool:
         # A clock that was set back must not make the wait longer.

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.backfill.prometheus_pages import (
-    Page,
     ResultSeries,
-    Server,
+    ScrapedPage,
+    ScrapedServer,
     joined,
     merged,
     page_selector,
@@ -132,19 +132,19 @@ def test_servers_are_told_apart_by_what_is_not_the_engines() -> None:
 
 
 def test_a_label_that_came_later_is_empty_before() -> None:
-    early = Server((("instance", "a:1"),), {"m": MinuteSet([T0])})
-    late = Server((("instance", "a:1"), ("pod", "")), {"m": MinuteSet([T0 + HOUR])})
-    (one,) = merged([early], [late])
+    early = ScrapedServer((("instance", "a:1"),), {"m": MinuteSet([T0])})
+    late = ScrapedServer((("instance", "a:1"), ("pod", "")), {"m": MinuteSet([T0 + HOUR])})
+    (one,) = merged([early, late])
     assert one.labels == (("instance", "a:1"), ("pod", ""))
     assert one.present.hours == [T0, T0 + HOUR]
 
 
-def server(instance: str, *minutes: int, **more: str) -> Server:
+def server(instance: str, *minutes: int, **more: str) -> ScrapedServer:
     labels = tuple(sorted({"instance": instance, **more}.items()))
-    return Server(labels, {"m": MinuteSet(T0 + MINUTE * number for number in minutes)})
+    return ScrapedServer(labels, {"m": MinuteSet(T0 + MINUTE * number for number in minutes)})
 
 
-def names(*servers: Server, name: str | None = None) -> dict[str, str]:
+def names(*servers: ScrapedServer, name: str | None = None) -> dict[str, str]:
     got = sources(servers, TARGETS, name=name, hostname="box", default_name="new {}".format)
     if got.refused:
         raise ConfigError("; ".join(got.refused))
@@ -200,8 +200,15 @@ def test_labels_that_change_back_are_one_history() -> None:
     """Which servers share minutes counts, not when they were first and last."""
     old, new = server("a:1", 0, 1, 5, 6, pod="old"), server("a:1", 1, 2, 3, 4, pod="new")
     assert names(old, new) == {"new a:1": "a:1"}
-    pages_of = [[Page(T0 + 60.0 * n + 5, {}) for n in some] for some in ((0, 1, 5, 6), (2, 3, 4))]
-    got = joined([*pages_of, [Page(T0 + 1.0, {}), Page(T0 + 5.0, {}), Page(T0 + 70.0, {})]])
+    pages_of = [
+        [ScrapedPage(T0 + 60.0 * n + 5, {}) for n in some] for some in ((0, 1, 5, 6), (2, 3, 4))
+    ]
+    got = joined(
+        [
+            *pages_of,
+            [ScrapedPage(T0 + 1.0, {}), ScrapedPage(T0 + 5.0, {}), ScrapedPage(T0 + 70.0, {})],
+        ]
+    )
     assert [page.at - T0 for page in got] == [1, 5, 65, 70, 125, 185, 245, 305, 365]
 
 

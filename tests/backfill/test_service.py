@@ -11,7 +11,7 @@ import pytest
 
 from specwatch.backfill.prometheus import Access, Prometheus
 from specwatch.backfill.prometheus_pages import presence_selector
-from specwatch.backfill.prometheus_targets import Source, sources
+from specwatch.backfill.prometheus_targets import BackfillSource, sources
 from specwatch.backfill.service import (
     _GOOD_SLICES,
     MARGIN,
@@ -164,7 +164,9 @@ def client(server: SimulatedPrometheus) -> Prometheus:
     return Prometheus(Access(url=server.url), sleep=lambda _: None)
 
 
-def found(server: SimulatedPrometheus, span: Span = SPAN, name: str | None = None) -> list[Source]:
+def found(
+    server: SimulatedPrometheus, span: Span = SPAN, name: str | None = None
+) -> list[BackfillSource]:
     api = client(server)
     try:
         got = sources(

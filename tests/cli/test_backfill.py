@@ -13,7 +13,7 @@ from click.testing import Result
 from rich.console import Console
 
 from specwatch.backfill import prometheus as api
-from specwatch.backfill.prometheus_targets import Source
+from specwatch.backfill.prometheus_targets import BackfillSource
 from specwatch.backfill.service import Backfill, Filled, Span
 from specwatch.cli.progress import BackfillProgress
 from specwatch.domain.model import HOUR, Batch, Cursor, Window
@@ -156,7 +156,7 @@ def error(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]
         ((404, b"404 page not found\n", {}), 2, "Mimir's ends in /prometheus"),
         ((302, b"", {"Location": "/login"}), 2, "a redirect is not followed"),
         ((200, b"<!doctype html><title>Sign in</title>", {}), 2,
-         "answered something that is not of the API of Prometheus (a web page); give"),
+         "answered something that is not the API of Prometheus (a web page); give"),
         ((404, b"<html><body>no</body></html>", {}), 2,
          "answered 404: a web page; give the base URL of the API"),
         ((200, b'{"status": "success", "data": {"res', {}), 1, "broke off after 35 bytes"),
@@ -282,7 +282,7 @@ def test_one_target_that_fails_does_not_end_the_others(
         prometheus.recording.scrape(page(number), at, instance="a:8000", job="vllm")
     fill = Backfill.fill
 
-    def fail(self: Backfill, source: Source, span: Span) -> Filled:
+    def fail(self: Backfill, source: BackfillSource, span: Span) -> Filled:
         if source.target == "a:8000":
             raise NoAnswer("too many samples")
         return fill(self, source, span)

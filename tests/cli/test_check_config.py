@@ -244,7 +244,7 @@ def test_targets_are_asked_together(run: Run, tmp_path: Path) -> None:
     ("database", "words"),
     [
         ("sqlite:////dev/null/x.db", "x.db"),
-        ("sqlite:///FOLDER/text.db", "damaged or no SQLite database"),
+        ("sqlite:///FOLDER/text.db", "damaged or not an SQLite database"),
         ("sqlite:///FOLDER/newer.db", "a newer specwatch"),
         ("postgresql://specwatch:hunter2@127.0.0.1:1/fleet", "refused"),
     ],

@@ -11,7 +11,7 @@ from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.store import readers, schema
-from specwatch.store.readers import Reader, Watched
+from specwatch.store.readers import Reader, WatchedModel
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore
 from tests.store.examples import FOREVER, T0, batch, minute, read, starts
@@ -145,8 +145,8 @@ def test_targets_lists_what_was_watched(url: str, open_store: OpenStore) -> None
     left.write([batch(minute(T0, temperature="0"))], now=0)
     right.write([batch(minute(T0, daemon="right", target="a"))], now=0)
     assert left.targets() == [
-        Watched("right", "a", "llama", ("all",), T0, T0),
-        Watched("left", "chat", "llama", ("0", "all"), T0, T0 + 660),
+        WatchedModel("right", "a", "llama", ("all",), T0, T0),
+        WatchedModel("left", "chat", "llama", ("0", "all"), T0, T0 + 660),
     ]
 
 

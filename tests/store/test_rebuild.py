@@ -79,7 +79,7 @@ def test_windows_of_a_series_that_is_lost_are_set_aside(url: str, sqlite_file: P
     damage_page(sqlite_file, page_of(sqlite_file, "series"))
     done = repair(url, NOW)
     assert (done.left, len(done.moved)) == ([], MINUTES)
-    assert "which does not exist" in done.moved[0].reason
+    assert "there is no such series" in done.moved[0].reason
     assert check(url).sound
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_somebody_writes_to_is_left_alone(
     before = sqlite_file.read_bytes()
     with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreUnavailable, match="locked; it is as it was"):
+        with pytest.raises(StoreUnavailable, match="locked; it is unchanged"):
             repair(url, NOW)
     assert sqlite_file.read_bytes() == before
     assert [path.name for path in sqlite_file.parent.iterdir()] == [sqlite_file.name]

@@ -157,7 +157,7 @@ def test_a_file_that_is_no_database_is_explained_and_left_alone(sqlite_file: Pat
     sqlite_file.parent.mkdir()
     sqlite_file.write_bytes(b"my thesis\n" * 1000)
     store = Store(f"sqlite:///{sqlite_file}", daemon="d")
-    with pytest.raises(StoreUnavailable, match="no SQLite database; `specwatch db repair`"):
+    with pytest.raises(StoreUnavailable, match="not an SQLite database; `specwatch db repair`"):
         store.open(0)
     assert sqlite_file.read_bytes() == b"my thesis\n" * 1000
     sqlite_file.unlink()

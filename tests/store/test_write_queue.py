@@ -11,7 +11,7 @@ from specwatch.domain.model import Batch, Cursor, Series
 from specwatch.errors import SchemaMismatch, StoreError, StoreUnavailable
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
-from specwatch.store.write_queue import Outcome, WriteQueue
+from specwatch.store.write_queue import DrainResult, WriteQueue
 from tests.store.examples import T0, batch, cursor, minute, read, starts
 
 
@@ -41,7 +41,7 @@ def filled(count: int, **options: int) -> WriteQueue:
 
 def test_all_that_waits_is_written_in_order_in_bounded_transactions() -> None:
     queue, paper = filled(5, per_transaction=2), Paper()
-    assert queue.drain(paper, now=0) == Outcome(written=5)
+    assert queue.drain(paper, now=0) == DrainResult(written=5)
     assert paper.written == [[0, 60], [120, 180], [240]]
     assert (queue.depth, queue.last_success) == (0, 0)
 
@@ -57,9 +57,9 @@ def test_a_batch_larger_than_a_transaction_is_not_torn_apart() -> None:
 @pytest.mark.parametrize("error", [GONE, SchemaMismatch("newer")], ids=repr)
 def test_a_failed_write_is_kept_and_tried_again(error: StoreError) -> None:
     queue, paper = filled(3), Paper(error)
-    assert queue.drain(paper, now=100) == Outcome(error=error)
+    assert queue.drain(paper, now=100) == DrainResult(error=error)
     assert (queue.depth, queue.failures, queue.last_error, queue.behind_since) == (3, 1, error, 100)
-    assert queue.drain(paper, now=101) == Outcome(written=3)
+    assert queue.drain(paper, now=101) == DrainResult(written=3)
     assert (queue.depth, queue.failures, queue.last_error, queue.behind_since) == (0, 1, None, None)
     assert queue.last_success == 101
 
@@ -72,7 +72,7 @@ def test_tries_get_rarer_up_to_a_minute_and_start_over_after_success() -> None:
     queue.put(batch(minute(0)))
     paper.failures = [GONE]
     queue.drain(paper, now=1000)
-    assert queue.drain(paper, now=1001) == Outcome(written=1)
+    assert queue.drain(paper, now=1001) == DrainResult(written=1)
 
 
 def test_the_last_try_before_leaving_does_not_wait() -> None:
@@ -98,7 +98,7 @@ def test_a_failure_in_the_middle_keeps_the_rest_only() -> None:
         return write(batches, now)
 
     paper.write = fail_second  # type: ignore[method-assign]
-    assert queue.drain(paper, now=0) == Outcome(written=2, error=GONE)
+    assert queue.drain(paper, now=0) == DrainResult(written=2, error=GONE)
     assert queue.depth == 2
     paper.write = write  # type: ignore[method-assign]
     queue.drain(paper, now=10)
