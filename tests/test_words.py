@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "specwatch"
 NOT_YET = {
     "actuators",
-    "advise",
     "alerts",
     "backfill",
     "cli",
@@ -22,7 +21,6 @@ NOT_YET = {
     "engines",
     "generate",
     "guard",
-    "loadtest",
     "pages",
     "report",
     "rules",

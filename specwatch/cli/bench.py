@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specwatch.config.target import Target
     from specwatch.domain.baseline import Measurement
     from specwatch.domain.experiments import Bench, Experiment
-    from specwatch.loadtest.bench_run import BenchRun, Plan
+    from specwatch.loadtest.bench_run import BenchPlan, BenchRun
     from specwatch.loadtest.server import Server
 
 _CONCURRENCIES = "1,2,4,8,16,32"
@@ -164,11 +164,11 @@ def _is_given(context: click.Context, name: str) -> bool:
 # --- what is sent, and to which servers
 
 
-def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
+def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[BenchPlan, str]:
     """What to send, and where its prompts come from. Raises ConfigError."""
     from specwatch.loadtest import dataset
     from specwatch.loadtest.bench import Load
-    from specwatch.loadtest.bench_run import Plan
+    from specwatch.loadtest.bench_run import BenchPlan
     from specwatch.loadtest.common import BUILT_IN
     from specwatch.loadtest.requests import Prompt
 
@@ -193,7 +193,7 @@ def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
     else:
         loads = tuple(Load(rate=rate) for rate in given["rates"])
         most = _connections(())
-    plan = Plan(
+    plan = BenchPlan(
         loads, prompts, given["temperatures"], given["duration"], given["warm_up"],
         max_tokens, given["seed"], tokens, most,
     )  # fmt: skip

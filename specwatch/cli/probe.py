@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specwatch.domain.experiments import Probe
     from specwatch.loadtest.engine import Engine
     from specwatch.loadtest.probe import Sweep
-    from specwatch.loadtest.probe_run import Plan
+    from specwatch.loadtest.probe_run import ProbePlan
     from specwatch.store.repository import Store
 
 
@@ -60,12 +60,12 @@ def command(**given: Any) -> None:
     from specwatch.cli.progress import Progress
     from specwatch.loadtest import server as servers
     from specwatch.loadtest.probe import problems_of
-    from specwatch.loadtest.probe_run import Plan, Probing
+    from specwatch.loadtest.probe_run import ProbePlan, ProbeRun
     from specwatch.loadtest.requests import Prompt
 
     asked = load.asked(given)
     load_results.require_outputs(given["output"])
-    plan = Plan(
+    plan = ProbePlan(
         given["temperatures"], given["requests"],
         tuple(map(Prompt, load.prompts(given["prompts"]))),
         given["max_tokens"], given["concurrency"], given["seed"],
@@ -81,7 +81,7 @@ def command(**given: Any) -> None:
         load.Ending() as ending,
     ):
         began = time.time()
-        probing = Probing(server, plan, progress.note, progress.step)
+        probing = ProbeRun(server, plan, progress.note, progress.step)
         sweep = ending.run(probing.run(), progress, plan.total)
         problems = problems_of(sweep)
         if not any(answer.ok for answers in sweep.answers.values() for answer in answers):
@@ -132,7 +132,7 @@ def _baseline(
 def _probe(
     sweep: Sweep,
     baseline: Baseline | str,
-    plan: Plan,
+    plan: ProbePlan,
     asked: Asked,
     given: Mapping[str, Any],
     began: float,

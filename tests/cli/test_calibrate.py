@@ -441,7 +441,7 @@ def test_means_alone_are_too_few(run: Run, database: str) -> None:
     file = DATA / "vllm-0.32-means.json"
     done = run("calibrate", "--import", file, "--target", "chat", "--database", database)
     assert done.exit_code == 1
-    assert "too few samples at load 3-4: 1, and 5 are the least" in done.stderr
+    assert "too few samples at load 3-4: 1, and 5 are needed" in done.stderr
     assert stored(database) == []
 
 
@@ -460,7 +460,7 @@ def test_several_results_are_enough_and_their_load_can_be_said(run: Run, databas
     [
         ("total_output_tokens", float("nan"), "total_output_tokens is NaN: expected a finite"),
         ("duration", 0, "duration is 0: expected a finite number above 0; give the file of a"),
-        ("date", 20250101, "date is 20250101: expected text; give the file of a sound run"),
+        ("date", 20250101, "date is 20250101: expected text; give the unchanged file"),
     ],
 )
 def test_a_result_that_cannot_be_is_refused_and_not_stored(

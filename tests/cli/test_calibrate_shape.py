@@ -449,7 +449,7 @@ def test_a_page_without_prompt_tokens_is_doubtful(
         "--prompt-tokens", 50,
     )  # fmt: skip
     (doubt,) = report_of(done)["doubts"]
-    assert "does not tell prompt tokens" in doubt
+    assert "has no prompt tokens or TTFT" in doubt
 
 
 def test_the_cost_of_a_prompt_token_is_told_from_that_of_a_request(

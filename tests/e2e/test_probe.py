@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from specwatch.cli import group
 from specwatch.domain.experiments import Probe, ProbeTemperature, read
-from specwatch.loadtest.probe_run import Probing
+from specwatch.loadtest.probe_run import ProbeRun
 from specwatch.store.readers import Reader
 from tests.e2e.conftest import StartVllm
 from tests.lab.traffic import requests_at, send
@@ -66,15 +66,15 @@ class Probed:
 
     def __init__(self, server: VllmServer, *arguments: str) -> None:
         self._pages: list[dict[str, int]] = []
-        warmed_up = Probing._source
+        warmed_up = ProbeRun._source
 
-        async def then_look(probing: Probing) -> str:
+        async def then_look(probing: ProbeRun) -> str:
             found = await warmed_up(probing)
             self._pages.append(counted(server))
             return found
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Probing, "_source", then_look)
+            patch.setattr(ProbeRun, "_source", then_look)
             done = CliRunner().invoke(
                 group, ["probe", "--target", server.url, "--json", "--dry-run", *arguments]
             )
