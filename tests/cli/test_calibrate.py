@@ -459,7 +459,7 @@ def test_several_results_are_enough_and_their_load_can_be_said(run: Run, databas
     ("key", "value", "said"),
     [
         ("total_output_tokens", float("nan"), "total_output_tokens is NaN: expected a finite"),
-        ("duration", 0, "duration is 0: expected a finite number above 0; give the file of a"),
+        ("duration", 0, "duration is 0: expected a finite number above 0; give the unchanged"),
         ("date", 20250101, "date is 20250101: expected text; give the unchanged file"),
     ],
 )

@@ -229,7 +229,7 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
         assert one.speedup.lower * 0.95 < speedup < one.speedup.upper * 1.05
     assert [temperature.zone for temperature in found.temperatures][::2] == ["wins", "loses"]
     assert elsewhere.line.basis == "assumed"
-    assert any("the baseline is of load 2, and this was" in note for note in elsewhere.notes)
+    assert any("the baseline is for load 2, and this was" in note for note in elsewhere.notes)
 
 
 def test_without_a_baseline_the_line_is_assumed_and_said_to_be(
@@ -366,7 +366,7 @@ def test_a_block_that_others_had_a_part_in_is_asked_again(
     assert found.complete
     assert [temperature.requests for temperature in found.temperatures] == [5, 5, 5]
     assert said.count("repeating a block at temperature") == 2
-    assert "1 request more ended than we sent" in said
+    assert "1 request more ended than were sent" in said
 
 
 def test_others_who_stay_end_a_probe_by_counters(
