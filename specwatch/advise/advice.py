@@ -1,4 +1,4 @@
-"""What ``specwatch advise`` is asked, and what it answers: the fields of ``--json``.
+"""Input and output of ``specwatch advise``: the output has the fields of ``--json``.
 
 Memory is bytes, context and lengths tokens, rates and shares 0 to 1. None means not known.
 """
@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 
 FORMAT = 1
-"""Increases when a program that reads the JSON would have to be changed."""
+"""Increases with changes that are not compatible."""
 
 Level = Literal["ok", "note", "doubt", "wrong"]
-"""``wrong`` is a reason not to start the server: exit code 1. ``doubt`` is one to measure first."""
+"""``wrong`` is a reason not to start the server (exit code 1), ``doubt`` one to measure first."""
 Topic = Literal["tokenizer", "pairing", "memory", "k", "quantization", "method", "use", "model"]
 LEVELS: tuple[Level, ...] = ("wrong", "doubt", "note", "ok")
 """The most severe first."""
@@ -38,7 +38,7 @@ SOURCES = {
     "P": "a practitioner's article on when speculative decoding pays (vLLM and llama.cpp)",
     "T": "Make vLLM 1.8x Faster With Speculative Decoding (July 2026)",
 }
-"""Reports by letter. They are cited as such: specwatch did not measure what they say."""
+"""Reports by letter. Their figures are cited and were not measured by specwatch."""
 VLLM = "vLLM 0.32, vllm/config/speculative.py"
 LLAMA = "llama.cpp, common/arg.cpp and common/speculative.cpp"
 
@@ -61,20 +61,20 @@ class Finding(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPlan:
-    """The server that is to be started; None means not given. Lengths are tokens."""
+    """The server to start; None means not given. Lengths are tokens."""
 
     server: Server = "vllm"
     from_command: bool = False
-    """Whether this is a command that would be started as it is, and not options of advise."""
+    """Whether this is the command of a server, and not options of advise."""
     target: str | None = None
     draft: str | None = None
     method: str | None = None
-    """As written; :func:`specwatch.advise.methods.method_of` tells which method that is."""
+    """As written; see :func:`specwatch.advise.methods.method_of`."""
     k: int | None = None
     speculation: Mapping[str, Any] = field(default_factory=dict)
-    """The keys of ``--speculative-config``; of older flags, the keys that replaced them."""
+    """The keys of ``--speculative-config``; older flags are converted to these."""
     gpus: int | None = None
-    """Of one engine, where the command tells: tensor times pipeline parallelism."""
+    """GPUs of one engine, by its command: tensor times pipeline parallelism."""
     tensor_parallel: int | None = None
     pipeline_parallel: int = 1
     data_parallel: int = 1
@@ -100,13 +100,13 @@ class ServerPlan:
 
     @property
     def draft_parallel(self) -> int | None:
-        """``draft_tensor_parallel_size``, where it is given."""
+        """``draft_tensor_parallel_size``, if given."""
         return whole_number(self.speculation.get("draft_tensor_parallel_size"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """The traffic that the server will get, as far as it is known."""
+    """The expected traffic, as far as it is known."""
 
     temperatures: tuple[tuple[float, float], ...] = ()
     """Ascending temperatures with their shares, which add up to 1."""
@@ -119,7 +119,7 @@ class Traffic:
 
 
 def whole_number(value: object) -> int | None:
-    """Read a whole number as vLLM does in its configuration; None if it is none."""
+    """Read a whole number as vLLM does in its configuration; None for other values."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value):
         return int(value)
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
@@ -134,7 +134,7 @@ class Model(Struct, frozen=True, kw_only=True):
     name: str
     parameters: int | None
     active_parameters: int | None = None
-    """Of a mixture of experts: those that one token uses."""
+    """Parameters that one token uses, of a mixture of experts."""
     weights: int | None
     quantization: str | None
     kv_per_token: float | None = None
@@ -145,8 +145,8 @@ class Model(Struct, frozen=True, kw_only=True):
 class Memory(Struct, frozen=True, kw_only=True):
     """The memory of each GPU, with the draft and without it.
 
-    ``requests`` is how many requests of the wanted context fit at once. What depends on a draft of
-    unknown size is None.
+    ``requests`` is the number of requests of the wanted context that fit at once. What depends on a
+    draft of unknown size is None.
     """
 
     gpus: int
@@ -156,34 +156,34 @@ class Memory(Struct, frozen=True, kw_only=True):
     target_weights: int
     draft_weights: int | None
     reserved: int
-    """Activations, CUDA graphs and the runtime: assumed."""
+    """Activations, CUDA graphs and the runtime (assumed)."""
     kv_without: int
     kv_with: int | None
     tokens_without: int | None
-    """None where the architecture of the target is not known."""
+    """None if the architecture of the target is not known."""
     tokens_with: int | None
     requests_without: int | None
     requests_with: int | None
 
 
 class Expected(Struct, frozen=True, kw_only=True):
-    """The speedup at an acceptance rate: an assumption, S = tau / (1 + k c) at low load."""
+    """The expected speedup at an acceptance rate, at low load: S = tau / (1 + k c)."""
 
     acceptance: float
-    """alpha: accepted / draft tokens, so an average over the k positions, at the given k."""
+    """alpha: accepted / draft tokens, the average over the k positions."""
     per_token: float
-    """The chance that a token is accepted if all before it were: taken as equal everywhere."""
+    """Probability that a token is accepted if all before it were; assumed equal for all."""
     mean_length: float
     """tau, in tokens per step."""
     speedup: float
     best_k: int | None
-    """The k with the highest speedup; None where drafts cost nothing, or where the drafter has too
-    few parts for this k."""
+    """The k with the highest speedup; None if drafts cost nothing, or if the drafter has too few
+    layers or heads for this k."""
     best_speedup: float | None
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """The whole answer; ``sound`` is False where any finding is ``wrong``."""
+    """The result; ``sound`` is False if any finding is ``wrong``."""
 
     format: int = FORMAT
     version: str
@@ -193,19 +193,19 @@ class Advice(Struct, frozen=True, kw_only=True):
     draft: Model | None
     memory: Memory | None
     draft_cost: float | None
-    """c: the cost of a draft token in plain steps of the target, computed from the weights read."""
+    """c: the cost of a draft token relative to a plain step of the target."""
     draft_cost_assumed: bool = False
-    """Whether c is the usual cost, because nothing tells the real one."""
+    """Whether c is a default, because it could not be computed."""
     expected: tuple[Expected, ...]
     findings: tuple[Finding, ...]
     """The most severe first."""
     sources: dict[str, str]
-    """What the letters in brackets in the sources of the findings stand for."""
+    """The reports of the letters in brackets in the sources of the findings."""
     sound: bool
 
 
 def cited(findings: Iterable[Finding], also: str = "") -> dict[str, str]:
-    """Return the reports that the findings cite by letter, and those of the letters ``also``."""
+    """The reports that the findings cite by letter, and those of the letters ``also``."""
     letters = {
         letter for finding in findings for letter in re.findall(r"\[([A-Z])\]", finding.source)
     }

@@ -1,4 +1,4 @@
-"""Is a pairing of target and draft sound: everything that can be said before a server starts."""
+"""Advice on a pairing of target and draft, before a server starts."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from specwatch.wording import figures
 
 _GIVEN = "what was given here"
 _HOTTEST = 100
-"""A value above it is not a temperature."""
+"""Higher values are not temperatures."""
 _CONTEXT = 8192
-"""Tokens of a request where neither the command nor the model tells."""
+"""Default length of a request, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceRequest:
-    """All that advice is given on; memory is bytes, of one GPU. None means not known."""
+    """Everything known about a pairing; memory is bytes of one GPU. None means not known."""
 
     version: str
     plan: ServerPlan
@@ -68,7 +68,7 @@ class AdviceRequest:
 
 
 def advise(request: AdviceRequest) -> Advice:
-    """Put together all findings on a pairing. Raises ConfigError for what cannot be read."""
+    """All findings on a pairing. Raises ConfigError for files that cannot be read."""
     plan, target, draft = request.plan, request.target, request.draft
     method = method_of(plan, draft)
     if plan.server == "vllm":
@@ -88,8 +88,8 @@ def advise(request: AdviceRequest) -> Advice:
             k = usual_k(method, target, draft)
             findings.append(
                 Finding(
-                    "k", "note", f"k = {k} is taken for what follows, as none is given",
-                    "5 is the common start, unless the draft has a number of its own",
+                    "k", "note", f"k = {k} is assumed below, as none is given",
+                    "5 is the common start, unless the draft has its own number",
                     reported("G"),
                 )
             )  # fmt: skip
@@ -138,7 +138,7 @@ def _tokenizer_findings(
             vocabularies.append(None)
             yield Finding(
                 "tokenizer", "doubt", f"a tokenizer cannot be read: {error}",
-                remedy="compare target and draft by hand: nothing else warns of a mismatch",
+                remedy="compare target and draft by hand: nothing else detects a mismatch",
             )  # fmt: skip
     yield from compare_vocabularies(
         *vocabularies,
@@ -155,7 +155,7 @@ def _memory(
 ) -> tuple[Memory | None, list[Finding]]:
     plan, target, draft = request.plan, request.target, request.draft
     if plan.speculation.get("on_cpu"):
-        text = "memory: -ngl leaves layers to the CPU, whose memory is not planned here"
+        text = "memory: -ngl leaves layers to the CPU, which is not included in this plan"
         return None, [Finding("memory", "note", text)]
     if request.gpus is None or request.gpu_memory is None:
         return None, []
@@ -181,7 +181,7 @@ def _memory(
         kv_bits=_kv_bits(plan),
     )
     if target.is_guessed or (draft is not None and draft.is_guessed and memory.kv_without > 0):
-        # Where only a name tells a size, nothing is certain to be wrong.
+        # A size from a name may be wrong.
         doubt = "; sizes are read from names, and may be wrong"
         findings = [
             replace(item, level="doubt", reason=item.reason + doubt)
@@ -194,13 +194,13 @@ def _memory(
         findings.append(
             Finding(
                 "memory", "doubt" if method == "draft_model" else "note",
-                "the draft's memory is not known, nor what is left beside it",
+                "the draft's memory is not known, nor the memory left with it",
                 remedy="give its folder, or its parameters such as --draft 1B",
             )
         )  # fmt: skip
     if plan.kv_dtype is not None and formats.cache_bits(plan.kv_dtype) is None:
         text = (
-            f"memory: the bits of --kv-cache-dtype {plan.kv_dtype} are not known, and taken to be"
+            f"memory: the bits of --kv-cache-dtype {plan.kv_dtype} are not known, and assumed to be"
         )
         findings.append(Finding("memory", "note", f"{text} 16"))
     return memory, findings
@@ -226,7 +226,7 @@ def _draft_footprint(
 
 
 def _engine_gpus(plan: ServerPlan, gpus: int) -> int:
-    """GPUs of one engine: as many as a command starts it on; else all, in stages of a pipeline."""
+    """GPUs of one engine: those of its command, else all, as stages of a pipeline."""
     parallel = plan.parallel(gpus)
     if plan.from_command and plan.server == "vllm":
         return parallel * plan.pipeline_parallel
@@ -234,7 +234,7 @@ def _engine_gpus(plan: ServerPlan, gpus: int) -> int:
 
 
 def _gpu_findings(plan: ServerPlan, gpus: int, engine_gpus: int) -> Iterator[Finding]:
-    """Yield whether there are as many GPUs as one engine needs."""
+    """Findings on the number of GPUs."""
     parallel = plan.parallel(gpus)
     idle = gpus - engine_gpus * plan.data_parallel
     if gpus < engine_gpus:
@@ -249,16 +249,16 @@ def _gpu_findings(plan: ServerPlan, gpus: int, engine_gpus: int) -> Iterator[Fin
         yield Finding(
             "memory", "note",
             f"{idle} of {figures.counted(gpus, 'GPU')} are not used by this engine",
-            "it has as many as its tensor times its pipeline parallelism",
+            "it uses tensor times pipeline parallelism",
             remedy="raise --tensor-parallel-size, or run replicas on the others",
         )  # fmt: skip
     elif not plan.from_command and plan.server == "vllm" and engine_gpus > parallel:
         stages = engine_gpus // parallel
         yield Finding(
             "memory", "note",
-            f"{figures.counted(engine_gpus, 'GPU')} are taken to be {stages} stages of a pipeline",
+            f"{figures.counted(engine_gpus, 'GPU')} are used as {stages} stages of a pipeline",
             f"each layer is divided among {parallel} of them only",
-            remedy=f"start vLLM with --pipeline-parallel-size {stages}: else the others are idle",
+            remedy=f"start vLLM with --pipeline-parallel-size {stages}, else the others are idle",
         )  # fmt: skip
 
 
@@ -269,7 +269,7 @@ def _kv_bits(plan: ServerPlan) -> float:
 
 
 def _own_temperature(target: Candidate, traffic: Traffic) -> Iterator[Finding]:
-    """Yield what the target's own default temperature means, where no other is given."""
+    """Finding on the target's default temperature, if none is given."""
     config = None if target.files is None else target.files.generation_config
     temperature = None if config is None else config.get("temperature")
     if traffic.temperatures or not isinstance(temperature, int | float):
@@ -278,6 +278,6 @@ def _own_temperature(target: Candidate, traffic: Traffic) -> Iterator[Finding]:
         finding = temperature_finding(float(temperature))
         yield replace(
             finding,
-            text=f"requests that name no temperature: {finding.text}",
+            text=f"requests without a temperature: {finding.text}",
             source=f"the target's generation_config.json; {finding.source}",
         )

@@ -1,7 +1,7 @@
-"""The shape of a model, as its ``config.json`` tells it.
+"""The shape of a model, from its ``config.json``.
 
-Keys and defaults are those of the model classes of *transformers* 5.x; which layers keep what in
-the KV cache is as vLLM 0.32 builds them.
+Keys and defaults are those of the model classes of *transformers* 5.x; the KV cache of each layer
+is as in vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MOST_LAYERS = 4096
 _MOST_POSITIONS = 1024
 _HIDDEN_SIZE = ("hidden_size", "n_embd", "d_model", "emb_dim")
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
-"""Where multimodal models keep the language model."""
+"""Keys of the language model in multimodal models."""
 _OUTER = ("model_type", "tie_word_embeddings", "vocab_size")
-"""Keys that some multimodal models write outside of the language model's part."""
+"""Keys that some multimodal models have outside of the language model's part."""
 _GATED_DELTA_NET = {
     "head_dim": 256, "full_attention_interval": 4, "mamba_ssm_dtype": "float32",
 }  # fmt: skip
@@ -54,7 +54,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_5_text": _GATED_DELTA_NET,
     "qwen3_5_moe_text": _GATED_DELTA_NET,
 }  # fmt: skip
-"""What *transformers* takes for keys that published files leave out."""
+"""Defaults of *transformers* for keys that published files leave out."""
 _RENAMED = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 _DRAFT_WORDS: tuple[tuple[str, DraftKind], ...] = (
     ("eagle", "eagle"), ("medusa", "medusa"), ("mlpspeculator", "mlp_speculator"),
@@ -63,9 +63,9 @@ _DRAFT_WORDS: tuple[tuple[str, DraftKind], ...] = (
 
 
 class ConfigKeys:
-    """The keys of a configuration, read with bounds; ``where`` is its path, for messages.
+    """The keys of a configuration, validated; ``where`` is its path, for messages.
 
-    A value that cannot be raises ConfigError with the key and the value.
+    An invalid value raises ConfigError with the key and the value.
     """
 
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
@@ -73,7 +73,7 @@ class ConfigKeys:
         self.where = where
 
     def required(self, *names: str) -> int:
-        """A whole number above 0 under the first of ``names`` that is there."""
+        """A whole number above 0 under the first of ``names`` that is present."""
         number = self.optional(*names)
         if number is None:
             near = difflib.get_close_matches(names[0], map(str, self.config), n=1)
@@ -85,12 +85,12 @@ class ConfigKeys:
         return number
 
     def optional(self, *names: str, least: int = 1, most: int = _LARGEST_NUMBER) -> int | None:
-        """As :meth:`required`, but None where none of ``names`` is there."""
+        """As :meth:`required`, but None if ``names`` are missing."""
         name = next((name for name in names if self.config.get(name) is not None), None)
         if name is None:
             return None
         value = self.config[name]
-        # Published files write 4096.0 now and then.
+        # Some published files have 4096.0.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not least <= value <= most or value != int(value):
             raise ConfigError(
@@ -100,7 +100,7 @@ class ConfigKeys:
         return int(value)
 
     def items(self, name: str, length: int = 0) -> Sequence[Any] | None:
-        """A list of at least ``length`` items; None where there is none."""
+        """A list of at least ``length`` items; None if missing."""
         value = self.config.get(name)
         if value is None:
             return None
@@ -124,14 +124,14 @@ class Layer:
     token_elements: int = 0
     window: int | None = None
     state_bytes: int = 0
-    """Of a sequence; the convolution has 16 bits, as such models are served."""
+    """Bytes of the state of a sequence; the convolution has 16 bits."""
     draft_token_bytes: int = 0
-    """More of the state for each draft token."""
+    """Additional bytes of the state for each draft token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture of experts: how many a layer has, and how many each token is sent to."""
+    """A mixture of experts: number of experts in a layer, and of those that each token uses."""
 
     total: int
     active: int
@@ -139,19 +139,19 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a ``config.json`` says. Widths are elements, lengths tokens."""
+    """The contents of a ``config.json``. Widths are elements, lengths tokens."""
 
     model_type: str
     layers: tuple[Layer, ...]
     hidden_size: int
     vocabulary: int
-    """Rows of the embedding: padded, so often more than there are tokens."""
+    """Rows of the embedding, often padded to more than the number of tokens."""
     heads: int
     kv_heads: int
     """Key-value heads of a layer; 1 for MLA, whose entry serves all heads; 0 without attention."""
     head_dim: int
     tied: bool
-    """Whether the output head is the embedding again."""
+    """Whether the output head is the embedding."""
     experts: Experts | None = None
     context: int | None = None
     dtype: str | None = None
@@ -159,13 +159,13 @@ class Architecture:
     quantization: str | None = None
     """As :func:`specwatch.advise.formats.weight_bits` takes it."""
     draft_kind: DraftKind | None = None
-    """What kind of draft this is, where it is not a model by itself."""
+    """The kind of draft, if it is not a model by itself."""
     positions: int | None = None
-    """The most tokens that a head drafts, where it has a part for each."""
+    """The most tokens that a head drafts, if it has a part for each."""
     mtp_layers: int = 0
-    """Layers for multi-token prediction that the model brings, not counted in ``layers``."""
+    """Layers of the model for multi-token prediction, not counted in ``layers``."""
     multimodal: bool = False
-    """Whether there are parts besides the language model, which are not counted here."""
+    """Whether there are parts besides the language model, which are not counted."""
     keys: ConfigKeys = field(default_factory=lambda: ConfigKeys({}, ""), compare=False, repr=False)
     """The configuration of the language model, with the defaults of its family."""
 
@@ -173,7 +173,7 @@ class Architecture:
 def read_architecture(config: Mapping[str, Any], where: str) -> Architecture:
     """The architecture that a ``config.json`` describes; ``where`` is its path, for messages.
 
-    Raises ConfigError naming the key that is missing or cannot be.
+    Raises ConfigError with the key that is missing or invalid.
     """
     if not isinstance(config, Mapping):
         raise ConfigError(f"{where}: expected an object with the keys of a config.json")
@@ -260,13 +260,13 @@ def _draft_kind(config: Mapping[str, Any]) -> DraftKind | None:
 
 
 def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of its model classes, which stand under ``architectures``."""
+    """The names of its model classes, under ``architectures``."""
     names = config.get("architectures")
     return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
 
 
 def is_eagle3(config: Mapping[str, Any]) -> bool:
-    """Whether an EAGLE head is of the third kind, which reads three layers of its target."""
+    """Whether an EAGLE head is of EAGLE-3, which reads three layers of its target."""
     names = " ".join((*class_names(config), str(config.get("speculators_model_type")))).lower()
     return "eagle3" in names or "eagle-3" in names or config.get("draft_vocab_size") is not None
 
@@ -286,13 +286,13 @@ def _layers(keys: ConfigKeys, elements: int) -> tuple[Layer, ...]:
         "none": Layer("none"),
     }
     layers = [by_kind[kind] for kind in _layer_kinds(keys, count)]
-    # Gemma 3n: the last layers read the cache of earlier ones.
+    # Gemma 3n: the last layers use the cache of earlier ones.
     own = count - (keys.optional("num_kv_shared_layers", least=0) or 0)
     return (*layers[: max(own, 0)], *(Layer("none") for _ in layers[max(own, 0) :]))
 
 
 def _layer_kinds(keys: ConfigKeys, count: int) -> list[LayerKind]:
-    """The kind of each layer: as ``layer_types`` says, else by the rule of the family."""
+    """The kind of each layer: from ``layer_types``, else by the rule of the family."""
     config, numbers = keys.config, range(1, count + 1)
     if (types := keys.items("layer_types", count)) is not None:
         return [_kind_of_type(str(layer_type)) for layer_type in types[:count]]
@@ -320,7 +320,7 @@ def _kind_of_type(layer_type: str) -> LayerKind:
 
 
 def _linear_layer(keys: ConfigKeys) -> Layer:
-    """A gated delta net (Qwen3-Next, Qwen3.5); what other linear attention keeps is not known."""
+    """A gated delta net (Qwen3-Next, Qwen3.5); other linear attention is not known."""
     key_heads = keys.optional("linear_num_key_heads")
     if key_heads is None:
         return Layer("none")

@@ -1,4 +1,4 @@
-"""A target or a draft, as far as it is known: from its files, from its name, or from a size."""
+"""A target or a draft, known from its files, its name, or a given size."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from specwatch.advise.parameters import Parameters, count_parameters
 from specwatch.errors import ConfigError
 
 _DEFAULT_FORMAT = "bf16"
-"""What weights are taken to be in where nothing tells."""
+"""Assumed format of weights if it is not known."""
 _NAME = "its name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A model that is to be a target or a draft. Counts are parameters, ``weights`` bytes."""
+    """A target or a draft. Counts are parameters, ``weights`` bytes."""
 
     name: str
     files: ModelFiles | None = None
     architecture: Architecture | None = None
     total: int | None = None
     active: int | None = None
-    """Those that one token uses."""
+    """Parameters that one token uses."""
     weights: int | None = None
-    """In memory, over all GPUs, as they will be served."""
+    """Bytes in memory, over all GPUs, as served."""
     quantization: str | None = None
     size_source: str = ""
-    """Where its size is known from."""
+    """The source of its size."""
     mtp_weights: int | None = None
     """Bytes that its layers for multi-token prediction take besides ``weights``, over all GPUs."""
     findings: tuple[Finding, ...] = ()
-    """What there is to say of the model by itself."""
+    """Findings on the model by itself."""
 
     @property
     def family(self) -> str | None:
@@ -56,11 +56,11 @@ class Candidate:
 
     @property
     def is_guessed(self) -> bool:
-        """Whether nothing but its name tells its size, which may be wrong."""
+        """Whether its size is from its name only, and may be wrong."""
         return self.size_source == _NAME
 
     def as_head(self) -> Candidate:
-        """The same as a head, in whose name the size is that of its target."""
+        """The same as a head; a size in the name of a head is that of its target."""
         if not self.is_guessed or self.architecture is not None:
             return self
         own_text = f"{self.name}: "
@@ -72,7 +72,7 @@ class Candidate:
         )  # fmt: skip
 
     def model(self, kv_bits: float) -> Model:
-        """What ``--json`` tells of it."""
+        """Its description for ``--json``."""
         shape = self.architecture
         return Model(
             name=self.name,
@@ -88,16 +88,16 @@ class Candidate:
 def from_files(
     files: ModelFiles, *, name: str, dtype: str | None = None, quantized: str | None = None
 ) -> Candidate:
-    """What the files of a model tell. ``dtype`` and ``quantized`` are options of the server.
+    """A model by its files. ``dtype`` and ``quantized`` are options of the server.
 
-    Raises ConfigError where the configuration cannot be used.
+    Raises ConfigError if the configuration cannot be used.
     """
     shape = read_architecture(files.config, files.where)
     counted = count_parameters(shape)
     stored = None if files.weights is None else files.weights.parameters
     size = None if shape.draft_kind is not None else names.size_in(name)
     if shape.experts is not None and size is not None and size.active == size.total:
-        # It may be what a token uses: Llama-4-Scout-17B has 109 billion.
+        # It may be the size of one token's experts: Llama-4-Scout-17B has 109 billion.
         size = None
     source, total = "its config.json", None if counted is None else counted.total
     if stored is not None:
@@ -112,7 +112,7 @@ def from_files(
     if total is None or (counted is None and size is None and shape.experts is not None):
         active = None
     elif counted is not None:
-        # The share that a token uses is of the shape; the count may be of the headers.
+        # The total may be from the headers of the weights, the share of active ones is computed.
         active = round(total * counted.active / counted.total)
     elif size is not None:
         active = size.active
@@ -131,9 +131,9 @@ def from_files(
 
 
 def from_name(name: str, *, dtype: str | None = None, quantized: str | None = None) -> Candidate:
-    """What a name alone tells: size and format, where it has them."""
+    """A model by its name: size and format, if it has them."""
     size, form = names.size_in(name), names.format_in(name)
-    reason = "so its size is read from its name" if size else "so nothing is known of it"
+    reason = "so its size is read from its name" if size else "so nothing is known about it"
     if size and form and quantized is None:
         reason += f", and its format too ({form})"
     return _from_size(name, size, _NAME, dtype, quantized, form, [_without_files(name, reason)])
@@ -168,16 +168,16 @@ def _from_size(
                     "model", "note",
                     f"{name}: {weights / 1e9:.3g} GB of weights in {form}, embeddings and output"
                     " head in 16 bits",
-                    "how large those are a size does not tell: they are taken to grow with it as in"
+                    "the size of those is estimated from the number of parameters, as in"
                     " Qwen2.5 and Llama 3 models of 0.5B to 405B; with a vocabulary below 128,000"
                     " they are smaller",
-                    "published config.json; the format's own bits, its scales and zero points",
+                    "published config.json; bits, scales and zero points of the format",
                     "give its folder, or its config.json in one, for the exact size",
                 )
             )  # fmt: skip
         if size.at_most:
             text = f"{name}: at most {size.total / 1e9:.0f}B parameters"
-            reason = "a name like 8x7B counts what the experts share once for each"
+            reason = "in a name like 8x7B the shared parameters are counted for each expert"
             findings.append(Finding("model", "note", text, reason))
     return Candidate(
         name=name,
@@ -198,12 +198,12 @@ def _weight_bytes(
     dtype: str | None,
     form: str | None,
 ) -> int | None:
-    """Bytes in memory: as the files have them, unless the server converts them to ``form``."""
+    """Bytes in memory: as in the files, unless the server converts them to ``form``."""
     stored = files.weights
     if stored is not None and (form is None or shape.quantization is not None):
         if files.kind == "gguf" or shape.quantization is not None:
             return stored.bytes
-        # Each float tensor has the type that it is served in.
+        # Each float tensor is converted to the type that it is served in.
         width = 4 if dtype in ("float32", "float", "fp32") else 2
         return stored.bytes - stored.float_bytes + stored.float_elements * width
     form = form or dtype or _DEFAULT_FORMAT
@@ -211,7 +211,7 @@ def _weight_bytes(
         if counted is not None:
             return formats.weight_bytes(form, counted.total, counted.embedding, counted.routed)
         bits = formats.weight_bits(form)
-    except ConfigError:  # of its config.json, which may have a format of a later version
+    except ConfigError:  # its config.json may have a format of a later version
         return None
     return None if total is None or bits is None else round(total * bits / 8)
 
@@ -219,7 +219,7 @@ def _weight_bytes(
 def _without_files(name: str, reason: str) -> Finding:
     return Finding(
         "model", "note", f"{name}: its files are not here, {reason}",
-        "tokenizers, the KV cache and what a method needs are in the files",
+        "its tokenizer, its KV cache and what a method needs are known from its files only",
         remedy="give its folder, or download it into the local hub cache first",
     )  # fmt: skip
 
@@ -227,7 +227,7 @@ def _without_files(name: str, reason: str) -> Finding:
 def _unknown_bits(name: str, form: str) -> Finding:
     return Finding(
         "model", "note", f"{name}: the size of its weights is not known",
-        f"{form} does not tell how many bits a weight has: the checkpoint does",
+        f"with {form} the bits of a weight depend on the checkpoint",
         remedy="give its folder with the weights, or the format itself, such as w4a16 or fp8",
     )  # fmt: skip
 
@@ -235,7 +235,7 @@ def _unknown_bits(name: str, form: str) -> Finding:
 def _file_findings(name: str, files: ModelFiles, shape: Architecture) -> list[Finding]:
     findings = []
     if files.has_adapter:
-        text = f"{name}: a LoRA adapter lies beside it, and is not counted"
+        text = f"{name}: a LoRA adapter in its folder is not counted"
         source = f"{files.where}: adapter_config.json"
         findings.append(Finding("model", "note", text, source=source))
     if files.weights is None:
@@ -247,8 +247,8 @@ def _file_findings(name: str, files: ModelFiles, shape: Architecture) -> list[Fi
         )
         findings.append(
             Finding(
-                "model", "note", f"{name} takes more than text, and {counted} counted",
-                "with a draft model vLLM drafts from the text alone",
+                "model", "note", f"{name} is multimodal, and {counted} counted",
+                "with a draft model vLLM drafts from the text only",
                 "vLLM 0.32, vllm/v1/spec_decode/llm_base_proposer.py",
             )
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Files of models, read with a bound: regular files only, and none larger than expected."""
+"""Reading files of models: regular files only, with a limit on their size."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def library(name: str, purpose: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise MissingLibrary(
-            f"{purpose} needs the package {error.name}; install what advise reads models with:"
+            f"{purpose} needs the package {error.name}; install the packages that advise needs:"
             f" {sys.executable} -m pip install gguf safetensors sentencepiece tokenizers"
         ) from None
 
 
 def unreadable(path: Path | str, error: object, expected: str) -> ConfigError:
-    """The error for a file that a library cannot read; says what was expected of it."""
+    """The error for a file that a library cannot read, with what was expected."""
     message = shown(" ".join(str(error).split()), 200)
     return ConfigError(
         f"{path}: cannot be read ({message}); expected {expected}: download it again"
@@ -47,9 +47,9 @@ def unreadable(path: Path | str, error: object, expected: str) -> ConfigError:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file and its size in bytes; raises ConfigError where it cannot be read."""
+    """A regular file and its size in bytes; raises ConfigError if it cannot be read."""
     try:
-        # Without O_NONBLOCK a named pipe would be waited for.
+        # Without O_NONBLOCK opening a named pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -65,7 +65,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_file(path: Path, most: int) -> bytes | None:
-    """The content of a file of at most ``most`` bytes; None where there is no file."""
+    """The content of a file; None if it does not exist. Raises ConfigError above ``most`` bytes."""
     if not os.path.lexists(path):
         return None
     with opened(path) as (file, size):
@@ -73,13 +73,13 @@ def read_file(path: Path, most: int) -> bytes | None:
     if len(data) > most:
         raise ConfigError(
             f"{path}: has {max(size, len(data)) / _MIB:,.0f} MiB; expected at most"
-            f" {most // _MIB:,}: is it what its name says?"
+            f" {most // _MIB:,}: check that it is the right file"
         )
     return data
 
 
 def json_object(data: bytes | None, path: Path | str) -> dict[str, Any]:
-    """A JSON object, empty where there is no file; raises ConfigError naming the file."""
+    """A JSON object, empty for None; raises ConfigError with the file."""
     if data is None:
         return {}
     try:
@@ -92,10 +92,10 @@ def json_object(data: bytes | None, path: Path | str) -> dict[str, Any]:
 
 
 def cannot_read(path: Path, error: Exception) -> str:
-    """Say why a file or folder could not be read, and what helps."""
+    """The message for a file or folder that cannot be read."""
     if isinstance(error, FileNotFoundError) and os.path.islink(path):
         return (
-            f"{path}: is a link to {os.readlink(path)}, which is not there; expected a file:"
+            f"{path}: is a link to {os.readlink(path)}, which is missing; expected a file:"
             " download it again"
         )
     reason = getattr(error, "strerror", None) or error
@@ -104,4 +104,4 @@ def cannot_read(path: Path, error: Exception) -> str:
         remedy = "let this user read it"
     elif isinstance(error, FileNotFoundError):
         remedy = "download it again"
-    return f"{path}: cannot be read ({reason}); expected a file that can: {remedy}"
+    return f"{path}: cannot be read ({reason}); expected a readable file: {remedy}"

@@ -29,7 +29,7 @@ _VLLM_BITS: Mapping[str, float] = {
         for group in (32, 64)
     },
 }  # fmt: skip
-"""``int4`` is the bare 4 bits of the rules of thumb."""
+"""``int4`` has 4 bits without scales, as in rules of thumb."""
 _GGUF_BITS: Mapping[str, float] = {
     "IQ1_S": 2.0042, "IQ1_M": 2.1460, "IQ2_XXS": 2.3824, "IQ2_XS": 2.5882, "IQ2_S": 2.7403,
     "IQ2_M": 2.9294, "IQ3_XXS": 3.2548, "IQ3_XS": 3.4977, "IQ3_S": 3.6606, "IQ3_M": 3.7628,
@@ -54,7 +54,7 @@ _BITS_IN_CHECKPOINT = frozenset({
     "compressed-tensors", "deepseek_v4_fp8", "fp_quant", "gguf", "humming", "inc",
     "modelopt_mixed", "moe_wna16", "online", "quark", "torchao",
 })  # fmt: skip
-"""Methods of vLLM 0.32 (``QuantizationMethods``) whose bits only the checkpoint tells."""
+"""Methods of vLLM 0.32 (``QuantizationMethods``) whose bits depend on the checkpoint."""
 _CACHE_BITS: Mapping[str, float | None] = {
     "float16": 16, "bfloat16": 16, "fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_inc": 8,
     "fp8_ds_mla": 8, "nvfp4_ds_mla": None, "turboquant_k8v4": 6.125, "turboquant_4bit_nc": 4.1875,
@@ -64,7 +64,7 @@ _CACHE_BITS: Mapping[str, float | None] = {
     "f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5, "q4_1": 5, "iq4_nl": 4.5,
     "q5_0": 5.5, "q5_1": 6,
 }  # fmt: skip
-"""``CacheDType`` of vLLM 0.32, then the types of llama.cpp; None where the bits are not known."""
+"""``CacheDType`` of vLLM 0.32, then the types of llama.cpp; None if the bits are not known."""
 _EMBEDDINGS = (
     (494_032_768, 151_936 * 896), (1_235_814_400, 128_256 * 2048), (3_212_749_824, 128_256 * 3072),
     (7_615_616_512, 2 * 152_064 * 3584), (32_763_876_352, 2 * 152_064 * 5120),
@@ -75,9 +75,9 @@ _EMBEDDINGS = (
 
 
 def canonical_name(name: str) -> str:
-    """The name of a weight format as it is written here.
+    """The canonical name of a weight format.
 
-    Raises ConfigError with the nearest name where there is no such format.
+    Raises ConfigError with the nearest name for an unknown format.
     """
     lower = name.strip().lower()
     lower = _OTHER_NAMES.get(lower, lower)
@@ -93,18 +93,18 @@ def canonical_name(name: str) -> str:
 
 
 def weight_bits(name: str) -> float | None:
-    """Bits per weight, scales included; None where only the checkpoint tells.
+    """Bits per weight, scales included; None if they depend on the checkpoint.
 
-    Raises ConfigError with the nearest name where there is no such format.
+    Raises ConfigError with the nearest name for an unknown format.
     """
     known = canonical_name(name)
     return _VLLM_BITS.get(known, _GGUF_BITS.get(known))
 
 
 def cache_bits(name: str) -> float | None:
-    """Bits of an element of the KV cache; None where the type does not tell.
+    """Bits of an element of the KV cache; None if they are not known.
 
-    Raises ConfigError with the nearest name where there is no such type.
+    Raises ConfigError with the nearest name for an unknown type.
     """
     lower = name.strip().lower()
     if lower in _CACHE_BITS:
@@ -122,7 +122,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def part_quantized(name: str) -> Literal["all", "linear", "experts"]:
-    """What of a model a format is used for.
+    """The part of a model that a format is used for.
 
     ``linear`` layers only (embeddings and output head keep 16 bits), the routed ``experts`` only,
     or ``all``. Raises as :func:`weight_bits`.
@@ -134,7 +134,7 @@ def part_quantized(name: str) -> Literal["all", "linear", "experts"]:
 
 
 def first_with_bits(*names: str | None) -> str | None:
-    """The first of these formats whose bits are known; else the first that is given."""
+    """The first of these formats whose bits are known, else the first that is not None."""
     given = [name for name in names if name is not None]
     for name in given:
         try:
@@ -146,10 +146,10 @@ def first_with_bits(*names: str | None) -> str | None:
 
 
 def weight_bytes(name: str, total: int, embedding: int, routed: int = 0) -> int | None:
-    """Bytes of ``total`` parameters in a format; what the format leaves alone has 16 bits.
+    """Bytes of ``total`` parameters in a format; parts that it does not cover have 16 bits.
 
     ``embedding`` are those of embeddings and output head, ``routed`` those of routed experts. None
-    where the format does not tell its bits. Raises as :func:`weight_bits`.
+    if the bits of the format are not known. Raises as :func:`weight_bits`.
     """
     bits, part = weight_bits(name), part_quantized(name)
     if bits is None:
@@ -164,10 +164,10 @@ def weight_bytes(name: str, total: int, embedding: int, routed: int = 0) -> int 
 
 
 def usual_embedding(active: int) -> int:
-    """Parameters of embeddings and output head in a model of which only the size is known.
+    """Estimated parameters of embeddings and output head, by the size of a model.
 
-    Interpolated between the models of :data:`_EMBEDDINGS`, by the parameters that a token uses, as
-    experts add none; above the largest the share falls as just below it.
+    Interpolated between the models of :data:`_EMBEDDINGS`, by the active parameters, as experts add
+    none; above the largest the trend is continued.
     """
     points = [(math.log(total), math.log(part / total)) for total, part in _EMBEDDINGS]
     size = max(math.log(active), points[0][0])
@@ -180,7 +180,7 @@ def usual_embedding(active: int) -> int:
 def declared_format(config: Mapping[str, Any]) -> str | None:
     """The format that a ``config.json`` declares, as :func:`weight_bits` takes it.
 
-    None where it declares none; the method's own name where that is not known here.
+    None if it declares none; the name of the method if it is not known here.
     """
     declared = config.get("quantization_config") or config.get("compression_config")
     if not isinstance(declared, Mapping):

@@ -1,4 +1,4 @@
-"""A .gguf file by its header: a configuration, the sizes of its tensors, and its tokenizer.
+"""The header of a .gguf file: a configuration, the sizes of its tensors, and its tokenizer.
 
 The library *gguf* reads the file; names of keys are those of its ``constants.py``.
 """
@@ -17,7 +17,7 @@ from specwatch.errors import ConfigError
 MAGIC = b"GGUF"
 SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _NOT_USED = ("tokenizer.ggml.merges", "tokenizer.ggml.scores")
-"""Long lists that need not be converted."""
+"""Long lists that are not needed."""
 _MODEL_TYPES = {
     "command-r": "cohere", "deepseek2": "deepseek_v3", "gemma3": "gemma3_text",
     "glm4moe": "glm4_moe", "gpt-oss": "gpt_oss", "gptneox": "gpt_neox", "minimax-m2": "minimax_m2",
@@ -26,7 +26,7 @@ _MODEL_TYPES = {
     "qwen3moe": "qwen3_moe", "qwen3next": "qwen3_next", "qwen3vl": "qwen3",
     "qwen3vlmoe": "qwen3_moe", "starcoder": "gpt_bigcode",
 }  # fmt: skip
-"""Where *transformers* has another name than llama.cpp."""
+"""Names of *transformers* that differ from llama.cpp's."""
 _KEYS = {
     "num_hidden_layers": "block_count",
     "hidden_size": "embedding_length",
@@ -51,16 +51,16 @@ _KEYS = {
 
 
 class GgufModel(NamedTuple):
-    """What the headers of all parts of a model say."""
+    """The headers of all parts of a model."""
 
     keys: dict[str, Any]
     tensors: list[Tensor]
 
 
 def read_gguf(path: Path) -> GgufModel:
-    """Read the header of a model, and of its other parts where it was split.
+    """Read the header of a model, and of its other parts if it was split.
 
-    Raises ConfigError naming the file that is missing or cannot be read.
+    Raises ConfigError with the file that is missing or cannot be read.
     """
     keys, tensors = _read_part(path)
     count, shard = keys.get("split.count"), SHARD.fullmatch(path.name)
@@ -86,7 +86,7 @@ def _read_part(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
     numpy = library("numpy", f"{path}: a .gguf file")
 
     class BoundedReader(gguf.GGUFReader):  # type: ignore[misc, name-defined]
-        """As the library's, five times as fast, and an error where the file ends too early."""
+        """As the library's, five times as fast, and with an error if the file ends too early."""
 
         def _get(
             self, offset: int, dtype: Any, count: int = 1, override_order: str | None = None
@@ -103,7 +103,6 @@ def _read_part(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
                 for name, field in reader.fields.items()
                 if name not in _NOT_USED
             }
-            # Here, as the library raises what its steps raise: of numpy, enum, str and list.
         except (ValueError, KeyError, IndexError, OverflowError, TypeError, OSError) as error:
             raise unreadable(path, error, "a whole .gguf file of version 2 or 3") from None
     tensors = [
@@ -118,7 +117,7 @@ def _read_part(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
 
 
 def _value(gguf: Any, field: Any) -> Any:
-    """The value of a key; a token may be part of a character, so not UTF-8."""
+    """The value of a key; a token may be a part of a character, which is not UTF-8."""
     if field.types and field.types[-1] == gguf.GGUFValueType.STRING:
         texts = [
             bytes(field.parts[index]).decode("utf-8", "surrogateescape") for index in field.data
@@ -128,7 +127,7 @@ def _value(gguf: Any, field: Any) -> Any:
 
 
 def config_of_gguf(model: GgufModel) -> dict[str, Any]:
-    """As much of a ``config.json`` as the keys tell; what they do not tell is left out."""
+    """A ``config.json`` with as many keys as can be derived."""
     keys = model.keys
     family = str(keys.get("general.architecture", "unknown"))
     is_mixtral = family == "llama" and keys.get("llama.expert_count")
@@ -137,7 +136,7 @@ def config_of_gguf(model: GgufModel) -> dict[str, Any]:
     for name, key in _KEYS.items():
         value = keys.get(f"{family}.{key}")
         if isinstance(value, list):
-            # Where layers differ, memory is planned for the largest.
+            # If layers differ, memory is planned for the largest.
             value = max((item for item in value if isinstance(item, int)), default=None)
         if value is not None:
             config[name] = value
@@ -174,7 +173,7 @@ def config_of_gguf(model: GgufModel) -> dict[str, Any]:
 
 
 def _set_latent_attention(config: dict[str, Any], family: str, keys: Mapping[str, Any]) -> None:
-    """MLA: the usual key length is that of the cached entry; a head has another key."""
+    """MLA: the key length is that of the cached entry; the length of a head has another key."""
     rotary = keys.get(f"{family}.rope.dimension_count")
     head, value = (
         keys.get(

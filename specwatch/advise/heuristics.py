@@ -1,6 +1,6 @@
-"""Rules of thumb from published reports: sizes and formats of the pair, and what traffic gains.
+"""Rules of thumb from published reports: sizes and formats of the pair, and traffic.
 
-specwatch measured none of these; each finding cites the report that says so.
+specwatch measured none of these; each finding cites its report.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ACCEPTANCE_BY_TEMPERATURE = ((0.0, 0.81), (0.4, 0.71), (0.8, 0.52), (1.0, 0.38)
 """One report's figures, of which only the shape carries over [F]."""
 _COMPARE = "find where it crosses: specwatch bench compare"
 _SEPARATE_SERVER = (
-    "a server of its own without speculation for that load, or let specwatch guard switch it off"
+    "a separate server without speculation for that load, or let specwatch guard switch it off"
 )
 _PER_BATCH = (
     "; or measure num_speculative_tokens_per_batch_size (vLLM 0.24 and later), which drafts less as"
@@ -62,7 +62,7 @@ def parameters_text(count: int) -> str:
 
 
 def size_findings(target: Candidate, draft: Candidate | None) -> Iterator[Finding]:
-    """Yield what sizes, families and contexts mean; ``draft`` is a model by itself."""
+    """Findings on sizes, families and contexts; ``draft`` is a model by itself."""
     if target.total is not None:
         yield from _target_size(target, target.total)
     if draft is None:
@@ -76,7 +76,7 @@ def size_findings(target: Candidate, draft: Candidate | None) -> Iterator[Findin
     elif None not in families:
         yield Finding(
             "pairing", "doubt", f"different families: {families[0]} and {families[1]}",
-            "even with the same tokens they were trained to say different things", reported("F"),
+            "even with the same tokens they were trained on different text", reported("F"),
             f"take a draft of the {families[0]} family",
         )  # fmt: skip
     shapes = target.architecture, draft.architecture
@@ -85,7 +85,7 @@ def size_findings(target: Candidate, draft: Candidate | None) -> Iterator[Findin
         yield Finding(
             "pairing", "note",
             f"the draft was trained for {longest[1]:,} tokens, the target for {longest[0]:,}",
-            "past the draft's length nothing is drafted, or what is drafted is not accepted",
+            "beyond the draft's length nothing is drafted, or drafts are not accepted",
             "their config.json",
         )  # fmt: skip
 
@@ -95,13 +95,13 @@ def _target_size(target: Candidate, total: int) -> Iterator[Finding]:
     if total <= _NEVER_GAINS:
         yield Finding(
             "pairing", "doubt", f"{text}: targets of 3B and below never gained",
-            "its own steps are as cheap as drafting", reported("TGP"),
+            "its steps are as cheap as drafting", reported("TGP"),
             "measure before it goes live: specwatch bench, with and without",
         )  # fmt: skip
     elif total <= _RARELY_GAINS:
         yield Finding(
             "pairing", "doubt", f"{text}: targets of 8B and below rarely gain",
-            "there is no draft that is small enough beside them and still good", reported("TGP"),
+            "no draft is both small enough for them and good enough", reported("TGP"),
             "n-gram lookup or an EAGLE head cost less than a draft model; measure both",
         )  # fmt: skip
     else:
@@ -111,9 +111,9 @@ def _target_size(target: Candidate, total: int) -> Iterator[Finding]:
             "pairing", "note",
             "the target is a mixture of experts: a token uses"
             f" {parameters_text(target.active)}",
-            "drafting is measured against those; and each drafted token picks experts of its own,"
-            " so checking several reads more weights than one step, which the speedups expected"
-            " here leave out",
+            "the cost of drafting is relative to those; each draft token may use other experts, so"
+            " that verifying several tokens reads more weights than a plain step, which the"
+            " expected speedups here do not include",
             "arithmetic",
         )  # fmt: skip
 
@@ -127,14 +127,14 @@ def _draft_size(target: int, draft: int) -> Iterator[Finding]:
         "pairing", level,
         f"size ratio 1:{ratio:.3g} ({parameters_text(draft)} for {parameters_text(target)}):"
         f" {text}",
-        "what drafts cost grows with the draft, and how many are accepted too",
+        "a larger draft costs more, and more of its tokens are accepted",
         reported(letters) if letters else "arithmetic", remedy,
     )  # fmt: skip
     text = f"the draft has {parameters_text(draft)} parameters"
     if draft <= _SMALL_DRAFT:
         yield Finding(
             "pairing", "doubt", f"{text}: drafts of 0.3B and below collapse",
-            "so little of what they draft is accepted that it does not pay for drafting",
+            "too few of their tokens are accepted to pay for drafting",
             reported("T"), "0.5B for 32B was the most reliable: measure with specwatch probe",
         )  # fmt: skip
     elif draft >= _LARGE_DRAFT:
@@ -146,7 +146,7 @@ def _draft_size(target: int, draft: int) -> Iterator[Finding]:
 
 
 def quantization_findings(target: Candidate, draft: Candidate | None) -> Iterator[Finding]:
-    """Yield what the formats of both mean for acceptance; nothing where neither is quantized."""
+    """Findings on quantization and acceptance; none if neither model is quantized."""
     name, bits = target.quantization, target.bits
     if name is not None and bits is not None and bits < _FOUR_BITS:
         yield Finding(
@@ -170,21 +170,21 @@ def quantization_findings(target: Candidate, draft: Candidate | None) -> Iterato
     if name is not None and bits is not None and draft.bits > 1.5 * bits:
         yield Finding(
             "quantization", "note", f"the target is quantized ({name}) and the draft is not",
-            "each draft token then costs more of a step of the target",
+            "each draft token then costs more, relative to a step of the target",
             f"arithmetic; that quantizing a draft hardly hurts: {reported('F')}",
             "quantize the draft too: it hardly hurts",
         )  # fmt: skip
 
 
 def traffic_findings(method: str, plan: ServerPlan, traffic: Traffic) -> Iterator[Finding]:
-    """Yield what the traffic says for and against speculation by ``method``."""
+    """Findings on the traffic, for and against speculation by ``method``."""
     lookup = method in LOOKUPS
     if traffic.output_tokens is not None:
         yield _answers(traffic.output_tokens)
     if traffic.tool_calls and lookup:
         yield _use(
-            "note", "tool calls: short answers in a loop, where TTFT counts",
-            "looking text up adds nothing to TTFT, and arguments often repeat the prompt", "TP",
+            "note", "tool calls: short answers in a loop, where TTFT matters",
+            "lookup adds nothing to TTFT, and arguments often repeat the prompt", "TP",
         )  # fmt: skip
     elif traffic.tool_calls:
         yield _use(
@@ -205,7 +205,7 @@ def traffic_findings(method: str, plan: ServerPlan, traffic: Traffic) -> Iterato
             "note", "throughput is what matters: reports go both ways",
             "1.4 to 1.8 times slower at a high rate [F]; 20 to 27 % more at its peak in one tuned"
             " set-up [P]",
-            "FP", "measure at the concurrency that there is: specwatch bench compare",
+            "FP", "measure at the real concurrency: specwatch bench compare",
         )  # fmt: skip
     if traffic.temperatures:
         yield temperature_finding(median_temperature(traffic.temperatures))
@@ -214,16 +214,16 @@ def traffic_findings(method: str, plan: ServerPlan, traffic: Traffic) -> Iterato
             yield _use(
                 "doubt",
                 f"temperatures from {frequent[0]:g} to {frequent[-1]:g} share one server",
-                "they share the verification too: P50 gets better while P99 gets worse, and the"
-                " mean acceptance hides the requests that lose",
-                "F", "keep temperatures apart; specwatch shows the speedup of each one",
+                "they share the verification too: P50 improves while P99 gets worse, and the mean"
+                " acceptance hides the requests that become slower",
+                "F", "use separate servers; specwatch shows the speedup of each temperature",
             )  # fmt: skip
     if traffic.workload is not None:
         yield _workload(lookup, traffic.workload)
     if traffic.saturated:
         yield _use(
             "doubt", "the GPU is saturated: leave it off",
-            "checking drafts takes arithmetic that is not idle then: 1.4 to 1.8 times slower at a"
+            "verifying drafts needs compute that is not idle then: 1.4 to 1.8 times slower at a"
             " high rate",
             "F", _high_load_remedy(method, plan),
         )  # fmt: skip
@@ -232,8 +232,8 @@ def traffic_findings(method: str, plan: ServerPlan, traffic: Traffic) -> Iterato
     if plan.context is not None and plan.context >= 32_768:
         yield _use(
             "note", f"contexts of up to {plan.context:,} tokens",
-            "long contexts need the memory that a draft takes, and a draft prefills them too",
-            "FT", "look at how many requests still fit below",
+            "long contexts need memory that a draft takes, and a draft prefills them too",
+            "FT", "see below how many requests still fit",
         )  # fmt: skip
 
 
@@ -247,19 +247,19 @@ def _answers(tokens: int) -> Finding:
     if tokens <= 20:
         return _use(
             "doubt", f"answers of {tokens} tokens: 10 to 20 tokens barely gain",
-            "most of their time is before the first token, and that gets longer", "P",
+            "most of their time is before the first token, which gets longer", "P",
             "leave speculation off for this traffic",
         )  # fmt: skip
     if tokens <= 50:
         return _use(
             "doubt", f"answers of {tokens} tokens: gains need more than about 50", letters="P",
-            remedy="look at the whole latency, not at TPOT: specwatch bench compare",
+            remedy="compare the latency of requests, not TPOT: specwatch bench compare",
         )  # fmt: skip
     return _use("ok", f"answers of {tokens} tokens are long enough to gain", letters="P")
 
 
 def temperature_finding(temperature: float) -> Finding:
-    """Return what a median temperature means."""
+    """The finding on a median temperature."""
     points = _ACCEPTANCE_BY_TEMPERATURE
     acceptance = points[-1][1]
     for (low, first), (high, second) in pairwise(points):
@@ -277,7 +277,7 @@ def temperature_finding(temperature: float) -> Finding:
 
 
 def median_temperature(mix: tuple[tuple[float, float], ...]) -> float:
-    """Return the temperature up to which half of the traffic lies; ``mix`` is ascending."""
+    """The median temperature of the traffic; ``mix`` is ascending."""
     total = 0.0
     for temperature, share in mix:
         total += share
@@ -296,7 +296,7 @@ def _workload(lookup: bool, workload: str) -> Finding:
     if workload == "chat" and lookup:
         return _use(
             "doubt",
-            "chat: lookup pays where output repeats its input, which chat does little",
+            "chat: lookup pays if output repeats its input, which is rare in chat",
             letters="TPF", remedy="compare with a draft model or an EAGLE head",
         )  # fmt: skip
     if workload == "chat":
@@ -306,7 +306,7 @@ def _workload(lookup: bool, workload: str) -> Finding:
         return _use("ok", f"{workload}: output repeats its input, as lookup needs", fast, "TPF")
     return _use(
         "ok", f"{workload}: predictable text",
-        "where output repeats its input, n-gram lookup is free of memory and of prefill", "TPF",
+        "if output repeats its input, n-gram lookup needs no memory and no prefill", "TPF",
         "compare with --method ngram",
     )  # fmt: skip
 
@@ -331,6 +331,6 @@ def _high_load_remedy(method: str, plan: ServerPlan) -> str:
     if plan.server != "vllm":
         return "measure at that load: specwatch bench compare"
     if plan.speculation.get("num_speculative_tokens_per_batch_size"):
-        return "k falls with the batch already: see in specwatch status that it falls far enough"
+        return "k decreases with the batch already: check in specwatch status that it does"
     tested = method in SCHEDULED and plan.data_parallel == 1
     return _SEPARATE_SERVER + (_PER_BATCH if tested else "")

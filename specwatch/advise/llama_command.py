@@ -1,7 +1,7 @@
 """A command that starts llama.cpp's llama-server.
 
 Sources: ``common/arg.cpp`` of llama.cpp and the help in ``tools/server/README.md``, of builds with
-the names of today (``--spec-draft-n-max``) and of those before (``--draft-max``).
+the current names (``--spec-draft-n-max``) and of older ones (``--draft-max``).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def read_llama_command(command: Sequence[str]) -> ServerPlan:
 
 
 def _server_words(command: Sequence[str]) -> list[str] | None:
-    """The words after llama-server; None where it is not started."""
+    """The words after llama-server; None if it is not started."""
     words = list(command)
     for index, word in enumerate(words):
         program = program_of(word)
@@ -119,7 +119,7 @@ def _option_values(words: Sequence[str]) -> dict[str, str]:
 
 
 def _methods(given: Mapping[str, str]) -> list[str]:
-    """The methods asked for, in the words of vLLM; ``ngram`` is any lookup in the text so far."""
+    """The methods under vLLM's names; ``ngram`` is any lookup in the text so far."""
     types = [name.strip() for name in given.get("type", "").split(",") if name.strip()]
     for name in types:
         if name not in _METHODS and not name.startswith("ngram-"):
@@ -138,7 +138,7 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     count = whole_number(value)
     if count is None:
         raise ConfigError(f"{_FLAGS[name][0]} {quoted(value)} is not a whole number")
-    # 0 and -1 leave it to the server.
+    # 0 and -1 mean the server's default.
     return count if count > 0 else None
 
 
@@ -147,31 +147,31 @@ def _findings(given: Mapping[str, str], methods: Sequence[str]) -> Iterator[Find
         if old in given:
             yield Finding(
                 "k", "note",
-                f"{_FLAGS[old][-1]} is the name of older builds; today's is {successor}",
-                "a new llama-server says that the argument has been removed", LLAMA,
+                f"{_FLAGS[old][-1]} is the name in older builds; now it is {successor}",
+                "new builds refuse the old name", LLAMA,
                 f"with a new build write {successor} {given[old]}",
             )  # fmt: skip
     if "draft_model" in methods and "most" not in given and "old_most" not in given:
         yield Finding(
-            "k", "note", "how many tokens to draft is left to llama-server",
-            "builds differ: 16 at most in older ones, 3 in new ones", LLAMA,
+            "k", "note", "the number of draft tokens is not given",
+            "the default is 16 at most in older builds, 3 in new ones", LLAMA,
             "give --spec-draft-n-max (--draft-max in older builds)",
         )  # fmt: skip
     if "draft_model" in methods and "type" not in given:
         yield Finding(
             "method", "note",
-            "a new build of llama-server wants --spec-type draft-simple as well",
-            "its --spec-type is none by default; older builds need no more than the draft", LLAMA,
-            "look for the draft in its log after the start",
+            "new builds of llama-server need --spec-type draft-simple too",
+            "without it they do not speculate; older builds need only the draft", LLAMA,
+            "look for the draft in the log after the start",
         )  # fmt: skip
     if "synthetic" in given:
         yield Finding(
             "method", "wrong", "--spec-synth-len and --spec-synth-rates are for benchmarks only",
-            "drafts are accepted at random, whatever the model says", LLAMA, "leave them out",
+            "drafts are accepted at random", LLAMA, "leave them out",
         )  # fmt: skip
     if len(methods) > 1:
         yield Finding(
             "method", "note",
-            f"several kinds of drafts: {', '.join(methods)}; what follows is for the first",
+            f"several methods: {', '.join(methods)}; this advice is for the first",
             source=LLAMA,
         )  # fmt: skip

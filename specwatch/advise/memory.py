@@ -6,8 +6,8 @@ vLLM 0.32 measures the runtime's part when it starts; here it is assumed. Weight
 among the GPUs. In each full-attention layer a token takes ``2 x KV heads x head dimension``
 elements (``kv_lora_rank + qk_rope_head_dim`` with MLA); layers with a sliding window keep no more
 than the window, layers of linear attention a state for the sequence and for each draft token. KV
-heads are divided among GPUs, and copied where there are more GPUs than heads. vLLM allots whole
-blocks, which makes a difference of up to 10 %. A plan that is short by less than :data:`NEAR` is a
+heads are divided among GPUs, and copied where there are more GPUs than heads. vLLM allocates
+whole blocks, a difference of up to 10 %. A plan that is short by less than :data:`NEAR` is a
 doubt and not an error: the runtime is assumed, and a card sold as 80 GB may have 80 GiB, 7 % more.
 """
 
@@ -24,9 +24,9 @@ from specwatch.errors import ConfigError
 from specwatch.wording import figures
 
 UTILIZATION = 0.92
-"""``--gpu-memory-utilization`` of vLLM 0.32, unless given; earlier versions took 0.9."""
+"""Default of ``--gpu-memory-utilization`` in vLLM 0.32; it was 0.9 in earlier versions."""
 RESERVED = 2 * 2**30
-"""Bytes of each GPU for activations, CUDA graphs and the runtime: assumed."""
+"""Bytes of each GPU for activations, CUDA graphs and the runtime (assumed)."""
 TIGHT = 0.70
 """Share of the memory above which a target should first be tested under load."""
 FULL = 0.95
@@ -36,14 +36,14 @@ MOST_DRAFT = 0.15
 NEAR = 0.08
 """Share of the memory by which a plan may be wrong."""
 _COMPUTED = "computed from config.json: elements of a token x bytes, without rounding to blocks"
-_FROM_SIZE = "parameters times bytes; what the KV cache takes needs the config.json"
+_FROM_SIZE = "parameters times bytes; the size of the KV cache needs the config.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """A model in memory: the bytes of one copy of its weights, None if not known, and its layers.
 
-    ``layers`` is empty where they are not known, or where there is no attention.
+    ``layers`` is empty if they are not known, or if there is no attention.
     """
 
     weights: int | None
@@ -58,10 +58,10 @@ def kv_bytes(
     bits: float = 16,
     draft_tokens: int = 0,
 ) -> float:
-    """Bytes on each GPU that a request of ``tokens``, prompt and answer together, keeps.
+    """Bytes of KV cache on each GPU for a request of ``tokens``, prompt and answer together.
 
     ``models`` are the target, and the draft if there is one, each with the number of GPUs that
-    share its layers; ``bits`` are those of an element of the cache, ``draft_tokens`` is k. Where
+    share its layers; ``bits`` are those of an element of the cache, ``draft_tokens`` is k. If
     layers of several kinds share the cache, vLLM 0.32 (``v1/core/kv_cache_utils.py``) makes groups
     of equal length: the layers of a kind are rounded up to a multiple of the smallest number, and
     a state takes as much as a block of the widest layer.
@@ -73,7 +73,7 @@ def kv_bytes(
         share = heads / max(model.kv_heads, 1) * bits / 8
         for layer in model.layers:
             if layer.kind != "none":
-                # Layers of two models are of one kind where they keep the same on a GPU.
+                # Layers of two models are of one kind if they have the same size on a GPU.
                 kind = Layer(layer.kind, window=layer.window)
                 state = (layer.state_bytes + draft_tokens * layer.draft_token_bytes) / parallel
                 counts[kind, heads, layer.token_elements * share, state] += 1
@@ -94,8 +94,7 @@ def kv_bytes(
 def kv_bytes_per_token(model: Architecture, bits: float = 16) -> float:
     """Bytes over all GPUs that one more token of a long request takes.
 
-    Layers whose window is full keep no more; of a model that has no others, what a token takes
-    until then.
+    Layers with a sliding window do not count, as it is full; unless a model has no others.
     """
     by_kind = {"full": 0.0, "sliding": 0.0}
     for layer in model.layers:
@@ -105,10 +104,10 @@ def kv_bytes_per_token(model: Architecture, bits: float = 16) -> float:
 
 
 def mtp_footprint(model: Architecture, weights: int | None) -> Footprint:
-    """The layers for multi-token prediction that a target brings, as a draft of it.
+    """The target's layers for multi-token prediction, as a draft.
 
-    ``weights`` are the bytes that they take besides the target's. Each keeps in the cache what an
-    attention layer of the target keeps.
+    ``weights`` are their bytes in addition to the target's. Each takes as much cache as an
+    attention layer of the target.
     """
     attention = [layer for layer in model.layers if layer.kind in ("full", "sliding")]
     full = [layer for layer in attention if layer.kind == "full"]
@@ -186,7 +185,7 @@ def plan_memory(
 
 
 def _weight_findings(memory: Memory, source: str) -> Iterator[Finding]:
-    """Yield the findings on the weights alone, the most severe first."""
+    """The findings on the weights, the most severe first."""
     target, draft, total = memory.target_weights, memory.draft_weights or 0, memory.gpu_memory
     short = target + draft + memory.reserved - memory.usable
     use = (
@@ -204,20 +203,20 @@ def _weight_findings(memory: Memory, source: str) -> Iterator[Finding]:
         return
     if memory.kv_with == 0:
         yield _shortage(
-            memory, short, "beside the draft no memory is left for any KV cache", use, source,
+            memory, short, "with the draft no memory is left for any KV cache", use, source,
             "quantize the target first, take a smaller draft, or one without weights (n-gram)",
         )  # fmt: skip
     elif (target + draft) / total >= FULL:
         yield Finding(
             "memory", "wrong",
             f"weights take {(target + draft) / total:.0%} of each GPU: do not start it",
-            "at 95 % nothing is left for useful contexts", reported("F"),
+            "at 95 % too little is left for useful contexts", reported("F"),
             "quantize the target, or take a smaller draft",
         )  # fmt: skip
     if target / total > TIGHT:
         yield Finding(
             "memory", "doubt", f"the target's weights take {target / total:.0%} of each GPU",
-            "above 70 % a draft takes what contexts and batches need: preemptions under load",
+            "above 70 % a draft takes memory that contexts and batches need under load",
             reported("F"), "test it under real load first, quantize the target, or add a GPU",
         )  # fmt: skip
     if draft / total > MOST_DRAFT:
@@ -234,7 +233,7 @@ def _weight_findings(memory: Memory, source: str) -> Iterator[Finding]:
 def _shortage(
     memory: Memory, short: float, text: str, reason: str, source: str, remedy: str
 ) -> Finding:
-    """A finding on ``short`` missing bytes; whether it is certain depends on how many."""
+    """A finding on ``short`` missing bytes; a doubt if they are few."""
     level: Level = "wrong"
     reason = f"{reason}: {gigabytes(max(short, 0))} short"
     if short < NEAR * memory.gpu_memory:
@@ -246,7 +245,7 @@ def _shortage(
 def _request_findings(
     memory: Memory, context: int, concurrency: int | None, request_bytes: float
 ) -> Iterator[Finding]:
-    """Yield how many requests of the wanted context fit, and whether these are enough."""
+    """Findings on how many requests of the wanted context fit, and whether these are enough."""
     known, without = memory.kv_with is not None, memory.requests_without
     requests = memory.requests_with if known else without
     left = memory.kv_without if memory.kv_with is None else memory.kv_with
@@ -279,12 +278,12 @@ def _request_findings(
     else:
         yield Finding(
             "memory", "doubt", f"{text}, and {concurrency} are wanted",
-            f"{reason}: the others wait, or are preempted and computed again", _COMPUTED,
+            f"{reason}: the others wait, or are preempted and recomputed", _COMPUTED,
             "shorten --max-model-len if real contexts are shorter, use --kv-cache-dtype fp8, or "
             + ("leave the draft off" if without >= concurrency else "add memory"),
         )  # fmt: skip
 
 
 def gigabytes(size: float) -> str:
-    """``16.1 GB``: powers of ten, as GPUs are sold by."""
+    """``16.1 GB``: powers of ten, as GPUs are sold."""
     return f"{size / 1e9:,.{0 if abs(size) >= 1e11 else 1}f} GB"

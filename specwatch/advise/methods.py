@@ -1,6 +1,6 @@
-"""Which method will draft, what it needs, and what vLLM 0.32 is known to make of it.
+"""The method of drafting, its needs, and known problems with it in vLLM 0.32.
 
-Everything else vLLM checks when it starts: its rules differ from version to version.
+vLLM checks everything else when it starts, as its rules differ from version to version.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ KNOWN = (
     "draft_model", "ngram", "ngram_gpu", "eagle", "eagle3", "medusa", "mtp", "suffix",
     "mlp_speculator", "dflash", "dspark", "custom_class", "extract_hidden_states",
 )  # fmt: skip
-"""Methods of vLLM 0.32, but for the old names of ``mtp``; a later one may have others."""
+"""Methods of vLLM 0.32, without the old names of ``mtp``; later versions may have others."""
 LOOKUPS = frozenset({"ngram", "ngram_gpu", "suffix"})
-"""Methods that draft from the text so far, at next to no cost."""
+"""Methods that draft from the text so far, at almost no cost."""
 HEADS = frozenset({"eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 """Methods whose draft was trained for one target."""
 SCHEDULED = frozenset({"eagle", "eagle3", "dflash"})
-"""Methods with which, by vLLM's documentation, a schedule of k by batch size was tested."""
+"""Methods for which vLLM's documentation says that a schedule of k by batch size was tested."""
 _SYNCHRONOUS = frozenset({"suffix", "medusa", "mlp_speculator", "ngram", "custom_class"})
 """Methods with which vLLM 0.32 cannot schedule the next step while one runs."""
 _WITHOUT_HEADS = frozenset({"medusa", "mlp_speculator", "mtp"})
 _MOST_LAYERS = 3
-"""Of a head whose configuration does not say that it is one."""
+"""Most layers of a draft that may be a head, though its configuration does not say so."""
 _REPEATING = "output that repeats its input: summaries, retrieval, code edits, JSON"
 _NEEDS = {
     "draft_model": (
@@ -46,29 +46,29 @@ _NEEDS = {
         _REPEATING, reported("TPF"),
     ),
     "suffix": (
-        "the package arctic-inference beside vLLM, which does not start without it",
+        "the package arctic-inference beside vLLM: without it vLLM does not start",
         "output that repeats its input, or earlier answers", VLLM,
     ),
     "eagle": ("a head trained for this very target", "any prompt", reported("TPF")),
     "eagle3": ("a head trained for this very target", "any prompt", reported("TPF")),
     "medusa": ("heads trained for this very target", "any prompt", reported("TPF")),
     "mtp": (
-        "a target that was trained with layers for multi-token prediction, and brings them",
+        "a target whose checkpoint has layers for multi-token prediction",
         "any prompt", VLLM,
     ),
     "mlp_speculator": ("a speculator trained for this very target", "any prompt", VLLM),
     "dflash": ("a draft trained for this very target", "any prompt", VLLM),
     "dspark": ("a draft trained for this very target", "any prompt", VLLM),
 }  # fmt: skip
-"""What a method needs, what it is good for, and who says so."""
+"""What each method needs, what it is good for, and the source."""
 
 
 def method_of(plan: ServerPlan, draft: Candidate | None) -> str | None:
-    """Tell which method will draft; None where nothing asks for any.
+    """The method of drafting; None without one.
 
-    As ``SpeculativeConfig.__post_init__`` of vLLM 0.32: from the method, else the name of the draft
-    and its configuration. A command may name a method that is not known here; in an option of
-    advise that is a mistake: raises ConfigError.
+    As in ``SpeculativeConfig.__post_init__`` of vLLM 0.32: from the method, else the name of the
+    draft and its configuration. Raises ConfigError for an unknown method, except in a command,
+    which may be for a later version.
     """
     method, name = plan.method, plan.draft
     if method is None and name is None:
@@ -95,7 +95,7 @@ def method_of(plan: ServerPlan, draft: Candidate | None) -> str | None:
 def method_findings(
     method: str | None, target: Candidate, draft: Candidate | None, plan: ServerPlan
 ) -> Iterator[Finding]:
-    """Yield what the method needs, and whether target, draft and server have it."""
+    """Findings on what the method needs, and whether target, draft and server have it."""
     if method is None:
         yield Finding(
             "method", "note", "no method and no draft: nothing will be drafted",
@@ -105,9 +105,9 @@ def method_findings(
     if method not in KNOWN:
         yield Finding(
             "method", "doubt",
-            f"the method {method[:60]} is not known here: what it needs and costs is assumed",
+            f"the method {method[:60]} is not known here: its needs and costs are assumed",
             "a later vLLM than 0.32 may have it", VLLM,
-            "see that it is spelled right; specwatch calibrate measures what it costs",
+            "check its spelling; specwatch calibrate measures its cost",
         )  # fmt: skip
     if method in _NEEDS:
         need, use, source = _NEEDS[method]
@@ -119,15 +119,15 @@ def method_findings(
     elif method == "mlp_speculator" and plan.server == "vllm":
         yield Finding(
             "method", "doubt",
-            "vLLM 0.32 takes mlp_speculator as a method, and then does not start",
-            "its V1 engine has nothing that drafts with one: it was the V0 engine's",
+            "vLLM 0.32 accepts mlp_speculator as a method, and then does not start",
+            "only its former V0 engine could use one",
             "vLLM 0.32, vllm/v1/worker/gpu_model_runner.py", "use an EAGLE head or a draft model",
         )  # fmt: skip
     if method in HEADS and draft is not None:
         yield from _head(method, target, draft, plan.k)
     elif method == "draft_model" and draft is not None and kind is not None:
         yield Finding(
-            "method", "wrong", f"{draft.name} is not a model by itself but a head ({kind})",
+            "method", "wrong", f"{draft.name} is a head ({kind}), not a model by itself",
             "", "its config.json", f'set "method": "{kind}"',
         )  # fmt: skip
     elif draft is None and method in (*HEADS, "draft_model") and method != "dspark":
@@ -149,7 +149,7 @@ def _mtp(target: Candidate, draft: Candidate | None, plan: ServerPlan) -> Iterat
             "method", "doubt",
             "the target's config.json names no layers for multi-token prediction",
             "num_nextn_predict_layers (or its family's name for it) is missing or 0", VLLM,
-            "see whether this checkpoint has them: they are often left out when quantized; without"
+            "check whether this checkpoint has them, as quantized ones often have not; without"
             " them use a draft model, an EAGLE head or n-gram lookup",
         )  # fmt: skip
     elif k is not None and k > layers and k % layers:
@@ -162,12 +162,12 @@ def _mtp(target: Candidate, draft: Candidate | None, plan: ServerPlan) -> Iterat
     elif k is not None and k > layers:
         brought = figures.counted(layers, "prediction layer")
         yield Finding(
-            "method", "note", f"k = {k} runs the target's {brought} more than once for each step",
-            "later positions are accepted less often, as vLLM itself warns", VLLM,
+            "method", "note", f"k = {k} runs the target's {brought} more than once in each step",
+            "later positions are accepted less often, as vLLM warns", VLLM,
             f"compare with k = {layers}",
         )  # fmt: skip
     elif k is not None:
-        text = f"k = {k}: the target brings {figures.counted(layers, 'prediction layer')}"
+        text = f"k = {k}: the target has {figures.counted(layers, 'prediction layer')}"
         yield Finding("method", "ok", text, source="the target's config.json")
 
 
@@ -193,19 +193,19 @@ def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> It
         yield Finding("method", "ok", text, source="their config.json")
     if method == "eagle" and is_eagle3(config):
         yield Finding(
-            "method", "wrong", "the head is one of EAGLE-3, and the method is eagle",
+            "method", "wrong", "the head is of EAGLE-3, and the method is eagle",
             "their layers differ, so its weights cannot be loaded", "the draft's config.json",
             'set "method": "eagle3"',
         )  # fmt: skip
     elif method == "eagle3" and class_names(config) and not is_eagle3(config):
         yield Finding(
-            "method", "doubt", "nothing in the head's config.json says that it is one of EAGLE-3",
+            "method", "doubt", "nothing in the head's config.json says that it is of EAGLE-3",
             "", "the draft's config.json", 'if it is an older one set "method": "eagle"',
         )  # fmt: skip
     if shape.draft_kind is None and len(shape.layers) > _MOST_LAYERS:
         yield Finding(
             "method", "doubt",
-            f"{draft.name} has {len(shape.layers)} layers: nothing says that it is a head",
+            f"{draft.name} has {len(shape.layers)} layers, and may not be a head",
             "a head has one layer, or a few", "the draft's config.json",
             'if it is a model by itself set "method": "draft_model"',
         )  # fmt: skip
@@ -220,7 +220,7 @@ def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> It
 def _vllm(
     method: str, target: Candidate, draft: Candidate | None, plan: ServerPlan
 ) -> Iterator[Finding]:
-    """What arithmetic tells of a configuration, and what vLLM 0.32 is known to make of it."""
+    """Findings on a configuration by arithmetic, and on known behaviour of vLLM 0.32."""
     given = plan.speculation.get("num_speculative_tokens", plan.k)
     if given is not None and (whole_number(given) or 0) <= 0:
         yield Finding(
@@ -233,8 +233,8 @@ def _vllm(
         if least is None and most is None:
             yield Finding(
                 "k", "note", "matches of exactly 5 tokens are looked for, the default of vLLM 0.32",
-                "vLLM's own source calls that default arbitrary; shorter matches draft more often,"
-                " and are accepted less often",
+                "shorter matches draft more often, and are accepted less often; the comment on this"
+                " default in vLLM's source says that it is arbitrary",
                 VLLM, 'try "prompt_lookup_min": 2, "prompt_lookup_max": 4, and compare',
             )  # fmt: skip
         elif (whole_number(least) or 0) > (whole_number(most) or float("inf")):
@@ -243,8 +243,8 @@ def _vllm(
     if method in _SYNCHRONOUS:
         yield Finding(
             "method", "note", f"with {method} vLLM 0.32 turns asynchronous scheduling off",
-            "a plain step gets a little slower by that, which a comparison should have in both of"
-            " its halves",
+            "plain steps get a little slower, so compare with a server that also has asynchronous"
+            " scheduling off",
             "vLLM 0.32, vllm/config/vllm.py",
             "the method ngram_gpu keeps it on" if method == "ngram" else "",
         )  # fmt: skip
@@ -253,10 +253,10 @@ def _vllm(
         yield Finding(
             "method", "doubt",
             f"draft_tensor_parallel_size 1 beside a target on {plan.parallel()} GPUs",
-            "drafts usually ran so; of vLLM 0.32 the V1 model runner refuses it, as its ranks"
-            " collide, and the V2 model runner was not tried here",
+            "this was usual; in vLLM 0.32 the V1 model runner refuses it, as its ranks"
+            " collide, and the V2 model runner was not tested",
             "reported [F]; vLLM 0.32, vllm/v1/spec_decode/draft_model.py",
-            "leave it out where vLLM refuses it: the draft is then split like the target",
+            "leave it out if vLLM refuses it: the draft is then split like the target",
         )  # fmt: skip
     if plan.speculation.get("rejection_sample_method") == "synthetic":
         yield Finding(
@@ -274,14 +274,14 @@ def _vllm(
     if plan.from_command:
         yield Finding(
             "method", "note", "vLLM checks the rest of the configuration at its start",
-            "what it takes differs from version to version: it is not judged here",
+            "its rules differ from version to version",
         )  # fmt: skip
 
 
 def _attention_heads(
     method: str, target: Candidate, draft: Candidate | None, plan: ServerPlan
 ) -> Iterator[Finding]:
-    """Yield whether attention heads can be divided among the GPUs."""
+    """Findings on attention heads that cannot be divided among the GPUs."""
     parallel, draft_parallel = plan.parallel(), plan.draft_parallel
     sides = [("target", target, parallel)]
     if draft is not None and method not in _WITHOUT_HEADS | LOOKUPS:
@@ -295,20 +295,20 @@ def _attention_heads(
             yield Finding(
                 "method", "wrong",
                 f"the {name}'s {heads} attention heads cannot be divided among {gpus} GPUs", "",
-                "arithmetic; known of vLLM 0.32, ModelConfig.verify_with_parallel_config",
+                "arithmetic; vLLM 0.32, ModelConfig.verify_with_parallel_config",
                 f"use a number of GPUs that divides {heads}",
             )  # fmt: skip
 
 
 def _schedule(method: str, plan: ServerPlan) -> Finding:
-    """What is known of a schedule of k by batch size."""
+    """The finding on a schedule of k by batch size."""
     key = "num_speculative_tokens_per_batch_size"
     if plan.data_parallel > 1:
         return Finding(
             "k", "doubt", f"{key} is ignored by vLLM 0.32 under data parallelism",
-            "ranks could choose different k, and wait for each other for ever",
+            "ranks could choose different k, and wait for each other forever",
             "vLLM 0.32, vllm/config/vllm.py",
-            "k stays the same at any load: choose it for the highest",
+            "k is the same at all loads: choose it for the highest",
         )  # fmt: skip
     if method not in SCHEDULED:
         reports = (
@@ -319,12 +319,12 @@ def _schedule(method: str, plan: ServerPlan) -> Finding:
             "k", "doubt", f"{key} is not known to work with {method}",
             f"tested were Eagle, Eagle-3 and DFlash{reports if method == 'mtp' else ''}",
             "vLLM's documentation, dynamic_speculative_decoding.md",
-            "measure it first: specwatch bench compare; or keep a server of its own without"
+            "measure it first: specwatch bench compare; or use a separate server without"
             " speculation for the highest load",
         )  # fmt: skip
     return Finding(
-        "k", "note", "a schedule with k = 0 is not off: with k = 0 the drafter still runs",
-        "one pass for each step keeps its KV cache",
+        "k", "note", "k = 0 in a schedule is not off: with k = 0 the drafter still runs",
+        "one pass in each step keeps its KV cache up to date",
         "vLLM 0.32, vllm/v1/spec_decode/llm_base_proposer.py",
         "measure it first: specwatch bench compare",
     )  # fmt: skip

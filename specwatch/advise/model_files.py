@@ -1,4 +1,4 @@
-"""A model's folder, a snapshot of the hub's cache, or a .gguf file: read, never run or fetched."""
+"""Reading a model's folder, a snapshot in the hub's cache, or a .gguf file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specwatch.wording.text import shown
 _MIB = 1024 * 1024
 _MOST_CONFIG = 16 * _MIB
 _MOST_TOKENIZER = 48 * _MIB
-"""The largest published so far have 33."""
+"""The largest published ones have 33 MiB."""
 _VOCABULARIES = re.compile(
     r"tokenizer\.json|tekken\.json|tiktoken\.model|vocab\.json|vocab\.txt"
     r"|tokenizer\.model(\.v\d\w*)?|[\w.-]+\.tiktoken"
@@ -47,37 +47,37 @@ class TokenizerFiles:
 
     where: str
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """By name, only those that are there."""
+    """By name; only those that exist."""
     gguf: Mapping[str, Any] | None = None
     """The ``tokenizer.`` keys of a .gguf file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """A model on disk, or as much of it as is there."""
+    """A model on disk, possibly incomplete."""
 
     name: str
     where: str
-    """The folder or file itself, symbolic links followed; for messages."""
+    """The folder or file, with symbolic links resolved; for messages."""
     kind: Literal["folder", "gguf"] = "folder"
     config: Mapping[str, Any] = field(default_factory=dict)
-    """``config.json``; of a .gguf file, or Mistral's ``params.json``, the same keys made of it."""
+    """``config.json``, or the same keys from a .gguf file or Mistral's ``params.json``."""
     generation_config: Mapping[str, Any] | None = None
     has_adapter: bool = False
-    """Whether a LoRA adapter lies beside the model."""
+    """Whether there is a LoRA adapter in the folder."""
     weights: Weights | None = None
     tokenizer: TokenizerFiles | None = None
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Rows of the embedding, as the configuration says: padded, so often more than tokens."""
+        """Rows of the embedding by the configuration, often padded to more than the tokens."""
         return _vocabulary_size(self.config)
 
 
 def open_model(path: Path) -> ModelFiles:
-    """Read what lies at ``path``; parts that are not there are None.
+    """Read the model at ``path``; missing parts are None.
 
-    Raises ConfigError where there is no model, or a part of it cannot be read.
+    Raises ConfigError if there is no model, or a part of it cannot be read.
     """
     try:
         path = path.expanduser()
@@ -91,7 +91,7 @@ def open_model(path: Path) -> ModelFiles:
         folder = _snapshot(path)
         names = frozenset(os.listdir(folder))
     except (OSError, ValueError, RuntimeError) as error:
-        # Of pathlib: a NUL in the path, and a home or a chain of links that cannot be resolved.
+        # From pathlib: a NUL in the path, an unknown home, or a loop of links.
         raise ConfigError(cannot_read(path, error)) from None
     if names.isdisjoint({"config.json", "params.json"}):
         return _open_without_config(folder, names)
@@ -110,7 +110,7 @@ def open_model(path: Path) -> ModelFiles:
 
 
 def open_tokenizer(path: Path) -> ModelFiles | None:
-    """Only the tokenizer of what lies at ``path``, where nothing else can be read."""
+    """Only the tokenizer at ``path``, for a folder that cannot be read otherwise."""
     try:
         folder = _snapshot(path)
         tokenizer = _tokenizer_files(folder, frozenset(os.listdir(folder)))
@@ -122,7 +122,7 @@ def open_tokenizer(path: Path) -> ModelFiles | None:
 
 
 def cached_model(name: str, environ: Mapping[str, str]) -> Path | None:
-    """The folder of a model such as ``Qwen/Qwen3-8B`` in the hub's cache; None where it has none.
+    """The folder of a model such as ``Qwen/Qwen3-8B`` in the hub's cache; None if it has none.
 
     Source: ``huggingface_hub.constants`` (HF_HUB_CACHE, HF_HOME) and its "Manage your cache" guide.
     """
@@ -138,12 +138,12 @@ def cached_model(name: str, environ: Mapping[str, str]) -> Path | None:
         folder = Path(cache).expanduser() / f"models--{name.replace('/', '--')}"
         return folder if any((folder / "snapshots").iterdir()) else None
     except (OSError, RuntimeError, ValueError):
-        # Of pathlib: a home that is not known, and a NUL in the path.
+        # From pathlib: an unknown home, or a NUL in the path.
         return None
 
 
 def _snapshot(folder: Path) -> Path:
-    """The snapshot of a folder of the hub's cache; any other folder is itself."""
+    """The snapshot in a folder of the hub's cache; any other folder unchanged."""
     snapshots = folder / "snapshots"
     if not snapshots.is_dir() or (folder / "config.json").exists():
         return folder
@@ -162,7 +162,7 @@ def _snapshot(folder: Path) -> Path:
 
 
 def _open_without_config(folder: Path, names: frozenset[str]) -> ModelFiles:
-    """The one .gguf model of a folder; otherwise the error for what the folder is instead."""
+    """The .gguf model of a folder. Raises ConfigError, with a hint, if there is not exactly one."""
     models = sorted(name for name in names if name.endswith(".gguf") and "mmproj" not in name)
     first_parts = [
         name
@@ -181,7 +181,7 @@ def _open_without_config(folder: Path, names: frozenset[str]) -> ModelFiles:
         base = shown(str(adapter.get("base_model_name_or_path", "not named")))
         raise ConfigError(
             f"{folder}: is a LoRA adapter, its base model is {base}; expected a model: give the"
-            " folder of the base model, the adapter changes neither its size nor its tokens"
+            " folder of the base model, as the adapter changes neither its size nor its tokens"
         )
     inside = sorted(name for name in names if (folder / name / "config.json").is_file())
     hint = f"give {folder / inside[0]}" if inside else _DOWNLOAD
@@ -197,7 +197,7 @@ def _tokenizer_files(folder: Path, names: frozenset[str]) -> TokenizerFiles | No
     vocabularies = {name for name in names if _VOCABULARIES.fullmatch(name)}
     if not vocabularies:
         return None
-    # A server prefers this one, and the others may be large.
+    # Servers prefer this one, and the others may be large.
     if "tokenizer.json" in vocabularies:
         vocabularies = {"tokenizer.json"}
     files = {}
@@ -218,7 +218,7 @@ def _vocabulary_size(config: Mapping[str, Any]) -> int | None:
 
 
 def _name(folder: Path) -> str:
-    """The model's name on the hub, where the path tells it; else that of its folder."""
+    """The model's name on the hub, if the path has it; else that of its folder."""
     parts = folder.absolute().parts
     if len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
         return parts[-3].removeprefix("models--").replace("--", "/", 1)
@@ -246,7 +246,7 @@ def _open_gguf(path: Path) -> ModelFiles:
 
 
 def _config_of_mistral(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Mistral's ``params.json`` under the names that *transformers* has, as vLLM renames them.
+    """Mistral's ``params.json`` with the names of *transformers*, as renamed by vLLM.
 
     Source: vLLM 0.32, vllm/transformers_utils/configs/mistral.py.
     """

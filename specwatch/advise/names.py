@@ -1,4 +1,4 @@
-"""What the name of a model tells of its size, family and format, where there are no files."""
+"""Size, family and format from the name of a model, if its files are not there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NUMBER = r"(\d+(?:\.\d+)?)"
 _MIXTURE = re.compile(rf"(?<![A-Za-z0-9.])(\d+)x{_NUMBER}([MB])(?![A-Za-z0-9])", re.IGNORECASE)
 _ACTIVE = re.compile(rf"(?<![A-Za-z0-9])A{_NUMBER}([MB])(?![A-Za-z0-9])", re.IGNORECASE)
 _SIZE = re.compile(rf"(?<![A-Za-z0-9.]){_NUMBER}([MBT])(?![A-Za-z0-9])", re.IGNORECASE)
-"""Thousands in a name are its context, as in ``Phi-3-medium-128k-instruct``."""
+"""Without K, which is a context, as in ``Phi-3-medium-128k-instruct``."""
 _CONTEXT = 10**6
 """A size that is a context, as in ``Qwen2.5-7B-Instruct-1M``."""
 _EXPERTS = re.compile(r"-\d+E(?![A-Za-z0-9])")
-"""``Llama-4-Scout-17B-16E``: the size before it is that of one token."""
+"""``Llama-4-Scout-17B-16E``: the size before it is of the active parameters."""
 _PLAIN = re.compile(rf"{_NUMBER}([KMBT])(?:-A{_NUMBER}([MB]))?", re.IGNORECASE)
 _MIXTRAL_ACTIVE = 2
-"""Experts that a token uses in Mixtral, whose names are the ones written like 8x7B."""
+"""Experts that a token uses in Mixtral, whose names have the form 8x7B."""
 _FORMATS = (
     ("bf16|fp?16", "bf16"), (r"I?Q\d_(?:[01]|K_[SML]|K|X{1,2}S|NL|[SM])", None),
     ("w4a16", "w4a16"), ("w8a8", "w8a8"), ("w8a16", "int8"), ("nvfp4|fp4", "nvfp4"),
@@ -28,7 +28,7 @@ _FORMATS = (
     ("bnb-4-?bit", "bnb-int4"), ("bnb-8-?bit", "bnb-int8"),
     ("int4|4-?bits?", "int4"), ("int8|8-?bits?", "int8"),
 )  # fmt: skip
-"""How names write formats, the more exact first; None is the name itself, as llama.cpp has it."""
+"""Formats in names, the more specific first; None means the text itself, a name of llama.cpp."""
 _FAMILIES = (
     "codellama", "tinyllama", "llama", "qwen", "mixtral", "mistral", "ministral", "gemma",
     "deepseek", "phi", "granite", "falcon", "olmo", "smollm", "glm", "kimi", "gpt-oss", "mimo",
@@ -38,7 +38,7 @@ _FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Parameters that a name gives; ``at_most`` where it counts shared ones several times."""
+    """Parameters by a name; ``at_most`` if shared ones are counted several times."""
 
     total: int
     active: int
@@ -46,9 +46,9 @@ class Size:
 
 
 def plain_size(text: str) -> Size | None:
-    """``70B``, ``0.5B``, ``30B-A3B``: a size and nothing else; None for anything else.
+    """A size such as ``70B``, ``0.5B`` or ``30B-A3B``; None for any other text.
 
-    Raises ConfigError for a size that no model has.
+    Raises ConfigError for an impossible size.
     """
     match = _PLAIN.fullmatch(text.strip())
     if match is None:
@@ -57,17 +57,17 @@ def plain_size(text: str) -> Size | None:
     active = _parameters(match[3], match[4]) if match[3] else total
     if not 0 < active <= total:
         raise ConfigError(
-            f"{text.strip()} is not the size of a model: expected parameters above 0, such as 70B"
-            " or 30B-A3B, of which a token uses the 3B"
+            f"{text.strip()} is not the size of a model: expected parameters above 0, such as 70B,"
+            " or 30B-A3B with 3B active ones"
         )
     return Size(total, active)
 
 
 def size_in(name: str) -> Size | None:
-    """Read the size from a name such as ``Llama-3.1-70B-Instruct`` or ``Qwen3-30B-A3B``.
+    """The size in a name such as ``Llama-3.1-70B-Instruct`` or ``Qwen3-30B-A3B``.
 
-    None where there is none, or several, or only that of what a token uses, or one that no model
-    has.
+    None for a name without a size, with several, with active parameters only, or with an impossible
+    size.
     """
     if _EXPERTS.search(name):
         return None
@@ -85,17 +85,17 @@ def size_in(name: str) -> Size | None:
 
 
 def family_in(name: str) -> str | None:
-    """Read the family from a name or a model type: ``llama``, ``qwen`` ...; None if not known."""
+    """The family in a name or a model type: ``llama``, ``qwen`` ...; None if not known."""
     text = name.rpartition("/")[2].lower().replace("_", "-")
     places = {text.find(family): family for family in reversed(_FAMILIES) if family in text}
     return places[min(places)] if places else None
 
 
 def format_in(name: str) -> str | None:
-    """Read the format of the weights from a name: ``awq``, ``Q4_K_M`` ...; None if it has none."""
+    """The format of the weights in a name: ``awq``, ``Q4_K_M`` ...; None if it has none."""
     for pattern, form in _FORMATS:
-        whole = rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])"
-        if match := re.search(whole, name, re.IGNORECASE):
+        word = rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])"
+        if match := re.search(word, name, re.IGNORECASE):
             return form or match[0].upper()
     return None
 

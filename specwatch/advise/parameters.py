@@ -1,7 +1,7 @@
 """The number of parameters of a model, estimated from the shape of its matrices.
 
-Biases and norms are left out, which are below 1 % of a model; where the headers of the weights are
-there, :mod:`specwatch.advise.weights` counts exactly.
+Biases and norms, which are below 1 % of a model, are left out; :mod:`specwatch.advise.weights`
+counts exactly if the weights are there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GATED = frozenset({
 _UNGATED = frozenset({"gpt2", "opt", "starcoder2"})
 """Model types whose MLP has two matrices."""
 _GATED_QUERY = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-"""Model types whose queries come with a gate of the same width."""
+"""Model types whose queries have a gate of the same width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class Parameters:
 
     total: int
     active: int
-    """Those that one token uses: of a mixture of experts fewer than ``total``."""
+    """Those that one token uses: fewer than ``total`` in a mixture of experts."""
     embedding: int
     """Input embeddings and output head, which most quantization leaves alone."""
     routed: int = 0
-    """Of ``total``, those of experts that a router chooses among."""
+    """Those of routed experts, included in ``total``."""
     mtp: int = 0
-    """More, in layers for multi-token prediction."""
+    """Those of layers for multi-token prediction, not included in ``total``."""
 
 
 def count_parameters(model: Architecture) -> Parameters | None:
-    """The parameters of a language model, or of a draft head; None where the family is not known.
+    """The parameters of a language model, or of a draft head; None if the family is not known.
 
     Parts for images or sound are not counted (``model.multimodal``).
     """
@@ -65,13 +65,13 @@ def count_parameters(model: Architecture) -> Parameters | None:
 
 
 def _width(model: Architecture, *names: str) -> int:
-    # Where there is one for each layer, none is that of the model.
+    # A list has a value for each layer, and none of them is that of the model.
     single = [name for name in names if not isinstance(model.keys.config.get(name), list)]
     return model.keys.optional(*single, least=0) or 0
 
 
 def _attention(model: Architecture, inputs: int = 0) -> int:
-    """The matrices of attention; ``inputs`` is the width that it reads, if not the model's."""
+    """Parameters of attention; ``inputs`` is its input width, if not that of the model."""
     hidden, heads = model.hidden_size, model.heads
     inputs = inputs or hidden
     if latent := _width(model, "kv_lora_rank"):
@@ -97,8 +97,8 @@ def _linear_attention(model: Architecture) -> int:
 
 
 def _mlp(model: Architecture, index: int) -> tuple[int, int, int]:
-    """Parameters of the MLP or the experts of a layer; of these, those that a token does not use,
-    and those of routed experts."""
+    """Parameters of the MLP or the experts of a layer: all, those that a token does not use, and
+    those of routed experts."""
     hidden = model.hidden_size
     inner = _width(model, "intermediate_size", "n_inner", "ffn_dim", "intermediate_dim")
     inner = inner or 4 * hidden
@@ -123,10 +123,11 @@ def _is_mixture(model: Architecture, index: int) -> bool:
 
 
 def _head_parameters(model: Architecture) -> Parameters | None:
-    """Of a draft head, without the embeddings that it shares with its target; None for others.
+    """Parameters of a draft head, without the embeddings that it shares with its target; None for
+    other kinds.
 
-    EAGLE as vLLM 0.32 builds it (``llama_eagle.py``, ``llama_eagle3.py``), Medusa as its authors
-    do, MLP speculators as IBM's accelerators.
+    EAGLE as in vLLM 0.32 (``llama_eagle.py``, ``llama_eagle3.py``), Medusa as by its authors, MLP
+    speculators as IBM's accelerators.
     """
     hidden, vocabulary, positions = model.hidden_size, model.vocabulary, model.positions or 0
     embedding = 0

@@ -1,17 +1,17 @@
-"""How many tokens to draft, and what speedup to expect before anything is measured.
+"""The number of draft tokens, and the expected speedup.
 
 With k draft tokens per step, and a draft token that costs c plain steps of the target::
 
     S = tau / (1 + k c)        tau = 1 + k alpha
 
-alpha is the acceptance rate: accepted / draft tokens, an average over the k positions. For another
-k, one more assumption is needed: that a token is accepted with the same chance a at each position,
+alpha is the acceptance rate: accepted / draft tokens, the average over the k positions. To compute
+it for another k, each position is assumed to have the same probability a that its token is accepted
 if all before it were::
 
     tau = (1 - a^(k+1)) / (1 - a)        alpha = (a + a^2 + ... + a^k) / k
 
-Both hold at low load, where checking k + 1 tokens takes no longer than computing one, as reading
-the weights is what takes the time. Source: Leviathan, Kalman, Matias, *Fast Inference from
+Both hold at low load, where verifying k + 1 tokens takes as long as computing one, as the time is
+that of reading the weights. Source: Leviathan, Kalman, Matias, *Fast Inference from
 Transformers via Speculative Decoding* (2023), equation 1 and theorem 3.8.
 """
 
@@ -28,15 +28,15 @@ from specwatch.domain.breakeven import DRAFT_COST_RATIO, prior_speedup
 
 ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 MOST_TOKENS = 10
-"""The largest k that is compared: nobody reports that more pays."""
+"""The largest k to compare: no report says that more pays."""
 MOST_DRAFTED = 1024
-"""The largest k that anything is computed for."""
+"""The largest k to compute anything for."""
 COMMON_K = 5
 WORTH_IT = 1.3
-"""A speedup below this is not worth the effort."""
+"""Lowest speedup that is worth the effort."""
 HEAD_COST = 0.05
-"""Of a head whose size is not known: about one layer of the target and its output head. Assumed:
-an EAGLE-3 head of Llama 3.1 8B has 0.43 of its 8.03 billion parameters, by its config.json."""
+"""Assumed cost of a head of unknown size: about one layer of the target and its output head, as an
+EAGLE-3 head of Llama 3.1 8B has 0.43 of its 8.03 billion parameters, by its config.json."""
 _TYPICAL = 0.7
 _AT_ONCE = frozenset({"medusa", "mlp_speculator", "dflash", "dspark"})
 """Methods that draft all k tokens in one pass."""
@@ -53,7 +53,7 @@ def tokens_per_step(per_token: float, k: int) -> float:
 
 
 def chance_per_token(acceptance: float, k: int) -> float:
-    """Return the a whose average over k positions, (a + ... + a^k) / k, is ``acceptance``."""
+    """The a whose average over k positions, (a + ... + a^k) / k, is ``acceptance``."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -67,9 +67,9 @@ def chance_per_token(acceptance: float, k: int) -> float:
 def expected_speedup(
     acceptance: float, k: int, draft_cost: float, most: int = MOST_TOKENS
 ) -> Expected:
-    """Return what to expect at an acceptance rate alpha at this k.
+    """The expected speedup at an acceptance rate alpha and this k.
 
-    ``most`` is the largest k to compare; with 0, and where drafts cost nothing, there is no best.
+    ``most`` is the largest k to compare; with 0, or if drafts cost nothing, there is no best k.
     """
     chance = chance_per_token(acceptance, k)
     speedups = {
@@ -88,13 +88,13 @@ def expected_speedup(
 
 
 def acceptance_for(speedup: float, k: int, draft_cost: float) -> float:
-    """Return the alpha that gives a speedup (for 1, the break-even, c); above 1 where none does."""
+    """The alpha for a speedup (for 1, the break-even: c); above 1 if it cannot be reached."""
     return (speedup * (1 + k * draft_cost) - 1) / k
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCost:
-    """What a draft token costs in plain steps of the target; ``assumed`` where nothing tells."""
+    """The cost of a draft token in plain steps of the target; ``assumed`` if it is not known."""
 
     steps: float
     assumed: bool = False
@@ -103,10 +103,10 @@ class DraftCost:
 def draft_cost(
     method: str, k: int, target: Candidate, draft: Candidate | None, plan: ServerPlan
 ) -> DraftCost:
-    """Return c, what a draft token costs in plain steps of the target.
+    """c, the cost of a draft token in plain steps of the target.
 
-    The time of a step at low load is that of reading the weights of one token, so c is the share
-    of bytes read, on the GPU that has most to read.
+    The time of a step at low load is that of reading the weights that one token uses, so c is the
+    ratio of bytes read, on the GPU that reads most.
     """
     assumed = DraftCost(DRAFT_COST_RATIO if method == "draft_model" else HEAD_COST, assumed=True)
     shape, read = target.architecture, target.read_per_step
@@ -131,9 +131,9 @@ def draft_cost(
 
 
 def largest_k(method: str, k: int, target: Candidate, draft: Candidate | None) -> int:
-    """Return the largest k whose speedup can be expected; 0 where that is not known.
+    """The largest k whose speedup can be computed; 0 if not known.
 
-    What is accepted from layers that run again, or at positions that a head lacks, is not known.
+    The acceptance of layers that run repeatedly, or at positions without a head, is not known.
     """
     if method == "mtp":
         shape = (draft or target).architecture
@@ -146,7 +146,7 @@ def largest_k(method: str, k: int, target: Candidate, draft: Candidate | None) -
 
 
 def usual_k(method: str, target: Candidate, draft: Candidate | None) -> int:
-    """Return the k of a draft, or of layers for prediction, with one of its own; else 5."""
+    """The k of the draft, or of the layers for prediction, if it is fixed; else 5."""
     if method == "mtp" and draft is None and target.architecture is not None:
         return target.architecture.mtp_layers or COMMON_K
     shape = None if draft is None else draft.architecture
@@ -160,22 +160,22 @@ def usual_k(method: str, target: Candidate, draft: Candidate | None) -> int:
 def k_findings(
     method: str, k: int, cost: DraftCost, expected: Sequence[Expected], plan: ServerPlan
 ) -> Iterator[Finding]:
-    """Yield whether k is in range, and whether speculation can pay at all with this draft."""
+    """Findings on the range of k, and on whether speculation can pay with this draft."""
     if plan.k is not None and plan.k > MOST_DRAFTED:
         digits = f"{plan.k!s:.12}{'...' if len(str(plan.k)) > 12 else ''}"
         yield Finding(
             "k", "wrong",
-            f"k = {digits} is beyond any use: what follows is for {MOST_DRAFTED:,}",
-            remedy=f"start with {COMMON_K}, and let specwatch calibrate tell",
+            f"k = {digits} is far too large: this advice is for {MOST_DRAFTED:,}",
+            remedy=f"start with {COMMON_K}, and measure with specwatch calibrate",
         )  # fmt: skip
-    # Heads and the layers of a target have a number of their own.
+    # Heads and layers for prediction have a fixed number.
     elif plan.k is not None and (
         method not in ("suffix", "medusa", "mtp") or (method == "mtp" and k > _MOST_USUAL)
     ):
         level, text, source = _k_range(k, at_most=plan.server == "llama.cpp")
-        remedy = "" if level == "ok" else f"start with {COMMON_K}, and let specwatch calibrate tell"
+        remedy = "" if level == "ok" else f"start with {COMMON_K}; see specwatch calibrate"
         if method == "mtp" and level != "ok":
-            remedy = "start with the number of layers that the target brings"
+            remedy = "start with the number of layers that the target has"
         yield Finding("k", level, f"k = {k}: {text}", "", source, remedy)
     if cost.steps:
         yield _break_even(k, cost)
@@ -183,12 +183,12 @@ def k_findings(
         yield Finding(
             "k", "note", "a step whose lookup finds nothing drafts nothing, and gains nothing",
             "the speedups expected are those of the steps that draft", "arithmetic",
-            "let specwatch tell which share of the steps drafts in your traffic",
+            "specwatch shows the share of steps that draft in your traffic",
         )  # fmt: skip
     typical = next((item for item in expected if item.acceptance == _TYPICAL), None)
     if typical is None or typical.best_k is None or typical.best_speedup is None:
         return
-    # Reports speak against more than 7, which this model knows nothing of.
+    # Reports advise against more than 7, for reasons that this model does not include.
     if typical.best_speedup > 1 and typical.best_k <= max(k, _MOST_USUAL) and (
         typical.best_speedup / typical.speedup > _WORTH_A_LOOK
     ):  # fmt: skip
@@ -196,7 +196,7 @@ def k_findings(
             "k", "note",
             f"at acceptance {_TYPICAL} k = {typical.best_k} is expected to be best:"
             f" {typical.best_speedup:.2f}x, against {typical.speedup:.2f}x with k = {k}",
-            "if every position is accepted alike",
+            "if every position is accepted equally often",
             f"an assumed cost; {_PAPER}" if cost.assumed else _PAPER,
             f"compare k = {typical.best_k}: specwatch bench compare",
         )  # fmt: skip
@@ -204,7 +204,7 @@ def k_findings(
 
 def _k_range(k: int, *, at_most: bool) -> tuple[Level, str, str]:
     if at_most and k >= 3:
-        return "ok", "the most that llama-server drafts: it stops where the draft is unsure", LLAMA
+        return "ok", "the most that llama-server drafts: it stops when the draft is unsure", LLAMA
     if k <= 2:
         return "doubt", "below 3 the overhead of a step dominates", reported("T")
     if k <= _MOST_USUAL:
@@ -213,22 +213,22 @@ def _k_range(k: int, *, at_most: bool) -> tuple[Level, str, str]:
         text = "the upper end: 3 to 7 is usual, above 8 acceptance collapsed"
         return "note", text, reported("GT")
     if k <= 10:
-        text = "pays at high acceptance only; above 8 it collapsed for others"
+        text = "pays at high acceptance only; above 8 it collapsed in one report"
         return "doubt", text, reported("TP")
-    return "doubt", "more than anyone reports to pay", reported("TP")
+    return "doubt", "more than in any report of a gain", reported("TP")
 
 
 def _break_even(k: int, cost: DraftCost) -> Finding:
     even, worth = acceptance_for(1, k, cost.steps), acceptance_for(WORTH_IT, k, cost.steps)
     text = f"a draft token costs {cost.steps:.2g} times a step of the target"
-    reason = "the least it can cost, as reading its weights does: small drafts cost more"
+    reason = "a lower bound, from reading its weights: small drafts cost more"
     source = _PAPER
     if cost.assumed:
         text = f"a draft token is assumed to cost {cost.steps:.2g} times a step of the target"
-        reason = "a usual cost, as the size of what drafts, or of the target, is not known"
+        reason = "a usual cost, as the size of the draft or of the target is not known"
         source = f"an assumed cost; {_PAPER}"
     if even >= 1:
-        text += ": no acceptance makes up for that"
+        text += ": no acceptance can compensate that"
         return Finding("k", "wrong", text, reason, source, "take a smaller draft, or quantize it")
     level: Level = "doubt" if worth > 0.9 else "note" if worth > _TYPICAL else "ok"
     reach = f"{worth:.0%}" if worth < 1 else "out of reach"

@@ -1,6 +1,6 @@
 """A command that starts vLLM, read as vLLM itself reads it.
 
-Source: ``human_readable_int`` of vLLM 0.32; for its flags :mod:`specwatch.vllm_cli`.
+Sources: ``human_readable_int`` of vLLM 0.32; for its flags :mod:`specwatch.vllm_cli`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ _SCALE = {
 
 
 def read_vllm_command(command: Sequence[str], *, read_file: ReadFile | None = None) -> ServerPlan:
-    """Read a command that starts vLLM; ``read_file`` gives the text of its ``--config`` file.
+    """Read a command that starts vLLM; ``read_file`` returns the text of its ``--config`` file.
 
-    Raises CannotStrip where its words are not certain, and ConfigError where vLLM would refuse a
-    value.
+    Raises CannotStrip if its words cannot be known, and ConfigError if vLLM would refuse a value.
     """
     given = read_command(command).with_file(read_file)
     values = {
@@ -72,7 +71,7 @@ def read_vllm_command(command: Sequence[str], *, read_file: ReadFile | None = No
 
 
 def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Finding]]:
-    """The configuration as vLLM puts it together, and what is wrong with how it is written."""
+    """The configuration as vLLM composes it, and findings on how it is written."""
     given = speculation_of(options)
     findings: list[Finding] = []
     source = "vLLM 0.32, EngineArgs.create_speculative_config"
@@ -82,7 +81,7 @@ def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Findin
             Finding(
                 "method", "doubt" if lost else "note",
                 f"keys such as {_CONFIG}.{next(iter(given.dotted))} replace the whole {_CONFIG}",
-                f"lost: {', '.join(lost)}" if lost else "the keys repeat all that it has",
+                f"ignored: {', '.join(lost)}" if lost else "the keys repeat all of it",
                 "vLLM 0.32, its FlexibleArgumentParser",
                 f"write one {_CONFIG} with all keys in it",
             )
@@ -106,10 +105,10 @@ def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Findin
 def _old_flags(options: Sequence[Option]) -> Iterator[Finding]:
     names = sorted({option.flag.name for option in options if option.flag and option.flag.is_old})
     yield Finding(
-        "method", "doubt", f"only vLLM up to 0.8.2 knows {', '.join(names)}",
-        "they went with the V0 engine: vLLM from 0.8.3 on does not start with them",
+        "method", "doubt", f"only vLLM up to 0.8.2 has {', '.join(names)}",
+        "they were removed with the V0 engine: vLLM from 0.8.3 on does not start with them",
         "vLLM 0.8.3, its command line",
-        f"write {_CONFIG} '{{...}}'; what follows takes them for its keys",
+        f"write {_CONFIG} '{{...}}'; this advice treats them as its keys",
     )  # fmt: skip
     for option in options:
         if option.is_of("--spec-decoding-acceptance-method") and option.value not in (
@@ -117,9 +116,9 @@ def _old_flags(options: Sequence[Option]) -> Iterator[Finding]:
         ):  # fmt: skip
             yield Finding(
                 "method", "doubt",
-                f"the acceptance method {option.value} changes what the model says",
-                "it accepts tokens that are merely likely: quality for speed; rejection sampling"
-                " leaves the distribution as it is",
+                f"the acceptance method {option.value} changes the output of the model",
+                "it accepts tokens that are only likely, which trades quality for speed; rejection"
+                " sampling keeps the distribution",
                 "reported [T]", "leave the flag out: rejection_sampler is the default",
             )  # fmt: skip
 
@@ -167,11 +166,11 @@ def _context(values: Mapping[str, str]) -> int | None:
 
 
 def with_own_speculation(plan: ServerPlan, config: Mapping[str, Any], where: str) -> ServerPlan:
-    """Return the plan with a target that brings its own speculation taken apart.
+    """The plan, with a target of the package *speculators* replaced by its verifier and draft.
 
     ``config`` is that of the target. As ``maybe_override_with_speculators`` of vLLM 0.32, which
-    serves the verifier that a checkpoint of *speculators* names, with the checkpoint as its draft,
-    whatever the flags say. Raises ConfigError where such a checkpoint names no verifier.
+    serves the verifier that such a checkpoint names, with the checkpoint as its draft, regardless
+    of the flags. Raises ConfigError if the checkpoint names no verifier.
     """
     given = config.get("speculators_config")
     if given is None:
@@ -191,8 +190,8 @@ def with_own_speculation(plan: ServerPlan, config: Mapping[str, Any], where: str
         k = whole_number(first.get("speculative_tokens") if isinstance(first, Mapping) else None)
     finding = Finding(
         "method", "note",
-        f"the model brings its own speculation: {name} is served, with it as a draft",
-        "whatever the flags say of method and model", f"{where}: speculators_config",
+        f"the model has its own speculation: {name} is served, with it as a draft",
+        "vLLM ignores the flags for method and model", f"{where}: speculators_config",
     )  # fmt: skip
     return replace(
         plan, target=name, draft=plan.target, method=_SPECULATORS.get(method, method), k=k,

@@ -1,4 +1,4 @@
-"""Tokenizers, read by the libraries that own their formats.
+"""Reading tokenizers, with the libraries of their formats.
 
 *tokenizers* reads ``tokenizer.json``, *sentencepiece* ``tokenizer.model``; tekken and tiktoken
 files and plain vocabularies are lists of tokens.
@@ -18,7 +18,7 @@ from specwatch.errors import ConfigError
 from specwatch.wording.text import shown
 
 MOST_TOKENS = 4_000_000
-"""Ids beyond it are an error in the file: the largest vocabularies have some 260,000."""
+"""Higher ids are an error in the file: the largest vocabularies have about 260,000."""
 Format = Literal["tokenizer.json", "sentencepiece", "gguf", "list"]
 _ROLES = ("bos", "eos", "unk", "pad")
 _TEKKEN_SPECIAL = (
@@ -27,7 +27,7 @@ _TEKKEN_SPECIAL = (
     "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
     "[TOOL_CONTENT]",
 )  # fmt: skip
-"""Of files before version 11, which do not list them; the names are mistral-common's."""
+"""Special tokens of files before version 11, which do not list them; names of mistral-common."""
 _GGUF_ROLES = {
     "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id",
     "pad": "padding_token_id",
@@ -36,38 +36,37 @@ _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _BYTE_LETTERS = {
     byte: 256 + number for number, byte in enumerate(sorted(set(range(256)) - _PRINTABLE))
 }
-"""The letters that byte-level BPE writes for bytes that cannot be printed (GPT-2's
-``bytes_to_unicode``)."""
+"""Letters of byte-level BPE for bytes that cannot be printed (GPT-2's ``bytes_to_unicode``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """What a tokenizer's files say; None is what they do not say."""
+    """A tokenizer by its files; None means not known."""
 
     where: str
     """The file that has the tokens."""
     tokens: Mapping[int, str]
-    """By id, added tokens included. Bytes are written as byte-level BPE does (a space is ``Ġ``)."""
+    """By id, added tokens included. Bytes are written as in byte-level BPE (a space is ``Ġ``)."""
     size: int
     """One more than the highest id; of a .gguf file the number of rows, padding included."""
     added: frozenset[str] | None = None
-    """Tokens that are cut out before the model sees text."""
+    """Added tokens, which are matched before text is split."""
     special: Mapping[str, str] = field(default_factory=dict)
-    """``bos``, ``eos``, ``unk`` and ``pad``, where they are known."""
+    """``bos``, ``eos``, ``unk`` and ``pad``, if known."""
     adds: Mapping[str, bool] = field(default_factory=dict)
-    """Whether ``bos`` and ``eos`` are put around a prompt, where the files say so."""
+    """Whether ``bos`` and ``eos`` are put around a prompt, if known."""
     chat_template: str | None = None
     encode: Callable[[str], Sequence[int]] | None = None
-    """The ids of a text, without tokens around it; None where the format has no whole tokenizer."""
+    """The ids of a text, without tokens around it; None if the format has only a vocabulary."""
     decode: Callable[[list[int]], str] | None = None
     format: Format = "list"
-    """Only tokenizers of one format encode and add tokens by the same rules."""
+    """Tokenizers of different formats encode and add tokens by different rules."""
 
 
 def read_vocabulary(files: TokenizerFiles) -> Vocabulary:
-    """Read a tokenizer, in the format that a server prefers where there are several.
+    """Read a tokenizer; of several formats, the one that a server prefers.
 
-    Raises ConfigError naming the file that cannot be read.
+    Raises ConfigError with the file that cannot be read.
     """
     if files.gguf is not None:
         return _gguf(files.gguf, files.where)
@@ -77,7 +76,7 @@ def read_vocabulary(files: TokenizerFiles) -> Vocabulary:
     if "tekken.json" in names:
         return _tekken(files)
     for name in names:
-        # Llama 3 calls a tiktoken file tokenizer.model; a protobuf begins with the tag of its first
+        # Llama 3 has a tiktoken file tokenizer.model; a protobuf begins with the tag of its first
         # piece.
         if name.startswith("tokenizer.model") and files.files[name][:1] == b"\n":
             return _sentencepiece(files, name)
@@ -163,7 +162,7 @@ def _tekken(files: TokenizerFiles) -> Vocabulary:
 
 
 def _tiktoken(files: TokenizerFiles, name: str) -> Vocabulary:
-    """Lines of base64 and rank; which special tokens follow is in code, not in files."""
+    """Lines of base64 and rank; special tokens are defined in code, not in files."""
     tokens = {}
     for line in _lines(files, name):
         packed, _, rank = line.partition(" ")
@@ -221,7 +220,7 @@ def _with_settings(
     encode: Callable[[str], Sequence[int]] | None = None,
     decode: Callable[[list[int]], str] | None = None,
 ) -> Vocabulary:
-    """A vocabulary with the tokens and roles that the smaller files beside it give."""
+    """A vocabulary with the tokens and roles from the smaller files beside it."""
     config = _settings(files, "tokenizer_config.json")
     known, more = set(tokens.values()), set()
     for number, text in _added_tokens(files, config):

@@ -1,6 +1,6 @@
-"""What the tokenizers of a target and a draft mean for the pairing.
+"""Comparing the tokenizers of a target and a draft.
 
-A draft whose ids mean other tokens than its target's is the silent failure of speculative decoding.
+A draft whose ids are other tokens than its target's has a low acceptance, and no message says why.
 Compared are ids, added and special tokens, and how the same texts are encoded.
 """
 
@@ -26,31 +26,31 @@ TEXTS = (
 )
 """Texts that different normalizers, pre-tokenizers and merges encode differently."""
 SAMPLED_TOKENS = 2000
-"""So many tokens of the target, evenly spread, are encoded too."""
+"""Tokens of the target, evenly spread, that are encoded too."""
 _LONGEST_TOKEN = 40
 _LLAMA_FIRST_ID = 5
-"""From which id on llama.cpp compares tokens."""
+"""The first id that llama.cpp compares."""
 _LLAMA_SIZES_APART = 128
-"""By how much llama.cpp lets the sizes of two vocabularies differ."""
+"""Difference of the sizes of two vocabularies that llama.cpp allows."""
 _LEAST_SHARED = 100
-"""Below it vLLM itself warns of a very small intersection."""
+"""Shared tokens below which vLLM warns of a very small intersection."""
 _MOSTLY_DIFFERENT = 0.01
-"""With a larger share of different tokens nothing else is compared."""
+"""Share of different tokens above which nothing else is compared."""
 _VLLM = "vLLM 0.32, vllm/config/speculative.py"
 _LLAMA = "llama.cpp, common/speculative.cpp"
 _SILENT = (
-    "an id that the draft proposes is another token to the target: acceptance collapses, and no"
+    "an id that the draft proposes is another token for the target: acceptance collapses, and no"
     " message says why"
 )
 _HETEROGENEOUS = '"use_heterogeneous_vocab": true in --speculative-config'
-_SERVES_ON = "llama-server logs an error and serves on without speculation"
+_SERVES_ON = "llama-server logs an error and continues without speculation"
 _OTHER_SEQUENCES = "the draft was trained on other sequences of tokens than the target's"
 _MEASURE = "choose a draft with the target's tokenizer, or measure its acceptance"
 _ROLES: dict[str, tuple[Level, str]] = {
     "bos": ("doubt", "the draft was trained on texts that begin with another token"),
     "eos": ("doubt", "the draft was trained to end with another token: is one a base model?"),
     "unk": ("doubt", _OTHER_SEQUENCES),
-    "pad": ("note", "a server pads nothing with it"),
+    "pad": ("note", "servers do not use it"),
 }
 
 
@@ -64,10 +64,10 @@ def compare_vocabularies(
     head: bool = False,
     heterogeneous: bool = False,
 ) -> list[Finding]:
-    """Return what a pairing's tokenizers mean for ``server``; ``ok`` only where both were compared.
+    """Findings on the tokenizers of a pairing for ``server``; ``ok`` only if both were compared.
 
-    The sizes are the rows of the embeddings (``vocab_size``). ``head`` says that the draft is made
-    for its target (EAGLE, Medusa, MTP): without files of its own it uses the target's tokens.
+    The sizes are the rows of the embeddings (``vocab_size``). ``head`` means that the draft is made
+    for its target (EAGLE, Medusa, MTP): without tokenizer files it uses the target's tokens.
     ``heterogeneous`` is vLLM's ``use_heterogeneous_vocab``.
     """
     heterogeneous = heterogeneous and server == "vllm" and not head
@@ -79,7 +79,7 @@ def compare_vocabularies(
     elif not (head and draft is None):
         findings.append(_missing(target, draft))
     if server == "llama.cpp":
-        # A .gguf file has a token for each row, padding too: that is what llama.cpp counts.
+        # llama.cpp counts the tokens of a .gguf file, which has one for each row, with padding.
         target_size = target.size if target is not None and target.format == "gguf" else target_size
         draft_size = draft.size if draft is not None and draft.format == "gguf" else draft_size
     if target_size is not None and draft_size is not None and target_size != draft_size:
@@ -104,14 +104,14 @@ def compare_vocabularies(
                     f" {rows:,} rows: id {first} is {quoted(vocabulary.tokens.get(first))}",
                     "such a token in a prompt is an error, or reads another row",
                     f"{vocabulary.where}; vocab_size in config.json",
-                    "see that weights and tokenizer are of the same version",
+                    "check that weights and tokenizer are of the same version",
                 )
             )  # fmt: skip
     return findings
 
 
 def quoted(token: str | None) -> str:
-    """A token fit to print; ``absent`` is none."""
+    """A token as text for messages; ``absent`` for None."""
     return "absent" if token is None else f'"{shown(token, _LONGEST_TOKEN)}"'
 
 
@@ -146,8 +146,8 @@ def _compare(
             findings.append(
                 Finding(
                     "tokenizer", "doubt",
-                    f"the special tokens are not known from {vocabulary.where}: they are in code",
-                    "the other tokens were compared", vocabulary.where,
+                    f"the special tokens are not known from {vocabulary.where}",
+                    "they are defined in code; the other tokens were compared", vocabulary.where,
                     "put a tokenizer.json of the same model beside it",
                 )
             )  # fmt: skip
@@ -178,7 +178,7 @@ def _compare(
     if None not in (target.chat_template, draft.chat_template) and (
         target.chat_template != draft.chat_template
     ):
-        reason = "a server uses the target's only"
+        reason = "a server uses only the target's"
         findings.append(Finding("tokenizer", "note", "the chat templates differ", reason, source))
     return findings
 
@@ -189,33 +189,31 @@ def _different_tokens(
     first = differing[0]
     verb = "differs" if len(differing) == 1 else "differ, the first"
     level: Level = "wrong"
-    remedy = "choose a draft with the target's tokenizer: mostly one of its own family"
+    remedy = "choose a draft with the target's tokenizer: usually one of its family"
     meaning = _SILENT
     if server == "vllm":
         remedy += f"; or give {_HETEROGENEOUS}, which drafts only tokens that both have"
         noticed = "vLLM compares the sizes of the vocabularies, never their tokens"
     else:
         end = min(target.size, draft.size)
-        noticed = (
-            f"llama-server compares ids {_LLAMA_FIRST_ID} to {end - 1:,} only, and does not see it"
-        )
+        noticed = f"llama-server compares only ids {_LLAMA_FIRST_ID} to {end - 1:,}, and not these"
         apart = abs(target.size - draft.size) > _LLAMA_SIZES_APART
         if apart or any(_LLAMA_FIRST_ID <= number < end for number in differing):
             noticed = _SERVES_ON
     if server == "vllm" and _only_added_differ(target, draft, differing):
         level = "doubt"
         meaning = (
-            "all of them are added tokens, such as reserved ones: only where text has one of these"
-            " ids does the draft read or propose another token"
+            "all of them are added tokens, such as reserved ones: the draft reads or proposes"
+            " another token only if text has one of these ids"
         )
-        remedy = "see that prompts and answers do not have these tokens, or measure acceptance"
+        remedy = "check that prompts and answers do not have these tokens, or measure acceptance"
     elif not any(number in draft.tokens for number in differing):
         meaning = (
-            "the draft never proposes what it does not have, and where the text has it the draft"
-            " reads a row that it was not trained on, or none at all"
+            "the draft never proposes tokens that it does not have, and if the text has one, the"
+            " draft reads a row that it was not trained on, or fails"
         )
     elif not any(number in target.tokens for number in differing):
-        meaning = "what the draft proposes there is no token of the target, and is never accepted"
+        meaning = "the target does not have these tokens, so they are never accepted"
     elif set(target.tokens.values()) == set(draft.tokens.values()):
         meaning = f"the same tokens have other ids; {_SILENT}"
     return Finding(
@@ -228,7 +226,7 @@ def _different_tokens(
 
 
 def _only_added_differ(target: Vocabulary, draft: Vocabulary, differing: list[int]) -> bool:
-    """Whether only added tokens differ, and none that begins or ends a text."""
+    """Whether only added tokens differ, and neither ``bos`` nor ``eos``."""
     for side in (target, draft):
         ends = {side.special.get("bos"), side.special.get("eos")}
         tokens = [side.tokens[number] for number in differing if number in side.tokens]
@@ -238,7 +236,7 @@ def _only_added_differ(target: Vocabulary, draft: Vocabulary, differing: list[in
 
 
 def _shared_tokens(ours: dict[int, str], theirs: dict[int, str], source: str) -> Finding:
-    """As vLLM's VocabMapping counts: by text, with either way of writing a leading space."""
+    """Shared tokens as in vLLM's VocabMapping: by text, with either form of a leading space."""
     target, draft = (
         {" " + token[1:] if token[:1] in ("Ġ", "▁") else token for token in tokens.values()}
         for tokens in (ours, theirs)
@@ -248,7 +246,7 @@ def _shared_tokens(ours: dict[int, str], theirs: dict[int, str], source: str) ->
         "tokenizer", "doubt" if both >= _LEAST_SHARED else "wrong",
         f"target and draft share {both:,} tokens: {both / max(len(draft), 1):.0%} of the draft's,"
         f" {both / max(len(target), 1):.0%} of the target's",
-        "with use_heterogeneous_vocab the draft proposes these only, reads the others as unknown,"
+        "with use_heterogeneous_vocab the draft proposes only these, reads the others as unknown,"
         " and drafts greedily",
         f"{source}; vLLM 0.32, vllm/v1/spec_decode/vocab_mapping.py",
         "measure its acceptance, or choose a draft with the target's tokenizer",
@@ -256,7 +254,7 @@ def _shared_tokens(ours: dict[int, str], theirs: dict[int, str], source: str) ->
 
 
 def _prompt_ends(target: Vocabulary, draft: Vocabulary, source: str) -> Iterator[Finding]:
-    """llama.cpp wants the same tokens around a prompt."""
+    """Findings on tokens around a prompt, which must be the same for llama.cpp."""
     for role in ("bos", "eos"):
         adds = target.adds.get(role), draft.adds.get(role)
         tokens = target.special.get(role), draft.special.get(role)
@@ -278,7 +276,7 @@ def _special_tokens(target: Vocabulary, draft: Vocabulary, source: str) -> Itera
         if ours == theirs:
             continue
         if (ours is None or theirs is None) and not (target.special and draft.special):
-            level, reason = "note", "one of the two names no special tokens at all"
+            level, reason = "note", "one of the two has no special tokens in its files"
         text = (
             f"the {role} token differs: target {_with_id(target, ours)},"
             f" draft {_with_id(draft, theirs)}"
@@ -302,7 +300,7 @@ def _with_id(vocabulary: Vocabulary, token: str | None) -> str:
 
 
 def _encodings(target: Vocabulary, draft: Vocabulary, source: str) -> tuple[Finding | None, int]:
-    """Whether texts are encoded alike, and how many were compared."""
+    """A finding if texts are encoded differently, and the number of texts compared."""
     if target.format != draft.format or not (target.encode and draft.encode and target.decode):
         return None, 0
     ids = sorted(target.tokens)
@@ -324,14 +322,14 @@ def _size_verdict(
     """Level, reason and remedy of vocabularies of different sizes."""
     if head:
         reason = "a head has the vocab_size of the target that it was trained for"
-        return "doubt", reason, "see in the head's model card which target it is for"
+        return "doubt", reason, "check in the head's model card which target it is for"
     if server == "llama.cpp":
         if abs(target - draft) <= _LLAMA_SIZES_APART:
-            return "note", f"llama.cpp takes a difference of up to {_LLAMA_SIZES_APART}", ""
-        reason = f"by more than {_LLAMA_SIZES_APART} {_SERVES_ON}"
+            return "note", f"llama.cpp allows a difference of up to {_LLAMA_SIZES_APART}", ""
+        reason = f"with more than {_LLAMA_SIZES_APART}, {_SERVES_ON}"
         return "wrong", reason, "choose a draft with the target's vocabulary"
     if heterogeneous:
-        return "note", "use_heterogeneous_vocab takes that", ""
+        return "note", "use_heterogeneous_vocab allows that", ""
     return (
         "wrong",
         "vLLM does not start with that (Target and draft model should have the same vocabulary"

@@ -1,4 +1,4 @@
-"""The weights of a model as their headers list them; no tensor is read."""
+"""The weights of a model, from the headers of their files; no tensor is read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specwatch.wording.text import shown
 INDEX = "model.safetensors.index.json"
 _MOST_INDEX = 64 * 1024 * 1024
 _FLOATS = ("F16", "BF16", "F32")
-"""Types that a server converts to the one it serves in."""
+"""Types that a server converts to its own dtype."""
 _ONE_WEIGHT = frozenset({
     "F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8", "F4",
 })  # fmt: skip
-"""Types of which one element is one weight."""
+"""Types with one weight in each element."""
 _NO_WEIGHTS = frozenset({
     "absmax", "g_idx", "inv_freq", "k_scale", "nested_absmax", "nested_quant_map", "q_scale",
     "quant_map", "qzeros", "scales", "SCB", "v_scale", "weight_g_idx", "weight_scale",
@@ -29,7 +29,7 @@ _NO_WEIGHTS = frozenset({
     "weight_global_scale", "input_scale", "input_global_scale", "input_zero_point",
     "output_scale", "prob_output_scale", "weight_packed_scale", "weight_format",
 })  # fmt: skip
-"""Last parts of the names of tensors that quantization needs besides the weights."""
+"""Last parts of the names of tensors of quantization that are not weights."""
 _INDEX_TYPES = frozenset({"I64", "U64", "BOOL", "I16", "U16", "F8_E8M0"})
 """Types of maps, masks and block scales."""
 
@@ -40,13 +40,13 @@ class Weights:
 
     bytes: int
     parameters: int | None
-    """Packed weights counted unpacked, without scales and zero points; None where tensors are
-    packed in a way that is not known."""
+    """Packed weights are counted unpacked, without scales and zero points; None if the packing is
+    not known."""
     float_bytes: int = 0
-    """Of ``bytes``, those of tensors in 16 or 32 bit floats."""
+    """Bytes of tensors in 16 or 32 bit floats, included in ``bytes``."""
     float_elements: int = 0
     mtp: int = 0
-    """Of ``bytes``, those of layers for multi-token prediction."""
+    """Bytes of layers for multi-token prediction, included in ``bytes``."""
 
 
 class Tensor(NamedTuple):
@@ -59,9 +59,9 @@ class Tensor(NamedTuple):
 
 
 def stored_weights(folder: Path, names: Iterable[str], config: Mapping[str, Any]) -> Weights | None:
-    """The weights of a folder, of the ``names`` in it; None where there are none.
+    """The weights in a folder with the files ``names``; None if it has no weights.
 
-    Raises ConfigError naming the file that is missing or cannot be read.
+    Raises ConfigError with the file that is missing or cannot be read.
     """
     names = list(names)
     paths, total = _safetensors_files(folder, names)
@@ -75,7 +75,7 @@ def stored_weights(folder: Path, names: Iterable[str], config: Mapping[str, Any]
         ]
         if not pickled:
             return None
-        # Pickles are never loaded: their size is nearly that of their tensors.
+        # Pickles are never loaded, as that runs code; their size is nearly that of their tensors.
         total = 0
         for name in pickled:
             with opened(folder / name) as (_, size):
@@ -98,8 +98,8 @@ def _safetensors(path: Path) -> Iterator[Tensor]:
 
 
 def _safetensors_files(folder: Path, names: Iterable[str]) -> tuple[list[Path], int | None]:
-    """The files that hold a model's weights, and the size that an index tells where not one of its
-    files is there."""
+    """The files with a model's weights, and the total size by the index if all of its files are
+    missing."""
     present = {name for name in names if name.endswith(".safetensors")}
     index_data = read_file(folder / INDEX, _MOST_INDEX)
     if index_data is not None:
@@ -123,7 +123,7 @@ def _safetensors_files(folder: Path, names: Iterable[str]) -> tuple[list[Path], 
                 f" expected all that {INDEX} lists: download them"
             )
         return [folder / name for name in sorted(listed)], None
-    # Mistral's own files lie beside the same weights under the usual names.
+    # Mistral's own files have the same weights as those with the usual names.
     usual = {name for name in present if not name.startswith("consolidated")}
     if "model.safetensors" in usual:
         usual = {"model.safetensors"}
@@ -133,9 +133,9 @@ def _safetensors_files(folder: Path, names: Iterable[str]) -> tuple[list[Path], 
 def add_tensors(
     tensors: Iterable[Tensor], config: Mapping[str, Any], *, packed: bool = True
 ) -> Weights:
-    """Add tensors up; ``config`` tells with how many bits packed ones were quantized.
+    """The sum of tensors; ``config`` has the bits of packed ones.
 
-    Of tensors that are not ``packed`` (.gguf), an element is a weight, whatever its type.
+    If tensors are not ``packed`` (.gguf), each element is a weight, regardless of its type.
     """
     bits = _quantized_bits(config)
     size = float_bytes = float_elements = mtp = 0
@@ -168,7 +168,7 @@ def _is_mtp(name: str, config: Mapping[str, Any]) -> bool:
 
 
 def _parameters_of(tensor: Tensor, bits: int | None) -> Fraction | None:
-    """Parameters in a tensor, 0 for scales and maps, None where its packing is not known."""
+    """Parameters in a tensor; 0 for scales and maps, None if its packing is not known."""
     last = tensor.name.rpartition(".")[2]
     if last in _NO_WEIGHTS or last.endswith("_scales") or "quant_state" in tensor.name:
         return Fraction(0)
@@ -186,7 +186,7 @@ def _parameters_of(tensor: Tensor, bits: int | None) -> Fraction | None:
 
 
 def _quantized_bits(config: Mapping[str, Any]) -> int | None:
-    """Bits of a packed weight, as ``quantization_config`` says; None where it does not."""
+    """Bits of a packed weight, from ``quantization_config``; None if not known."""
     declared = config.get("quantization_config") or config.get("compression_config")
     if not isinstance(declared, Mapping):
         text = config.get("text_config")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specwatch.config.target import Target
     from specwatch.domain.baseline import Measurement
     from specwatch.domain.experiments import Bench, Experiment
-    from specwatch.loadtest.bench_run import BenchRun, Plan
+    from specwatch.loadtest.bench_run import BenchPlan, BenchRun
     from specwatch.loadtest.server import Server
 
 _CONCURRENCIES = "1,2,4,8,16,32"
@@ -148,14 +148,14 @@ def _refuse_contradictions(
 # --- workload and servers
 
 
-def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[Plan, str]:
+def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[BenchPlan, str]:
     """The workload, and the source of its prompts; ``own_length``: --max-tokens is given.
 
     Raises ConfigError.
     """
     from specwatch.loadtest import dataset
     from specwatch.loadtest.bench import Load
-    from specwatch.loadtest.bench_run import Plan
+    from specwatch.loadtest.bench_run import BenchPlan
     from specwatch.loadtest.common import BUILT_IN
     from specwatch.loadtest.requests import Prompt
 
@@ -180,7 +180,7 @@ def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[Plan, str]:
     else:
         loads = tuple(Load(rate=rate) for rate in given["rates"])
         most = _connections(())
-    plan = Plan(
+    plan = BenchPlan(
         loads, prompts, given["temperatures"], given["duration"], given["warm_up"],
         max_tokens, given["seed"], tokens, most,
     )  # fmt: skip

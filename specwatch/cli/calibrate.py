@@ -99,7 +99,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     from specwatch.domain.baseline import BaselineKey
     from specwatch.domain.temperature import Buckets
     from specwatch.loadtest import calibration, calibration_report, calibration_shape, engine
-    from specwatch.loadtest.calibration_run import Calibration, Plan
+    from specwatch.loadtest.calibration_run import CalibrationPlan, CalibrationRun
 
     prompts = load.prompts(given["prompts"])
     servers = [
@@ -123,7 +123,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
         doubts += lengths.notes
         if workload.source is ShapeSource.BUILT_IN and workload.lacking is not None:
             doubts.append(_BUILT_IN.format(workload.lacking))
-        plan = Plan(
+        plan = CalibrationPlan(
             workload.loads, given["temperatures"], prompts, lengths.prompts, given["duration"],
             given["warm_up"], lengths.output, given["seed"],
             "" if given["prompts"] is not None else f"{int(now):x}", given["unsteady"],
@@ -135,7 +135,9 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
             load.StopSignals(keeps=False) as stop_signals,
         ):
             progress.note(": ".join(load_tables.shape_texts(shape)))
-            run = Calibration(plan, off, on, Buckets(sources.edges), progress.note, progress.step)
+            run = CalibrationRun(
+                plan, off, on, Buckets(sources.edges), progress.note, progress.step
+            )
             stages = stop_signals.run(run.run(), progress, run.slices)
         doubts += calibration.doubts_of(stages)
         measurements = calibration.measurements(key, stages)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specwatch.domain.experiments import Probe
     from specwatch.loadtest.engine import Engine
     from specwatch.loadtest.probe import Sweep
-    from specwatch.loadtest.probe_run import Plan
+    from specwatch.loadtest.probe_run import ProbePlan
     from specwatch.store.repository import Store
 
 
@@ -61,12 +61,12 @@ def command(**given: Any) -> None:
     from specwatch.cli.progress import ProgressBar
     from specwatch.loadtest import server as servers
     from specwatch.loadtest.probe import problems_of
-    from specwatch.loadtest.probe_run import Plan, Probing
+    from specwatch.loadtest.probe_run import ProbePlan, ProbeRun
     from specwatch.loadtest.requests import Prompt
 
     measured = load.measured_server(given)
     load_results.require_outputs(given["output"])
-    plan = Plan(
+    plan = ProbePlan(
         given["temperatures"], given["requests"],
         tuple(map(Prompt, load.prompts(given["prompts"]))),
         given["max_tokens"], given["concurrency"], given["seed"],
@@ -82,7 +82,7 @@ def command(**given: Any) -> None:
         load.StopSignals() as stop_signals,
     ):
         began = time.time()
-        probing = Probing(server, plan, progress.note, progress.step)
+        probing = ProbeRun(server, plan, progress.note, progress.step)
         sweep = stop_signals.run(probing.run(), progress, plan.total)
         problems = problems_of(sweep)
         if not any(answer.ok for answers in sweep.answers.values() for answer in answers):
@@ -131,7 +131,7 @@ def _baseline(
 def _probe(
     sweep: Sweep,
     baseline: Baseline | str,
-    plan: Plan,
+    plan: ProbePlan,
     target: Target,
     given: Mapping[str, Any],
     began: float,

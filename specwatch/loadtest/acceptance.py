@@ -1,9 +1,9 @@
 """Acceptance with its interval, by bootstrap over requests.
 
-Requests differ: what one kept of its drafts says little of the next. So it is requests that are
-drawn, each with all its drafts; where only the server's counters tell, blocks of them. A prompt
-that is sent again says little new, at temperature 0 nothing: its requests are drawn together (A.
-Davison, D. Hinkley, *Bootstrap Methods and their Application*, 1997, 3.8).
+Drafts of one request are alike and requests differ, so whole requests are resampled, each with all
+its drafts; if only the server's counters are known, blocks of requests. Requests with the same
+prompt are resampled together, as they add little information, at temperature 0 none (A. Davison, D.
+Hinkley, *Bootstrap Methods and their Application*, 1997, 3.8).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from specwatch.loadtest.resampling import Pair, ratio_interval
 class Part:
     """The drafts of one request, or of one block.
 
-    ``histogram`` has the drafts that had 0, 1, .. tokens accepted. None is what is not known.
-    ``prompts`` are those that it answered; without them it is like no other.
+    ``histogram`` has the drafts that had 0, 1, .. tokens accepted. None means not known.
+    ``prompts`` are those that it answered; if empty, it shares none with other parts.
     """
 
     drafts: int | None
@@ -47,7 +47,7 @@ class Part:
 
     @classmethod
     def of_record(cls, record: Record, prompts: Iterable[str] = ()) -> Part:
-        """Of a request, as the server's own record tells it."""
+        """From the record in a response."""
         return cls(
             record.drafts,
             record.draft_tokens,
@@ -58,7 +58,7 @@ class Part:
 
     @classmethod
     def of_counters(cls, counted: Tally, prompts: Iterable[str] = ()) -> Part | None:
-        """Of all that a server counted; None where it does not count what is needed."""
+        """From the counters of a server; None if it does not count draft and accepted tokens."""
         if counted.draft_tokens is None or counted.accepted_tokens is None:
             return None
         histogram = accepted_length_histogram(
@@ -74,22 +74,22 @@ class Part:
 
 
 def drawn(parts: Iterable[Part]) -> list[Part]:
-    """What a bootstrap draws: sums over the parts, with drafts, that have a prompt in common."""
+    """The units of resampling: sums over the parts, with drafts, that have a prompt in common."""
     by_key: dict[object, Part] = {}
     of_prompt: dict[str, object] = {}
     for part in parts:
         if not part.draft_tokens:
             continue
-        place, whole = object(), part
+        place, merged = object(), part
         for other in {of_prompt[prompt] for prompt in part.prompts if prompt in of_prompt}:
-            whole += by_key.pop(other)
-        by_key[place] = whole
-        of_prompt.update(dict.fromkeys(whole.prompts, place))
+            merged += by_key.pop(other)
+        by_key[place] = merged
+        of_prompt.update(dict.fromkeys(merged.prompts, place))
     return list(by_key.values())
 
 
 def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
-    """All parts together; None of nothing drafted. No interval below five that are drawn."""
+    """All parts together; None if nothing was drafted. No interval for fewer than five units."""
     drafted = sum(part.draft_tokens for part in parts)
     if not drafted:
         return None
@@ -111,9 +111,9 @@ def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
 def rate_interval(parts: Sequence[Part], *, seed: int = 0) -> Interval | None:
     """Acceptance rate; None for too few parts.
 
-    Of the two shares, accepted and rejected, it is the smaller whose logarithm is resampled, so
-    that no end lies beyond 0 or 1. Where one is nothing at all, its end is that of a share of
-    which as many requests show nothing (C. Clopper, E. Pearson, *Biometrika* 26, 1934).
+    The logarithm of the smaller of the two shares, accepted and rejected, is resampled, so that the
+    interval stays between 0 and 1. If that share is 0, the interval is the exact one for as many
+    requests without a success (C. Clopper, E. Pearson, *Biometrika* 26, 1934).
     """
     samples = drawn(parts)
     if len(samples) < LEAST_SAMPLES:
@@ -139,7 +139,7 @@ def length_interval(
 ) -> Interval | None:
     """tau over all decoding steps, of which the share ``drafting`` drafted; None if unknown.
 
-    Its relative error is that of the acceptance rate: the draft tokens of a draft hardly vary.
+    Its relative error is that of the acceptance rate, as the length of drafts hardly varies.
     """
     rate = rate_interval(parts, seed=seed)
     if rate is None or not all(part.drafts is not None for part in parts):
@@ -162,7 +162,7 @@ def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval
     interval = ratio_interval(list(map(Pair, over, under)), seed=seed)
     if interval is None:
         return None
-    value = sum(over) / sum(under)  # exactly: a logarithm rounds
+    value = sum(over) / sum(under)  # exact, unlike the exponential of a logarithm
     return Interval(value, interval.lower, min(interval.upper, 1.0), count, interval.confidence)
 
 
@@ -175,7 +175,7 @@ def _histogram(parts: Iterable[Part]) -> tuple[int, ...] | None:
 
 
 def _per_position(histogram: Sequence[int] | None) -> tuple[float, ...] | None:
-    """A draft that kept j tokens had the first j positions accepted."""
+    """Rates by position: a draft with j accepted tokens had its first j positions accepted."""
     if histogram is None or not sum(histogram):
         return None
     at_least = list(accumulate(reversed(histogram)))[::-1]

@@ -1,9 +1,9 @@
-"""From the answers of a load to what clients saw at it: a level of a bench.
+"""A level of a bench, as clients saw it: latencies, throughput, acceptance.
 
-Counted are requests that were sent (closed loop) or due (open loop) while the load was constant,
-each to its end: never the first request of a client, which is shorter, nor the ramp and the drain.
-Counting those that ended instead would favour short ones; to the end of what was sent, sums over
-requests have the mean of all (A. Wald, *On cumulative sums of random variables*, 1944).
+Requests count that were sent (closed loop) or due (open loop) while the load was constant, each
+until its end. The first request of a client, which is shorter, the ramp and the drain do not count.
+Counting the requests that ended in that time instead would favour short ones (A. Wald, *On
+cumulative sums of random variables*, 1944).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import msgspec
 
@@ -21,24 +20,22 @@ from specwatch.domain.units import format_duration
 from specwatch.errors import PageError
 from specwatch.loadtest.acceptance import Part, acceptance_of
 from specwatch.loadtest.calibration import MOST_ERRORS, Block, Stage
-from specwatch.loadtest.common import distribution_of
+from specwatch.loadtest.common import cut, distribution_of
 from specwatch.loadtest.requests import Answer, ErrorKind, Prompt
 from specwatch.scrape.counters import CounterTracker
 
 BROKEN_OFF = "broken off: these are the requests before the first that was not answered"
 MOST_BATCHES = 24
-"""Of a level: more say nothing more of its noise."""
+"""Batches of a level, at most."""
 LEAST_TURN = 6.0
-"""Mean latencies that a turn should last: in shorter ones each client sends few requests."""
-_CACHED = 0.1
-"""Share of prompt tokens from the prefix cache from which on it is said."""
+"""Mean latencies that a turn should last, so that each client sends several requests."""
 _UNSTEADY = 4.0
 """Standard deviations by which the requests in flight may grow by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a level puts on a server: so many requests at once, or so many a second."""
+    """The load of a level: a number of requests at once, or a number of requests a second."""
 
     concurrency: int | None = None
     rate: float | None = None
@@ -51,10 +48,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Constant load without a break: what was answered, and the time of it that counts.
+    """Answers under a constant load, and the time that counts.
 
-    Times are on the client's clock, ``in_flight`` is the time integral of our requests in it, all
-    in seconds. ``asked`` is the length of a full answer, in tokens.
+    Times are on the client's clock, ``in_flight`` is the time integral of the requests in flight,
+    all in seconds. ``asked`` is the length of a full answer, in tokens.
     """
 
     begin: float
@@ -65,9 +62,9 @@ class Stretch:
 
     @classmethod
     def of(cls, block: Block, asked: int, *, broken_off: float | None = None) -> Stretch | None:
-        """Of a closed loop that ended, or was ``broken_off`` at that moment, in seconds of its
-        clock; None where none of it counts. What was broken off counts until the first request
-        began that was never answered: those after it are known only if they were fast."""
+        """Of a closed loop that ended, or was ``broken_off`` at that time of its clock; None if
+        none of it counts. A load that was broken off counts until the first request began that was
+        never answered: of those after it only the fast ones have an answer."""
         inner = block.looks[1:] if broken_off is not None else block.looks[1:-1]
         if not inner:
             return None
@@ -80,8 +77,8 @@ class Stretch:
 
     @classmethod
     def between(cls, block: Block, begin: float, end: float, asked: int) -> Stretch | None:
-        """Of the time in which the requests of an open loop were due that count; only until the
-        first of them that was never answered."""
+        """Of an open loop, for requests that were due in this time; only until the first of them
+        that was never answered."""
         end = _answered_until(block, end)
         if end <= begin:
             return None
@@ -89,19 +86,19 @@ class Stretch:
 
     @property
     def counted(self) -> list[Answer]:
-        """The requests that count, failed ones too, in their order."""
-        whole = (answer for answer in self.answers if answer.ask.max_tokens == self.asked)
-        answers = [answer for answer in whole if self.begin <= answer.began < self.end]
+        """The requests that count, including failed ones, by their beginning."""
+        full = (answer for answer in self.answers if answer.ask.max_tokens == self.asked)
+        answers = [answer for answer in full if self.begin <= answer.began < self.end]
         return sorted(answers, key=lambda answer: answer.began)
 
     @property
     def tokens(self) -> float:
-        """Output tokens in this time, of whatever request: decoding is taken to be even."""
+        """Output tokens in this time, of all requests, if each decodes at a constant speed."""
         return math.fsum(_tokens_between(answer, self.begin, self.end) for answer in self.answers)
 
     @property
     def growth(self) -> int:
-        """How many more requests were in flight at its end than at its beginning."""
+        """By how many the requests in flight increased from its beginning to its end."""
         return self._running(self.end) - self._running(self.begin)
 
     def _running(self, time: float) -> int:
@@ -111,10 +108,10 @@ class Stretch:
 def level(
     load: Load, stage: Stage, stretches: Sequence[Stretch], *, turns: bool, whole: bool = True
 ) -> Level:
-    """What was seen at one load; not ``whole`` is one that was broken off.
+    """The figures at one load; ``whole`` is False if it was broken off.
 
-    ``turns`` is whether another server had its turns in between: then a stretch is a batch, so that
-    those of both can be paired.
+    ``turns`` is whether another server was measured alternately: then each stretch is a batch, so
+    that those of both can be paired.
     """
     counted = [(stretch, one) for stretch in stretches for one in stretch.counted]
     good = [one for _, one in counted if error_of(one) is None]
@@ -157,7 +154,7 @@ def level(
 
 
 def batch(answers: Sequence[Answer]) -> Batch:
-    """Sums over requests that ended well."""
+    """Sums over requests without an error."""
     good = [answer for answer in answers if error_of(answer) is None]
     decoded = [answer for answer in good if answer.tpot is not None]
     return Batch(
@@ -171,13 +168,12 @@ def batch(answers: Sequence[Answer]) -> Batch:
 
 
 def error_of(answer: Answer) -> ErrorKind | None:
-    """Why an answer says nothing; one that does not tell its tokens is as good as unreadable."""
+    """Why an answer does not count; one without a token count is unreadable."""
     return answer.error or (None if answer.tokens else ErrorKind.UNREADABLE)
 
 
 def accepted(stage: Stage) -> Acceptance | None:
-    """Drafts by the server's own counters, or by the records of its answers where it has none; None
-    where neither tell of any."""
+    """Acceptance by the server's counters, else by the records of its answers, else None."""
     part = Part.of_counters(stage.whole)
     if part is not None:
         return acceptance_of([part])
@@ -186,9 +182,10 @@ def accepted(stage: Stage) -> Acceptance | None:
 
 
 def answered_well(block: Block) -> float:
-    """Up to when a server answered that broke off: a time of the client's clock.
+    """Until when a server that failed has answered, on the client's clock.
 
-    Of one that was restarted it is before that, and before what was in flight then began.
+    If it was restarted, this is before the restart, and before the first request began that the
+    restart interrupted.
     """
     since, good = _before_restart(block), [answer for answer in block.answers if answer.ok]
     if since is None:
@@ -200,14 +197,14 @@ def answered_well(block: Block) -> float:
 
 
 def written(prompt: Prompt) -> str:
-    """A prompt as text, of which a digest can be made."""
+    """A prompt as text, for the digest of a workload."""
     if not prompt.messages:
         return prompt.text
     return msgspec.json.encode(prompt.messages, order="sorted").decode()
 
 
 def _before_restart(block: Block) -> float | None:
-    """The last look before the server was restarted; None where it was not."""
+    """Time of the last look before the server was restarted; None if it was not."""
     tracker = CounterTracker()
     before = None
     for look in block.looks:
@@ -225,10 +222,9 @@ def _answered_until(block: Block, end: float) -> float:
 
 
 def _cut(answers: Sequence[Answer], together: int) -> list[Sequence[Answer]]:
-    """Groups of neighbours; requests that ran together are alike, and belong into one."""
+    """Groups of neighbours, each at least as large as the number of requests that ran together."""
     count = min(MOST_BATCHES, len(answers) // max(together, 1)) or min(1, len(answers))
-    ends = [round(index * len(answers) / count) for index in range(count + 1)] if count else []
-    return [answers[begin:end] for begin, end in pairwise(ends)]
+    return cut(answers, count)
 
 
 def _tokens_between(answer: Answer, begin: float, end: float) -> float:
@@ -248,7 +244,7 @@ def _in_flight(answers: Iterable[Answer], begin: float, end: float) -> float:
 
 
 def _alone(stage: Stage) -> bool | None:
-    """Whether nobody else used the server; None where its page does not tell."""
+    """Whether only this client used the server; None if its page has no counts."""
     if stage.whole.generation_tokens is None and not stage.whole.requests:
         return None
     return not stage.shared
@@ -264,29 +260,25 @@ def _notes(
     if load.rate is not None and growth > _UNSTEADY * math.sqrt(2 * max(running or 0.0, 1.0)):
         yield (
             f"the server did not keep up: {growth} more requests were in flight at the end than at"
-            " the beginning, and latencies grow with the duration"
+            " the beginning, so latencies depend on the duration"
         )
 
 
 def _short(stretches: Sequence[Stretch], good: Sequence[Answer]) -> Iterable[str]:
-    """Turns that are shorter than they should be."""
+    """A note if turns are too short."""
     latency = math.fsum(answer.latency for answer in good) / len(good) if good else 0.0
     seconds = math.fsum(stretch.end - stretch.begin for stretch in stretches)
     if latency and seconds < LEAST_TURN * latency * len(stretches):
         wanted = math.ceil(LEAST_TURN * latency * len(stretches))
         yield (
             f"a turn lasted {seconds / len(stretches) / latency:.1f} mean latencies, and"
-            f" {LEAST_TURN:g} make surer figures: give --duration {format_duration(wanted)}"
+            f" {LEAST_TURN:g} are recommended: give --duration {format_duration(wanted)}"
         )
 
 
 def _cached(stage: Stage) -> Iterable[str]:
-    whole = stage.whole
-    if not whole.prefix_cache_queries or whole.prefix_cache_hits is None:
-        return
-    share = whole.prefix_cache_hits / whole.prefix_cache_queries
-    if share >= _CACHED:
+    if stage.cached is not None:
         yield (
-            f"TTFT is that of prompts of which {share:.0%} came from the prefix cache; more prompts"
-            " (--dataset) repeat less"
+            f"TTFT is of prompts of which {stage.cached:.0%} came from the prefix cache; use more"
+            " prompts (--dataset)"
         )

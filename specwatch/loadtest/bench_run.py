@@ -1,4 +1,4 @@
-"""Running a bench: levels, warm-ups and turns, and what is left when it is broken off."""
+"""Running a bench: levels, warm-ups, turns, and interruption."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from specwatch.errors import ConfigError, NoAnswer, ScrapeError, SpecwatchError
 from specwatch.loadtest import bench, dataset
 from specwatch.loadtest.bench import Load, Stretch
 from specwatch.loadtest.calibration import Block, Stage
+from specwatch.loadtest.common import Note, Step
 from specwatch.loadtest.open_loop import MOST_IN_FLIGHT, OpenLoop, poisson
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
@@ -25,22 +26,19 @@ from specwatch.loadtest.server import Server
 from specwatch.wording import figures
 
 SLICES = 12
-"""Of a level: the server's counters are read as often, and servers take so many turns at most."""
+"""Slices of a level: reads of the server's counters, and turns of each server at most."""
 _LEAST_TURNS = 6
-"""Turns that servers take at least: fewer have no interval."""
+"""Turns of each server at least: with fewer there is no interval."""
 _RAMP = 1.5
-"""Mean latencies after which an open load is steady."""
+"""Mean latencies after which an open loop is taken to be steady."""
 _LEAST_SLICE = 0.1
 _RANDOM_PROMPTS = 200
 _FEW_WORDS = 8
 INTERRUPTED = "interrupted: what follows was not measured"
 
-Note = Callable[[str], None]
-Step = Callable[[str, int], None]
-
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """What to send: ``duration`` and ``warm_up`` are seconds for each load and server."""
 
     loads: tuple[Load, ...]
@@ -51,7 +49,7 @@ class Plan:
     max_tokens: int
     seed: int
     random_tokens: int | None = None
-    """Prompts are of random words, of about so many tokens, in place of ``prompts``."""
+    """Length of prompts of random words, used in place of ``prompts``."""
     most: int = MOST_IN_FLIGHT
     """Requests that an open loop may have in flight."""
 
@@ -65,7 +63,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Measured:
-    """What was found of one server: its levels, and the stages behind them."""
+    """The levels of one server, and the stages that they are made from."""
 
     server: Server
     levels: list[Level] = field(default_factory=list)
@@ -73,7 +71,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _LevelTurn:
     """One level of one server while it is measured."""
 
     server: Server
@@ -82,24 +80,24 @@ class _Turn:
     opened: OpenLoop
     stretches: list[Stretch] = field(default_factory=list)
     latency: float = 0.0
-    """Mean of a request, as the warm-up had it."""
+    """Mean of a request, in seconds, during the warm-up."""
 
 
 class _Active(NamedTuple):
-    """What puts a load on a server now; ``planned`` is the time of an open loop that counts, in
-    seconds from its beginning."""
+    """The turn that runs now; ``planned`` is the time of an open loop that counts, in seconds from
+    its beginning."""
 
-    turn: _Turn
+    turn: _LevelTurn
     planned: tuple[float, float] | None = None
 
     @property
     def block(self) -> Block:
-        """All up to now."""
+        """The load up to now."""
         turn = self.turn
         return turn.server.loop.block if self.planned is None else turn.opened.block
 
     def stretch(self, end: float, asked: int) -> Stretch | None:
-        """What counts of it up to a time."""
+        """The part of it that counts, up to a time."""
         if self.planned is None:
             return Stretch.of(self.block, asked, broken_off=end)
         began = self.turn.opened.began
@@ -110,8 +108,8 @@ class _Active(NamedTuple):
 class BenchRun:
     """The levels of a plan on one server, or on two that take turns."""
 
-    def __init__(self, plan: Plan, servers: Sequence[Server], note: Note, step: Step) -> None:
-        """``note`` is told of each level that ends, ``step`` of what runs and slices that ended."""
+    def __init__(self, plan: BenchPlan, servers: Sequence[Server], note: Note, step: Step) -> None:
+        """``note`` is called for each level that ends, ``step`` for each slice."""
         self._plan = plan
         self._note = note
         self._step = step
@@ -119,23 +117,23 @@ class BenchRun:
         self.prompts = plan.prompts
         self.max_tokens = plan.max_tokens
         self.broken_off: str | None = None
-        """Why not all was measured, as words."""
+        """Why it ended early, as words; None if it did not."""
         self._load: Load | None = None
-        self._turns: list[_Turn] = []
+        self._turns: list[_LevelTurn] = []
         self._active: _Active | None = None
 
     @property
     def slices(self) -> int:
-        """How many slices there will be, over all levels."""
+        """Number of slices of all levels."""
         return SLICES * len(self.measured) * len(self._plan.loads)
 
     async def run(self) -> None:
-        """Measure all levels; cancelling, and a server that fails meanwhile, break it off.
+        """Measure all levels; cancelling, or a server that fails, ends it early.
 
-        Raises ScrapeError, NoAnswer or ConfigError where nothing was measured; ConfigError for two
-        that both speculate, or do not.
+        Raises ScrapeError, NoAnswer or ConfigError if nothing was measured; ConfigError if both
+        servers speculate, or neither does.
         """
-        whole = False
+        finished = False
         try:
             async with AsyncExitStack() as stack:
                 for measured in self.measured:
@@ -144,8 +142,8 @@ class BenchRun:
                     answer = await measured.server.try_out(ask)
                     if answer.tokens is None:
                         raise NoAnswer(
-                            f"{measured.server.url} does not say how many tokens it generated"
-                            " (stream_options), and speeds are those of tokens"
+                            f"{measured.server.url} does not report how many tokens it generated"
+                            " (stream_options), which is needed to compute speeds"
                         )
                     _see_mode(measured.server, [answer])
                 _require_unlike(self.measured)
@@ -153,9 +151,9 @@ class BenchRun:
                     self.prompts = await self._random(self._plan.random_tokens)
                 for load in self._plan.loads:
                     await self._level(load)
-                whole = True
+                finished = True
         except asyncio.CancelledError:
-            if whole:  # Only the connections were still to be closed.
+            if finished:  # Only the connections were still to be closed.
                 return
             self._break_off(INTERRUPTED, time.perf_counter())
         except (ScrapeError, NoAnswer, ConfigError) as failed:
@@ -164,7 +162,7 @@ class BenchRun:
                 raise
 
     async def _random(self, tokens: int) -> tuple[Prompt, ...]:
-        """Prompts of about so many tokens as the server counts them, template and all."""
+        """Prompts of about ``tokens`` tokens by the server's count, chat template included."""
         counts = []
         for words in (_FEW_WORDS, max(tokens, 2 * _FEW_WORDS)):
             (prompt,) = dataset.random_words(words, 1, seed=self._plan.seed)
@@ -176,11 +174,11 @@ class BenchRun:
     async def _level(self, load: Load) -> None:
         self._load = load
         self._turns = [
-            _Turn(
+            _LevelTurn(
                 measured.server,
                 Stage(measured.server.engine, load.concurrency or 0),
                 self._asks(load),
-                OpenLoop(measured.server.client, measured.server.read, most=self._plan.most),
+                OpenLoop(measured.server.client, measured.server.read),
             )
             for measured in self.measured
         ]
@@ -194,7 +192,7 @@ class BenchRun:
         self._close(whole=True)
 
     async def _take_turns(self, load: Load) -> None:
-        """In turn, so that what changes meanwhile meets both."""
+        """Measure the servers alternately, so that a change in between affects both."""
         latency = max(turn.latency for turn in self._turns)
         least = max(bench.LEAST_TURN * latency, _LEAST_SLICE)
         count = min(max(int(self._plan.duration / least), _LEAST_TURNS), SLICES)
@@ -204,7 +202,7 @@ class BenchRun:
                 done = (number + 1) * SLICES // count - number * SLICES // count
                 self._step(str(load), done)
 
-    async def _warm_up(self, turn: _Turn, load: Load) -> None:
+    async def _warm_up(self, turn: _LevelTurn, load: Load) -> None:
         plan, self._active = self._plan, None
         if load.concurrency is not None:
             block = await turn.server.loop.run(
@@ -217,11 +215,12 @@ class BenchRun:
                 ramp=0.0,
                 slices=1,
                 seconds=plan.warm_up,
+                most=plan.most,
             )
         turn.latency = _mean_latency(block.answers)
 
     async def _stretch(
-        self, turn: _Turn, load: Load, slices: int, seconds: float, number: int
+        self, turn: _LevelTurn, load: Load, slices: int, seconds: float, number: int
     ) -> None:
         """A time of constant load; ``seconds`` is the sum of its slices."""
 
@@ -252,6 +251,7 @@ class BenchRun:
                 ramp=ramp,
                 slices=slices,
                 seconds=seconds / slices,
+                most=self._plan.most,
                 slice_ended=slice_ended,
             )
             begin = turn.opened.began + ramp
@@ -263,8 +263,8 @@ class BenchRun:
             turn.stretches.append(stretch)
 
     def _break_off(self, why: str, now: float | None) -> None:
-        """Keep what there is of the level that ran; ``now`` is the client's clock, if it is that
-        up to which it ran well."""
+        """Keep the part of the level that ran; it was good until ``now`` on the client's clock, or
+        until the server failed if ``now`` is None."""
         self.broken_off = why
         if self._active is not None:
             turn, block = self._active.turn, self._active.block
@@ -279,7 +279,7 @@ class BenchRun:
             self._close(whole=False)
 
     def _close(self, *, whole: bool) -> None:
-        """Make levels of what was measured at this load."""
+        """Add the levels of this load to the results."""
         load, self._load = self._load, None
         for measured, turn in zip(self.measured, self._turns, strict=True):
             if load is None or not turn.stretches:
@@ -306,21 +306,21 @@ def _mean_latency(answers: Sequence[Answer]) -> float:
 
 
 def _see_mode(server: Server, answers: Sequence[Answer]) -> None:
-    """A server whose page does not tell that it speculates may say so in its answers."""
+    """Set the mode to ON if answers carry drafts, for servers whose page does not show it."""
     if any(answer.acceptance is not None and answer.acceptance.draft_tokens for answer in answers):
         server.engine = replace(server.engine, mode=Mode.ON)
 
 
 def _require_unlike(measured: Sequence[Measured]) -> None:
-    """Raise ConfigError for two servers that both speculate, or both do not."""
+    """Raise ConfigError if both servers speculate, or neither does."""
     if len(measured) < 2:
         return
     first, second = (one.server for one in measured)
     if (first.engine.mode is Mode.ON) == (second.engine.mode is Mode.ON):
         what = "speculates" if first.engine.mode is Mode.ON else "does not speculate"
         raise ConfigError(
-            f"{second.where}: {second.url} {what}, as {first.url} does; give the same server with"
-            " speculation the other way"
+            f"{second.where}: {second.url} {what}, as {first.url}; give the same server with"
+            " and without speculation"
         )
 
 
@@ -330,6 +330,5 @@ def _ended(load: Load, stage: Stage, level: Level) -> str:
     return (
         f"{load} {what}: {level.requests} requests, {sum(level.errors.values())} failed,"
         f" {figures.compact(level.throughput)} tokens/s,"
-        f" TTFT {figures.seconds(ttft)},"
-        f" TPOT {figures.seconds(tpot)}"
+        f" TTFT {figures.seconds(ttft)}, TPOT {figures.seconds(tpot)}"
     )

@@ -1,7 +1,7 @@
-"""From a fixed workload on a server to its baseline: slices, samples, measurements.
+"""The baseline from a fixed workload on a server: slices, samples, measurements.
 
-A slice is to calibration what a minute is to the daemon, and is counted in the same way: by the
-increments of the server's own counters.
+A slice is for calibration what a minute is for the daemon, and is counted in the same way: by the
+increments of the server's counters.
 """
 
 from __future__ import annotations
@@ -26,21 +26,25 @@ from specwatch.scrape import tally
 from specwatch.scrape.counters import CounterTracker
 
 MOST_ERRORS = 0.05
-"""Share of failed requests beyond which a stage says nothing of the server."""
+"""Share of failed requests above which a stage is not used."""
 MOST_FOREIGN = 0.01
-"""Share of the server's tokens that may be of requests that were not ours: counting lags."""
+"""Share of the server's tokens that may seem to be of other clients, as counters lag."""
 MOST_APART = 0.2
-"""By how much more time a step may take in one round than in another with the same prompts."""
+"""Share by which step times of rounds with the same prompts may differ without a note."""
 MOST_DISTURBED = 1.0
-"""The same, beyond which a stage says nothing of the server: what slowed it may have met one mode
+"""The same, above which a stage is not used: what slowed the server may have affected one mode
 more than the other."""
 
 
-class Look(NamedTuple):
-    """A server's page, and the load that we put on it up to then.
+_LEAST_CACHED = 0.1
+"""Share of prompt tokens from the prefix cache that is worth mentioning."""
 
-    ``at`` is Unix time, ``clock`` never steps, ``in_flight`` is the time integral of our requests;
-    all in seconds.
+
+class Look(NamedTuple):
+    """A server's metrics page, and the load of this client until then.
+
+    ``at`` is Unix time, ``clock`` is monotonic, ``in_flight`` is the time integral of the requests
+    in flight; all in seconds.
     """
 
     samples: Mapping[Series, float]
@@ -50,16 +54,16 @@ class Look(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Load on one server without a break: the looks before it, between its slices and after it."""
+    """Uninterrupted load on one server: the looks before, between its slices, and after."""
 
     looks: tuple[Look, ...]
     answers: tuple[Answer, ...]
     unanswered: float | None = None
-    """When the first request began that has no answer yet: a time of the client's clock."""
+    """When the first request began that has no answer yet, on the client's clock."""
 
 
 class Counts(NamedTuple):
-    """What was counted of the model between two looks, by temperature too where a tap counts."""
+    """Counts of the model between two looks, by temperature too if a tap counts."""
 
     tally: Tally
     buckets: Mapping[str, Tally]
@@ -73,9 +77,9 @@ class Meter:
         self._tracker = CounterTracker()
 
     def advance(self, samples: Mapping[Series, float]) -> Counts:
-        """What was counted since the look before; nothing at the first.
+        """What was counted since the previous look; nothing at the first.
 
-        Raises PageError for counters that cannot be, and when the engine was restarted meanwhile.
+        Raises PageError for impossible counters, and if the engine was restarted since.
         """
         increments = self._tracker.advance(samples)
         if increments.restarted:
@@ -89,18 +93,18 @@ class Meter:
                 by_temperature.get(temperature, Tally()), part
             )
         model = parts.models.get(self._engine.series_name, {})
-        whole = tally.tally_of(model, problems)
+        counted = tally.tally_of(model, problems)
         if problems:
             raise PageError(ScrapeReason.INCONSISTENT, problems[0])
-        return Counts(whole, by_temperature)
+        return Counts(counted, by_temperature)
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A stretch of constant load: ``at`` is the Unix time of its end, ``seconds`` its length.
+    """A part of a constant load: ``at`` is the Unix time of its end, ``seconds`` its length.
 
-    ``in_flight`` is the time integral of our requests, in seconds; ``waiting`` is how many of them
-    the server kept waiting all the time. ``buckets`` are what is known by temperature.
+    ``in_flight`` is the time integral of the requests in flight, in seconds; ``waiting`` is how
+    many of them the server's queue had all the time. ``buckets`` are counts by temperature.
     """
 
     at: float
@@ -112,12 +116,12 @@ class Slice:
     usual: SentLengths | None = None
     """Mean lengths of the requests that were sent meanwhile."""
     length: int | None = None
-    """Tokens that their prompts were made to have; None of prompts as they stand."""
+    """Wanted length of their prompts, in tokens; None for prompts sent unchanged."""
     label: str | None = None
-    """The temperature bucket of all of them, where there is one."""
+    """The temperature bucket, if all of them have the same."""
 
     def sample(self, engine: Engine) -> Sample:
-        """As the decision sees a minute."""
+        """As a sample of the decision, like a minute of traffic."""
         length = max(1, round(self.seconds))
         running = max(self.in_flight - self.waiting * self.seconds, 0.0)
         return Sample(
@@ -141,23 +145,23 @@ class Slice:
 
 @dataclass(slots=True)
 class Stage:
-    """All load of one concurrency on one server, the warm-up left out."""
+    """All load of one concurrency on one server, without the warm-up."""
 
     engine: Engine
     concurrency: int
     must_be_steady: bool = False
-    """Whether its rounds have the same prompts, so that it is of no use where something slowed the
-    server in some of them."""
+    """Whether its rounds have the same prompts, so that it is not used if their step times differ
+    too much."""
     slices: list[Slice] = field(default_factory=list)
     whole: Tally = field(default_factory=Tally)
-    """All that the server counted, from the first request to the end of the last."""
+    """Counts of the server from the first request to the end of the last."""
     answers: list[Answer] = field(default_factory=list)
 
     def add(
         self, block: Block, meter: Meter, label: str | None = None, length: int | None = None
     ) -> None:
-        """Take in a block; ``label`` is the temperature bucket of all its requests, if one, and
-        ``length`` the tokens that their prompts were made to have."""
+        """Add a block; ``label`` is the temperature bucket of all its requests, if the same, and
+        ``length`` the wanted length of their prompts in tokens."""
         meter.advance(block.looks[0].samples)
         counts = [meter.advance(look.samples) for look in block.looks[1:]]
         self.answers += block.answers
@@ -186,18 +190,17 @@ class Stage:
             )
 
     def _waiting(self, look: Look) -> float:
-        model = tally.parts_of(look.samples).models.get(self.engine.series_name, {})
-        return tally.sampled(model).waiting or 0.0
+        return tally.sampled(self.engine.series(look.samples)).waiting or 0.0
 
     @property
     def samples(self) -> list[Sample]:
-        """Its slices as the decision sees them."""
+        """Its slices as samples of the decision."""
         return [one.sample(self.engine) for one in self.slices]
 
     @property
     def apart(self) -> float:
-        """By how much more time a step took in the slowest slice than in the fastest one with the
-        same prompts and temperature, as a share."""
+        """By how much longer a step took in the slowest slice than in the fastest one with the same
+        prompts and temperature, as a share."""
         times: dict[tuple[int | None, str | None], list[float]] = {}
         for one, sample in zip(self.slices, self.samples, strict=True):
             if (time := _step_time(sample)) is not None:
@@ -206,7 +209,7 @@ class Stage:
 
     @property
     def disturbed(self) -> bool:
-        """Whether something slowed the server for a while, so that it should be measured again."""
+        """Whether step times differ so much that it should be measured again."""
         return self.must_be_steady and self.apart > MOST_DISTURBED
 
     @property
@@ -215,32 +218,43 @@ class Stage:
         return Counter(str(answer.error) for answer in self.answers if answer.error is not None)
 
     @property
+    def cached(self) -> float | None:
+        """Share of the prompt tokens that came from the prefix cache; None if small or unknown."""
+        queries, hits = self.whole.prefix_cache_queries, self.whole.prefix_cache_hits
+        share = (hits or 0) / queries if queries else 0.0
+        return share if share >= _LEAST_CACHED else None
+
+    @property
+    def title(self) -> str:
+        """``concurrency 4 with speculation``."""
+        what = "with" if self.engine.mode is Mode.ON else "without"
+        return f"concurrency {self.concurrency} {what} speculation"
+
+    @property
     def foreign_requests(self) -> int:
-        """Requests that the server ended and that were not ours."""
+        """Requests of other clients that ended."""
         return max(sum(self.whole.requests.values()) - len(self.answers), 0)
 
     @property
     def shared(self) -> bool:
-        """Whether others used the server meanwhile."""
-        ours = sum(answer.tokens or 0 for answer in self.answers)
+        """Whether other clients used the server meanwhile."""
+        own = sum(answer.tokens or 0 for answer in self.answers)
         known = all(answer.tokens is not None for answer in self.answers)
         tokens = self.whole.generation_tokens or 0
-        return self.foreign_requests > 0 or (known and tokens - ours > MOST_FOREIGN * tokens)
+        return self.foreign_requests > 0 or (known and tokens - own > MOST_FOREIGN * tokens)
 
     @property
     def shortfall(self) -> str | None:
         """Why it cannot be used, as words; None if it can."""
-        failed = sum(self.errors.values())
-        if failed > MOST_ERRORS * len(self.answers):
-            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.errors.items()))
-            return f"{failed} of {len(self.answers)} requests failed ({kinds})"
+        if failures := failures_of(self.answers):
+            return failures
         if self.whole.inter_token is None and self.whole.tpot is None:
             return "the server's page has neither the time between tokens nor TPOT"
         counted = sum(sample.pace is not None for sample in self.samples)
         if counted < LEAST_SAMPLES:
             return (
-                f"tokens came in {counted} of {len(self.slices)} slices, and {LEAST_SAMPLES} are"
-                " the least; give a longer --duration"
+                f"tokens came in {counted} of {len(self.slices)} slices, {LEAST_SAMPLES} are"
+                " needed; give a longer --duration"
             )
         if self.disturbed:
             return (
@@ -251,8 +265,17 @@ class Stage:
         return None
 
 
+def failures_of(answers: Sequence[Answer]) -> str | None:
+    """How many requests failed and why, as words; None if so few that it does not matter."""
+    errors = Counter(str(answer.error) for answer in answers if not answer.ok)
+    if errors.total() <= MOST_ERRORS * len(answers):
+        return None
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
+    return f"{errors.total()} of {len(answers)} requests failed ({kinds})"
+
+
 def doubts_of(stages: Sequence[Stage]) -> list[str]:
-    """What is doubtful of what was measured, as words."""
+    """Doubts about the measured stages, as words."""
     conditions = [
         sample.requests is not None
         for stage in stages
@@ -262,12 +285,11 @@ def doubts_of(stages: Sequence[Stage]) -> list[str]:
     doubts = []
     if not all(conditions):
         doubts.append(
-            "the page of the server without speculation does not tell prompt tokens or TTFT: the"
-            " baseline is compared with traffic of any prompt length as if it were the same"
+            "the metrics page of the server without speculation has no prompt tokens or TTFT, so"
+            " the baseline is compared with traffic regardless of prompt length"
         )
     apart = ", ".join(
-        f"{stage.apart:.0%} at concurrency {stage.concurrency}"
-        f" {'with' if stage.engine.mode is Mode.ON else 'without'} speculation"
+        f"{stage.apart:.0%} at {stage.title}"
         for stage in stages
         if stage.apart > MOST_APART and not stage.disturbed
     )
@@ -281,8 +303,8 @@ def doubts_of(stages: Sequence[Stage]) -> list[str]:
 
 
 def _step_time(sample: Sample) -> float | None:
-    """Seconds of a decoding step, which unlike those of a token do not depend on what was accepted;
-    None where they are not known."""
+    """Seconds of a decoding step, which unlike the time of a token does not depend on acceptance;
+    None if not known."""
     pace, steps = sample.pace, sample.steps
     if pace is None:
         return None
@@ -294,7 +316,7 @@ def _step_time(sample: Sample) -> float | None:
 
 
 def _lengths(answers: Iterable[Answer]) -> SentLengths | None:
-    """Mean lengths of what was asked for, by the server's count; None where it does not say."""
+    """Mean lengths of the requests sent, by the server's count; None if it does not report it."""
     lengths = [(answer.prompt_tokens, answer.ask.max_tokens) for answer in answers if answer.ok]
     prompts = [prompt for prompt, _ in lengths if prompt is not None]
     if not prompts:
@@ -305,9 +327,9 @@ def _lengths(answers: Iterable[Answer]) -> SentLengths | None:
 
 
 def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]:
-    """The baseline that stages without speculation are, one for each load bin.
+    """The baseline from stages without speculation, one measurement for each load bin.
 
-    Latencies are those of whole stages: of all requests, not of those that a slice happens to hold.
+    Latencies are those of whole stages, so that all requests count.
     """
     usable = [stage for stage in stages if stage.shortfall is None]
     samples = [sample for stage in usable for sample in stage.samples]

@@ -1,4 +1,4 @@
-"""What a calibration found, as plain JSON values; an unknown is None. Latencies are in seconds."""
+"""The result of a calibration as JSON values; None means not known. Latencies are in seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAYS, LOSES, UNDECIDED = "pays", "loses", "undecided"
 
 
 def verdict_of(speedup: Interval | None) -> str | None:
-    """Whether speculation pays: only a whole interval says so; None without one."""
+    """Whether speculation pays, by the whole interval; None without one."""
     if speedup is None:
         return None
     if speedup.above(1.0):
@@ -31,7 +31,7 @@ def verdict_of(speedup: Interval | None) -> str | None:
 
 
 def assessment(assessed: Assessment) -> Json:
-    """What speculation does: speedup, break-even by load bin, temperatures, the best k."""
+    """Speedup, break-even by load bin, temperatures, and the best k."""
     best = assessed.best_k
     return {
         "speedup": assessed.speedup,
@@ -57,7 +57,7 @@ def assessment(assessed: Assessment) -> Json:
 
 
 def stage(one: Stage) -> Json:
-    """One concurrency on one server: by its counters, and as its clients saw it."""
+    """One concurrency on one server: by its counters, and as clients saw it."""
     samples = one.samples
     paces = [pace for sample in samples if (pace := sample.pace) is not None]
     seconds = sum(pace.seconds for pace in paces)
@@ -120,7 +120,7 @@ def measurement(one: Measurement) -> Json:
 
 
 def comparison(stages: Iterable[Stage], measured: Sequence[Measurement]) -> Json:
-    """What speculation does, over all stages with it and at each concurrency."""
+    """The effect of speculation, over all stages with it and at each concurrency."""
     ran = [stage for stage in stages if stage.engine.mode is Mode.ON and stage.shortfall is None]
     baseline = Baseline({one.load_bin: one for one in measured})
     samples = [sample for run in ran for sample in run.samples]
@@ -137,7 +137,7 @@ def comparison(stages: Iterable[Stage], measured: Sequence[Measurement]) -> Json
 
 
 def report(key: BaselineKey, stages: Sequence[Stage], measured: Sequence[Measurement]) -> Json:
-    """All that was measured; with a comparison where there were stages with speculation."""
+    """All stages and measurements; with a comparison if there are stages with speculation."""
     compared = any(one.engine.mode is Mode.ON for one in stages)
     return {
         "target": key.target,

@@ -1,56 +1,52 @@
-"""Running a calibration: stages, slices, and where it stands."""
+"""Running a calibration: stages, slices, repeats and prompt lengths."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from specwatch.domain.model import Mode
 from specwatch.domain.temperature import Buckets
 from specwatch.domain.units import format_duration
 from specwatch.errors import ConfigError
 from specwatch.loadtest.calibration import Stage
+from specwatch.loadtest.common import Note, Step
 from specwatch.loadtest.prompts import TOKENS_PER_WORD, endless, sized
 from specwatch.loadtest.requests import Ask
 from specwatch.loadtest.server import Server
 
 SLICES = 12
-"""Of a stage, at least: each is a point of the baseline."""
+"""Slices of a stage at least; each is a point of the baseline."""
 LEAST_OF_TEMPERATURE = 6
-"""Slices that each temperature gets at least, where it has slices of its own."""
+"""Slices of each temperature at least, if temperatures have separate slices."""
 MOST_TRIES = 3
-"""At a load at which something slows the server for a while."""
+"""Attempts at a load whose step times differ too much."""
 LEAST_SLICE = 0.1
-"""Seconds: with less a slice holds no step of a large model."""
+"""Seconds; a shorter slice may have no step of a large model."""
 _SHORT = 120.0
-"""Seconds below which it is said to the second how long all will take."""
+"""Seconds below which the expected duration is shown to the second."""
 _TRIES = 4
-"""At a number of words that makes prompts as long as wanted."""
+"""Attempts to find the number of words for prompts of a length."""
 _SOME = 8
-"""Prompts that are counted for it; of long ones, which are more alike, fewer."""
+"""Prompts whose tokens are counted for that; ``_FEW`` if they have more than ``_LONG`` tokens."""
 _FEW = 2
 _LONG = 1000
-"""Tokens."""
 _CLOSE = 0.01
-"""Share of a length by which their mean may differ from it."""
-
-Note = Callable[[str], None]
-Step = Callable[[str, int], None]
+"""Share of a length by which the mean length of prompts may differ from it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CalibrationPlan:
     """What to send: ``duration`` and ``warm_up`` are seconds for each concurrency and server.
 
-    ``lengths`` are those of prompts in tokens, which are then made of the texts of ``prompts``;
-    without any they are sent as they stand. ``mark`` makes prompts differ from those of earlier
-    runs, so that no server has their beginnings in its prefix cache; without one they are sent
-    unmarked. ``unsteady`` is whether rounds may differ by more than chance explains.
+    ``lengths`` are those of prompts in tokens, which are then made from the texts of ``prompts``;
+    if empty, these are sent unchanged. ``mark``, if not empty, begins each prompt, so that none is
+    in a server's prefix cache from an earlier run. ``unsteady`` accepts stages whose step times
+    differ too much.
     """
 
     concurrencies: tuple[int, ...]
@@ -66,25 +62,25 @@ class Plan:
 
     @property
     def each_length(self) -> tuple[int | None, ...]:
-        """The lengths, or None for prompts as they stand."""
+        """The lengths, or only None for unchanged prompts."""
         return self.lengths or (None,)
 
     def kinds(self, *, mixed: bool) -> int:
-        """How many temperatures have slices of their own, for each length."""
+        """How many temperatures have separate slices, for each length."""
         return 1 if mixed else len(self.temperatures)
 
     def rounds(self, *, mixed: bool) -> int:
-        """How often each length, and temperature (all at once where ``mixed``), gets a slice."""
+        """How many slices each length and temperature gets (``mixed``: temperatures together)."""
         kinds, lengths = self.kinds(mixed=mixed), len(self.each_length)
         rounds = math.ceil(SLICES / (kinds * lengths))
         return rounds if kinds == 1 else max(rounds, math.ceil(LEAST_OF_TEMPERATURE / lengths))
 
     def slices(self, *, mixed: bool) -> int:
-        """Of each concurrency and server."""
+        """Slices of each concurrency and server."""
         return self.rounds(mixed=mixed) * self.kinds(mixed=mixed) * len(self.each_length)
 
     def slice_seconds(self, *, mixed: bool) -> float:
-        """Length of a slice. Raises ConfigError for one that is too short."""
+        """Length of a slice. Raises ConfigError if it is too short."""
         slices = self.slices(mixed=mixed)
         if self.duration < round(LEAST_SLICE * slices, 3):
             kinds = self.kinds(mixed=mixed)
@@ -97,52 +93,56 @@ class Plan:
 
 
 class _Turn(NamedTuple):
-    """What a slice sends and to which server: prompts of a length in tokens (None: as they stand),
-    at one temperature (None: at all of them)."""
+    """The server of a slice, the length of its prompts in tokens (None: unchanged), and its
+    temperature (None: all of them)."""
 
     server: int
     length: int | None
     temperature: float | None
 
 
-class Calibration:
-    """The stages of a plan on a server without speculation, and perhaps one with it."""
+class CalibrationRun:
+    """The stages of a plan on a server without speculation, and optionally one with it."""
 
     def __init__(
-        self, plan: Plan, off: Server, on: Server | None, buckets: Buckets, note: Note, step: Step
+        self,
+        plan: CalibrationPlan,
+        off: Server,
+        on: Server | None,
+        buckets: Buckets,
+        note: Note,
+        step: Step,
     ) -> None:
-        """``note`` is told how long it will take and of each stage that ends, ``step`` of what runs
-        and how many slices ended since (below zero: so many are measured again).
+        """``note`` is called with the expected duration and for each stage that ends, ``step`` for
+        each slice (with a negative number for slices that are measured again).
 
         Raises ConfigError for a plan whose slices are too short.
         """
         self._plan = plan
-        self._off = off
-        self._on = on
+        self._servers = [off] if on is None else [off, on]
         self._buckets = buckets
         self._note = note
         self._step = step
         self.mixed = on is None or on.engine.tapped
-        """Whether requests of all temperatures run at once: a tap tells them apart."""
+        """Whether requests of all temperatures run at once: a tap distinguishes them."""
         self._seconds = plan.slice_seconds(mixed=self.mixed)
         self._serial = itertools.count()
         self._words = {length: max(1, round(length / TOKENS_PER_WORD)) for length in plan.lengths}
-        """Of prompts by their length in tokens."""
+        """Words of prompts by their length in tokens."""
 
     @property
     def slices(self) -> int:
-        """How many slices there will be, over all stages."""
-        servers = 1 if self._on is None else 2
-        return self._plan.slices(mixed=self.mixed) * servers * len(self._plan.concurrencies)
+        """Number of slices of all stages."""
+        slices = self._plan.slices(mixed=self.mixed)
+        return slices * len(self._servers) * len(self._plan.concurrencies)
 
     async def run(self) -> list[Stage]:
         """Measure everything. Raises ScrapeError, NoAnswer, ConfigError."""
-        servers = [self._off] if self._on is None else [self._off, self._on]
-        stages = []
+        servers, stages = self._servers, []
         async with AsyncExitStack() as stack:
             for server in servers:
                 await stack.enter_async_context(server)
-            await self._size_prompts(self._off)
+            await self._size_prompts(servers[0])
             longest = self._plan.each_length[-1]
             latencies = []
             for server in servers:
@@ -155,8 +155,8 @@ class Calibration:
         return stages
 
     async def _size_prompts(self, server: Server) -> None:
-        """Find out how many words make prompts as long as wanted, by the server's own tokenizer;
-        of one that has none for us, by what it says of a request."""
+        """Find the number of words for each length, by the server's tokenizer endpoint; if it has
+        none, by the prompt tokens of a request."""
         for length in self._plan.lengths:
             self._step(f"making prompts of {length} tokens", 0)
             for _ in range(_TRIES):
@@ -181,7 +181,7 @@ class Calibration:
             self._words = {length: max(1, round(length * ratio)) for length in self._plan.lengths}
 
     def _announced(self, latencies: Sequence[float]) -> str:
-        """How long all will take, with what requests took on each server."""
+        """The expected duration, from the latency of a request on each server."""
         plan, servers = self._plan, len(latencies)
         seconds = 0.0
         for concurrency in plan.concurrencies:
@@ -195,10 +195,10 @@ class Calibration:
         return f"{loads} on {where}, {format_duration(plan.duration)} each: about {about} in all"
 
     def _blocks(self, concurrency: int, servers: int) -> list[tuple[_Turn, int]]:
-        """What loads one concurrency one after another, and for how many slices without a break.
+        """The turns of one concurrency in order, each with its number of consecutive slices.
 
-        Each round has every length, temperature and server once, and every second round is the one
-        before it backwards: what slows or drifts meanwhile meets all of them alike.
+        Each round has every length, temperature and server once, and every second round is the
+        previous one in reverse, so that a drift of the server affects all of them equally.
         """
         plan = self._plan
         generator = Random(f"{plan.seed}/{concurrency}/order")
@@ -212,12 +212,12 @@ class Calibration:
             else:
                 order.reverse()
             turns += order
-        if servers > 1:  # of two in a row a tap could not tell which counts are whose
+        if servers > 1:  # a tap's counts of two consecutive slices could not be separated
             return [(turn, 1) for turn in turns]
         return [(turn, len(list(alike))) for turn, alike in itertools.groupby(turns)]
 
     async def _stages(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
-        """One concurrency, from the beginning where the servers were disturbed."""
+        """One concurrency, repeated if step times differ too much."""
         stages = await self._stages_once(servers, concurrency)
         for _ in range(MOST_TRIES - 1):
             if not any(stage.disturbed for stage in stages):
@@ -232,7 +232,7 @@ class Calibration:
         return stages
 
     async def _stages_once(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
-        """Slice by slice in turn, so that what changes meanwhile meets all."""
+        """Slices of the servers alternately, so that a change in between affects both."""
         plan = self._plan
         stages = [
             Stage(server.engine, concurrency, must_be_steady=not plan.unsteady)
@@ -254,7 +254,8 @@ class Calibration:
                 asks[turn] = self._asks(kinds, length, f"{concurrency}/{length}/{one}")
             await self._block(servers[turn.server], stages[turn.server], turn, asks[turn], slices)
         for stage in stages:
-            self._note(_ended(stage))
+            failed = sum(stage.errors.values())
+            self._note(f"{stage.title}: {len(stage.answers)} requests, {failed} failed")
         return stages
 
     async def _block(
@@ -273,8 +274,8 @@ class Calibration:
         stage.add(block, server.meter, label, turn.length)
 
     def _asks(self, temperatures: Sequence[float], length: int | None, salt: str) -> Iterator[Ask]:
-        """Requests in an order that the seed and ``salt`` decide; ``length`` None sends prompts as
-        they stand."""
+        """Requests in an order that the seed and ``salt`` determine; ``length`` None sends prompts
+        unchanged."""
         plan, seed = self._plan, f"{self._plan.seed}/{salt}"
         if length is None:
             prompts = endless(plan.prompts, seed)
@@ -292,11 +293,3 @@ class Calibration:
         while True:
             for source in asks:
                 yield next(source)
-
-
-def _ended(stage: Stage) -> str:
-    what = "with speculation" if stage.engine.mode is Mode.ON else "without speculation"
-    return (
-        f"concurrency {stage.concurrency} {what}: {len(stage.answers)} requests,"
-        f" {sum(stage.errors.values())} failed"
-    )

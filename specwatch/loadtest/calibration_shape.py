@@ -1,4 +1,4 @@
-"""What a calibration sends: lengths and loads of traffic, as far as a model has room for them."""
+"""Lengths and loads of a calibration: those of traffic, within the model's context length."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from specwatch.domain.sample import Sample, requests_of
 from specwatch.loadtest.prompts import LEAST_TOKENS
 
 LENGTHS = (0.5, 1.0, 2.0)
-"""Times the mean length of prompts that are sent: the cost of a prompt token can be told from that
-of a request only where prompts of several lengths were measured."""
+"""Lengths of prompts, as multiples of their mean: with several lengths the cost of a prompt token
+can be separated from that of a request."""
 TRAFFIC_DAYS = 7
-"""Days of stored traffic whose shape is sent."""
+"""Days of stored traffic that the shape is taken from."""
 LOADS = (1, 2, 4, 8, 16)
-"""Requests at a time, where nothing says how many there are."""
+"""Requests at a time, if the traffic is not known."""
 LEAST_REQUESTS = 20
-"""Requests that traffic needs to have a shape: a few are somebody's trial."""
+"""Requests that traffic needs to have a shape: fewer may be a trial."""
 _HIGHEST = 1.5
-"""Times the load at P99 that is measured up to: without speculation as many requests take longer,
-so that there are more of them."""
+"""The highest load to measure, as a multiple of the load at P99: without speculation requests take
+longer, so more of them run at once."""
 _P99 = 0.99
 _SLACK = 0.03
-"""Share of a prompt's length, and tokens, by which it may turn out longer than it was made."""
+"""Share of a prompt's length by which it may be longer; at least ``_LEAST_SLACK`` tokens."""
 _LEAST_SLACK = 16
 
 
 class Shape(NamedTuple):
-    """What production traffic is like: mean lengths in tokens, and the loads to measure at."""
+    """Production traffic: mean lengths in tokens, and the loads to measure at."""
 
     prompt_tokens: int
     output_tokens: int
@@ -36,8 +36,8 @@ class Shape(NamedTuple):
 
 
 def shape_of(samples: Iterable[Sample]) -> Shape | None:
-    """The shape of the traffic of some minutes or hours; None where hardly a request came, or the
-    server does not tell how long prompts were."""
+    """The shape of the traffic of some minutes or hours; None if there were too few requests, or
+    prompt lengths are not known."""
     parts = [
         (asked, sample.gauges.busy_seconds)
         for sample in samples
@@ -56,8 +56,8 @@ def shape_of(samples: Iterable[Sample]) -> Shape | None:
 
 
 def shape_of_page(counted: Tally) -> Shape | None:
-    """The shape of all that a server has counted since it started, at the usual loads: a page does
-    not tell how many requests there were at a time. None as in :func:`shape_of`."""
+    """The shape of what a server has counted since it started, with the default loads, as a page
+    has no history of concurrency. None as in :func:`shape_of`."""
     asked = requests_of(counted, Gauges(busy_seconds=1.0))
     if asked is None or asked.firsts < LEAST_REQUESTS or asked.prompt is None:
         return None
@@ -65,7 +65,7 @@ def shape_of_page(counted: Tally) -> Shape | None:
 
 
 def _at_p99(populations: Iterable[tuple[float, float]]) -> float:
-    """The load that is exceeded for one percent of the time, of loads and how long they were."""
+    """The load that is exceeded for one percent of the time; given are loads and their seconds."""
     ordered = sorted(populations)
     left = _P99 * sum(seconds for _, seconds in ordered)
     for population, seconds in ordered:
@@ -76,7 +76,7 @@ def _at_p99(populations: Iterable[tuple[float, float]]) -> float:
 
 
 class Fitted(NamedTuple):
-    """Lengths in tokens that a model has room for; ``prompts`` ascend, each once."""
+    """Lengths in tokens that fit in the context length; ``prompts`` are ascending and distinct."""
 
     prompts: tuple[int, ...]
     output: int
@@ -84,8 +84,8 @@ class Fitted(NamedTuple):
 
 
 def fitted(prompt: int | None, output: int, longest: int | None) -> Fitted:
-    """Prompts of :data:`LENGTHS` times a mean length, none without one, and an output length; cut
-    to what a model has room for, None where that is not known."""
+    """Prompts of :data:`LENGTHS` times a mean length, none if it is None, and an output length; cut
+    to the context length ``longest``, if it is known."""
     wanted = sorted({max(1, round(factor * prompt)) for factor in LENGTHS} if prompt else ())
     if longest is None:
         return Fitted(tuple(wanted), output, ())

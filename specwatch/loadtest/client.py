@@ -1,4 +1,4 @@
-"""Sending one request at a time and timing its stream: what a user of the server sees.
+"""Sending requests and timing their streams: what a user of the server sees.
 
 Times are seconds, counts are tokens.
 """
@@ -10,13 +10,13 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import aiohttp
+import msgspec
 
 from specwatch import __version__
-from specwatch.engines.acceptance import Acceptance
-from specwatch.loadtest import stream_events
+from specwatch.engines.acceptance import Acceptance, Metrics, Timings, acceptance_of
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 CHAT, COMPLETIONS = "chat", "completions"
@@ -24,9 +24,10 @@ _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
 _TOKENIZER = "/tokenize"
 _TOKENIZER_SECONDS = 10.0
 _LONGEST_COUNT = 1 << 24
-"""Bytes of an answer of the tokenizer, which lists all tokens."""
+"""Bytes of an answer of the tokenizer endpoint, which lists all tokens."""
 _LONGEST_LINE = 1 << 20
 _LONGEST_DETAIL = 300
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class LoadClient:
@@ -81,7 +82,7 @@ class LoadClient:
         """
         if self._session is None:
             raise RuntimeError("the client is used outside its context")
-        reading = _Reading(self._clock, first)
+        reading = _StreamReader(self._clock, first)
         headers = dict(self._headers())
         sent = self._clock()
         error, detail = None, ""
@@ -105,12 +106,12 @@ class LoadClient:
             ended=self._clock(),
             error=error,
             detail=detail[:_LONGEST_DETAIL],
-            **reading.found(),
+            **reading.fields(),
         )
 
     async def count_tokens(self, prompt: str) -> int | None:
-        """How many tokens the server makes of a prompt, its chat template included; None where it
-        does not say. Raises ConfigError when ``headers`` does."""
+        """Tokens of a prompt by the server's tokenizer, chat template included; None if it has no
+        such endpoint. Raises ConfigError when ``headers`` does."""
         if self._session is None:
             raise RuntimeError("the client is used outside its context")
         body = b""
@@ -152,11 +153,51 @@ class LoadClient:
         return body
 
 
-class _Reading:
-    """What has been read of one stream so far.
+class StreamDelta(msgspec.Struct, gc=False):
+    """What a chunk adds to an answer, under the names that servers give to it."""
 
-    Every server of interest sends each event as one ``data:`` line.
-    """
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+    text: Any = None
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether it has content, and not only the role."""
+        text = self.content or self.reasoning or self.reasoning_content
+        return bool(text or self.tool_calls or self.text)
+
+
+class StreamChoice(StreamDelta, gc=False):
+    """One of ``choices``: of a chat the content is in ``delta``, else in the choice itself."""
+
+    delta: StreamDelta | None = None
+    finish_reason: str | None = None
+
+
+class StreamUsage(msgspec.Struct, gc=False):
+    """Numbers of tokens, in one of the last events."""
+
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+
+
+class StreamEvent(msgspec.Struct, gc=False):
+    """One ``data:`` line. A field of another type makes the answer unreadable."""
+
+    choices: list[StreamChoice] | None = None
+    usage: StreamUsage | None = None
+    metrics: Metrics | None = None
+    timings: Timings | None = None
+    error: Any = None
+
+
+_read_event = msgspec.json.Decoder(StreamEvent).decode
+
+
+class _StreamReader:
+    """What has been read of one stream so far; servers send each event as one ``data:`` line."""
 
     def __init__(self, clock: Callable[[], float], first: Callable[[], None]) -> None:
         self._clock = clock
@@ -165,11 +206,12 @@ class _Reading:
         self._first: float | None = None
         self._last: float | None = None
         self._chunks = 0
-        self._usage = stream_events.Usage()
+        self._usage = StreamUsage()
         self._finish_reason: str | None = None
         self._acceptance: Acceptance | None = None
 
-    def found(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
+        """Fields of the :class:`Answer`, as far as they are known."""
         return {
             "status": self.status,
             "first": self._first,
@@ -187,39 +229,39 @@ class _Reading:
             text = (await response.content.read(4096)).decode("utf-8", "replace")
             kind = ErrorKind.FAILED if response.status >= 500 else ErrorKind.REFUSED
             return kind, f"{response.status} {_message(text)}"
-        rest = b""
+        unfinished = b""
         # By what has come, not by lines: each line that is waited for costs as much as reading it.
-        async for came in response.content.iter_any():
-            *lines, rest = (rest + came).split(b"\n")
+        async for chunk in response.content.iter_any():
+            *lines, unfinished = (unfinished + chunk).split(b"\n")
             for line in lines:
                 if line.startswith(b"data:"):
                     data = line[5:].strip()
                     if data == b"[DONE]":
-                        return self._lacking()
+                        return self._missing()
                     if problem := self._take(data, self._clock()):
                         return ErrorKind.FAILED, problem
-            if len(rest) > _LONGEST_LINE:
+            if len(unfinished) > _LONGEST_LINE:
                 return ErrorKind.UNREADABLE, f"a line of more than {_LONGEST_LINE >> 20} MiB"
         return ErrorKind.BROKE_OFF, "the stream ended without [DONE]"
 
-    def _lacking(self) -> tuple[ErrorKind | None, str]:
-        """What an answer that came to its end lacks: without it nothing can be told of it."""
+    def _missing(self) -> tuple[ErrorKind | None, str]:
+        """What a whole answer must have and does not."""
         tokens = self._usage.completion_tokens
         if tokens is None:
-            return ErrorKind.UNREADABLE, "it does not say how many tokens it has (stream_options)"
+            return ErrorKind.UNREADABLE, "it has no token count (stream_options)"
         if tokens and self._first is None:
-            return ErrorKind.UNREADABLE, f"{tokens} tokens, and no content that could be timed"
+            return ErrorKind.UNREADABLE, f"{tokens} tokens but no content"
         return None, ""
 
     def _take(self, data: bytes, now: float) -> str | None:
-        """Note an event that came at a time; returns the message of one that is an error."""
-        event = stream_events.read(data)
+        """Record an event received at ``now``; returns the message if it is an error."""
+        event = _read_event(data)
         if event.error is not None:
             return _message(data.decode("utf-8", "replace"))
         for choice in event.choices or ():
             reason = choice.finish_reason
-            # The last piece may carry tokens that decode to no text.
-            if choice.piece.has_tokens or (reason and self._first is not None):
+            # The last chunk may carry tokens that decode to no text.
+            if (choice.delta or choice).has_tokens or (reason and self._first is not None):
                 if self._first is None:
                     self._first = now
                     self._tell_first()
@@ -227,12 +269,12 @@ class _Reading:
                 self._chunks += 1
             self._finish_reason = reason or self._finish_reason
         self._usage = event.usage or self._usage
-        self._acceptance = event.acceptance or self._acceptance
+        self._acceptance = acceptance_of(event.metrics, event.timings) or self._acceptance
         return None
 
 
 def _message(text: str) -> str:
-    """The message of an error as OpenAI's servers word it, else the text itself."""
+    """The message of an error in OpenAI's format, else the text itself."""
     try:
         error = json.loads(text)["error"]
         return str(error["message"] if isinstance(error, dict) else error)

@@ -1,24 +1,34 @@
-"""What a probe and a bench tell in the same way: whom they asked, what they sent, what came."""
+"""Parts of the results of probes, benches and calibrations: server, workload, distributions."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
 
 from specwatch.domain.experiments import Distribution, Estimate, Subject, Workload
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 from specwatch.loadtest.engine import Engine
 
+_Item = TypeVar("_Item")
+Note = Callable[[str], None]
+"""Called with a line for the user."""
+Step = Callable[[str, int], None]
+"""Called with what runs now, and how many slices or requests have ended since the last call."""
+
 BUILT_IN = "built-in"
-"""The source of a workload whose prompts are our own."""
+"""The source of a workload of :data:`specwatch.loadtest.prompts.PROMPTS`."""
 LEAST_P95, LEAST_P99 = 20, 100
-"""Values that a quantile needs: with fewer less than one lies beyond it."""
+"""Values that a quantile needs: with fewer, less than one lies above it."""
 
 
 def subject_of(engine: Engine, *, target: str, url: str) -> Subject:
-    """The server as a result names it; ``k`` from the number of draft positions on its page."""
+    """The server in a result; ``k`` is the number of draft positions on its page."""
     environment = engine.environment
     positions = (environment.fingerprint or "").partition("-")[2]
     return Subject(
@@ -41,7 +51,7 @@ def workload_of(
     temperatures: Iterable[float | None],
     seed: int,
 ) -> Workload:
-    """What is sent. Its digest is equal for equal prompts in the same order, and for no others."""
+    """The workload in a result; its digest identifies the prompts and their order."""
     hashed = hashlib.blake2b(digest_size=8)
     for prompt in prompts:
         data = prompt.encode("utf-8", "surrogatepass")
@@ -58,34 +68,31 @@ def workload_of(
 
 
 def distribution_of(values: Iterable[float | None]) -> Distribution | None:
-    """Mean and exact quantiles of what is known of some values; None of nothing, and for a
-    quantile that lies beyond all but less than one of them.
+    """Mean and exact quantiles of the values that are not None; None if there are no such values.
 
-    Between two values a quantile is interpolated linearly (R. J. Hyndman, Y. Fan, *Sample quantiles
-    in statistical packages*, The American Statistician 50, 1996, definition 7: that of numpy).
+    P95 and P99 are None if less than one value lies above them.
     """
-    known = sorted(value for value in values if value is not None)
+    known = [value for value in values if value is not None]
     if not known:
         return None
+    p50, p95, p99 = map(float, np.quantile(known, (0.5, 0.95, 0.99)))
     return Distribution(
         count=len(known),
         mean=math.fsum(known) / len(known),
-        p50=_quantile(known, 0.5),
-        p95=_quantile(known, 0.95) if len(known) >= LEAST_P95 else None,
-        p99=_quantile(known, 0.99) if len(known) >= LEAST_P99 else None,
+        p50=p50,
+        p95=p95 if len(known) >= LEAST_P95 else None,
+        p99=p99 if len(known) >= LEAST_P99 else None,
     )
 
 
 def estimate_of(interval: Interval | None) -> Estimate | None:
-    """An interval as results have it."""
+    """An interval in a result."""
     if interval is None:
         return None
     return Estimate(value=interval.value, lower=interval.lower, upper=interval.upper)
 
 
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    place = q * (len(ordered) - 1)
-    index = math.floor(place)
-    if index + 1 >= len(ordered):
-        return ordered[-1]
-    return ordered[index] + (place - index) * (ordered[index + 1] - ordered[index])
+def cut(items: Sequence[_Item], count: int) -> list[Sequence[_Item]]:
+    """``count`` groups of neighbours, as equal as possible."""
+    ends = [round(index * len(items) / count) for index in range(count + 1)] if count else []
+    return [items[begin:end] for begin, end in pairwise(ends)]

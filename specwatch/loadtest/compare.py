@@ -1,4 +1,4 @@
-"""Two benches of the same work, without speculation and with it: what it brings, and the verdict.
+"""Comparing two benches of the same workload, without and with speculation.
 
 The speedup of a level is the time of requests per token without speculation over that with it, each
 summed over all requests: in a closed loop the ratio of throughputs (J. D. C. Little, *A Proof for
@@ -21,22 +21,22 @@ from specwatch.domain.experiments import (
 )
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.errors import ConfigError
-from specwatch.loadtest import crossing, verdicts
+from specwatch.loadtest import verdicts
 from specwatch.loadtest.calibration import MOST_ERRORS
 from specwatch.loadtest.common import estimate_of
 from specwatch.loadtest.resampling import Pair, paired_interval, quotient_interval
 
 Rate = Callable[[Batch], tuple[float, float]]
-"""Of a batch what is over and what is under in a rate."""
+"""Numerator and denominator of a rate, from a batch."""
 _SAME = ("endpoint", "prompts", "digest", "max_tokens", "temperatures", "seed")
-"""What two workloads have in common when they are the same; the file's name is not it."""
+"""Fields that are equal in equal workloads; the name of the file may differ."""
 
 
 def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -> Comparison:
-    """Compare a bench without speculation and one with it, whichever is first.
+    """Compare a bench without speculation and one with it, in either order.
 
-    Raises ConfigError for two of one mode, for different models or workloads unless ``force``,
-    and where no load was measured on both.
+    Raises ConfigError if both or neither had speculation, for different models or workloads unless
+    ``force``, and if no load was measured on both.
     """
     off, on = _modes(first, second)
     notes = _differences(off, on, force=force)
@@ -68,7 +68,7 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
     ]
     notes += [*off.notes, *on.notes]
     judged = verdicts.judge(compared)
-    falls, rises = crossing.falling(compared), crossing.rising(compared)
+    falls, rises = verdicts.falling_crossing(compared), verdicts.rising_crossing(compared)
     return Comparison(
         version=version,
         began=min(off.began, on.began),
@@ -89,13 +89,13 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
 
 
 def with_benches(comparison: Comparison, first: Bench, second: Bench) -> Comparison:
-    """A comparison that can be made again, as it has what it is of."""
+    """The comparison with the two benches in it, so that it can be repeated."""
     return replace(comparison, benches=_modes(first, second))
 
 
 def uncompared(first: Bench, second: Bench, *, version: str) -> Comparison:
-    """Two benches of which no load can be compared, kept together. Raises as :func:`compare` for
-    two of one mode."""
+    """A result with two benches that have no load in common. Raises ConfigError if both or neither
+    had speculation."""
     off, on = _modes(first, second)
     return Comparison(
         version=version,
@@ -138,9 +138,9 @@ def _modes(first: Bench, second: Bench) -> tuple[Bench, Bench]:
 
 
 def _differences(off: Bench, on: Bench, *, force: bool) -> list[str]:
-    """What makes a comparison doubtful, as words. Raises ConfigError for what forbids it."""
+    """Doubts about a comparison, as words. Raises ConfigError for what makes it impossible."""
     different = [
-        f"{name.replace('_', ' ')} {_said(one)} without speculation, {_said(other)} with it"
+        f"{name.replace('_', ' ')} {_shown(one)} without speculation, {_shown(other)} with it"
         for name in _SAME
         if (one := getattr(off.workload, name)) != (other := getattr(on.workload, name))
     ]
@@ -150,10 +150,10 @@ def _differences(off: Bench, on: Bench, *, force: bool) -> list[str]:
         )
     if different and not force:
         raise ConfigError(
-            f"the two did not have the same work: {'; '.join(different)}; measure both with the"
+            f"the two did not have the same workload: {'; '.join(different)}; measure both with the"
             " same options, or give --force"
         )
-    notes = [f"not the same work: {difference}" for difference in different]
+    notes = [f"different workload: {difference}" for difference in different]
     for what, one, other in (
         ("engine version", off.subject.engine_version, on.subject.engine_version),
         ("configuration", off.subject.configuration, on.subject.configuration),
@@ -161,12 +161,12 @@ def _differences(off: Bench, on: Bench, *, force: bool) -> list[str]:
         if one is not None and other is not None and one != other:
             notes.append(
                 f"the servers differ in their {what} ({one} without speculation, {other} with it):"
-                " what is measured is not speculation alone"
+                " the speedup is not due to speculation alone"
             )
     return notes
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join("default" if number is None else f"{number:g}" for number in value)
     return str(value)
@@ -225,13 +225,13 @@ def _missing(off: Level, on: Level, pairs: int | None) -> str | None:
         requests = min(off.requests, on.requests)
         return (
             f"too few requests: {requests} ended, in {fewest} rounds, and {LEAST_SAMPLES} rounds"
-            " are the least; give a longer --duration, or a smaller --max-tokens"
+            " are needed; give a longer --duration, or a smaller --max-tokens"
         )
     return None
 
 
 def _ratio(over: Level, under: Level, rate: Rate, pairs: int | None) -> Estimate | None:
-    """The rate of one level by that of another; without an interval where there is too little."""
+    """The rate of one level divided by that of another; no interval if there is too little data."""
     tops = [Pair(*rate(batch)) for batch in over.batches[:pairs]]
     bottoms = [Pair(*rate(batch)) for batch in under.batches[:pairs]]
     if pairs is not None:

@@ -1,4 +1,4 @@
-"""Prompts from files that others made, and of random words.
+"""Prompts from files of common formats, and of random words.
 
 Read are a JSON array or JSON lines of conversations as ShareGPT has them (``conversations`` with
 ``from`` and ``value``), of ``messages`` as chat endpoints take them, of ``prompt`` (a text) as
@@ -19,11 +19,11 @@ from specwatch.loadtest.prompts import PROMPTS
 from specwatch.loadtest.requests import Prompt
 
 MOST_PROMPTS = 1000
-"""Of a data set, drawn with the seed."""
+"""Prompts taken from a data set, selected with the seed."""
 LONGEST_PROMPT = 1 << 20
-"""Characters: longer ones are passed over."""
+"""Characters; longer prompts are skipped."""
 RANDOM = "random:"
-"""How the name of a data set of random words begins."""
+"""Prefix of the name of a data set of random words."""
 _MOST_TOKENS = 1 << 20
 _TEXTS = ("prompt", "text_input", "text")
 _EXPECTED = (
@@ -36,11 +36,11 @@ _WORDS = sorted({
 
 
 def read(data: bytes, where: str, *, seed: int, chat: bool) -> tuple[Prompt, ...]:
-    """The prompts in a file, at most :data:`MOST_PROMPTS` of them, drawn with the seed.
+    """The prompts in a file, at most :data:`MOST_PROMPTS` of them, selected with the seed.
 
-    Without ``chat`` a conversation is its first message. Entries without a prompt of text are
-    passed over. Raises ConfigError, which begins with ``where``, for another kind of file and for
-    one without prompts.
+    Without ``chat`` only the first message of a user is used. Entries without a prompt of text are
+    skipped. Raises ConfigError, beginning with ``where``, for another format and for a file without
+    prompts.
     """
     entries = _entries(data.removeprefix(b"\xef\xbb\xbf").strip(), where)
     if len(entries) > MOST_PROMPTS:
@@ -51,7 +51,7 @@ def read(data: bytes, where: str, *, seed: int, chat: bool) -> tuple[Prompt, ...
         try:
             value = msgspec.json.decode(entry)
         except msgspec.DecodeError as error:
-            raise ConfigError(f"{where}, entry {number}: no JSON ({error}); {_EXPECTED}") from None
+            raise ConfigError(f"{where}, entry {number}: not JSON ({error}); {_EXPECTED}") from None
         prompt = _prompt(value, chat=chat)
         if prompt is not None:
             prompts.append(prompt)
@@ -61,13 +61,13 @@ def read(data: bytes, where: str, *, seed: int, chat: bool) -> tuple[Prompt, ...
             break
     if not prompts:
         raise ConfigError(
-            f"{where} has no prompt in {len(entries)} entries, found {_told(other)}; {_EXPECTED}"
+            f"{where} has no prompt in {len(entries)} entries, found {_kind_of(other)}; {_EXPECTED}"
         )
     return tuple(prompts)
 
 
 def random_lengths(name: str) -> tuple[int, int]:
-    """How many tokens go in and come out, of a name such as ``random:256,128``.
+    """Input and output tokens from a name such as ``random:256,128``.
 
     Raises ConfigError.
     """
@@ -82,15 +82,15 @@ def random_lengths(name: str) -> tuple[int, int]:
 
 
 def random_words(count: int, number: int, *, seed: int) -> tuple[Prompt, ...]:
-    """``number`` prompts of ``count`` short English words, of about a token each."""
+    """``number`` prompts of ``count`` short English words, each of about one token."""
     generator = random.Random(seed)
     return tuple(Prompt(" ".join(generator.choices(_WORDS, k=count))) for _ in range(number))
 
 
 def words_for(tokens: int, few: tuple[int, int], many: tuple[int, int]) -> int:
-    """How many words make so many tokens, where a server counted ``(words, tokens)`` twice.
+    """The number of words for a number of tokens, from two counts ``(words, tokens)`` of a server.
 
-    At least one: a chat template has tokens of its own.
+    At least 1, as the chat template alone may have more tokens.
     """
     (few_words, few_tokens), (many_words, many_tokens) = few, many
     per_word = (many_tokens - few_tokens) / (many_words - few_words)
@@ -100,7 +100,7 @@ def words_for(tokens: int, few: tuple[int, int], many: tuple[int, int]) -> int:
 
 
 def _entries(data: bytes, where: str) -> Sequence[msgspec.Raw]:
-    """The entries, not yet read: of a file of some hundred megabytes few are used."""
+    """The entries, not yet parsed, as few of a large file are used."""
     if not data:
         raise ConfigError(f"{where} is empty; {_EXPECTED}")
     try:
@@ -134,7 +134,7 @@ def _prompt(value: Any, *, chat: bool) -> Prompt | None:
 
 
 def _messages(entries: list[Any], role: str, text: str) -> Iterator[dict[str, str]]:
-    """Yield messages up to the last of a user; what has no text ends them."""
+    """Yield messages up to the first without text."""
     names = {"human": "user", "user": "user", "system": "system", "gpt": "assistant"}
     for entry in entries:
         if not isinstance(entry, Mapping) or not isinstance(entry.get(text), str):
@@ -144,7 +144,7 @@ def _messages(entries: list[Any], role: str, text: str) -> Iterator[dict[str, st
 
 
 def _whole(messages: list[dict[str, str]], *, chat: bool) -> Prompt | None:
-    """The messages up to the last of a user, who waits for an answer."""
+    """A prompt of the messages up to the last of a user; None if there is no text, or too much."""
     while messages and messages[-1]["role"] != "user":
         messages.pop()
     text = next((message["content"] for message in messages if message["role"] == "user"), "")
@@ -154,7 +154,7 @@ def _whole(messages: list[dict[str, str]], *, chat: bool) -> Prompt | None:
     return Prompt(text, tuple(messages) if chat and len(messages) > 1 else ())
 
 
-def _told(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"objects with {', '.join(sorted(map(str, value))[:6])[:80] or 'nothing'}"
     return type(value).__name__

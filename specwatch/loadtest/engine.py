@@ -1,4 +1,4 @@
-"""The engine that is measured: which one it is, by its page, and whether two can be compared."""
+"""The measured model of a server, from its metrics page, and whether two can be compared."""
 
 from __future__ import annotations
 
@@ -13,16 +13,25 @@ from specwatch.scrape import tally
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One model of one server, as a page shows it."""
+    """One model of one server, as its metrics page shows it."""
 
     series_name: str
-    """The model's label on the page; empty where there is none."""
+    """The model's label on the page; may be empty."""
     model_name: str
     mode: Mode
     environment: Environment
     tapped: bool = False
     busy: float = 0.0
-    """Requests that ran or waited."""
+    """Requests that ran or waited when the page was read."""
+
+    def series(self, samples: Mapping[Series, float]) -> Mapping[Series, float]:
+        """The samples of this model."""
+        return tally.parts_of(samples).models.get(self.series_name, {})
+
+    def busy_on(self, samples: Mapping[Series, float]) -> float:
+        """Requests that run or wait, by a page."""
+        gauges = tally.sampled(self.series(samples))
+        return (gauges.running or 0.0) + (gauges.waiting or 0.0)
 
 
 def engine_of(
@@ -36,8 +45,8 @@ def engine_of(
 ) -> Engine:
     """The model to measure: the one called ``model``, or the only one.
 
-    ``version``, ``served`` and ``drafting`` are what the engine says of itself. Raises
-    ConfigError, with ``where`` the page is, for a page without an engine's samples, or without that
+    ``version``, ``served`` and ``drafting`` come from the engine's other endpoints. Raises
+    ConfigError, beginning with ``where``, for a page without an engine's samples, or without that
     model.
     """
     parts = tally.parts_of(samples)
@@ -66,21 +75,20 @@ def engine_of(
 
 
 def counted_of(samples: Mapping[Series, float], engine: Engine) -> Tally:
-    """All that a page has counted of a model since the engine started; empty where it cannot be
-    read."""
+    """Counts of a model since the engine started; empty if they cannot be read."""
     try:
-        return tally.tally_of(tally.parts_of(samples).models.get(engine.series_name, {}), [])
+        return tally.tally_of(engine.series(samples), [])
     except PageError:
         return Tally()
 
 
 def check(off: Engine, on: Engine | None) -> list[str]:
-    """Raise ConfigError for servers that cannot be compared; return what is doubtful, as words."""
+    """Raise ConfigError for servers that cannot be compared; return doubts, as words."""
     for option, engine in (("--off", off), ("--on", on)):
         if engine is not None and engine.mode is Mode.UNKNOWN:
             raise ConfigError(
                 f"{option}: it is not known whether this server speculates: no draft was counted"
-                f" for {engine.model_name}, and its /slots does not tell; start llama-server"
+                f" for {engine.model_name}, and /slots does not show it; start llama-server"
                 " without --no-slots, and give its API key"
             )
     if off.mode is not Mode.OFF:
@@ -107,6 +115,6 @@ def check(off: Engine, on: Engine | None) -> list[str]:
         if first is not None and second is not None and first != second:
             doubts.append(
                 f"the servers differ in their {what} ({first} off, {second} on): the baseline will"
-                " not be used for the one that speculates"
+                " not be used for the one with speculation"
             )
     return doubts

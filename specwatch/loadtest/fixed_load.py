@@ -1,22 +1,21 @@
-"""Given requests, each sent once, so many at a time."""
+"""Given requests, each sent once, a number of them at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specwatch.domain.model import Series
 from specwatch.errors import NoAnswer, ScrapeError
 from specwatch.loadtest.calibration import Block
-from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.ledger import LoadLedger
+from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.loadtest.requests import Answer, Ask
 
 _PAUSE = 0.1
 """Seconds that a client waits after an error."""
 _FAILURES = 5
-"""Failures one after another, beside one of each client, after which the server counts as gone."""
+"""Failures in a row, besides one of each client, after which the server counts as gone."""
 _SETTLES = 2.0
 """Seconds that a server may take to count what it has answered."""
 _POLL = 0.05
@@ -24,30 +23,8 @@ _POLL = 0.05
 Samples = Mapping[Series, float]
 
 
-class FixedLoad:
-    """Sends requests to one server, and reads its page before, meanwhile and after.
-
-    ``read_page``, ``wall`` and ``clock`` are as in
-    :class:`specwatch.loadtest.closed_loop.ClosedLoop`.
-    """
-
-    def __init__(
-        self,
-        client: LoadClient,
-        read_page: Callable[[], Awaitable[Samples]],
-        *,
-        wall: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._client = client
-        self._read_page = read_page
-        self._ledger = LoadLedger(read_page, wall=wall, clock=clock)
-        self._in_a_row = 0
-
-    @property
-    def block(self) -> Block:
-        """What is known of the load that runs, or that was broken off."""
-        return self._ledger.block
+class FixedLoad(LoadGenerator):
+    """Sends requests to one server, and reads its page before, meanwhile and after."""
 
     async def run(
         self,
@@ -58,15 +35,15 @@ class FixedLoad:
         looks: int = 0,
         ended: Callable[[Answer], None] = lambda _: None,
     ) -> Block:
-        """Send all of them in order, and wait for the answers; ``ended`` is told of each.
+        """Send all of them in order, and wait for the answers; ``ended`` is called with each.
 
-        The page is read before, ``looks`` times meanwhile, and after: once it is ``settled``, or
-        does not come to be. Raises ScrapeError when it cannot be read before, NoAnswer when the
+        The page is read before, ``looks`` times meanwhile, and after, when it is ``settled`` or two
+        seconds have passed. Raises ScrapeError when it cannot be read before, NoAnswer when the
         server is gone; cancelling aborts the requests.
         """
-        self._ledger.clear()
+        self.clear()
         self._in_a_row = 0
-        await self._ledger.look()
+        await self.look()
         places = {round(number * len(asks) / (looks + 1)) for number in range(1, looks + 1)}
         waiting = iter(asks)
         clients = [
@@ -80,17 +57,17 @@ class FixedLoad:
                 client.cancel()
             await asyncio.gather(*clients, return_exceptions=True)
         await self.settle(settled)
-        return self._ledger.block
+        return self.block
 
     async def settle(self, settled: Callable[[Block, Samples], bool]) -> None:
         """Read the page until it is ``settled``, for two seconds, and keep the last look.
 
         Raises ScrapeError.
         """
-        until = self._ledger.clock() + _SETTLES
-        while self._ledger.clock() < until and not settled(self.block, await self._read_page()):
+        until = self.clock() + _SETTLES
+        while self.clock() < until and not settled(self.block, await self._read_page()):
             await asyncio.sleep(_POLL)
-        await self._ledger.look()
+        await self.look()
 
     async def _ask_on(
         self,
@@ -100,32 +77,19 @@ class FixedLoad:
         ended: Callable[[Answer], None],
     ) -> None:
         for ask in asks:
-            self._ledger.count(+1)
-            try:
-                answer = await self._client.send(ask)
-            finally:
-                self._ledger.count(-1)
-            self._ledger.add(answer)
+            answer = await self.send(ask)
+            self.add(answer)
             ended(answer)
             if not answer.ok:
-                self._give_up(answer, concurrency)
+                self._in_a_row += 1
+                if self._in_a_row >= _FAILURES + concurrency:
+                    raise NoAnswer(
+                        f"the last {self._in_a_row} requests failed, the last one: {answer.error},"
+                        f" {answer.detail}"
+                    )
                 await asyncio.sleep(_PAUSE)
                 continue
             self._in_a_row = 0
             if len(self.block.answers) in places:
-                await self._try_look()
-
-    def _give_up(self, answer: Answer, concurrency: int) -> None:
-        self._in_a_row += 1
-        if self._in_a_row >= _FAILURES + concurrency:
-            raise NoAnswer(
-                f"the last {self._in_a_row} requests failed, the last one: {answer.error},"
-                f" {answer.detail}"
-            )
-
-    async def _try_look(self) -> None:
-        """A look that is missing makes one slice of two."""
-        try:
-            await self._ledger.look()
-        except ScrapeError:
-            return
+                with contextlib.suppress(ScrapeError):  # without it two slices become one
+                    await self.look()

@@ -1,9 +1,9 @@
-"""Baselines from results of other people's benchmarks.
+"""Baselines from results of other benchmarks.
 
 Read are ``vllm bench serve --save-result`` (one JSON object, or one a line with
 ``--append-result``; with ``--save-detailed`` the times of each request) and AIPerf's
-``profile_export_aiperf.json``. Times become seconds; theirs are milliseconds, but for the detailed
-ones.
+``profile_export_aiperf.json``. Times are converted to seconds; in the files they are milliseconds,
+except those of single requests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
@@ -19,27 +18,28 @@ from specwatch.domain.baseline_points import Point
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.errors import ConfigError
+from specwatch.loadtest.common import cut
 from specwatch.loadtest.json_fields import MOST, Fields
 
 POINTS = 12
-"""Points that a result with the times of each request is cut into."""
+"""Points made from a result with the times of each request, at most."""
 _LEAST_REQUESTS = 4
 """Requests of a point, at least."""
 _TOGETHER = 0.7
-"""Pieces for each token after the first, below which a server sent several at a time; a busy client
-reads a tenth of them together too."""
+"""Chunks for each token after the first, below which a server sent several tokens at a time; a busy
+client receives about a tenth of them together too."""
 _BOTH = (
     "expected the JSON that `vllm bench serve --save-result` or AIPerf"
     " (profile_export_aiperf.json) writes"
 )
-_REMEDY = "give the file of a sound run, as the benchmark wrote it"
+_REMEDY = "give the unchanged file of a successful run"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """One run of a benchmark without speculation.
 
-    ``ended`` is when, as the file words it; ``pieces`` are seconds and tokens of decoding.
+    ``ended`` is the time in the format of the file; ``pieces`` are seconds and tokens of decoding.
     """
 
     model_name: str | None
@@ -48,17 +48,17 @@ class Result:
     pieces: tuple[tuple[float, float], ...]
 
     def points(self, end: float) -> tuple[Point, ...]:
-        """As points of a baseline, at the Unix time of its end."""
+        """As points of a baseline; ``end`` is Unix time."""
         return tuple(
             Point(end, self.concurrency, seconds, tokens) for seconds, tokens in self.pieces
         )
 
 
 def read(text: str, where: str, *, concurrency: float | None = None) -> list[Result]:
-    """The results in a file; ``concurrency`` in place of what they say.
+    """The results in a file; ``concurrency`` replaces theirs.
 
-    Raises ConfigError, which begins with ``where``, for another kind of file, for a result that is
-    not enough or not clean, and for one of a run with speculation.
+    Raises ConfigError, beginning with ``where``, for another format, for an incomplete result, for
+    one with failures, and for a run with speculation.
     """
     results = []
     for number, document in enumerate(_documents(text, where), start=1):
@@ -75,7 +75,7 @@ def read(text: str, where: str, *, concurrency: float | None = None) -> list[Res
 
 
 def measurements(key: BaselineKey, points: Iterable[Point]) -> tuple[list[Measurement], list[str]]:
-    """One measurement for each load bin that has points enough, and what is missing, as words."""
+    """One measurement for each load bin with enough points, and what is missing, as words."""
     bins: dict[int, list[Point]] = {}
     for point in sorted(points):
         bin_ = load_bin(point.concurrency)
@@ -90,7 +90,7 @@ def measurements(key: BaselineKey, points: Iterable[Point]) -> tuple[list[Measur
         else:
             missing.append(
                 f"too few samples at load {load_bin_label(bin_)}: {len(group)}, and {LEAST_SAMPLES}"
-                " are the least that can be compared with; run `vllm bench serve` with"
+                " are needed for a baseline; run `vllm bench serve` with"
                 " --save-detailed, or give the results of several runs"
             )
     return measured, missing
@@ -99,17 +99,17 @@ def measurements(key: BaselineKey, points: Iterable[Point]) -> tuple[list[Measur
 def _documents(text: str, where: str) -> list[dict[str, Any]]:
     try:
         try:
-            whole = [json.loads(text)]
+            documents = [json.loads(text)]
         except ValueError as error:
             try:
-                whole = [json.loads(line) for line in text.splitlines() if line.strip()]
+                documents = [json.loads(line) for line in text.splitlines() if line.strip()]
             except ValueError:
                 raise ConfigError(f"{where} is not JSON ({error}); {_BOTH}") from None
     except RecursionError:
-        raise ConfigError(f"{where} is JSON too deep for a result; {_BOTH}") from None
-    if not whole or not all(isinstance(request, dict) for request in whole):
-        raise ConfigError(f"{where} holds no result; {_BOTH}")
-    return whole
+        raise ConfigError(f"{where} is nested too deeply for a result; {_BOTH}") from None
+    if not documents or not all(isinstance(document, dict) for document in documents):
+        raise ConfigError(f"{where} has no result; {_BOTH}")
+    return documents
 
 
 def _vllm(result: Fields, concurrency: float | None) -> Result:
@@ -121,8 +121,8 @@ def _vllm(result: Fields, concurrency: float | None) -> Result:
     failed = result.count("failed") or 0.0
     if failed > 0.05 * completed:
         raise ConfigError(
-            f"{result.where}: {failed:g} requests failed beside {completed:g}: not a sound"
-            " measurement; repeat the benchmark"
+            f"{result.where}: {failed:g} requests failed and {completed:g} did not; repeat the"
+            " benchmark"
         )
     latencies = result.counts("latencies")
     busy = sum(latencies) or sum(request.latency for request in requests)
@@ -140,45 +140,45 @@ def _vllm(result: Fields, concurrency: float | None) -> Result:
 
 
 def _counted(result: Fields, *names: str) -> tuple[float, float]:
-    """How many requests, and the tokens of all: more than their first ones."""
+    """Numbers of requests and output tokens. Raises ConfigError if none is after the first."""
     completed, tokens = map(result.needed, names)
     if tokens <= completed:
         raise ConfigError(
-            f"{result.where}: {completed:g} requests with {tokens:g} tokens decode nothing;"
+            f"{result.where}: {completed:g} requests with {tokens:g} tokens have no decoding;"
             " benchmark with longer outputs"
         )
     return completed, tokens
 
 
 def _checked(result: Fields, parsed: Result) -> Result:
-    """A result whose load, seconds and tokens can be; ConfigError for another."""
+    """The result; raises ConfigError for an impossible load, time or number of tokens."""
     derived = [("requests at once", parsed.concurrency)]
     for seconds, tokens in parsed.pieces:
         derived += [("seconds of decoding", seconds), ("tokens", tokens)]
     for what, value in derived:
         if not 0 < value < MOST:
             raise ConfigError(
-                f"{result.where}: its times and counts do not belong together: they make"
+                f"{result.where}: its times and counts are inconsistent: they result in"
                 f" {value:g} {what}, expected a finite number above 0; {_REMEDY}"
             )
     return parsed
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _TimedRequest:
     start: float
     ttft: float
     decode: float
     tokens: int
-    """After the first."""
+    """Without the first."""
 
     @property
     def latency(self) -> float:
         return self.ttft + self.decode
 
 
-def _requests(result: Fields) -> list[_Request]:
-    """The requests of a detailed result, by their start; none of one that is not."""
+def _requests(result: Fields) -> list[_TimedRequest]:
+    """The requests of a detailed result, by their start; empty for other results."""
     lengths, ttfts = result.counts("output_lens"), result.counts("ttfts")
     gaps = result.lists("itls")
     if not (lengths and ttfts and gaps):
@@ -186,12 +186,12 @@ def _requests(result: Fields) -> list[_Request]:
     starts = result.counts("start_times") or list(map(float, range(len(lengths))))
     if not len(lengths) == len(ttfts) == len(gaps) == len(starts):
         raise ConfigError(
-            f"{result.where}: output_lens, ttfts, itls and start_times do not belong together:"
+            f"{result.where}: output_lens, ttfts, itls and start_times are inconsistent:"
             f" found {len(lengths)}, {len(ttfts)}, {len(gaps)} and {len(starts)} entries, expected"
             f" one entry for each request; {_REMEDY}"
         )
     requests = [
-        _Request(start, ttft, sum(itl), int(length) - 1)
+        _TimedRequest(start, ttft, sum(itl), int(length) - 1)
         for start, ttft, itl, length in zip(starts, ttfts, gaps, lengths, strict=True)
         if length > 1
     ]
@@ -202,13 +202,11 @@ def _requests(result: Fields) -> list[_Request]:
     return sorted(requests, key=lambda request: request.start)
 
 
-def _cut(requests: Sequence[_Request]) -> tuple[tuple[float, float], ...]:
+def _cut(requests: Sequence[_TimedRequest]) -> tuple[tuple[float, float], ...]:
     count = max(1, min(POINTS, len(requests) // _LEAST_REQUESTS))
-    ends = [round(index * len(requests) / count) for index in range(count + 1)]
-    groups = [requests[begin:end] for begin, end in pairwise(ends)]
     return tuple(
         (sum(request.decode for request in group), float(sum(request.tokens for request in group)))
-        for group in groups
+        for group in cut(requests, count)
     )
 
 
@@ -217,7 +215,7 @@ def _decode_seconds(
 ) -> float:
     """Seconds between first and last token, over all requests.
 
-    Without latencies it is the mean TPOT times the tokens, which is exact for outputs of one
+    Without latencies it is the mean TPOT times the tokens, which is exact for outputs of equal
     length.
     """
     ttft, tpot = result.count("mean_ttft_ms"), result.count("mean_tpot_ms")
@@ -225,8 +223,8 @@ def _decode_seconds(
         return sum(latencies) - completed * ttft / 1000
     if not tpot:
         raise ConfigError(
-            f"{result.where}: neither latencies nor mean_tpot_ms are there; benchmark an endpoint"
-            " that streams"
+            f"{result.where}: latencies and mean_tpot_ms are missing; benchmark an endpoint that"
+            " streams"
         )
     return tpot / 1000 * (tokens - completed)
 
@@ -243,7 +241,7 @@ def _aiperf(result: Fields, concurrency: float | None) -> Result:
         gap = result.measured("inter_token_latency.avg")
         if gap is None:
             raise ConfigError(
-                f"{result.where}: neither decode_duration nor inter_token_latency are there;"
+                f"{result.where}: decode_duration and inter_token_latency are missing;"
                 " profile with --streaming"
             )
         decode = gap * (tokens - completed)
@@ -269,6 +267,6 @@ def _together(result: Fields, tokens: float, pieces: float) -> ConfigError:
 
 def _speculated(where: str, seen: str) -> ConfigError:
     return ConfigError(
-        f"{where}: this run speculated ({seen}); a baseline is what serving costs without: repeat"
+        f"{where}: this run had speculation ({seen}), and a baseline is measured without: repeat"
         " the benchmark on a server started without --speculative-config"
     )

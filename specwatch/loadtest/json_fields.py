@@ -1,4 +1,4 @@
-"""Fields of JSON that another program wrote: read one by one, and refused where they cannot be."""
+"""Fields of JSON that another program wrote, read and validated one by one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
 
 MOST = 1e15
-"""Beyond every number of a benchmark, and small enough to be counted with."""
+"""Larger than any number of a benchmark, and small enough for exact arithmetic."""
 
 
 class Fields:
-    """A foreign document.
+    """A JSON object.
 
-    A field is named by its keys with a point between them, an entry of a list by its number:
-    ``models.items.0.name``. None stands for what is not there, and for null. Every method raises
-    ConfigError, which says where, what was found, what was expected and what to do.
+    A field is named by its keys joined with points, an entry of a list by its number:
+    ``models.items.0.name``. None means missing or null. Every method raises ConfigError with the
+    place, the value, what was expected and what to do.
     """
 
     def __init__(self, document: Mapping[str, Any], where: str, *, remedy: str) -> None:
@@ -27,18 +27,18 @@ class Fields:
         self._remedy = remedy
 
     def names(self) -> list[str]:
-        """The keys of the whole."""
+        """The keys of the object."""
         return list(self._document)
 
     def text(self, name: str) -> str | None:
-        """Printable text; None of an empty one."""
+        """Printable text; None if empty."""
         value = self._value(name)
         if value is not None and not (isinstance(value, str) and value.isprintable()):
             raise self._refused(name, value, "text")
         return value or None
 
     def count(self, name: str) -> float | None:
-        """A number, not negative."""
+        """A non-negative number."""
         value = self._value(name)
         return None if value is None else self._number(name, value)
 
@@ -48,11 +48,11 @@ class Fields:
         return None if value is None else self._number(name, value, above=True)
 
     def needed(self, name: str) -> float:
-        """A number above 0 that has to be there."""
+        """A number above 0; an error if missing."""
         return self._number(name, self._value(name), above=True)
 
     def counts(self, name: str) -> list[float]:
-        """A list of numbers, none of them negative; empty where there is none."""
+        """A list of non-negative numbers; empty if missing."""
         return self._numbers(name, self._value(name))
 
     def lists(self, name: str) -> list[list[float]]:
@@ -62,18 +62,18 @@ class Fields:
 
     def _value(self, name: str) -> object:
         value: Any = self._document
-        way: list[str] = []
+        path: list[str] = []
         for key in name.split("."):
             if value is None:
                 return None
             if key.isdigit():
-                entries = self._list(".".join(way), value)
+                entries = self._list(".".join(path), value)
                 value = entries[int(key)] if int(key) < len(entries) else None
             elif isinstance(value, dict):
                 value = value.get(key)
             else:
-                raise self._refused(".".join(way), value, "an object")
-            way.append(key)
+                raise self._refused(".".join(path), value, "an object")
+            path.append(key)
         return value
 
     def _list(self, name: str, value: object) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Whether a server did anything but answer us, by its counters over a block of requests."""
+"""Whether other clients used a server, by its counters over a block of requests."""
 
 from __future__ import annotations
 
@@ -9,56 +9,55 @@ from specwatch.domain.model import Series, Tally
 from specwatch.loadtest.calibration import Block, Meter
 from specwatch.loadtest.engine import Engine
 from specwatch.loadtest.requests import Answer, ErrorKind
-from specwatch.scrape import tally
 from specwatch.wording import figures
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
-    """What a page says of others. None is what it does not tell, or what we do not know of us."""
+class OtherTraffic:
+    """Counts of a server minus those of this client. None means that either is not known."""
 
     counted: Tally
-    """All that the server counted meanwhile."""
+    """Counts of the server meanwhile."""
     busy: float
-    """Requests that ran or waited at its beginning or end, when none of ours did."""
+    """Requests that ran or waited at its beginning or end, when none of this client did."""
     requests: int | None
-    """Requests that ended, less ours."""
+    """Requests that ended, minus those of this client."""
     tokens: int | None
-    """Tokens that were generated, less ours."""
+    """Tokens that were generated, minus those of this client."""
 
     @property
     def alone(self) -> bool | None:
-        """Whether nobody else was there; None where it cannot be told."""
+        """Whether only this client used the server; None if not known."""
         if self.busy or (self.requests or 0) > 0 or (self.tokens or 0) > 0:
             return False
-        # A request of others has a token at least: either count gives them away.
+        # A request of another client has at least one token, so either count shows it.
         return True if self.tokens == 0 and self.requests in (0, None) else None
 
     @property
-    def told(self) -> str:
-        """What gives others away, or why it cannot be told, as words."""
+    def reason(self) -> str:
+        """Why :attr:`alone` is not True, as words."""
         if self.busy:
             return f"{figures.counted(self.busy, 'request')} of others ran or waited"
         if self.requests:
-            verb = "more ended than we sent" if self.requests > 0 else "less ended than we sent"
-            return f"{figures.counted(abs(self.requests), 'request')} {verb}"
+            more = "more" if self.requests > 0 else "less"
+            return f"{figures.counted(abs(self.requests), 'request')} {more} ended than were sent"
         if self.tokens is None:
-            return "how many tokens were generated, its page does not count, or a request failed"
+            return "its page does not count generated tokens, or a request failed"
         more = "more" if self.tokens > 0 else "less"
-        return f"it counted {figures.counted(abs(self.tokens), 'token')} {more} than we got"
+        return f"it counted {figures.counted(abs(self.tokens), 'token')} {more} than were received"
 
 
-def company(
+def other_traffic(
     engine: Engine,
     before: Mapping[Series, float],
     after: Mapping[Series, float],
     answers: Sequence[Answer],
     *,
     aborted: int = 0,
-) -> Company:
-    """Compare what a server counted between two pages with what we got of it.
+) -> OtherTraffic:
+    """Compare what a server counted between two pages with what this client received.
 
-    ``aborted`` is how many requests of ours have no answer. Raises PageError when the engine was
+    ``aborted`` is the number of requests without an answer. Raises PageError if the engine was
     restarted meanwhile.
     """
     meter = Meter(engine)
@@ -69,27 +68,22 @@ def company(
     tokens = sum(answer.tokens or 0 for answer in answers)
     generated = counted.generation_tokens
     ended = sum(counted.requests.values()) if counted.requests else None
-    return Company(
+    return OtherTraffic(
         counted,
-        max(_busy(engine, before), _busy(engine, after)),
+        max(engine.busy_on(before), engine.busy_on(after)),
         None if ended is None or (failed and ended <= ours + aborted) else ended - ours - aborted,
         None if generated is None or failed else generated - tokens,
     )
 
 
 def together(blocks: Sequence[bool | None]) -> bool | None:
-    """Whether nobody else was there in any of some blocks; None where one does not tell."""
+    """Whether only this client used the server in all blocks; None if not known."""
     if False in blocks:
         return False
     return True if blocks and None not in blocks else None
 
 
 def settled(engine: Engine, block: Block, page: Mapping[Series, float]) -> bool:
-    """Whether a page has counted all that a block got."""
-    others = company(engine, block.looks[0].samples, page, block.answers)
-    return not _busy(engine, page) and (others.requests or 0) >= 0 and (others.tokens or 0) >= 0
-
-
-def _busy(engine: Engine, page: Mapping[Series, float]) -> float:
-    gauges = tally.sampled(tally.parts_of(page).models.get(engine.series_name, {}))
-    return (gauges.running or 0.0) + (gauges.waiting or 0.0)
+    """Whether a page has counted everything that a block received."""
+    others = other_traffic(engine, block.looks[0].samples, page, block.answers)
+    return not engine.busy_on(page) and (others.requests or 0) >= 0 and (others.tokens or 0) >= 0

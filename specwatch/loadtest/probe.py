@@ -1,7 +1,7 @@
-"""From the answers of a sweep over temperatures to what it says: acceptance, speedup, zones.
+"""The result of a sweep over temperatures: acceptance, speedup, zones.
 
-Drafts belong to the temperature, the cost of a step to the batch: so each temperature has its own
-tau, from its own requests, and all share the o(L) that the whole sweep was measured at.
+Acceptance depends on the temperature, the cost of a step on the batch. So each temperature has its
+own tau, from its own requests, and all share the o(L) of the whole sweep.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import load_bin_label
 from specwatch.domain.sample import Sample
 from specwatch.loadtest.acceptance import Part, acceptance_of, drawn, length_interval
-from specwatch.loadtest.calibration import MOST_ERRORS, Stage
+from specwatch.loadtest.calibration import Stage, failures_of
 from specwatch.loadtest.common import distribution_of, estimate_of
 from specwatch.loadtest.requests import Answer
 from specwatch.wording import figures
 
 RECORDS_FLAG = "--per-request-spec-decode-metrics summary"
-"""What makes vLLM's answers carry a record."""
-_CACHED = 0.1
-"""Share of prompt tokens from the prefix cache from which on it is said."""
+"""The option with which vLLM's answers carry a record."""
 
 _OTHERS = "others used the server meanwhile, so that the load is not known"
 
@@ -37,36 +35,36 @@ Source = Literal["records", "counters"]
 
 @dataclass(slots=True)
 class Sweep:
-    """What was measured, as far as it went."""
+    """What has been measured so far."""
 
     stage: Stage
     source: Source
     parts: dict[float, list[Part]]
-    """What is known of the drafts, by temperature; so are the answers."""
+    """Drafts by temperature."""
     answers: dict[float, list[Answer]]
     alone: bool | None = None
     complete: bool = False
     problems: list[str] = field(default_factory=list)
-    """Why it is not all that it should be, as words."""
+    """Why it is not complete, as words."""
     notes: list[str] = field(default_factory=list)
 
 
-class Cost(NamedTuple):
-    """What a step cost at the load of a sweep, against the baseline there.
+class StepCost(NamedTuple):
+    """The cost of a step at the load of a sweep, relative to the baseline there.
 
-    ``drafting`` is the share of the steps that drafted, ``kept`` that of what the steps yielded: an
-    answer that ends within one throws the rest away.
+    ``drafting`` is the share of steps that drafted, ``kept`` the share of their tokens that was
+    used: the tokens of a step after the end of an answer are discarded.
     """
 
     load_bin: int
     step: Interval
     acceptance: Interval
-    """Where that makes the break-even line."""
+    """The break-even acceptance."""
     drafting: float
     kept: float
 
 
-def cost_of(sweep: Sweep, baseline: Baseline) -> Cost | str:
+def cost_of(sweep: Sweep, baseline: Baseline) -> StepCost | str:
     """The cost of a step, or why it is not known, as words."""
     if sweep.alone is False:
         return _OTHERS
@@ -79,7 +77,7 @@ def cost_of(sweep: Sweep, baseline: Baseline) -> Cost | str:
     steps = math.fsum(sample.steps or 0.0 for sample in inside)
     drafts = sum(sample.tally.drafts or 0 for sample in inside)
     accepted = sum(sample.tally.accepted_tokens or 0 for sample in inside)
-    return Cost(
+    return StepCost(
         most.load_bin,
         most.step_cost,
         most.acceptance,
@@ -89,18 +87,18 @@ def cost_of(sweep: Sweep, baseline: Baseline) -> Cost | str:
 
 
 def shortfall_of(sweep: Sweep) -> str | None:
-    """Why no baseline would tell the cost of a step, as words."""
+    """Why the cost of a step cannot be computed with any baseline, as words; None if it can."""
     if sweep.alone is False:
         return _OTHERS
     paced = sum(sample.pace is not None for sample in sweep.stage.samples)
     if paced >= LEAST_SAMPLES:
         return None
-    return f"tokens came in {paced} slices, and {LEAST_SAMPLES} are the least: give more --requests"
+    return f"tokens came in {paced} slices, {LEAST_SAMPLES} are needed; give more --requests"
 
 
-def line_of(cost: Cost | str, draft_cost_ratio: float = DRAFT_COST_RATIO) -> Line:
-    """The break-even line: measured, else where the assumed cost of a draft token makes it."""
-    if isinstance(cost, Cost):
+def line_of(cost: StepCost | str, draft_cost_ratio: float = DRAFT_COST_RATIO) -> Line:
+    """The break-even line: measured, else from the assumed cost of a draft token."""
+    if isinstance(cost, StepCost):
         return Line(
             acceptance=Estimate(
                 value=cost.acceptance.value,
@@ -115,27 +113,22 @@ def line_of(cost: Cost | str, draft_cost_ratio: float = DRAFT_COST_RATIO) -> Lin
 
 def temperatures_of(
     sweep: Sweep,
-    cost: Cost | str,
+    cost: StepCost | str,
     draft_cost_ratio: float = DRAFT_COST_RATIO,
     *,
     seed: int = 0,
 ) -> tuple[ProbeTemperature, ...]:
-    """What was seen at each temperature, in ascending order."""
-    known = cost if isinstance(cost, Cost) else draft_cost_ratio
+    """The results of each temperature, in ascending order."""
+    known = cost if isinstance(cost, StepCost) else draft_cost_ratio
     return tuple(_temperature(answer, sweep, known, seed) for answer in sorted(sweep.answers))
 
 
 def problems_of(sweep: Sweep) -> list[str]:
-    """Why a sweep is not all that it should be, as words."""
+    """Why a sweep is not complete, as words."""
     problems = list(sweep.problems)
     for temperature, answers in sorted(sweep.answers.items()):
-        errors = Counter(str(answer.error) for answer in answers if not answer.ok)
-        if sum(errors.values()) > MOST_ERRORS * len(answers):
-            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
-            problems.append(
-                f"temperature {temperature:g}: {errors.total()} of {len(answers)} requests failed"
-                f" ({kinds})"
-            )
+        if failures := failures_of(answers):
+            problems.append(f"temperature {temperature:g}: {failures}")
     good = any(answer.ok for answers in sweep.answers.values() for answer in answers)
     if sweep.complete and good and not any(sweep.parts.values()):
         problems.append(
@@ -145,7 +138,7 @@ def problems_of(sweep: Sweep) -> list[str]:
 
 
 def notes_of(sweep: Sweep) -> list[str]:
-    """What has to be known of the figures, as words."""
+    """Notes on the figures, as words."""
     return [
         *_counted(sweep), *sweep.notes, *_again(sweep), *_few(sweep), *_unlike(sweep),
         *_cached(sweep),
@@ -153,13 +146,13 @@ def notes_of(sweep: Sweep) -> list[str]:
 
 
 def _temperature(
-    temperature: float, sweep: Sweep, cost: Cost | float, seed: int
+    temperature: float, sweep: Sweep, cost: StepCost | float, seed: int
 ) -> ProbeTemperature:
     answers, parts = sweep.answers[temperature], sweep.parts[temperature]
     good = [answer for answer in answers if answer.ok]
     acceptance = acceptance_of(parts, seed=seed)
     speedup = None
-    if isinstance(cost, Cost):
+    if isinstance(cost, StepCost):
         length = length_interval(parts, drafting=cost.drafting, seed=seed)
         speedup = None if length is None else _scaled(length, cost.kept).over(cost.step)
     return ProbeTemperature(
@@ -176,9 +169,9 @@ def _temperature(
     )
 
 
-def _zone(speedup: Interval | None, rate: Estimate | None, cost: Cost | float) -> Zone:
-    """Only a whole interval on one side of the line loses or wins."""
-    if isinstance(cost, Cost):
+def _zone(speedup: Interval | None, rate: Estimate | None, cost: StepCost | float) -> Zone:
+    """``wins`` or ``loses`` only if the whole interval is on one side of the line."""
+    if isinstance(cost, StepCost):
         if speedup is None:
             return "unknown"
         return "wins" if speedup.above(1.0) else "loses" if speedup.below(1.0) else "near"
@@ -205,7 +198,7 @@ def _missing(sweep: Sweep, missing: str | None, baseline: Baseline) -> str:
     if baseline and bins:
         known = ", ".join(load_bin_label(load_bin) for load_bin in sorted(baseline.bins))
         ours = ", ".join(map(load_bin_label, bins))
-        return f"the baseline is of load {known}, and this was {ours}"
+        return f"the baseline is for load {known}, and this was {ours}"
     return missing or "no baseline"
 
 
@@ -213,8 +206,8 @@ def _counted(sweep: Sweep) -> Sequence[str]:
     if sweep.source == "records":
         return ()
     return (
-        "acceptance is from the server's counters, as its answers carry no record: of blocks in"
-        f" which it counted our requests and no others ({RECORDS_FLAG}, from vLLM 0.29, is better)",
+        "acceptance is from the server's counters, as its answers carry no record: from blocks in"
+        f" which it counted no other requests ({RECORDS_FLAG}, from vLLM 0.29, is better)",
     )
 
 
@@ -226,7 +219,7 @@ def _again(sweep: Sweep) -> Sequence[str]:
         return ()
     return (
         f"{figures.counted(distinct, 'distinct prompt')}, each sent more than once: intervals are"
-        " drawn of prompts, not of requests",
+        " computed over prompts, not requests",
     )
 
 
@@ -249,13 +242,13 @@ def _few(sweep: Sweep) -> Sequence[str]:
         what = "prompts" if sweep.source == "records" else "blocks of prompts"
         notes.append(
             f"no interval at temperature {', '.join(few)}: fewer than {LEAST_SAMPLES} {what}; give"
-            " more --requests, of more --prompts"
+            " more --requests, and more prompts (--prompts)"
         )
     return notes
 
 
 def _unlike(sweep: Sweep) -> Sequence[str]:
-    """Records that do not add up to what the server counted."""
+    """A note if the records do not add up to what the server counted."""
     if sweep.source != "records" or not sweep.alone:
         return ()
     parts = [part for own in sweep.parts.values() for part in own]
@@ -263,19 +256,15 @@ def _unlike(sweep: Sweep) -> Sequence[str]:
     if counted is None or counted == ours:
         return ()
     return (
-        f"the records tell of {figures.number(ours)} drafts, and the server counted"
+        f"the records have {figures.number(ours)} drafts, and the server counted"
         f" {figures.number(counted)}",
     )
 
 
 def _cached(sweep: Sweep) -> Sequence[str]:
-    whole = sweep.stage.whole
-    if not whole.prefix_cache_queries or whole.prefix_cache_hits is None:
-        return ()
-    share = whole.prefix_cache_hits / whole.prefix_cache_queries
-    if share < _CACHED:
+    if sweep.stage.cached is None:
         return ()
     return (
-        f"TTFT is that of prompts of which {share:.0%} came from the prefix cache: each is sent at"
-        " every temperature",
+        f"TTFT is that of prompts of which {sweep.stage.cached:.0%} came from the prefix cache:"
+        " each is sent at every temperature",
     )

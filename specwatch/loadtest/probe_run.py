@@ -1,20 +1,20 @@
-"""Running a probe: which source tells the acceptance, and the same prompts at each temperature."""
+"""Running a probe: the same prompts at each temperature, acceptance by records or counters."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from specwatch.domain.model import Mode, Series
+from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
-from specwatch.loadtest import other_traffic
 from specwatch.loadtest.acceptance import Part
 from specwatch.loadtest.calibration import Block, Stage
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.common import Note, Step
 from specwatch.loadtest.fixed_load import FixedLoad
+from specwatch.loadtest.other_traffic import other_traffic, settled, together
 from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
@@ -23,21 +23,18 @@ from specwatch.scrape import tally
 from specwatch.wording import figures
 
 LOOKS = 13
-"""Of a sweep by records: its slices are between them."""
+"""Reads of the page during a sweep by records; its slices are between them."""
 MOST_REPEATS = 3
-"""Blocks that are sent again because others were there meanwhile."""
+"""Blocks that are sent again because others used the server meanwhile."""
 _WARM_UP_TOKENS = 16
 _IDLES = 5.0
-"""Seconds that a server may take to end what others asked, before a block."""
+"""Seconds to wait, before a block, for requests of others to end."""
 _LAST_LOOK = 5.0
 _QUARTERS = 4
 
-Note = Callable[[str], None]
-Step = Callable[[str, int], None]
-
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProbePlan:
     """What to send: ``requests`` for each temperature."""
 
     temperatures: tuple[float, ...]
@@ -53,9 +50,9 @@ class Plan:
         return self.requests * len(self.temperatures)
 
     def rounds(self, size: int) -> Iterator[tuple[float, list[Ask]]]:
-        """``size`` requests of one temperature after those of another, the same prompts for each.
+        """``size`` requests of each temperature in turn, with the same prompts.
 
-        Each begins a round in its turn, so that what changes meanwhile meets all alike.
+        The first temperature changes from round to round, so that drift affects all equally.
         """
         for number, prompts in enumerate(self._blocks(size)):
             first = number % len(self.temperatures)
@@ -69,7 +66,7 @@ class Plan:
                 )
 
     def _blocks(self, size: int) -> Iterator[Sequence[Prompt]]:
-        """All requests of a temperature; prompts that are sent again have the same neighbours."""
+        """The prompts of a temperature in groups; a repeated prompt is in the same group again."""
         count = max(len(self.prompts), size)
         order = list(itertools.islice(endless(self.prompts, self.seed), count))
         left = self.requests
@@ -80,14 +77,11 @@ class Plan:
                 return
 
 
-class Probing:
-    """A sweep over temperatures on one server; ``sweep`` is what is known of it at any moment."""
+class ProbeRun:
+    """A sweep over temperatures on one server; ``sweep`` has the results so far."""
 
-    def __init__(self, server: Server, plan: Plan, note: Note, step: Step) -> None:
-        """``note`` is told of what ended, ``step`` of what runs and how many requests ended.
-
-        Raises ConfigError for a server that does not speculate.
-        """
+    def __init__(self, server: Server, plan: ProbePlan, note: Note, step: Step) -> None:
+        """``note`` is called for each quarter that ends, ``step`` for each request."""
         self._server = server
         self._plan = plan
         self._note = note
@@ -95,7 +89,7 @@ class Probing:
         self._load = FixedLoad(server.client, server.read)
         self._ended = self._failed = 0
         self._alone: list[bool | None] = []
-        """Of each block by counters."""
+        """For each block by counters."""
         self.sweep = Sweep(
             Stage(server.engine, plan.concurrency),
             "records",
@@ -104,10 +98,10 @@ class Probing:
         )
 
     async def run(self) -> Sweep:
-        """Measure everything; broken off, or when the server dies, what there is of it.
+        """Measure everything; if cancelled, or when the server fails, return what was measured.
 
-        Raises ScrapeError, NoAnswer, ConfigError where nothing can be measured at all, and
-        TooLittle where nobody can tell the acceptance.
+        Raises ScrapeError, NoAnswer, ConfigError if nothing can be measured, ConfigError for a
+        server without speculation, TooLittle if the acceptance cannot be known.
         """
         begun = False
         try:
@@ -116,7 +110,7 @@ class Probing:
                 begun = True
                 await self._measure()
         except asyncio.CancelledError:
-            # Amid closing the connections it loses nothing.
+            # While connections are closed nothing is lost.
             if not begun:
                 raise
         return self.sweep
@@ -136,7 +130,7 @@ class Probing:
             await self._keep_rest()
 
     async def _source(self) -> Source:
-        """Warm the server up, and see what its answers tell. Raises TooLittle for nothing."""
+        """Warm the server up, and find the source of the acceptance. Raises TooLittle for none."""
         plan, recorded = self._plan, False
         self._step("warming up", 0)
         for temperature in plan.temperatures:
@@ -159,18 +153,17 @@ class Probing:
 
     async def _require_counters(self) -> None:
         url = self._server.url
-        samples = await self._server.read()
-        counted = tally.tally_of(_of_model(self._server.engine, samples), [])
+        counted = tally.tally_of(self._server.engine.series(await self._server.read()), [])
         remedy = f"start vLLM 0.29 or later with {RECORDS_FLAG}"
         if Part.of_counters(counted) is None:
             raise TooLittle(
-                f"{url} does not tell its acceptance: its answers carry no record, and its page"
-                f" counts no drafts and accepted tokens; {remedy}"
+                f"{url} does not report its acceptance: its answers carry no record, and its page"
+                f" has no counters of drafts and accepted tokens; {remedy}"
             )
         if counted.generation_tokens is None:
             raise TooLittle(
-                f"{url}: its answers carry no record, and its page does not count generated tokens:"
-                f" nobody could tell whose drafts it counts; {remedy}"
+                f"{url}: its answers carry no record, and its page does not count generated tokens,"
+                f" so drafts of other clients could not be noticed; {remedy}"
             )
 
     async def _by_records(self) -> None:
@@ -180,7 +173,7 @@ class Probing:
         await self._load.run(
             asks,
             concurrency=plan.concurrency,
-            settled=partial(other_traffic.settled, self._server.engine),
+            settled=partial(settled, self._server.engine),
             looks=min(LOOKS, len(asks) - 1),
             ended=self._count,
         )
@@ -194,7 +187,7 @@ class Probing:
             sweep.notes.append(f"{figures.counted(missing, 'answer')} carried no record")
 
     def _keep(self, block: Block, *, aborted: int) -> None:
-        """Take in what was measured by records."""
+        """Add what was measured by records to the results."""
         sweep = self.sweep
         for answer in block.answers:
             temperature = answer.ask.temperature or 0.0
@@ -207,22 +200,20 @@ class Probing:
             return
         first, last = block.looks[0].samples, block.looks[-1].samples
         try:
-            company = other_traffic.company(
-                self._server.engine, first, last, block.answers, aborted=aborted
-            )
+            others = other_traffic(self._server.engine, first, last, block.answers, aborted=aborted)
             sweep.stage.add(block, self._server.meter)
         except ScrapeError as error:
-            sweep.notes.append(f"its counters say nothing: {error}")
+            sweep.notes.append(f"its counters cannot be used: {error}")
             return
-        sweep.alone = company.alone
+        sweep.alone = others.alone
         if sweep.alone is False:
             sweep.notes.append(
-                f"others used the server meanwhile ({company.told}): the acceptance is that of our"
-                " requests all the same, latencies and load are not ours alone"
+                f"others used the server meanwhile ({others.reason}): the acceptance is that of the"
+                " probe's requests, but they affected latencies and load"
             )
 
     async def _by_counters(self) -> None:
-        """Blocks of one temperature; what others had a part in is asked again."""
+        """Measure blocks of one temperature; repeat those during which others used the server."""
         plan, sweep = self._plan, self.sweep
         repeats = 0
         for temperature, asks in plan.rounds(plan.concurrency):
@@ -231,36 +222,36 @@ class Probing:
                 if repeats > MOST_REPEATS:
                     sweep.alone = False
                     raise TooLittle(_refusal(why))
-                self._note(f"asking again at temperature {temperature:g}: {why}")
+                self._note(f"repeating a block at temperature {temperature:g}: {why}")
 
     async def _block(self, temperature: float, asks: Sequence[Ask]) -> str | None:
-        """Send one; returns why it does not count, as words."""
+        """Send one; returns why it does not count, as words, or None."""
         engine, sweep = self._server.engine, self.sweep
         if not await self._idle():
             return "requests of others run or wait"
         block = await self._load.run(
             asks,
             concurrency=self._plan.concurrency,
-            settled=partial(other_traffic.settled, engine),
+            settled=partial(settled, engine),
         )
         before, after = block.looks
-        company = other_traffic.company(engine, before.samples, after.samples, block.answers)
+        others = other_traffic(engine, before.samples, after.samples, block.answers)
         failed = any(not answer.ok for answer in block.answers)
-        if company.alone is not True and not failed:
-            return company.told
+        if others.alone is not True and not failed:
+            return others.reason
         sweep.answers[temperature] += block.answers
         for answer in block.answers:
             self._count(answer)
-        # Of a block that failed the times count, if not the drafts.
+        # If requests of a block failed, its times count, but not its drafts.
         noted = False in self._alone
-        self._alone.append(company.alone)
-        sweep.alone = other_traffic.together(self._alone)
-        if company.alone is False and not noted:
+        self._alone.append(others.alone)
+        sweep.alone = together(self._alone)
+        if others.alone is False and not noted:
             sweep.notes.append(
                 "others used the server while requests failed, first at temperature"
-                f" {temperature:g} ({company.told}): latencies are not ours alone"
+                f" {temperature:g} ({others.reason}), which affects latencies"
             )
-        part = Part.of_counters(company.counted, [ask.prompt for ask in asks])
+        part = Part.of_counters(others.counted, [ask.prompt for ask in asks])
         if not failed and part is not None:
             sweep.parts[temperature].append(part)
             sweep.stage.add(
@@ -269,19 +260,18 @@ class Probing:
         return None
 
     async def _idle(self) -> bool:
-        """Whether nobody uses the server, or soon does not."""
+        """Wait until nobody uses the server; returns whether this happened."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _IDLES
         while True:
-            gauges = tally.sampled(_of_model(self._server.engine, await self._server.read()))
-            if not (gauges.running or 0) + (gauges.waiting or 0):
+            if not self._server.engine.busy_on(await self._server.read()):
                 return True
             if loop.time() >= until:
                 return False
             await asyncio.sleep(0.1)
 
     async def _keep_rest(self) -> None:
-        """Of a sweep by records that was broken off, what was answered."""
+        """Keep the answers of a sweep by records that was interrupted."""
         if self.sweep.source != "records":
             return
         block = self._load.block
@@ -292,13 +282,11 @@ class Probing:
                     await self._load.settle(lambda *_: True)
                 block = self._load.block
             except (SpecwatchError, TimeoutError, asyncio.CancelledError):
-                # The server may be what broke it off, or somebody is in a hurry: the records are
-                # there without a page.
-                pass
+                pass  # the server may be gone; the records do not need its page
         self._keep(block, aborted=aborted)
 
     def _count(self, answer: Answer) -> None:
-        """Tell how far it is; in a pipe by quarters."""
+        """Report the progress."""
         before, total = self._ended, self._plan.total
         self._ended += 1
         self._failed += not answer.ok
@@ -309,10 +297,6 @@ class Probing:
 
 def _refusal(why: str) -> str:
     return (
-        f"its counters are not those of our requests ({why}), and its answers carry no record; take"
-        f" the traffic of others away, or start vLLM 0.29 or later with {RECORDS_FLAG}"
+        f"its counters include other requests ({why}), and its answers carry no record; stop the"
+        f" traffic of others, or start vLLM 0.29 or later with {RECORDS_FLAG}"
     )
-
-
-def _of_model(engine: Engine, samples: Mapping[Series, float]) -> Mapping[Series, float]:
-    return tally.parts_of(samples).models.get(engine.series_name, {})

@@ -1,7 +1,7 @@
-"""The workload that calibration sends: prompts of unlike kinds, in a seeded order.
+"""The built-in prompts, of several kinds, in a seeded order.
 
-Speculation guesses some texts better than others, so that no kind alone is typical: code and
-extraction repeat themselves, stories do not.
+Acceptance depends on the kind of text, so no kind alone is typical: code and extraction repeat
+themselves, stories do not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TypeVar
 _Prompt = TypeVar("_Prompt")
 
 OUTPUT_TOKENS = 128
-"""Of each answer, where nobody says how many."""
+"""Default length of an answer."""
 LEAST_TOKENS = 8
-"""Of an answer: shorter ones say nothing of decoding."""
+"""Shortest length of an answer: shorter ones have too little decoding."""
 TOKENS_PER_WORD = 1.3
-"""Of English prose, with the tokenizers of today's models."""
+"""Of English prose, with the tokenizers of current models."""
 
 _CODE = (
     "Write a Python function that merges two sorted lists without using sort.",
@@ -54,7 +54,7 @@ _SUMMARY = (
     "Shorten to one sentence: Although the new pump uses a third less power than the old one, it"
     " has to run longer at low pressure, so that over a whole winter the saving was only a tenth.",
     "Summarize the argument: A library lends more than books. It lends a warm room, an hour of"
-    " quiet, and somebody who knows where to look. Whoever counts only loans will close it too"
+    " quiet, and somebody who knows where to look. A town that counts only loans closes it too"
     " soon.",
     "Write a headline and a lead for: The bridge over the canal reopens on Monday, two months later"
     " than planned, because bats were found in its northern pier.",
@@ -89,9 +89,9 @@ PROMPTS: tuple[str, ...] = (*_CODE, *_CHAT, *_SUMMARY, *_EXTRACTION, *_CREATIVE)
 
 
 def endless(prompts: Sequence[_Prompt], seed: int | str) -> Iterator[_Prompt]:
-    """The prompts over and over, each round in another order; the same for the same seed.
+    """The prompts repeatedly, each round in another order; the same for the same seed.
 
-    Raises ValueError for none.
+    Raises ValueError for an empty sequence.
     """
     if not prompts:
         raise ValueError("no prompts were given")
@@ -101,8 +101,7 @@ def endless(prompts: Sequence[_Prompt], seed: int | str) -> Iterator[_Prompt]:
 
 
 def sized(prompts: Sequence[str], words: int, seed: int | str) -> Iterator[str]:
-    """Texts of so many words, each of several prompts one after another; the same for the same
-    seed."""
+    """Texts of ``words`` words, made from several prompts; the same for the same seed."""
     order = endless(prompts, seed)
     while True:
         lines: list[str] = []

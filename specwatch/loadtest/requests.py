@@ -1,4 +1,4 @@
-"""One request of a load, and what came of it. Times are seconds, counts are tokens."""
+"""One request of a load, and its answer. Times are seconds, counts are tokens."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from specwatch.engines.acceptance import Acceptance
 
 
 class ErrorKind(enum.StrEnum):
-    """Why a request has no whole answer: the closed set of what errors are counted by."""
+    """Why a request has no complete answer."""
 
     CONNECT = "connect"
-    """No connection came about."""
+    """The connection failed."""
     TIMEOUT = "timeout"
     REFUSED = "refused"
     """The server answered 4xx."""
     FAILED = "failed"
     """The server answered 5xx, or an error inside the stream."""
     BROKE_OFF = "broke_off"
-    """The stream ended before its end."""
+    """The stream ended early."""
     UNREADABLE = "unreadable"
-    """What came is no stream of completions."""
+    """The response is not a stream of completions."""
 
 
 class Prompt(NamedTuple):
-    """What a request begins with: a text, or the messages of a conversation."""
+    """A prompt: a text, or the messages of a conversation."""
 
     text: str
     messages: tuple[Mapping[str, str], ...] = ()
@@ -35,21 +35,21 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What to ask for: exactly ``max_tokens``, from servers that heed ``ignore_eos``."""
+    """A request for exactly ``max_tokens``, from servers that support ``ignore_eos``."""
 
     prompt: str
     max_tokens: int
     temperature: float | None = None
-    """None leaves it to the server's default."""
+    """None for the server's default."""
     messages: tuple[Mapping[str, str], ...] = ()
-    """A conversation, in place of the prompt; of the chat endpoint."""
+    """A conversation, in place of the prompt; for the chat endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one request; all times are on the client's monotonic clock.
+    """The answer to one request; all times are on the client's monotonic clock.
 
-    Tokens are those that the server counted; None where it did not say.
+    Tokens are those that the server counted; None if it did not report them.
     """
 
     ask: Ask
@@ -61,20 +61,20 @@ class Answer:
     last: float | None = None
     """When the last content came."""
     chunks: int = 0
-    """Pieces of content: fewer than tokens where several come at once."""
+    """Chunks with content: fewer than tokens if several are sent at once."""
     prompt_tokens: int | None = None
     tokens: int | None = None
     finish_reason: str | None = None
     acceptance: Acceptance | None = None
     error: ErrorKind | None = None
     detail: str = ""
-    """What the server, or the network, said of the error."""
+    """The message of the error."""
     due: float | None = None
-    """When it should have been sent, where that was known before: latencies count from then."""
+    """When it should have been sent, in an open loop: latencies count from then."""
 
     @property
     def ok(self) -> bool:
-        """Whether the whole answer came."""
+        """Whether the answer is complete."""
         return self.error is None
 
     @property

@@ -1,11 +1,11 @@
 """Intervals of ratios of sums over requests, or batches of them, by resampling.
 
-They are drawn with replacement; the interval is studentized (*bootstrap-t*: B. Efron,
+Samples are drawn with replacement; the interval is studentized (*bootstrap-t*: B. Efron,
 R. Tibshirani, *An Introduction to the Bootstrap*, 1993, ch. 12.5), on the logarithm of the ratio,
-because it stays honest with as few as a handful of samples, where percentiles are too narrow. It is
-never narrower than Student's, whatever chance made of the resamples. The same seed gives the same
-interval, in whatever order the samples come. Minutes that follow one another are not independent of
-each other, and not for this: :func:`specwatch.domain.interval.ratio_interval` is.
+because it has the right coverage even for few samples, where percentiles are too narrow. It is
+never narrower than Student's. The same seed gives the same interval, in any order of the samples.
+Samples must be independent; for consecutive minutes, which are not, use
+:func:`specwatch.domain.interval.ratio_interval`.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from specwatch.domain.noise import MOST_DOUBT, student
 _RESAMPLES = 600
 _ROUNDING = 1e-20
 _LEAST = 0.25
-"""The error of a resample is at least this part of the whole's: one that by chance lacks the only
-odd sample would otherwise count as infinitely sure."""
+"""Lowest error of a resample, as a share of that of all samples: a resample without the only
+outlier would otherwise have no error."""
 _TAIL = (1 - CONFIDENCE) / 2
 _ROWS = 50
-"""Resamples that are drawn at once: all of them take megabytes for a moment."""
+"""Resamples that are drawn at once, to limit memory."""
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 
 class Pair(NamedTuple):
-    """What a ratio of sums adds up of one sample."""
+    """Numerator and denominator of one sample."""
 
     over: float
     under: float
 
 
 class _Logs(NamedTuple):
-    """The logarithm of a ratio and its variance: the first of each is the whole's, the others are
-    those of resamples."""
+    """Logarithms of a ratio and their variances: the first is of all samples, the others are of
+    resamples."""
 
     values: Vector
     variances: Vector
 
 
 def ratio_interval(pairs: Sequence[Pair], *, seed: int = 0) -> Interval | None:
-    """One ratio of sums; None for too few samples, or where there is nothing to divide."""
+    """One ratio of sums; None for too few samples, or if a sum is 0."""
     if len(pairs) < LEAST_SAMPLES or min(map(sum, zip(*pairs, strict=True))) <= 0:
         return None
     return _interval(_of_ratio(pairs, f"{seed}"), len(pairs) - 1, len(pairs))
@@ -60,7 +60,7 @@ def ratio_interval(pairs: Sequence[Pair], *, seed: int = 0) -> Interval | None:
 def quotient_interval(
     over: Sequence[Pair], under: Sequence[Pair], *, seed: int = 0
 ) -> Interval | None:
-    """One ratio of sums by another, of samples that have nothing to do with each other; None as in
+    """One ratio of sums divided by another, of independent samples; None as in
     :func:`ratio_interval`."""
     ratios = []
     for index, pairs in enumerate((over, under)):
@@ -77,13 +77,13 @@ def quotient_interval(
 
 
 def paired_interval(over: Sequence[Pair], under: Sequence[Pair]) -> Interval | None:
-    """One ratio of sums by another, of samples that were taken in turns: resampled together.
+    """One ratio of sums divided by another, of paired samples, which are resampled together.
 
-    What troubles both samples of a turn is then no noise. None for too few turns, or where there
-    is nothing to divide. Raises ValueError for sequences of unlike lengths.
+    A disturbance of both samples of a pair then has no effect. None for too few pairs, or if a sum
+    is 0. Raises ValueError for sequences of different lengths.
     """
-    turns = zip(over, under, strict=True)
-    rows = sorted((*a, *b) for a, b in turns if min(*a, *b) > 0)
+    pairs = zip(over, under, strict=True)
+    rows = sorted((*a, *b) for a, b in pairs if min(*a, *b) > 0)
     if len(rows) < LEAST_SAMPLES:
         return None
     columns = np.array(rows, np.float64)
@@ -97,7 +97,7 @@ def paired_interval(over: Sequence[Pair], under: Sequence[Pair]) -> Interval | N
 
 
 def _of_ratio(pairs: Sequence[Pair], seed: str) -> _Logs:
-    # By content, so that the order of samples does not matter.
+    # Sorted, so that the order of samples does not matter.
     over, under = np.array(sorted(pairs), np.float64).T
     weights = _weights(seed, len(pairs))
     a, b = weights @ over, weights @ under
@@ -111,15 +111,15 @@ def _of_ratio(pairs: Sequence[Pair], seed: str) -> _Logs:
 
 
 def _variances(squares: Vector, count: int) -> Vector:
-    """Of logarithms, linearized, from the sums of squares of what is apart."""
-    # What is left of equal samples is rounding, and would be taken for great certainty.
+    """Variances of logarithms, linearized, from sums of squared deviations."""
+    # For equal samples the sums are rounding errors only.
     return np.where(squares > _ROUNDING, squares, 0.0) * count / (count - 1)
 
 
 def _interval(logs: _Logs, freedom: float, count: int) -> Interval:
     estimate, error = float(logs.values[0]), math.sqrt(logs.variances[0])
     value = math.exp(estimate)
-    if error == 0:  # samples that are all alike
+    if error == 0:  # equal samples
         return Interval(value, value, value, count)
     errors = np.maximum(np.sqrt(logs.variances[1:]), _LEAST * error)
     pivots = (logs.values[1:] - estimate) / errors
@@ -130,7 +130,7 @@ def _interval(logs: _Logs, freedom: float, count: int) -> Interval:
 
 
 def _weights(seed: str, count: int) -> Matrix:
-    """How often each sample counts: once each in the first row, as it was drawn in the others."""
+    """How often each sample counts: once in the first row, as often as drawn in the others."""
     return np.vstack([np.ones(count), _draw(seed, count)])
 
 
@@ -138,7 +138,7 @@ def _weights(seed: str, count: int) -> Matrix:
 def _draw(seed: str, count: int) -> npt.NDArray[np.uint16]:
     """How often each sample was drawn, a row for each resample.
 
-    By Python's generator: that of numpy may change with its version.
+    With Python's generator, as that of numpy may change with its version.
     """
     generator = Random(seed)
     times = np.empty((_RESAMPLES, count), np.uint16)

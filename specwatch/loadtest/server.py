@@ -1,4 +1,4 @@
-"""A server that is put under load: its page, its counters, and the client that asks it."""
+"""A server under load: its metrics page, its counters, and its client."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
 
 _PATIENCE = 10.0
-"""Seconds that a page may take under load."""
+"""Timeout of the metrics page under load, in seconds."""
 
 
 class Server:
     """One model of a server under load; an async context manager."""
 
     def __init__(self, target: Target, *, model: str | None, endpoint: str, where: str) -> None:
-        """Asks the engine who it is. ``where`` is the option that names it.
+        """Reads model, version and mode from the server. ``where`` is the option that names it.
 
-        Raises ScrapeError when it does not answer, ConfigError when it is no engine.
+        Raises ScrapeError when it does not answer, ConfigError when it is not an engine.
         """
         self.where = where
         self.url = target.url
@@ -52,9 +52,9 @@ class Server:
             where=f"{where}: {target.url}",
         )  # fmt: skip
         self.longest = info.longest.get(self.engine.model_name)
-        """Tokens that the model has room for; None where the engine does not say."""
+        """Context length of the model, in tokens; None if the engine does not report it."""
         self.counted = counted_of(samples, self.engine)
-        """All that it had counted when it was asked who it is."""
+        """Its counts until it was first read."""
         self.meter = Meter(self.engine)
         self.client = LoadClient(
             target.url,
@@ -80,8 +80,11 @@ class Server:
             remedy = {
                 401: "give its key with --bearer-token-file",
                 403: "give another key with --bearer-token-file",
-                404: "see that the address is the engine's, and the model's name right (--model)",
-            }.get(answer.status or 0, "a model without a chat template: --endpoint completions")
+                404: "check that the address is that of the engine, and the model's name (--model)",
+            }.get(
+                answer.status or 0,
+                "for a model without a chat template give --endpoint completions",
+            )
             raise ConfigError(
                 f"{self.where}: {self.url} refuses requests: {answer.detail}; {remedy}"
             )
@@ -90,5 +93,5 @@ class Server:
         return answer
 
     async def read(self) -> Mapping[Series, float]:
-        """The samples of its page now. Raises ScrapeError."""
+        """Read the samples of its metrics page. Raises ScrapeError."""
         return self._reader.read(await asyncio.to_thread(self._page.fetch, self._path))

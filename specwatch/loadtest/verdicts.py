@@ -1,10 +1,9 @@
-"""Whether to ship speculation: the verdict of an interval, and the sentence that goes with it.
+"""Whether to ship speculation: the verdict, its sentence, and the loads at which it changes.
 
-Of several loads the verdict is that of their mean, but for one thing: it ships nothing that loses
-at a load, be it slower there or that requests fail only with speculation. Where all such loads lie
-above those that ship, it ships up to there, and names the setting that leaves speculation off above
-it; else it is not worth it as it is. A mean that does not ship does not come to by leaving loads
-away.
+The verdict of several loads is that of their mean speedup, except that ``ship`` also needs that no
+load loses: that none is slower, and none has requests that fail only with speculation. If all loads
+that lose are above those that ship, the verdict is ``ship`` up to these, with the setting that
+turns speculation off above; else it is ``not_worth_it``.
 """
 
 from __future__ import annotations
@@ -18,23 +17,26 @@ from specwatch.domain.experiments import LEAST_SPEEDUP, ComparedLevel, Estimate,
 LABELS: dict[Verdict, str] = {
     "ship": "ship", "not_worth_it": "not worth it", "do_not": "do not", "unknown": "unknown",
 }  # fmt: skip
-"""What people read."""
+"""Verdicts in texts."""
 _REMEDY = (
-    "send more to a server of its own without speculation, or measure vLLM's"
+    "send more to a separate server without speculation, or measure vLLM's"
     " num_speculative_tokens_per_batch_size (tested with Eagle, Eagle-3 and DFlash): with k = 0 the"
     " drafter still runs"
 )
 
+_Point = tuple[float, Estimate]
+"""Load and speedup."""
+
 
 class Judgement(NamedTuple):
-    """Of all levels together; ``limit`` is the highest load that it ships up to, None for any."""
+    """The verdict of all levels; ``limit`` is the highest load with speculation, None for any."""
 
     verdict: Verdict
     limit: ComparedLevel | None = None
 
 
 def verdict_of(speedup: Estimate | None) -> Verdict:
-    """By the whole interval: one that lies across a line says nothing of it."""
+    """The verdict of a speedup, by its whole interval."""
     if speedup is None or speedup.lower is None or speedup.upper is None:
         return "unknown"
     if speedup.upper < 1:
@@ -45,7 +47,7 @@ def verdict_of(speedup: Estimate | None) -> Verdict:
 
 
 def judge(levels: Sequence[ComparedLevel]) -> Judgement:
-    """The verdict of all levels, as the module says."""
+    """The verdict of all levels, as described above."""
     verdict = verdict_of(overall(levels))
     loses = [level for level in levels if level.verdict == "do_not"]
     if loses and not any(level.speedup is not None for level in levels):
@@ -59,11 +61,11 @@ def judge(levels: Sequence[ComparedLevel]) -> Judgement:
 
 
 def overall(levels: Sequence[ComparedLevel]) -> Estimate | None:
-    """The geometric mean, each level counted alike; of those with an interval, if there are any.
+    """The geometric mean over levels; of those with an interval, if there are any.
 
-    The limits are those of each put together on the logarithm as the squares of what they are apart
-    (G. Y. Zou, A. Donner, *Construction of confidence limits about effect measures: a general
-    approach*, Statistics in Medicine 27, 2008).
+    Distances of the limits are added as squares, on the logarithm (G. Y. Zou, A. Donner,
+    *Construction of confidence limits about effect measures: a general approach*, Statistics in
+    Medicine 27, 2008).
     """
     known = [level.speedup for level in levels if level.speedup is not None]
     sure = [ratio for ratio in known if ratio.lower is not None and ratio.upper is not None]
@@ -89,7 +91,7 @@ def sentence(
     crossing: float | None,
     rising: float | None = None,
 ) -> str:
-    """The verdict for somebody who reads nothing else."""
+    """The verdict as a text."""
     sentences = [_main(judgement, levels)]
     if len(levels) > 1:
         sentences += _where(judgement, levels, crossing, rising)
@@ -115,14 +117,14 @@ def _main(judgement: Judgement, levels: Sequence[ComparedLevel]) -> str:
         return f"Do not: speculation makes requests slower, {figure}."
     if verdict == "not_worth_it":
         if speedup.upper >= LEAST_SPEEDUP:
-            return f"Not worth it as it is: requests are {figure} on the mean of all loads."
+            return f"Not worth it: requests are {figure} on average over all loads."
         faster = speedup.lower > 1
-        what = "it is faster" if faster else "no difference is certain"
-        return f"Not worth it: {what}, {figure}, and {LEAST_SPEEDUP:g} is the least that is."
+        what = "it is faster" if faster else "there is no clear difference"
+        return f"Not worth it: {what}, {figure}, and {LEAST_SPEEDUP:g} is needed."
     if speedup.lower > 1:
         return (
             f"Not clear: requests are {figure}, which is faster, but may be less than the"
-            f" {LEAST_SPEEDUP:g} that are worth it; measure longer."
+            f" {LEAST_SPEEDUP:g} that is needed; measure longer."
         )
     return f"Not clear: requests are {figure}; measure longer."
 
@@ -133,7 +135,7 @@ def _where(
     crossing: float | None,
     rising: float | None,
 ) -> list[str]:
-    """Loads that are unlike the whole."""
+    """Sentences about loads that differ from the verdict."""
     sentences = []
     ships = [level for level in levels if level.verdict == "ship"]
     slower = [level for level in levels if level.verdict == "do_not" and level.speedup is not None]
@@ -151,12 +153,62 @@ def _where(
         sentences.append(f"It is worth it at {_list(ships)}.")
     missing = [level for level in levels if level.missing and level not in failing]
     if missing and len(missing) < len(levels):
-        sentences.append(f"Of {_list(missing)} nothing is known: {missing[0].missing}.")
+        sentences.append(f"No result for {_list(missing)}: {missing[0].missing}.")
     return sentences
 
 
+def falling_crossing(levels: Sequence[ComparedLevel]) -> float | None:
+    """The load above which speculation loses, None if not known.
+
+    At all measured loads above it the speedup is below 1, at least once with its whole interval.
+    It is interpolated on the logarithms of load and speedup.
+    """
+    points = _points(levels)
+    index = max((i for i, (_, speedup) in enumerate(points) if speedup.value >= 1), default=None)
+    if index is None or not any(_loses(speedup) for _, speedup in points[index + 1 :]):
+        return None
+    return _between(*points[index : index + 2])
+
+
+def rising_crossing(levels: Sequence[ComparedLevel]) -> float | None:
+    """The load above which speculation gains, None if not known.
+
+    All measured loads below it have a speedup below 1 and all above it do not, at least one of each
+    with its whole interval.
+    """
+    points = _points(levels)
+    index = next((i for i, (_, speedup) in enumerate(points) if speedup.value >= 1), 0)
+    before, after = points[:index], points[index:]
+    if not any(_loses(speedup) for _, speedup in before) or any(
+        speedup.value < 1 for _, speedup in after
+    ):
+        return None
+    if not any(speedup.lower is not None and speedup.lower > 1 for _, speedup in after):
+        return None
+    return _between(*points[index - 1 : index + 1])
+
+
+def _points(levels: Sequence[ComparedLevel]) -> list[_Point]:
+    known = [
+        (_height(level), level.speedup)
+        for level in levels
+        if level.speedup is not None and level.speedup.value > 0
+    ]
+    return sorted(known, key=lambda point: point[0])
+
+
+def _loses(speedup: Estimate) -> bool:
+    return speedup.upper is not None and speedup.upper < 1
+
+
+def _between(one: _Point, other: _Point) -> float:
+    (low, first), (high, second) = one, other
+    share = math.log(first.value) / (math.log(first.value) - math.log(second.value))
+    return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+
+
 def _below(levels: Sequence[ComparedLevel], loses: Sequence[ComparedLevel]) -> list[ComparedLevel]:
-    """The levels under the first that loses, in their order."""
+    """The levels below the first that loses, in order."""
     first = min(map(_height, loses), default=math.inf)
     return sorted((level for level in levels if _height(level) < first), key=_height)
 

@@ -1,4 +1,4 @@
-"""Where temperatures lie against the break-even line, as words."""
+"""Temperatures relative to the break-even line, as words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specwatch.wording import figures
 LABELS: dict[Zone, str] = {
     "wins": "wins", "near": "near the line", "loses": "loses", "unknown": "not clear",
 }  # fmt: skip
-"""What people read, best first."""
+"""Zones in texts, the best first."""
 
 
 def line_sentence(line: Line) -> str:
@@ -19,14 +19,14 @@ def line_sentence(line: Line) -> str:
         return f"break-even: about {line.acceptance.value:.0%}, by the assumed draft cost"
     source = f"break-even at load {line.load}, measured"
     if line.acceptance.value <= 0:
-        return f"{source}: a step costs no more than a plain one, any acceptance gains"
+        return f"{source}: a step costs no more than a plain one, so any acceptance gains"
     if line.acceptance.value >= 1:
         return f"{source}: {figures.percent(line.acceptance.value)}, beyond what drafts can reach"
     return f"{source}: {percents(line.acceptance)}"
 
 
 def by_zone(temperatures: Sequence[ProbeTemperature]) -> dict[Zone, str]:
-    """For each zone that has any, what is said of its temperatures: ``loses at 1, 1.3``."""
+    """Text for each zone that has temperatures: ``loses at 1, 1.3``."""
     sentences: dict[Zone, str] = {}
     for zone, label in LABELS.items():
         where = ", ".join(f"{one.temperature:g}" for one in temperatures if one.zone == zone)

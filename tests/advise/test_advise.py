@@ -190,7 +190,7 @@ def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> 
     sure = advise(sized("70B"), from_name("org/L-8B"), k=5, **gpu)
     assert of(sure, "the target alone does not fit") == ["wrong"]
     beside = advise(sized("70B"), from_name("org/L-27B"), k=5, gpus=1, gpu_memory=170 * GB)
-    assert of(beside, "beside the draft no memory") == ["doubt"]
+    assert of(beside, "with the draft no memory") == ["doubt"]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_too_few_gpus_are_wrong_and_planned_as_if_there_were_enough() -> None:
 def test_options_alone_share_layers_among_all_gpus_and_heads_must_allow_it() -> None:
     target = candidate(8, config=LLAMA)
     stages = advise(target, gpus=4, gpu_memory=80 * GB, tensor_parallel=2)
-    assert of(stages, "4 GPUs are taken to be 2 stages of a pipeline") == ["note"]
+    assert of(stages, "4 GPUs are used as 2 stages of a pipeline") == ["note"]
     assert not of(advise(target, gpus=4, gpu_memory=80 * GB), "4 GPUs")
     assert of(
         advise(target, gpus=3, gpu_memory=80 * GB, method="ngram", k=3),
@@ -306,10 +306,10 @@ def test_what_is_counted_of_a_model_for_more_than_text() -> None:
     config = {"model_type": "x_vl", "text_config": LLAMA}
     folder = ModelFiles(name="m", where="here", config=config)
     texts = [finding.text for finding in from_files(folder, name="m").findings]
-    assert "m takes more than text, and only the language model is counted" in texts
+    assert "m is multimodal, and only the language model is counted" in texts
     headed = from_files(replace(folder, weights=stored(BF16=9 * GB).weights), name="m")
     assert [finding.text for finding in headed.findings] == [
-        "m takes more than text, and all of its weights are counted"
+        "m is multimodal, and all of its weights are counted"
     ]
 
 

@@ -38,8 +38,8 @@ def test_every_spelling_is_understood(line: str) -> None:
 
 def test_older_names_are_told_as_such() -> None:
     (most, least, kind) = plan("llama-server -m T -md D --draft-max 16 --draft-min 4").findings
-    assert "today's is --spec-draft-n-max" in most.text
-    assert "today's is --spec-draft-n-min" in least.text
+    assert "now it is --spec-draft-n-max" in most.text
+    assert "now it is --spec-draft-n-min" in least.text
     assert "--spec-type draft-simple" in kind.text
     assert {most.level, least.level, kind.level} == {"note"}
     now = "llama-server -m T -md D --spec-type draft-simple --spec-draft-n-max 8"

@@ -247,10 +247,10 @@ def test_layers_for_multi_token_prediction_have_weights_and_a_cache() -> None:
 
 LINES: list[tuple[float, float, dict[str, Any], str, str]] = [
     (160, 16, {}, "wrong", "the target alone does not fit"),
-    (140, 16, {}, "wrong", "beside the draft no memory is left"),
+    (140, 16, {}, "wrong", "with the draft no memory is left"),
     (140, 16, {"utilization": 1.0, "reserved": 0}, "wrong",
      "weights take 98% of each GPU: do not start it"),
-    (140, 12, {}, "doubt", "nearly: beside the draft no memory is left"),
+    (140, 12, {}, "doubt", "nearly: with the draft no memory is left"),
     (113, 1, {}, "doubt", "the target's weights take 71% of each GPU"),
     (70, 25, {}, "doubt", "the draft's weights take 16% of each GPU"),
     (70, 23, {}, "ok", "the draft's weights take 14.4% of each GPU"),

@@ -76,7 +76,7 @@ NEEDS = {
     ),
     "eagle without a head": ("eagle", None, plan("eagle", k=5), "wrong: eagle has no draft"),
     "a head named a model": (
-        "draft_model", EAGLE, plan(k=5), "is not a model by itself but a head (eagle)",
+        "draft_model", EAGLE, plan(k=5), "is a head (eagle), not a model by itself",
     ),
     "a head of another width": (
         "eagle", EAGLE | {"hidden_size": 5120, "num_attention_heads": 40}, plan("eagle", k=5),
@@ -87,7 +87,7 @@ NEEDS = {
         "made for a target of hidden size 8192",
     ),
     "the third named as the first": (
-        "eagle", EAGLE3, plan("eagle", k=5), "wrong: the head is one of EAGLE-3",
+        "eagle", EAGLE3, plan("eagle", k=5), "wrong: the head is of EAGLE-3",
     ),
     "the first named as the third": (
         "eagle3", EAGLE, plan("eagle3", k=5), "doubt: nothing in the head's config.json says",
@@ -246,13 +246,13 @@ def test_llama_cpp_stops_by_itself_and_prediction_layers_are_few() -> None:
 def test_a_k_beyond_any_use_is_wrong() -> None:
     found = list(speedup.k_findings("draft_model", 1024, DraftCost(0.1), (), ServerPlan(k=10**400)))
     assert found[0].level == "wrong"
-    assert "is beyond any use: what follows is for 1,024" in found[0].text
+    assert "is far too large: this advice is for 1,024" in found[0].text
     assert len(found[0].text) < 100
 
 
 def test_a_draft_that_costs_a_step_cannot_pay() -> None:
     found = about_k("draft_model", 5, 1.1)
-    assert any(e.level == "wrong" and "no acceptance makes up for that" in e.text for e in found)
+    assert any(e.level == "wrong" and "no acceptance can compensate that" in e.text for e in found)
     said = next(e.text for e in about_k("draft_model", 5, 0.11) if "break-even" in e.text)
     assert "break-even at 11% acceptance, worth it (1.3x) at 20%" in said
 

@@ -312,7 +312,7 @@ def test_what_this_user_may_not_read_is_told(
         return open_file(path, *rest, **more)
 
     monkeypatch.setattr(os, "open", refuse)
-    assert refused(folder).endswith("(Permission denied); expected a file that can: let this user"
+    assert refused(folder).endswith("(Permission denied); expected a readable file: let this user"
                                     " read it")  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def test_keys_after_dots_replace_a_whole_configuration() -> None:
     found = plan(f"vllm serve M -sc {NGRAM} --speculative-config.method suffix")
     assert (found.method, found.k) == ("suffix", None)
     assert [(e.level, e.reason) for e in found.findings] == [
-        ("doubt", "lost: num_speculative_tokens")
+        ("doubt", "ignored: num_speculative_tokens")
     ]
 
 
@@ -126,7 +126,7 @@ def test_flags_of_v0_are_told_as_such() -> None:
     assert "disable_by_batch_size" not in found.speculation, "then it was no mistake"
     assert [e.level for e in found.findings] == ["doubt", "doubt"]
     assert "only vLLM up to 0.8.2" in found.findings[0].text
-    assert "typical_acceptance_sampler changes what the model says" in found.findings[1].text
+    assert "typical_acceptance_sampler changes the output of the model" in found.findings[1].text
 
 
 WRONG = {

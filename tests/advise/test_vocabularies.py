@@ -263,9 +263,9 @@ def test_reserved_tokens_that_differ_touch_only_texts_that_have_them() -> None:
     draft["added_tokens"][-1]["content"] = "<|python_tag|>"
     finding = compare(tokenizer(target), tokenizer(draft))[0]
     assert finding.level == "doubt"
-    assert "only where text has one of these ids" in finding.reason
+    assert "only if text has one of these ids" in finding.reason
     finding = compare(tokenizer(target), tokenizer(draft), server="llama.cpp")[0]
-    assert finding.level == "wrong", "llama-server serves on without speculation"
+    assert finding.level == "wrong", "llama-server continues without speculation"
     ends = tokenizer(draft, {**ROLES, "eos_token": "<|python_tag|>"})
     assert compare(tokenizer(target), ends)[0].level == "wrong", "with it texts end"
     swap_tokens(draft)
@@ -310,8 +310,8 @@ def test_llama_cpp_takes_a_difference_of_up_to_128_rows(rows: int, level: str) -
 
 NOTICED: dict[str, tuple[int, Server, str]] = {
     "vLLM compares no tokens": (200, "vllm", "never their tokens"),
-    "llama.cpp compares from id 5 on": (5, "llama.cpp", "serves on without speculation"),
-    "and not before": (4, "llama.cpp", "does not see it"),
+    "llama.cpp compares from id 5 on": (5, "llama.cpp", "continues without speculation"),
+    "and not before": (4, "llama.cpp", "and not these"),
 }
 
 
@@ -328,7 +328,7 @@ def test_what_the_server_makes_of_another_token(number: int, server: Server, rea
 def test_llama_cpp_does_not_see_a_token_past_the_shorter_vocabulary() -> None:
     finding = compare(tokenizer(fast()), tokenizer(with_added(1)), server="llama.cpp")[0]
     assert finding.level == "wrong"
-    assert "compares ids 5 to 343 only" in finding.reason
+    assert "compares only ids 5 to 343" in finding.reason
     assert "never accepted" in finding.reason
 
 

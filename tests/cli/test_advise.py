@@ -59,7 +59,7 @@ def test_something_wrong_is_exit_code_1(run: Run) -> None:
     found = advised(run, "--model", "70B", "--draft", "8B", "--gpus", 2, "--gpu-memory", "80GB",
                     code=1)  # fmt: skip
     assert not found.sound
-    assert "wrong: beside the draft no memory is left" in said(found)
+    assert "wrong: with the draft no memory is left" in said(found)
 
 
 def test_folders_are_read(run: Run, pair: tuple[Path, Path]) -> None:
@@ -78,7 +78,7 @@ def test_a_command_is_read_and_options_go_before_it(run: Run, pair: tuple[Path, 
     assert advised(run, *command).k == 9
     assert advised(run, "--k", 4, *command).k == 4
     without = advised(run, "--", "vllm", "serve", target, "--speculative-config.method=ngram")
-    assert "note: k = 5 is taken for what follows, as none is given" in said(without)
+    assert "note: k = 5 is assumed below, as none is given" in said(without)
 
 
 def test_llama_cpp_s_commands_too(run: Run) -> None:
@@ -198,7 +198,7 @@ def test_a_model_that_brings_its_own_speculation(
     assert (found.method, found.k) == ("eagle3", 3)
     assert found.target is not None
     assert found.target.name == "target"
-    assert "note: the model brings its own speculation" in said(found)
+    assert "note: the model has its own speculation" in said(found)
 
 
 HINTS = {

@@ -19,7 +19,7 @@ from specwatch.domain.experiments import Probe, read
 from specwatch.domain.model import Mode, Series
 from specwatch.loadtest import fixed_load
 from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.probe_run import Plan
+from specwatch.loadtest.probe_run import ProbePlan
 from specwatch.loadtest.requests import Answer, Prompt
 from specwatch.loadtest.server import Server
 from specwatch.simulator.costs import SimulatedCosts
@@ -167,13 +167,13 @@ def test_prompts_that_are_sent_again_make_no_interval_narrower(
 
 def test_blocks_of_a_plan_are_the_same_each_time_round() -> None:
     """So that a prompt ties no blocks together, and more requests never cost an interval."""
-    plan = Plan((0.0, 1.0), 17, tuple(map(Prompt, "abcdefg")), 8, 2, seed=3)
+    plan = ProbePlan((0.0, 1.0), 17, tuple(map(Prompt, "abcdefg")), 8, 2, seed=3)
     blocks = [[ask.prompt for ask in asks] for at, asks in plan.rounds(2) if at == 1.0]
     assert sum(map(len, blocks)) == 17
     assert blocks[4:8] == blocks[:4]
     assert blocks[8:] == [blocks[0], blocks[1][:1]]
     assert sorted(itertools.chain(*blocks[:4])) == list("abcdefg")
-    few = Plan((0.0,), 9, tuple(map(Prompt, "ab")), 8, 4, seed=3)
+    few = ProbePlan((0.0,), 9, tuple(map(Prompt, "ab")), 8, 4, seed=3)
     assert [len(asks) for _, asks in few.rounds(4)] == [4, 4, 1], "as many at once as asked for"
     alone = [asks[0].prompt for at, asks in plan.rounds(1) if at == 0.0]
     assert alone == list(itertools.chain(*blocks))
@@ -214,7 +214,7 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
         assert one.speedup.lower * 0.95 < speedup < one.speedup.upper * 1.05
     assert [temperature.zone for temperature in found.temperatures][::2] == ["wins", "loses"]
     assert elsewhere.line.basis == "assumed"
-    assert any("the baseline is of load 2, and this was" in note for note in elsewhere.notes)
+    assert any("the baseline is for load 2, and this was" in note for note in elsewhere.notes)
 
 
 def test_without_a_baseline_the_line_is_assumed_and_said_to_be(
@@ -300,7 +300,7 @@ def test_a_page_without_drafts_and_answers_without_record_tell_nothing(
     monkeypatch.setattr(Server, "read", without)
     done = run("probe", "--target", counting.url, *SWEEP, "--database", database)
     assert done.exit_code == 1
-    assert "does not tell its acceptance" in done.stderr
+    assert "does not report its acceptance" in done.stderr
     assert "--per-request-spec-decode-metrics" in done.stderr
     assert done.stdout == ""
     assert experiments(database) == []
@@ -314,7 +314,7 @@ def test_with_other_traffic_counters_are_refused(
         done = run("probe", "--target", busy.url, *SWEEP, "--database", database)
     assert done.exit_code == 1
     assert "requests of others run or wait" in done.stderr
-    assert "take the traffic of others away" in done.stderr
+    assert "stop the traffic of others" in done.stderr
     assert done.stdout == ""
     assert experiments(database) == []
 
@@ -341,8 +341,8 @@ def test_a_block_that_others_had_a_part_in_is_asked_again(
     found, said = probed(run, "--target", counting.url, *SWEEP, "--requests", 5, "--dry-run")
     assert found.complete
     assert [temperature.requests for temperature in found.temperatures] == [5, 5, 5]
-    assert said.count("asking again at temperature") == 2
-    assert "1 request more ended than we sent" in said
+    assert said.count("repeating a block at temperature") == 2
+    assert "1 request more ended than were sent" in said
 
 
 def test_others_who_stay_end_a_probe_by_counters(
@@ -351,7 +351,7 @@ def test_others_who_stay_end_a_probe_by_counters(
     others(counting.url, 100, monkeypatch)
     done = run("probe", "--target", counting.url, *SWEEP, "--requests", 5, "--database", database)
     assert done.exit_code == 1
-    assert "its counters are not those of our requests" in done.stderr
+    assert "its counters include other requests" in done.stderr
     assert "nothing was measured, and nothing stored" in done.stderr
     assert experiments(database) == []
 
@@ -376,7 +376,7 @@ def test_records_are_good_although_others_are_there(
 def breaking(after: int, stop: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Call ``stop`` when so many answers of a sweep have come."""
     answers = 0
-    add = fixed_load.LoadLedger.add
+    add = fixed_load.FixedLoad.add
 
     def counted(self: Any, answer: Answer) -> None:
         nonlocal answers
@@ -387,7 +387,7 @@ def breaking(after: int, stop: Callable[[], None], monkeypatch: pytest.MonkeyPat
             thread.join()
         add(self, answer)
 
-    monkeypatch.setattr(fixed_load.LoadLedger, "add", counted)
+    monkeypatch.setattr(fixed_load.FixedLoad, "add", counted)
 
 
 @pytest.mark.parametrize("record", ["summary", "none"])

@@ -115,7 +115,7 @@ def test_a_bar_shows_the_interval_and_the_line() -> None:
     [
         (ASSUMED, "break-even: about 10%, by the assumed draft cost", True),
         (measured(0.3), "break-even at load 3-4, measured: 30.0% (25.0-35.0)", True),
-        (measured(-0.2), "a step costs no more than a plain one, any acceptance gains", False),
+        (measured(-0.2), "a step costs no more than a plain one, so any acceptance gains", False),
         (measured(1.4), "140.0%, beyond what drafts can reach", False),
     ],
 )

@@ -21,7 +21,7 @@ from specwatch.cli.load import server_at
 from specwatch.domain.baseline import Origin
 from specwatch.domain.experiments import Bench, Comparison, read
 from specwatch.loadtest.bench import Load
-from specwatch.loadtest.bench_run import BenchRun, Plan
+from specwatch.loadtest.bench_run import BenchPlan, BenchRun
 from specwatch.loadtest.prompts import PROMPTS
 from specwatch.loadtest.requests import Prompt
 from specwatch.loadtest.server import Server
@@ -100,7 +100,7 @@ def test_what_was_measured_is_stored_and_is_a_baseline(good: Comparison, databas
 @pytest.mark.parametrize("load", [Load(concurrency=4), Load(rate=8.0)], ids=str)
 def test_what_clients_got_is_what_the_server_counted(good_server: VllmServer, load: Load) -> None:
     """Drafts, tokens accepted at each position, tokens and requests: to the last one."""
-    plan = Plan((load,), tuple(map(Prompt, PROMPTS)), (0.0, 1.2), 3.0, 0.5, TOKENS, 0)
+    plan = BenchPlan((load,), tuple(map(Prompt, PROMPTS)), (0.0, 1.2), 3.0, 0.5, TOKENS, 0)
     server = Server(
         server_at(good_server.url, "here", None), model=None, endpoint="chat", where="here"
     )

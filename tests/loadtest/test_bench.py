@@ -258,7 +258,7 @@ def test_turns_that_are_too_short_say_how_long_it_should_be(latency: float, note
     turns = [stretch([answer(12.0, latency=latency)]) for _ in range(6)]
     notes = made(turns, turns=True).notes
     assert notes == (
-        ("a turn lasted 2.5 mean latencies, and 6 make surer figures: give --duration 2m24s",)
+        ("a turn lasted 2.5 mean latencies, and 6 are recommended: give --duration 2m24s",)
         if noted else ()
     )  # fmt: skip
 

@@ -151,7 +151,7 @@ def test_stages_that_do_not_tell_conditions_are_doubtful() -> None:
     silent.add(Block(tuple(looks), ()), meter)
     assert calibration.doubts_of([stage(), stage(ON)]) == []
     (doubt,) = calibration.doubts_of([stage(), silent])
-    assert "does not tell prompt tokens" in doubt
+    assert "has no prompt tokens or TTFT" in doubt
 
 
 def in_rounds(*paces: tuple[int | None, float], engine: Engine = OFF) -> Stage:
@@ -259,7 +259,7 @@ def test_slices_without_tokens_are_too_little() -> None:
     found.add(block(idle), Meter(OFF))
     shortfall = found.shortfall
     assert shortfall is not None
-    assert "tokens came in 4 of 6 slices, and 5 are the least" in shortfall
+    assert "tokens came in 4 of 6 slices, 5 are needed" in shortfall
     assert calibration.measurements(KEY, [found]) == []
 
 

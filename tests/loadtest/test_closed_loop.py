@@ -16,7 +16,7 @@ from specwatch.errors import NoAnswer, ScrapeError, ScrapeReason
 from specwatch.loadtest.calibration import Block
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.closed_loop import ClosedLoop
-from specwatch.loadtest.ledger import LoadLedger
+from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
@@ -130,13 +130,13 @@ def test_the_load_stays_until_all_have_ended_that_were_sent(server: SimulatedSer
 
 
 def test_a_client_without_files_left_blames_itself() -> None:
-    ledger = LoadLedger(page, clock=lambda: 0.0)
+    generator = LoadGenerator(LoadClient("http://h:1", model="tiny"), page, clock=lambda: 0.0)
     failed = Answer(
         Ask("hello", 8), 0.0, 1.0, error=ErrorKind.CONNECT,
         detail=f"Cannot connect to host h:1 [{os.strerror(errno.EMFILE)}]",
     )  # fmt: skip
     with pytest.raises(NoAnswer, match="this client, not the server, reached its limit"):
-        ledger.add(failed)
+        generator.add(failed)
 
 
 async def page() -> Mapping[Series, float]:
@@ -144,11 +144,11 @@ async def page() -> Mapping[Series, float]:
 
 
 def test_what_has_no_answer_yet_is_known_by_when_it_began() -> None:
-    ledger = LoadLedger(page, clock=lambda: 0.0)
+    generator = LoadGenerator(LoadClient("http://h:1", model="tiny"), page, clock=lambda: 0.0)
     for at in (1.0, 2.0, 3.0):
-        ledger.wait_for(at)
-    ledger.add(Answer(Ask("hello", 8), 1.0, 4.0), 1.0)
-    assert ledger.block.unanswered == 2.0
+        generator.expect(at)
+    generator.add(Answer(Ask("hello", 8), 1.0, 4.0), 1.0)
+    assert generator.block.unanswered == 2.0
 
 
 def test_a_server_that_refuses_everything_ends_the_load(server: SimulatedServer) -> None:

@@ -70,7 +70,7 @@ def test_of_many_a_fixed_number_is_drawn_with_the_seed(monkeypatch: pytest.Monke
         (b"", "file is empty; expected JSON lines"),
         (b"hello\n", "file is not JSON; expected JSON lines or a JSON array"),
         (b"[1, 2", "file is not JSON (Input data was truncated)"),
-        (b'{"prompt": "a"}\n{"prompt": ', "file, entry 2: no JSON"),
+        (b'{"prompt": "a"}\n{"prompt": ', "file, entry 2: not JSON"),
         (b'{\n  "prompt": "a"\n}', "one JSON object of many lines"),
         (b'{"question": "a", "answer": "b"}', "found objects with answer, question; expected"),
         (b"[[1], [2]]", "found list; expected"),

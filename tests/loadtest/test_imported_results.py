@@ -132,7 +132,7 @@ def test_enough_points_are_a_baseline_and_too_few_are_named() -> None:
     assert (found.key, found.origin) == (KEY, Origin.IMPORTED)
     assert found.points == tuple(sorted(many))
     assert found.enough
-    assert missing.startswith("too few samples at load 2: 1, and 5 are the least")
+    assert missing.startswith("too few samples at load 2: 1, and 5 are needed")
 
 
 def test_several_results_of_one_load_are_enough_together() -> None:
@@ -149,15 +149,18 @@ CHUNKS = {**AIPERF, "inter_chunk_latency": {"unit": "ms", "avg": 9, "count": 180
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (DRAFT, r"this run speculated \(it has spec_decode_\* fields\)"),
-        (TOGETHER, "this run speculated .440 tokens after the first came in 240 pieces"),
-        ({**AIPERF, "total_draft_tokens": {"avg": 9}}, r"this run speculated \(it has spec_dec"),
-        (CHUNKS, "this run speculated .360 tokens after the first came in 180 pieces"),
+        (DRAFT, r"this run had speculation \(it has spec_decode_\* fields\)"),
+        (TOGETHER, "this run had speculation .440 tokens after the first came in 240 pieces"),
+        (
+            {**AIPERF, "total_draft_tokens": {"avg": 9}},
+            r"this run had speculation",
+        ),
+        (CHUNKS, "this run had speculation .360 tokens after the first came in 180 pieces"),
         ({"a": 1, "b": 2}, "found a, b; expected the JSON that `vllm bench serve"),
-        ([1], "holds no result; expected"),
-        ({**MEANS, "completed": 480}, "480 requests with 480 tokens decode nothing"),
-        ({**MEANS, "failed": 9}, "9 requests failed beside 40"),
-        (without(MEANS, "latencies", "mean_tpot_ms"), "neither latencies nor mean_tpot_ms"),
+        ([1], "has no result; expected"),
+        ({**MEANS, "completed": 480}, "480 requests with 480 tokens have no decoding"),
+        ({**MEANS, "failed": 9}, "9 requests failed and 40 did not"),
+        (without(MEANS, "latencies", "mean_tpot_ms"), "latencies and mean_tpot_ms are missing"),
         ({**without(MEANS, "latencies"), "max_concurrency": None}, "give --concurrency N"),
         (
             {**DETAILED, "ttfts": [0.1]},
@@ -165,7 +168,7 @@ CHUNKS = {**AIPERF, "inter_chunk_latency": {"unit": "ms", "avg": 9, "count": 180
         ),
         (
             without(AIPERF, "decode_duration", "inter_token_latency"),
-            "nor inter_token_latency are there; profile with --streaming",
+            "and inter_token_latency are missing; profile with --streaming",
         ),
         (without(AIPERF, "request_latency"), "give --concurrency N"),
     ],
@@ -182,7 +185,7 @@ def test_what_cannot_be_a_baseline_is_refused_with_its_reason(
     ("text", "message"),
     [
         ("Successful requests: 40", r"r.json is not JSON .*; expected the JSON that"),
-        ("[" * 100_000, "r.json is JSON too deep for a result; expected the JSON that"),
+        ("[" * 100_000, "r.json is nested too deeply for a result; expected the JSON that"),
     ],
 )
 def test_no_json_is_refused(text: str, message: str) -> None:
@@ -237,9 +240,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_place_and_the_remedy(
         one(changed(document, key, value))
     said = str(refused.value)
     assert said.startswith(f"r.json: {key} is {found}")
-    assert said.endswith(
-        f": expected {expected}; give the file of a sound run, as the benchmark wrote it"
-    )
+    assert said.endswith(f": expected {expected}; give the unchanged file of a successful run")
     assert len(said) < 200
 
 
@@ -250,7 +251,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_place_and_the_remedy(
         ({**MEANS, "duration": 1e-300}, "e.3.. requests at once"),
         ({**MEANS, "latencies": [9e14, 9e14]}, r"1.57835e\+15 requests at once"),
         ({**DETAILED, "itls": [[0.0] * 11] * 40}, "0 seconds of decoding"),
-        ({**DETAILED, "output_lens": [9e14] * 40}, "this run speculated"),
+        ({**DETAILED, "output_lens": [9e14] * 40}, "this run had speculation"),
     ],
 )
 def test_times_that_contradict_one_another_are_refused(

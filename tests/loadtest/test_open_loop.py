@@ -56,10 +56,9 @@ def run(
     arrivals: Sequence[float],
     *,
     fails_from: int = 99,
-    slices: int = 3,
     most: int = 1000,
 ) -> Block:
-    """After a ramp of 50 ms so many slices of as much; the page fails from one look on."""
+    """After a ramp of 50 ms three slices of as much; the page fails from one look on."""
     looks = itertools.count()
 
     async def read() -> Mapping[Series, float]:
@@ -69,9 +68,11 @@ def run(
 
     async def load() -> Block:
         clock = asyncio.get_running_loop().time
-        loop = OpenLoop(client, read, most=most, clock=clock)
+        loop = OpenLoop(client, read, clock=clock)
         try:
-            return await loop.run(asks(), arrivals=arrivals, ramp=0.05, slices=slices, seconds=0.05)
+            return await loop.run(
+                asks(), arrivals=arrivals, ramp=0.05, slices=3, seconds=0.05, most=most
+            )
         finally:
             assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left running"
 
@@ -131,7 +132,7 @@ def test_a_server_that_refuses_everything_ends_the_load() -> None:
 def test_a_server_that_does_not_keep_up_is_sent_no_more() -> None:
     """Requests would pile up until this client has no files left, or no memory."""
     client = Fake(latency=60.0)
-    with pytest.raises(NoAnswer, match="the server did not keep up: 20 requests of ours"):
+    with pytest.raises(NoAnswer, match="the server did not keep up: 20 requests of this client"):
         run(client, [0.001 * at for at in range(100)], most=20)
     assert len(client.asked) <= 20
 

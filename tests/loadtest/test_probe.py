@@ -15,15 +15,15 @@ from specwatch.domain.experiments import Distribution
 from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
 from specwatch.domain.model import load_bin as load_bin_of
 from specwatch.engines.acceptance import Acceptance as Record
-from specwatch.loadtest import other_traffic
 from specwatch.loadtest.acceptance import Part, acceptance_of, length_interval, rate_interval
-from specwatch.loadtest.acceptance import drawn as together
+from specwatch.loadtest.acceptance import drawn as units
 from specwatch.loadtest.calibration import Slice, Stage
 from specwatch.loadtest.common import distribution_of
 from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.other_traffic import other_traffic, together
 from specwatch.loadtest.probe import (
-    Cost,
     Source,
+    StepCost,
     Sweep,
     cost_of,
     line_of,
@@ -129,12 +129,12 @@ def test_blocks_with_a_prompt_in_common_are_drawn_together() -> None:
         replace(part([2, 3]), prompts=frozenset(prompts))
         for prompts in ("ab", "cd", "ef", "bc", "ab", "g")
     ]
-    found = together([*blocks, Part(0, 0, 0, None, frozenset("g")), part([1])])
+    found = units([*blocks, Part(0, 0, 0, None, frozenset("g")), part([1])])
     assert sorted("".join(sorted(each.prompts)) for each in found) == ["", "abcd", "ef", "g"]
     (most,) = [each for each in found if "a" in each.prompts]
     assert (most.drafts, most.draft_tokens, most.accepted_tokens) == (8, 32, 20)
     assert most.histogram == (0, 0, 4, 4, 0)
-    unknown = together([Part(None, 4, 2, None, frozenset("a")), blocks[0]])
+    unknown = units([Part(None, 4, 2, None, frozenset("a")), blocks[0]])
     assert (unknown[0].drafts, unknown[0].histogram) == (None, None)
 
 
@@ -253,7 +253,7 @@ def test_a_measured_line_is_the_cost_of_a_step() -> None:
         stage=stage(0.02),
     )
     cost = cost_of(found, baseline())
-    assert isinstance(cost, Cost)
+    assert isinstance(cost, StepCost)
     assert cost.step.value == pytest.approx(2, rel=0.02)
     line = line_of(cost)
     assert (line.basis, line.load) == ("measured", "1")
@@ -273,7 +273,7 @@ def test_a_measured_line_is_the_cost_of_a_step() -> None:
     ("change", "said"),
     [
         (lambda each: setattr(each, "alone", False), "others used the server"),
-        (lambda each: each.stage.slices.clear(), "tokens came in 0 slices, and 5 are the least"),
+        (lambda each: each.stage.slices.clear(), "tokens came in 0 slices, 5 are needed"),
         (lambda each: each.stage.slices.__delitem__(slice(3, None)), "came in 3 slices"),
     ],
 )
@@ -290,7 +290,7 @@ def test_a_line_that_cannot_be_measured_says_why(
 
 def test_a_baseline_of_another_load_is_no_measure() -> None:
     cost = cost_of(sweep({0.0: drawn(20, 0.8, 1)}, stage=stage(0.02)), baseline(running=6.0))
-    assert cost == "the baseline is of load 5-8, and this was 1"
+    assert cost == "the baseline is for load 5-8, and this was 1"
     assert cost_of(sweep({}, stage=stage(0.02)), Baseline()) == "no baseline"
 
 
@@ -310,7 +310,7 @@ def test_what_should_be_known_of_the_figures_is_noted() -> None:
     found = sweep({0.5: drawn(6, 0.8, 1, drafts=10)})
     found.stage.whole = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
     unlike, cached = notes_of(found)
-    assert unlike == "the records tell of 60 drafts, and the server counted 61"
+    assert unlike == "the records have 60 drafts, and the server counted 61"
     assert "50% came from the prefix cache" in cached
 
 
@@ -339,9 +339,9 @@ def page(requests: float, tokens: float, running: float = 0.0) -> dict[Series, f
     ("before", "after", "verdict", "told"),
     [
         (page(1, 8), page(3, 24), True, None),
-        (page(1, 8), page(4, 32), False, "1 request more ended than we sent"),
-        (page(1, 8), page(3, 25), False, "it counted 1 token more than we got"),
-        (page(1, 8), page(2, 16), None, "1 request less ended than we sent"),
+        (page(1, 8), page(4, 32), False, "1 request more ended than were sent"),
+        (page(1, 8), page(3, 25), False, "it counted 1 token more than were received"),
+        (page(1, 8), page(2, 16), None, "1 request less ended than were sent"),
         (page(1, 8), page(3, 24, running=1), False, "1 request of others ran or waited"),
         (page(1, 8, running=2), page(3, 24), False, "2 requests of others ran or waited"),
     ],
@@ -350,22 +350,22 @@ def test_counters_tell_whether_others_were_there(
     before: dict[Series, float], after: dict[Series, float], verdict: bool | None, told: str | None
 ) -> None:
     """Two requests of ours, of eight tokens each."""
-    found = other_traffic.company(ENGINE, before, after, [answer(), answer()])
+    found = other_traffic(ENGINE, before, after, [answer(), answer()])
     assert found.alone is verdict
-    assert told is None or found.told == told
+    assert told is None or found.reason == told
 
 
 def test_a_request_that_failed_leaves_it_open() -> None:
     """Nobody knows how many tokens it had, unless more ended than all of ours."""
     failed = answer(tokens=None, error=ErrorKind.BROKE_OFF)
-    assert other_traffic.company(ENGINE, page(0, 0), page(2, 20), [answer(), failed]).alone is None
-    assert other_traffic.company(ENGINE, page(0, 0), page(3, 20), [answer(), failed]).alone is False
+    assert other_traffic(ENGINE, page(0, 0), page(2, 20), [answer(), failed]).alone is None
+    assert other_traffic(ENGINE, page(0, 0), page(3, 20), [answer(), failed]).alone is False
     refused = answer(tokens=None, error=ErrorKind.REFUSED)
-    assert other_traffic.company(ENGINE, page(0, 0), page(1, 8), [answer(), refused]).alone is True
+    assert other_traffic(ENGINE, page(0, 0), page(1, 8), [answer(), refused]).alone is True
 
 
 def test_blocks_are_ours_alone_if_each_is_known_to_be() -> None:
-    assert other_traffic.together([True, True]) is True
-    assert other_traffic.together([True, None]) is None
-    assert other_traffic.together([None, False, True]) is False
-    assert other_traffic.together([]) is None
+    assert together([True, True]) is True
+    assert together([True, None]) is None
+    assert together([None, False, True]) is False
+    assert together([]) is None

@@ -1,4 +1,4 @@
-"""What is known of a load while it runs: looks at the page, answers, and how many run."""
+"""Load on one server, and its record: reads of the metrics page, answers, requests in flight."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ from collections.abc import Awaitable, Callable, Mapping
 from specwatch.domain.model import Series
 from specwatch.errors import NoAnswer, ScrapeError
 from specwatch.loadtest.calibration import Block, Look
-from specwatch.loadtest.requests import Answer
+from specwatch.loadtest.client import LoadClient
+from specwatch.loadtest.requests import Answer, Ask
 
 _MOST_ERRORS = 10
 """Errors after which a load ends, where they are more than half of the answers."""
 _LOOKS = 3
-"""Attempts at a look, one after another, after which the page counts as gone."""
+"""Reads of the page that may fail in a row."""
 _PAUSE = 0.2
 """Seconds between them."""
 _OWN_LIMIT = os.strerror(errno.EMFILE)
-"""What an error says when it is this process that can open no more connections."""
+"""In the message of an error when this process can open no more connections."""
 
 
-class LoadLedger:
-    """Kept by what puts a load on one server, and complete at any moment.
+class LoadGenerator:
+    """Sends requests and records them; the record is complete at any moment.
 
-    ``read_page`` gets the samples of the server's page; ``wall`` is Unix time, ``clock`` never
-    steps, both in seconds.
+    ``read_page`` gets the samples of the server's metrics page; ``wall`` is Unix time, ``clock`` is
+    monotonic, both in seconds.
     """
 
     def __init__(
         self,
+        client: LoadClient,
         read_page: Callable[[], Awaitable[Mapping[Series, float]]],
         *,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._client = client
         self._read_page = read_page
         self._wall = wall
         self.clock = clock
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew, with nothing in flight."""
+        """Forget everything; nothing is in flight."""
         self._looks: list[Look] = []
         self._answers: list[Answer] = []
         self._failed = 0
@@ -53,33 +56,37 @@ class LoadLedger:
 
     @property
     def block(self) -> Block:
-        """All up to now."""
+        """The load that runs, or that was interrupted, up to now."""
         return Block(tuple(self._looks), tuple(self._answers), self.unanswered)
 
     @property
-    def unanswered_count(self) -> int:
-        """How many requests were given to :meth:`wait_for` and have no answer."""
-        return len(self._open)
-
-    @property
     def unanswered(self) -> float | None:
-        """When the first request began that was given to :meth:`wait_for` and has no answer."""
+        """When the first request began that was given to :meth:`expect` and has no answer."""
         return min(self._open, default=None)
 
-    def wait_for(self, began: float) -> None:
-        """Note when a request began that an answer will be given of, unless it is aborted."""
+    def expect(self, began: float) -> None:
+        """Note when a request began for which :meth:`add` will be called, unless it is aborted."""
         self._open.add(began)
 
-    def count(self, change: int) -> None:
-        """Note that requests were sent, or have ended."""
+    async def send(self, ask: Ask, first: Callable[[], None] = lambda: None) -> Answer:
+        """Send a request, as :meth:`LoadClient.send`, and count it as in flight meanwhile."""
+        self._count(+1)
+        try:
+            return await self._client.send(ask, first)
+        finally:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
         now = self.clock()
         self._in_flight += self._running * (now - self._changed)
         self._running += change
         self._changed = now
 
     def add(self, answer: Answer, began: float | None = None) -> None:
-        """Note an answer, of the request that ``began`` then. Raises NoAnswer when most requests
-        fail, and when it is this client that can send no more."""
+        """Record the answer to the request that ``began`` then.
+
+        Raises NoAnswer when most requests fail, and when this process has no file descriptors left.
+        """
         self._answers.append(answer)
         if began is not None:
             self._open.discard(began)
@@ -99,10 +106,10 @@ class LoadLedger:
             )
 
     async def look(self) -> None:
-        """Read the page; one that fails once is asked again. Raises ScrapeError when several looks
-        fail in a row, or requests fail too."""
+        """Read the page, and again if that fails. Raises ScrapeError when several reads fail in a
+        row, or requests fail too."""
         samples = await self._samples()
-        self.count(0)
+        self._count(0)
         self._looks.append(Look(samples, self._wall(), self._changed, self._in_flight))
 
     async def _samples(self) -> Mapping[Series, float]:
