@@ -27,7 +27,7 @@ SELF_MONITORING = (
         [
             Told(
                 TARGET,
-                "The loop of chat has not turned within three intervals; the last good scrape was "
+                "The loop of chat made no pass within three intervals; the last good scrape was "
                 "0s ago.",
             )
         ],
@@ -79,8 +79,8 @@ SELF_MONITORING = (
         [
             Told(
                 MODEL,
-                "The tap saw 30% of the drafts of llama; what is said by temperature holds "
-                "for those only.",
+                "The tap saw 30% of the drafts of llama; numbers by temperature are "
+                "about those only.",
             )
         ],
         traffic=True,
@@ -92,8 +92,8 @@ SELF_MONITORING = (
         [
             Told(
                 WHERE,
-                "For 1h 0m 0s. It watches on from memory, and the guard begins nothing: it "
-                "never acts without a durable claim.",
+                "For 1h 0m 0s. It keeps its data in memory, and the guard begins nothing: it "
+                "never acts without a stored claim.",
             )
         ],
         begins=6,
@@ -104,7 +104,7 @@ SELF_MONITORING = (
         [
             Told(
                 WHERE,
-                "About 3 windows and verdicts of the last 30 minutes were given up, because "
+                "About 3 windows and verdicts of the last 30 minutes were dropped, because "
                 "too many waited for the database.",
             )
         ],
@@ -116,8 +116,8 @@ SELF_MONITORING = (
         [
             Told(
                 {**WHERE, "url": "http://127.0.0.1:9093"},
-                "http://127.0.0.1:9093 has not taken what specwatch sends for 10 minutes "
-                "(up: 0). What Prometheus tells is not touched.",
+                "http://127.0.0.1:9093 has not accepted alerts from specwatch for 10 minutes "
+                "(up: 0). Alerts from Prometheus are not affected.",
             )
         ],
     ),
@@ -133,7 +133,7 @@ SELF_MONITORING = (
         [
             Told(
                 {"channel": "email"},
-                "For an hour the last report has not reached all that it is for by email "
+                "For an hour the last report has not reached all recipients by email "
                 "(undelivered: 1).",
             )
         ],
