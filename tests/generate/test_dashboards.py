@@ -17,8 +17,15 @@ from grafanalib import core
 
 import specwatch
 from specwatch.generate.dashboards import dashboards, provisioning
-from specwatch.generate.dashboards.build import Band, arrange
-from specwatch.generate.dashboards.links import BOARDS, FLEET, OVERVIEW, TEMPERATURE, Board
+from specwatch.generate.dashboards.build import (
+    BOARDS,
+    FLEET,
+    OVERVIEW,
+    TEMPERATURE,
+    Band,
+    Board,
+    arrange,
+)
 from specwatch.generate.dashboards.panels import text
 from tests.generate.boards import Json, boards, everything, shown, variables_in
 
