@@ -97,15 +97,28 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """Send the response on as it came, without what only the tap asked for."""
         if message["type"] == "http.response.body":
-            now = _clock()
-            last = not message.get("more_body", False)
-            self._complete |= last
-            chunk = message.get("body", b"")
-            passed = self._passed(chunk, now, last=last)
-            if passed is not chunk:
-                if not passed and not last and self._whole is None:
-                    return
-                message = {**message, "body": passed}
+            stream = self._stream
+            if stream is None:
+                message = self._whole_body(message)
+            else:
+                now = _clock()
+                more = message.get("more_body", False)
+                chunk = message.get("body", b"")
+                try:
+                    passed = stream.feed(chunk, now)
+                except Exception as error:  # then nothing more is read of it
+                    self._fail("response", error)
+                    self._stream, self._unreadable = None, True
+                    passed = stream.end() + chunk
+                if not more:
+                    self._complete = True
+                    if stream.broke is not None:
+                        self._fail("response", stream.broke)
+                    passed += stream.end()
+                if passed is not chunk:
+                    if not passed and more:
+                        return
+                    message = {**message, "body": passed}
         elif message["type"] == "http.response.start":
             try:
                 if self._begin(message):
@@ -204,27 +217,18 @@ class Exchange:
             self._start = message  # the length of the body is not known yet
         return remove
 
-    def _passed(self, chunk: bytes, now: float, *, last: bool) -> bytes:
-        """What goes on to the client of a part of the body that came at ``now``."""
-        stream, whole = self._stream, self._whole
-        if stream is not None:
-            try:
-                passed = stream.feed(chunk, now)
-            except Exception as error:  # then nothing more is read of it
-                self._fail("response", error)
-                self._stream, self._unreadable = None, True
-                passed = stream.end() + chunk
-            if not last:
-                return passed
-            if stream.broke is not None:
-                self._fail("response", stream.broke)
-            return passed + stream.end()
-        if whole is not None:
-            passed = whole.feed(chunk, last=last)
-            if whole.broke is not None:
-                self._fail("response", whole.broke)
-            return passed
-        return chunk
+    def _whole_body(self, message: Message) -> Message:
+        """A part of a body that is not streamed, as it goes on to the client."""
+        last = not message.get("more_body", False)
+        self._complete |= last
+        whole = self._whole
+        if whole is None:
+            return message
+        chunk = message.get("body", b"")
+        passed = whole.feed(chunk, last=last)
+        if whole.broke is not None:
+            self._fail("response", whole.broke)
+        return message if passed is chunk else {**message, "body": passed}
 
     def _started_with(self, first: Message) -> Message:
         """The head of a response whose body may have become shorter."""
