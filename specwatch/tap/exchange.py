@@ -98,24 +98,34 @@ class Exchange:
         """Send the response on as it came, without what only the tap asked for."""
         if message["type"] == "http.response.body":
             stream = self._stream
-            if stream is not None:
+            if stream is None:
+                message = self._whole_body(message)
+            else:
                 now = _clock()
                 more = message.get("more_body", False)
                 chunk = message.get("body", b"")
                 try:
-                    seen = stream.feed(chunk, now)
-                except Exception as error:
-                    seen = self._give_up(stream, error) + chunk
+                    passed = stream.feed(chunk, now)
+                except Exception as error:  # then nothing more is read of it
+                    self._fail("response", error)
+                    self._stream, self._unreadable = None, True
+                    passed = stream.end() + chunk
                 if not more:
-                    seen += self._end(stream)
-                if seen is not chunk:
-                    if not seen and more:
+                    self._complete = True
+                    if stream.broke is not None:
+                        self._fail("response", stream.broke)
+                    passed += stream.end()
+                if passed is not chunk:
+                    if not passed and more:
                         return
-                    message = {**message, "body": seen}
-            else:
-                message = self._body(message)
-        elif message["type"] == "http.response.start" and self._waits(message):
-            return
+                    message = {**message, "body": passed}
+        elif message["type"] == "http.response.start":
+            try:
+                if self._begin(message):
+                    return
+            except Exception as error:
+                self._fail("response", error)
+                self._unreadable = True
         try:
             if self._start is not None:
                 await self._send(self._started_with(message))
@@ -185,14 +195,6 @@ class Exchange:
         self._asks = True
         return body
 
-    def _waits(self, head: Message) -> bool:
-        try:
-            return self._begin(head)
-        except Exception as error:
-            self._fail("response", error)
-            self._unreadable = True
-            return False
-
     def _begin(self, message: Message) -> bool:
         """Take in the head of the response; returns whether it has to wait for the body."""
         self._status = message["status"]
@@ -215,29 +217,18 @@ class Exchange:
             self._start = message  # the length of the body is not known yet
         return remove
 
-    def _body(self, message: Message) -> Message:
+    def _whole_body(self, message: Message) -> Message:
+        """A part of a body that is not streamed, as it goes on to the client."""
         last = not message.get("more_body", False)
         self._complete |= last
         whole = self._whole
         if whole is None:
             return message
         chunk = message.get("body", b"")
-        seen = whole.feed(chunk, last=last)
+        passed = whole.feed(chunk, last=last)
         if whole.broke is not None:
             self._fail("response", whole.broke)
-        return message if seen is chunk else {**message, "body": seen}
-
-    def _end(self, stream: StreamReader) -> bytes:
-        self._complete = True
-        if stream.broke is not None:
-            self._fail("response", stream.broke)
-        return stream.end()
-
-    def _give_up(self, stream: StreamReader, error: Exception) -> bytes:
-        """Nothing more is read of a stream; returns what was held back of it."""
-        self._fail("response", error)
-        self._stream, self._unreadable = None, True
-        return stream.end()
+        return message if passed is chunk else {**message, "body": passed}
 
     def _started_with(self, first: Message) -> Message:
         """The head of a response whose body may have become shorter."""

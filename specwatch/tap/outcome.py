@@ -59,7 +59,9 @@ class ObservedRequest(msgspec.Struct, frozen=True):
     def outcome(self) -> RequestOutcome:
         """The outcome."""
         if self.status is None or self.status >= 400:
-            return RequestOutcome(uncovered=self._why_not_answered(self.status or 500))
+            failed = "failed" if self.status is None or self.status >= 500 else "refused"
+            # Frameworks answer a disconnect with one error or another.
+            return RequestOutcome(uncovered="disconnected" if self.disconnected else failed)
         if self.endpoint is Endpoint.OTHER:
             return RequestOutcome(uncovered=self._unless_off("endpoint"))
         if self.stream is not None:
@@ -114,11 +116,6 @@ class ObservedRequest(msgspec.Struct, frozen=True):
         if stream.first is None or stream.last is None:
             return None
         return (stream.last - stream.first) / (stream.tokens - 1)
-
-    def _why_not_answered(self, status: int) -> str:
-        if self.disconnected:
-            return "disconnected"  # frameworks answer that with one error or another
-        return "failed" if status >= 500 else "refused"
 
     def _why(self, finish_reason: str | None) -> str | None:
         """Why a complete response has no record."""

@@ -21,7 +21,7 @@ SELF_MONITORING = (
         "SpecwatchStuck",
         {of("specwatch_target_stuck", **TARGET): 1},
         TARGET,
-        "The loop of chat has not turned within three intervals; the last good scrape was 0s ago.",
+        "The loop of chat made no pass within three intervals; the last good scrape was 0s ago.",
     ),
     Fault(
         "SpecwatchScrapeFailing",
@@ -55,7 +55,7 @@ SELF_MONITORING = (
         "SpecwatchCoverageLow",
         {of("specwatch_coverage_ratio", temperature="all", source="tap", **MODEL): 0.3},
         MODEL,
-        "The tap saw 30% of the drafts of llama; what is said by temperature holds for those only.",
+        "The tap saw 30% of the drafts of llama; numbers by temperature are about those only.",
         traffic=True,
         speculation=True,
     ),
@@ -63,15 +63,15 @@ SELF_MONITORING = (
         "SpecwatchStoreBehind",
         {of("specwatch_store_behind_seconds"): "0+60x240"},
         WHERE,
-        "For 1h 0m 0s. It watches on from memory, and the guard begins nothing: it "
-        "never acts without a durable claim.",
+        "For 1h 0m 0s. It keeps its data in memory, and the guard begins nothing: it "
+        "never acts without a stored claim.",
         begins=6,
     ),
     Fault(
         "SpecwatchWindowsLost",
         {of("specwatch_store_windows_dropped_total"): "0x50 3x200"},
         WHERE,
-        "About 3 windows and verdicts of the last 30 minutes were given up, because "
+        "About 3 windows and verdicts of the last 30 minutes were dropped, because "
         "too many waited for the database.",
         begins=51,
     ),
@@ -79,8 +79,8 @@ SELF_MONITORING = (
         "SpecwatchAlertmanagerUnreachable",
         {of("specwatch_alertmanager_up", url="http://127.0.0.1:9093"): 0},
         {**WHERE, "url": "http://127.0.0.1:9093"},
-        "http://127.0.0.1:9093 has not taken what specwatch sends for 10 minutes "
-        "(up: 0). What Prometheus tells is not touched.",
+        "http://127.0.0.1:9093 has not accepted alerts from specwatch for 10 minutes "
+        "(up: 0). Alerts from Prometheus are not affected.",
     ),
     Fault(
         "SpecwatchJudgingFails",
@@ -93,7 +93,7 @@ SELF_MONITORING = (
         "SpecwatchReportUndelivered",
         {of("specwatch_report_undelivered", channel="email"): 1},
         {"channel": "email"},
-        "For an hour the last report has not reached all that it is for by email (undelivered: 1).",
+        "For an hour the last report has not reached all recipients by email (undelivered: 1).",
     ),
     Fault(
         "SpecwatchReportOverdue",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.generate.dashboards.links import BOARDS, OVERVIEW
+from specwatch.generate.dashboards.build import BOARDS, OVERVIEW
 from tests.cli.conftest import Run
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from specwatch.generate.dashboards.links import FLEET, GUARD, OVERVIEW, STOCK, TEMPERATURE, Board
+from specwatch.generate.dashboards.build import FLEET, GUARD, OVERVIEW, STOCK, TEMPERATURE, Board
 from specwatch.generate.dashboards.queries import accepted_lengths
 from tests.generate.boards import Json, boards, everything, queries, shown
 

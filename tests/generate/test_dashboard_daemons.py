@@ -8,7 +8,7 @@ from typing import Any
 import promql_parser
 import pytest
 
-from specwatch.generate.dashboards.links import FLEET, GUARD, OVERVIEW, TEMPERATURE
+from specwatch.generate.dashboards.build import FLEET, GUARD, OVERVIEW, TEMPERATURE
 from tests.generate.boards import boards, queries
 from tests.generate.test_dashboard_queries import OF_PROMETHEUS, inside, labels_of, parsed
 

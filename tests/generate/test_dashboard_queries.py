@@ -13,7 +13,7 @@ import promql_parser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.generate.dashboards.links import BOARDS
+from specwatch.generate.dashboards.build import BOARDS
 from tests.generate.boards import boards, queries
 from tests.web.exported import page
 from tests.web.test_exporter import FULL

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -17,8 +18,15 @@ from grafanalib import core
 
 import specwatch
 from specwatch.generate.dashboards import dashboards, provisioning
-from specwatch.generate.dashboards.build import Band, arrange
-from specwatch.generate.dashboards.links import BOARDS, FLEET, OVERVIEW, TEMPERATURE, Board
+from specwatch.generate.dashboards.build import (
+    BOARDS,
+    FLEET,
+    OVERVIEW,
+    TEMPERATURE,
+    Band,
+    Board,
+    arrange,
+)
 from specwatch.generate.dashboards.panels import text
 from tests.generate.boards import Json, boards, everything, shown, variables_in
 
@@ -329,3 +337,22 @@ def test_only_the_dashboards_need_grafanalib() -> None:
     }
     assert importing
     assert {str(Path(each).parent) for each in importing} == {"generate/dashboards"}
+
+
+def provisioned(path: str) -> Json:
+    text = provisioning()[f"provisioning/{path}/specwatch.yml"]
+    assert "DO NOT EDIT" in text.splitlines()[0]
+    return dict(yaml.safe_load(text))
+
+
+def test_a_second_default_data_source_would_keep_grafana_from_starting() -> None:
+    (source,) = provisioned("datasources")["datasources"]
+    assert source["type"] == "prometheus"
+    assert not source.get("isDefault", False)
+
+
+def test_dashboards_are_read_from_files_and_stay_as_generated() -> None:
+    (provider,) = provisioned("dashboards")["providers"]
+    assert provider["type"] == "file"
+    assert provider["options"]["path"].startswith("/")
+    assert provider["allowUiUpdates"] is False

@@ -1,14 +1,17 @@
-"""systemd reads just the words that were meant.
+"""Units are what is generated and grant no more than needed; words arrive as they are quoted.
 
-The spellings were seen to arrive as they are in a program that a real systemd started; the
-end-to-end tests look again.
+The end-to-end tests start programs with such words under a real systemd.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from specwatch.generate.systemd import exec_start, quoted
+from specwatch.generate.systemd import exec_start, quoted, units
+
+FOLDER = Path(__file__).parents[2] / "systemd"
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,35 @@ def test_no_variable_of_a_command_is_replaced() -> None:
 def test_a_program_that_systemd_would_take_apart_is_refused(program: str) -> None:
     with pytest.raises(ValueError, match="full path"):
         exec_start([program, "serve"])
+
+
+def test_the_folder_holds_what_is_generated_and_nothing_else() -> None:
+    assert {path.name: path.read_text() for path in FOLDER.iterdir()} == units()
+
+
+def test_another_program_is_taken_everywhere() -> None:
+    texts = units(executable="/usr/bin/specwatch")
+    assert not any("/opt/specwatch" in text for text in texts.values())
+
+
+@pytest.mark.parametrize(
+    ("unit", "lines"),
+    [
+        (
+            "specwatch-guard@.service",
+            [
+                "ConfigurationDirectory=systemd/system/%i.service.d",
+                "CapabilityBoundingSet=CAP_DAC_READ_SEARCH",
+                "RestrictAddressFamilies=AF_UNIX",
+            ],
+        ),
+        ("specwatch-guard@.socket", ["SocketGroup=specwatch", "SocketMode=0660"]),
+    ],
+)
+def test_the_helper_may_do_no_more_than_it_must(unit: str, lines: list[str]) -> None:
+    """A setting of the same name elsewhere in the unit would add to it."""
+    text = units()[unit].splitlines()
+    for line in lines:
+        name = line.partition("=")[0] + "="
+        assert [found for found in text if found.startswith(name)] == [line]
+    assert not any(found.startswith(("ReadWritePaths=", "BindPaths=")) for found in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,14 @@ SHELL_PUTS_IN = "sh -c 'vllm serve M -sc \"$SPECULATION\"'"
 
 def read(line: str) -> ServeCommand:
     return read_command(shlex.split(line))
+
+
+def advised(
+    line: str | None = None, version: tap.Version | None = (0, 32), **options: Any
+) -> tap.TapAdvice:
+    """The advice for a command line, by default for vLLM 0.32."""
+    command = None if line is None else read(line)
+    return tap.advise(version, **{"environment": {}, "command": command, **options})
 
 
 def added(advice: tap.TapAdvice) -> list[str]:
@@ -60,15 +69,14 @@ def test_what_is_no_version_is_refused(said: str) -> None:
 def test_each_version_gets_what_it_knows(
     version: tuple[int, int] | None, flags: list[str], line: str | None
 ) -> None:
-    command = None if line is None else read(line)
-    advice = tap.advise(version, environment={}, timings=True, command=command)
+    advice = advised(line, version, timings=True)
     assert added(advice) == flags
     assert all(flag.why for flag in advice.flags)
-    if command is not None:
+    if line is not None:
         assert advice.command is not None
         last = [MIDDLEWARE, tap.TAP]
         last += [RECORD, "summary"] * (RECORD in flags) + [TIMINGS] * (TIMINGS in flags)
-        assert advice.command.words == (*command.words, *last)
+        assert advice.command.words == (*read(line).words, *last)
 
 
 @pytest.mark.parametrize(
@@ -82,31 +90,28 @@ def test_each_version_gets_what_it_knows(
     ],
 )
 def test_the_notes_say_what_holds(version: tuple[int, int] | None, words: str) -> None:
-    assert words in " ".join(tap.advise(version, environment={}, timings=True).notes)
-    sure = tap.advise((0, 32), environment={}, timings=True, command=read(SPECULATING))
-    assert words not in " ".join(sure.notes)
+    assert words in " ".join(advised(None, version, timings=True).notes)
+    assert words not in " ".join(advised(SPECULATING, timings=True).notes)
 
 
 @pytest.mark.parametrize("flags", ["", "-sc null", "-sc {}", "--spec-method=None", "-- -sc x"])
 def test_a_command_without_speculation_gets_no_record_flag(flags: str) -> None:
     """vLLM would not start with it."""
-    advice = tap.advise((0, 32), environment={}, command=read(f"vllm serve M {flags}"))
+    advice = advised(f"vllm serve M {flags}")
     assert added(advice) == [MIDDLEWARE]
     assert "no speculation" in " ".join(advice.notes)
 
 
 @pytest.mark.parametrize("line", [SHELL_PUTS_IN, "vllm serve M -sc x", "vllm serve M --spec-to=3"])
 def test_what_asks_for_speculation_in_any_way_gets_it(line: str) -> None:
-    assert added(tap.advise((0, 32), environment={}, command=read(line))) == [MIDDLEWARE, RECORD]
+    assert added(advised(line)) == [MIDDLEWARE, RECORD]
 
 
 def test_speculation_in_the_file_counts() -> None:
-    command = read("vllm serve M --config f.yml")
-    arguments = command.with_file(lambda _: "spec-method: ngram")
-    assert added(tap.advise((0, 32), environment={}, command=command, arguments=arguments)) == [
-        MIDDLEWARE, RECORD,
-    ]  # fmt: skip
-    unread = tap.advise((0, 32), environment={}, command=command, unread="f.yml: gone")
+    line = "vllm serve M --config f.yml"
+    arguments = read(line).with_file(lambda _: "spec-method: ngram")
+    assert added(advised(line, arguments=arguments)) == [MIDDLEWARE, RECORD]
+    unread = advised(line, unread="f.yml: gone")
     assert added(unread) == [MIDDLEWARE]
     assert "f.yml: gone" in " ".join(unread.notes)
 
@@ -122,37 +127,34 @@ def test_speculation_in_the_file_counts() -> None:
     ],
 )
 def test_what_is_there_already_is_not_added_again(flags: str) -> None:
-    command = read(f"{SPECULATING} {flags}")
-    advice = tap.advise((0, 32), environment={}, timings=True, command=command)
+    advice = advised(f"{SPECULATING} {flags}", timings=True)
     assert advice.flags == ()
-    assert advice.command == command
+    assert advice.command == read(f"{SPECULATING} {flags}")
 
 
 def test_what_the_file_has_is_not_added_again() -> None:
     text = f"middleware: {tap.TAP}\nenable-per-request-metrics: true\n"
-    command = read(f"{SPECULATING} --config f.yml")
-    arguments = command.with_file(lambda _: text)
-    advice = tap.advise((0, 32), environment={}, timings=True, command=command, arguments=arguments)
-    assert added(advice) == [RECORD]
+    line = f"{SPECULATING} --config f.yml"
+    arguments = read(line).with_file(lambda _: text)
+    assert added(advised(line, timings=True, arguments=arguments)) == [RECORD]
 
 
 def test_advice_followed_leaves_nothing_to_add() -> None:
-    once = tap.advise((0, 32), environment={"A": "b"}, timings=True, command=read(SPECULATING))
-    twice = tap.advise((0, 32), environment={"A": "b"}, timings=True, command=once.command)
+    once = advised(SPECULATING, timings=True, environment={"A": "b"})
+    twice = advised(timings=True, environment={"A": "b"}, command=once.command)
     assert twice.flags == ()
     assert twice.command == once.command
 
 
 def test_records_that_are_switched_off_are_switched_on() -> None:
-    command = read(f"{SPECULATING} --per-request-spec-decode-metrics none")
-    advice = tap.advise((0, 32), environment={}, command=command)
+    advice = advised(f"{SPECULATING} --per-request-spec-decode-metrics none")
     assert advice.command is not None
     assert advice.command.arguments.value(RECORD) == "summary"
 
 
 def test_a_drop_in_replaces_the_command_and_says_why() -> None:
-    command = read('CUDA_VISIBLE_DEVICES=0 /opt/vllm/bin/vllm serve M -sc \'{"a": "$b 5%"}\'')
-    advice = tap.advise((0, 32), environment={"X": "0,0.5"}, command=command)
+    line = 'CUDA_VISIBLE_DEVICES=0 /opt/vllm/bin/vllm serve M -sc \'{"a": "$b 5%"}\''
+    advice = advised(line, environment={"X": "0,0.5"})
     *comments, service, devices, ours, reset, start = tap.drop_in(advice, INSTALL).splitlines()
     assert comments[0].startswith("# /etc/systemd/system/UNIT.d/50-specwatch-tap.conf")
     assert all(line.startswith("#") for line in comments)
@@ -169,6 +171,6 @@ def test_a_drop_in_replaces_the_command_and_says_why() -> None:
 
 def test_a_drop_in_needs_a_command_that_systemd_can_start() -> None:
     with pytest.raises(ValueError, match="after --"):
-        tap.drop_in(tap.advise((0, 32), environment={}), INSTALL)
+        tap.drop_in(advised(), INSTALL)
     with pytest.raises(ValueError, match="full path"):
-        tap.drop_in(tap.advise((0, 32), environment={}, command=read("vllm serve M")), INSTALL)
+        tap.drop_in(advised("vllm serve M"), INSTALL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
@@ -77,12 +76,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.sock.close()
 
     def send(self, data: bytes) -> None:

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 
 from specwatch.config.guard import DEFAULT_RUNBOOK_URL
-from specwatch.generate.dashboards.build import build
-from specwatch.generate.dashboards.links import BOARDS, links
+from specwatch.generate.dashboards.build import BOARDS, build
 from specwatch.generate.environment import render
 
 
 def dashboards(*, runbook_url: str = DEFAULT_RUNBOOK_URL) -> Mapping[str, str]:
     """JSON of every dashboard by file name, with links to the runbook at that address."""
-    return {board.file: build(board, links(board, runbook_url)) for board in BOARDS}
+    return {board.file: build(board, runbook_url) for board in BOARDS}
 
 
 def provisioning() -> Mapping[str, str]:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from grafanalib import core
 
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.generate.dashboards import panels
-from specwatch.generate.dashboards.links import Board
 from specwatch.generate.dashboards.panels import Panel, row
 from specwatch.generate.dashboards.queries import MAPPINGS, accepted_lengths, guard_state
 from specwatch.generate.environment import render_text, source
@@ -51,6 +50,34 @@ _VARIABLE_KEYS = (
 )  # fmt: skip
 
 
+class Board(NamedTuple):
+    """Name and address of a dashboard."""
+
+    uid: str
+    title: str
+    of_one: bool = False
+    """Whether it shows one model of one target, so that its variables have one value."""
+
+    @property
+    def file(self) -> str:
+        """Its file below dashboards/."""
+        return f"{self.uid}.json"
+
+    @property
+    def url(self) -> str:
+        """Its address within Grafana."""
+        return f"/d/{self.uid}"
+
+
+OVERVIEW = Board("specwatch-overview", "Speculation overview", of_one=True)
+TEMPERATURE = Board("specwatch-temperature", "Speculation by temperature", of_one=True)
+FLEET = Board("specwatch-fleet", "Speculation fleet")
+GUARD = Board("specwatch-guard", "Guard and specwatch itself")
+STOCK = Board("specwatch-stock", "Speculation without specwatch")
+BOARDS = (OVERVIEW, TEMPERATURE, FLEET, GUARD, STOCK)
+_SAME_SOURCE = "${datasource:queryparam}"
+
+
 @dataclass(frozen=True, slots=True)
 class Band:
     """Panels beside one another, each with its width in columns, which sum to 24.
@@ -67,8 +94,8 @@ class Band:
     repeat: str = ""
 
 
-def build(board: Board, links: Sequence[Any]) -> str:
-    """JSON of a dashboard, with these links to others."""
+def build(board: Board, runbook_url: str) -> str:
+    """JSON of a dashboard, with links to the others and to the runbook at that address."""
     document = _document(f"{board.uid}.yml")
     values = {**_FUNCTIONS, **document["selectors"]}
     description = render_text(document["description"], values)
@@ -79,7 +106,7 @@ def build(board: Board, links: Sequence[Any]) -> str:
         description=f"{description} {_HEADER}",
         annotations=core.Annotations(list=_annotations(document.get("annotations_of"))),
         graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
-        links=list(links),
+        links=_links(board, runbook_url),
         panels=arrange(*(_band(fields, values) for fields in document["bands"])),
         refresh="30s",
         schemaVersion=SCHEMA_VERSION,
@@ -91,6 +118,26 @@ def build(board: Board, links: Sequence[Any]) -> str:
     )
     plain = json.loads(json.dumps(dashboard, default=lambda part: part.to_json_data()))
     return json.dumps(_modern(plain), indent=2) + "\n"
+
+
+def _links(board: Board, runbook_url: str) -> list[Any]:
+    """Links of a dashboard to every other and to the runbook."""
+    boards = [_link(board, other) for other in BOARDS if other is not board]
+    runbook = core.DashboardLink(
+        type="link", icon="doc", title="Runbook", uri=runbook_url,
+        keepTime=False, targetBlank=True, tooltip="What each alert means and what to do",
+    )  # fmt: skip
+    return [*boards, runbook]
+
+
+def _link(board: Board, other: Board) -> Any:
+    # "All" is not a value of a variable with one value.
+    suits = board.of_one or not other.of_one
+    return core.DashboardLink(
+        type="link", icon="dashboard", title=other.title,
+        uri=other.url if suits else f"{other.url}?{_SAME_SOURCE}",
+        keepTime=True, includeVars=suits, tooltip=f"Open {other.title}",
+    )  # fmt: skip
 
 
 def _document(name: str) -> Any:
