@@ -1,7 +1,7 @@
-"""Numbers of the decision for people and programs.
+"""The decision as JSON.
 
-What is shown is plain JSON values; an unknown is None. Every speedup says whether it was measured
-or is assumed, and a measured one whether it is of now.
+Unknown values are None. Every speedup says whether it was measured or is assumed, and a measured
+one whether it is current.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A change of a confirmed verdict and what led to it, as it is stored.
+    """A change of a confirmed verdict with its inputs, as it is stored.
 
     ``at`` is the Unix time in seconds from which on it holds.
     """
@@ -64,12 +64,12 @@ class ModelDecision:
     baseline_latencies: BaselineLatencies = field(default_factory=dict)
 
     def current(self, now: float) -> bool:
-        """Whether there is a measured speedup that is of now (Unix seconds)."""
+        """Whether there is a measured speedup that is current at ``now`` (Unix seconds)."""
         until = self.assessment.until
         return until is not None and until >= now - LATELY
 
     def missing(self, now: float) -> str | None:
-        """Why there is no measured speedup of now, as words; None where there is one."""
+        """Why there is no current measured speedup, as words; None if there is one."""
         if self.current(now):
             return None
         return self.assessment.missing or self.assessment.missing_lately or NOT_SEEN
@@ -77,7 +77,7 @@ class ModelDecision:
 
 @dataclass(frozen=True, slots=True)
 class TargetDecision:
-    """What is decided of one target now; ``goodput`` is by model and seconds of the window."""
+    """The decision on one target; ``goodput`` is by model and seconds of the window."""
 
     models: Mapping[str, ModelDecision] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -101,7 +101,7 @@ def target(decision: TargetDecision, now: float) -> Json:
 
 
 def of_models(decision: TargetDecision, names: Collection[str]) -> TargetDecision:
-    """What of a decision is about these models."""
+    """The part of a decision that is about these models."""
     return TargetDecision(
         {name: one for name, one in decision.models.items() if name in names},
         tuple(one for one in decision.findings if one.model_name in names),
@@ -150,7 +150,7 @@ def model(one: ModelDecision, now: float) -> Json:
 
 
 def finding(one: Finding) -> Json:
-    """What a rule says of one model and temperature, and why; ``leading`` tells it best."""
+    """A rule's finding on one model and temperature; ``leading`` is its main reading."""
     leading_finding = leading(one)
     return {
         "rule": one.rule.name,
@@ -169,7 +169,7 @@ def finding(one: Finding) -> Json:
 
 
 def inputs(one: Finding, known: ModelDecision | None, now: float) -> Json:
-    """What led to a finding, to be kept with it: its numbers, its rule, the baseline's age."""
+    """Inputs of a finding, stored with it: its numbers, its rule, the baseline's age."""
     rule = one.rule
     return {
         "summary": rule.summary,

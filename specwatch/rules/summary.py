@@ -1,6 +1,6 @@
-"""Numbers for people and programs: what the surfaces show of tallies, windows and pages.
+"""Tallies, windows and pages as JSON.
 
-Everything returns plain JSON values; an unknown is None. Quantiles come from merged counts and are
+Unknown values are None. Quantiles come from merged counts and are
 never averaged.
 """
 
@@ -23,10 +23,9 @@ Json = dict[str, Any]
 def latency(observed: Histogram | None) -> Json | None:
     """Count, sum and quantiles, in the unit of the histogram.
 
-    ``open_ended`` is true when a quantile lies beyond the last bound, which then stands in its
-    place: the real value is greater. Any other is interpolated in its bucket, and ``buckets`` has
-    the bounds between which it really is. Without bounds (only a mean can be had) quantiles are
-    None.
+    ``open_ended`` is true when a quantile lies beyond the last bound, which is then given: the
+    real value is greater. Any other is interpolated in its bucket, and ``buckets`` has
+    the bounds between which it really is. Without bounds (only a mean is known) quantiles are None.
     """
     if observed is None:
         return None
@@ -51,7 +50,7 @@ def latency(observed: Histogram | None) -> Json | None:
 
 
 def request_acceptance(observed: Histogram | None) -> Json | None:
-    """How the acceptance rates of single requests spread."""
+    """Distribution of the acceptance rates of single requests."""
     if observed is None:
         return None
     quantiles = {name: histogram.quantile(observed, q) for name, q in ACCEPTANCE_QUANTILES.items()}
@@ -65,7 +64,7 @@ def request_acceptance(observed: Histogram | None) -> Json | None:
 
 
 def acceptance_of(counted: Tally) -> Json:
-    """Drafts and what became of them."""
+    """Drafts and accepted tokens."""
     positions = counted.accepted_per_position
     lengths = acceptance.accepted_length_histogram(
         counted.drafts, positions, counted.accepted_tokens
@@ -88,7 +87,7 @@ def models_of(
     unnamed: str = "",
     drafting: bool | None = None,
 ) -> list[Json]:
-    """What one page says, per model: totals since the engine started.
+    """The content of one page, per model: totals since the engine started.
 
     ``unnamed`` is what to call a model that the page does not name, ``drafting`` what its server
     says of itself (see :func:`specwatch.scrape.tally.mode_of`). ``problems`` gets a sentence about
@@ -106,7 +105,7 @@ def models_of(
 
 
 def _tap(parts: tally.Parts, problems: list[str]) -> dict[str, Json]:
-    """What the tap on a page says, per model of the engine."""
+    """The counts of the tap on a page, per model of the engine."""
     failures = sum(value for one, value in parts.tap.items() if one.quantity == "tap_failures")
     counted: dict[str, dict[str, Tally]] = {name: {} for name in parts.models}
     strangers: set[str] = set()
