@@ -38,7 +38,7 @@ LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 """What Alertmanager 0.25 takes as the name of a label."""
 
 SHORT_TRIAL = 90.0
-"""Seconds that a trial of something bad costs: it is found within minutes."""
+"""Seconds that a trial of a bad draft costs: the loss is found within minutes."""
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -52,12 +52,12 @@ class Maintenance(Section):
     from_: str = Field(alias="from", examples=["02:00"])
     """Begin, as `HH:MM`."""
     to: str = Field(examples=["05:00"])
-    """End, as `HH:MM`; where it is not later than `from` it is of the next day."""
+    """End, as `HH:MM`; if it is not later than `from`, it is on the next day."""
     timezone: str = Field(default="UTC", validate_default=True)
     """Time zone of both."""
 
     def contains(self, now: float) -> bool:
-        """Whether it holds ``now`` (Unix seconds), by the wall clock of its time zone."""
+        """Whether it contains ``now`` (Unix seconds), by the wall clock of its time zone."""
         # UTC needs no database of time zones, which a small machine may lack.
         zone = datetime.UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)
         local = datetime.datetime.fromtimestamp(now, zone)
@@ -111,7 +111,7 @@ class Windows(Section):
     """The guard does not act in these times, whether allowed or not."""
 
     def closed(self, now: float) -> str:
-        """Why the guard does not act at ``now`` (Unix seconds); empty where it may."""
+        """Why the guard does not act at ``now`` (Unix seconds); empty if it may."""
         for time in self.forbid:
             if time.contains(now):
                 return f"guard.windows excludes {time}"
@@ -150,13 +150,13 @@ class Rearm(Section):
     lost, may take."""
 
     def wait(self, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
-        """Seconds from switching off to a trial that loses so many seconds."""
+        """Seconds from switching off to the first trial; ``lost`` are the seconds a trial costs."""
         if self.after is not None:
             return self.after
         return min(max((2 * restart_seconds + lost) / self.budget, HOUR), self.most)
 
     def later(self, delay: float, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
-        """The wait after a trial that was lost, and with it so many seconds."""
+        """The wait after a trial that was lost and cost ``lost`` seconds."""
         if self.after is None:
             return self.wait(restart_seconds, lost)
         return min(2 * delay, max(self.most, delay))
@@ -182,7 +182,7 @@ class Explore(Section):
     """How long each lasts."""
 
     def interval(self, restart_seconds: float) -> float:
-        """Seconds at least from one to the next."""
+        """Least seconds from one stretch to the next."""
         return (2 * restart_seconds + self.block) / self.budget if self.budget else math.inf
 
 
@@ -196,19 +196,19 @@ class Guard(Section):
     max_actions_per_day: Annotated[int, BeforeValidator(lambda v: parse_count(v, 0))] = 4
     """Actions on one target in a day, at most."""
     drain_timeout: Duration = 60.0
-    """How long running requests are waited for, at most; 0s restarts at once."""
+    """Longest wait for running requests to finish; 0s restarts at once."""
     start_timeout: Annotated[Duration, within(10)] = 900.0
     """How long vLLM may take to be healthy after a restart; at least 10s."""
     verify: Annotated[Duration, within(10)] = 600.0
-    """How long is measured whether switching off helped, up to three times that where there is too
-    little traffic; below 8 minutes there is always too little."""
+    """How long is measured whether switching off helped, up to three times that with too little
+    traffic; below 8 minutes there is always too little."""
     respect: Duration = 3600.0
     """How long the guard does nothing after another tool switched speculation."""
     restart_cost: Duration = 120.0
     """Assumed time without service of a restart, until one was measured."""
     act_on_assumptions: bool = False
-    """Whether the default rule `low-acceptance`, which knows only the assumed draft cost,
-    disables."""
+    """Whether the default rule `low-acceptance`, which relies on the assumed draft cost, switches
+    speculation off."""
     windows: Windows = Windows()
     """When it may act by itself."""
     hooks: Hooks = Hooks()
@@ -216,7 +216,7 @@ class Guard(Section):
     rearm: Rearm = Rearm()
     """When speculation is tried again."""
     explore: Explore = Explore()
-    """Whether serving without speculation is measured now and then."""
+    """Whether serving without speculation is measured from time to time."""
 
 
 class Alertmanager(HttpAccess):
@@ -233,7 +233,7 @@ class Alertmanager(HttpAccess):
     resend: Annotated[Duration, within(1, 3600)] = 60.0
     """How often alerts that still fire are sent again; 1s to 1h."""
     timeout: Duration = Field(default=None, validate_default=True)
-    """How long one may take. Default: 5s, or `resend` where that is shorter."""
+    """How long one request may take. Default: 5s, or `resend` if that is shorter."""
 
     @field_validator("urls")
     @classmethod

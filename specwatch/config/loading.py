@@ -62,10 +62,10 @@ class Config(Section):
     listen: Listen = ListenAddress("127.0.0.1", 9469)
     """Address of the daemon's own HTTP server."""
     listen_token_file: SecretFile | None = None
-    """File with the bearer token that every path but `/healthz` and `/readyz` asks for; it is read
-    for each request. Default: no authentication."""
+    """File with the bearer token that every path except `/healthz` and `/readyz` requires; it is
+    read for each request. Default: no authentication."""
     allowed_hosts: tuple[HostName, ...] = ()
-    """Names under which it is asked, beside loopback names, ``listen`` and the host name."""
+    """Host names that requests may use, besides loopback names, `listen` and the host name."""
     temperature_buckets: Edges = DEFAULT_EDGES
     """Upper ends of the temperature buckets, ascending; the tap must have the same."""
     targets: tuple[Target, ...] = Field(examples=["[{url: 'http://127.0.0.1:8000'}]"])
@@ -87,7 +87,7 @@ class Config(Section):
     log: Log = Log()
     """How the daemon logs."""
     store: Store = Store()
-    """How much waits in memory while the database is away."""
+    """How much is kept in memory while the database is unavailable."""
 
     @field_validator("daemon", mode="before")
     @classmethod
@@ -131,7 +131,7 @@ class Config(Section):
         return self.rules.effective(act_on_assumptions=self.guard.act_on_assumptions)
 
     def public(self) -> dict[str, Any]:
-        """The configuration for people and JSON, in its own syntax, every secret masked."""
+        """The configuration in the syntax of a file, every secret masked."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -286,7 +286,7 @@ _UNQUOTED = ("true or false", "a number")
 
 
 def _kind(value: object) -> str:
-    """What a value is, without saying it: it may be a secret."""
+    """The kind of a value; the value itself may be a secret."""
     kinds = {str: "text", bool: "true or false", int: "a number", float: "a number"}
     return {**kinds, list: "a list", dict: "a mapping"}.get(type(value), "nothing")
 
@@ -317,7 +317,7 @@ def _located(location: KeyPath) -> tuple[KeyPath, type[Section]]:
 
 
 def sections_in(annotation: Any) -> list[type[Section]]:
-    """The sections that an annotation names: what a key of that type leads to."""
+    """The sections that an annotation names."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [m for argument in typing.get_args(annotation) for m in sections_in(argument)]

@@ -47,7 +47,7 @@ from specwatch.domain.units import (
 from specwatch.errors import ConfigError
 
 EMAIL = "email"
-"""The name of the channel that mail is."""
+"""The name of the mail channel."""
 _HOUR, _DAY = 3600.0, 86400.0
 _PORTS = {"smtp": 25, "smtps": 465}
 _LOCAL_PART = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
@@ -72,7 +72,7 @@ def parse_mailbox(value: object) -> str:
 
 
 def mailbox(text: str) -> Address:
-    """What :func:`parse_mailbox` gave, as ``email`` writes it into a header."""
+    """An address from :func:`parse_mailbox` for a header of :mod:`email`."""
     name, separator, rest = text.rpartition(" <")
     return Address(name, addr_spec=rest.removesuffix(">") if separator else text)
 
@@ -102,7 +102,7 @@ class Email(Section):
     to: tuple[Annotated[str, BeforeValidator(parse_mailbox)], ...] = Field(
         examples=["[ops@example.com]"]
     )
-    """Recipients; one may stand alone."""
+    """Recipients: a list, or a single address."""
     username: str | None = None
     """User name at the mail server. Default: no login."""
     password_file: SecretFile | None = Field(default=None, validate_default=True)
@@ -118,7 +118,7 @@ class Email(Section):
     attach: bool = True
     """Whether the HTML is attached too, for programs that do not show it."""
     timeout: Patience = 30.0
-    """How long the server may take for an answer; 1s to 2h."""
+    """How long the server may take to answer; 1s to 2h."""
 
     @property
     def encrypted(self) -> bool:
@@ -217,7 +217,7 @@ class Webhook(HttpAccess):
     url_file: SecretFile | None = None
     """File with the URL."""
     kind: Literal["slack", "json"] = "slack"
-    """`slack` posts the answers as Slack and Mattermost take them, `json` the whole report."""
+    """`slack` posts the answers in the format of Slack and Mattermost, `json` the whole report."""
     timeout: Patience = 10.0
     """How long the server may take for an answer; 1s to 2h."""
 
@@ -292,11 +292,11 @@ class Delivery(Section):
     keep: Annotated[Duration, within(_DAY)] = 400 * _DAY
     """Age at which a written report is removed; at least 1d."""
     formats: tuple[Literal["html", "json", "md"], ...] = ("html", "json")
-    """What is written; `json` has to be among them, as a report is sent again from it."""
+    """Formats to write; `json` is required, as a report is sent again from it."""
     email: Email | None = None
-    """Whom it is mailed to. Default: nobody."""
+    """Recipients by e-mail. Default: none."""
     webhooks: tuple[Webhook, ...] = ()
-    """Where it is posted."""
+    """URLs that it is posted to."""
 
     @field_validator("directory", mode="before")
     @classmethod
@@ -320,6 +320,6 @@ class Delivery(Section):
 
     @property
     def channels(self) -> Sequence[str]:
-        """The names of all that it is sent by, mail first."""
+        """Names of its channels, mail first."""
         mail = [] if self.email is None else [EMAIL]
         return [*mail, *(webhook.name for webhook in self.webhooks)]

@@ -65,7 +65,7 @@ class Surroundings:
 
 
 def read_secret(path: Path) -> str:
-    """The one line of text in a secret's file; ``ValueError`` says what is wrong with the file."""
+    """The line of text in a secret's file; raises ValueError for anything else in it."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_SECRET + 1)
@@ -168,7 +168,7 @@ def within(
 
 
 def state_folder(environ: Mapping[str, str], folder: Path = Path()) -> Path:
-    """Where state is kept: with the service's configuration in its state directory, by hand too."""
+    """The folder for state: that of the service if the configuration is the service's."""
     own = platformdirs.user_state_path("specwatch")
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return Path(given or (SERVICE_STATE if folder == SERVICE_FOLDER else own))
@@ -194,7 +194,7 @@ class Section(BaseModel):
 
 
 def errors_at(messages: Mapping[KeyPath, str]) -> ValidationError:
-    """An error for a validator to raise whose places lie deeper than the validator's own."""
+    """An error for a validator to raise, with places inside the validated value."""
     return ValidationError.from_exception_data(
         "",
         [
@@ -230,7 +230,7 @@ def require_unlike_names(sections: Iterable[Named], where: str) -> None:
 
 
 def moved(error: ValidationError, place: Callable[[KeyPath], KeyPath]) -> ValidationError:
-    """The same error, each of its places put elsewhere by ``place``."""
+    """The same error with each of its places mapped by ``place``."""
     lines = []
     for details in error.errors(include_url=False):
         line = InitErrorDetails(
@@ -312,7 +312,7 @@ class Database(Section):
         return f"{user.removesuffix(':')}:{quote(password, safe='')}{sign}{rest}"
 
     def shown(self) -> str:
-        """The URL as people may see it."""
+        """The URL, its password masked."""
         return masked_url(self.url.get_secret_value())
 
 
@@ -344,13 +344,13 @@ class Log(Section):
     """How the daemon logs."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe entries that are logged."""
+    """Lowest severity that is logged."""
     format: Literal["auto", "json", "console"] = "auto"
     """`auto` is `console` on a terminal and `json` elsewhere."""
 
 
 class Store(Section):
-    """How much waits in memory while the database is away."""
+    """How much is kept in memory while the database is unavailable."""
 
     queue_limit: Count = 100_000
-    """Windows that wait, at most; when there are more, windows are dropped and counted."""
+    """Windows kept in memory, at most; further ones are dropped and counted."""

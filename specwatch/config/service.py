@@ -78,7 +78,7 @@ class CommandService(Section):
     status: Command | None = Field(
         default=None, examples=["[/usr/local/bin/vllm-speculation, status]"]
     )
-    """Prints first `on` or `off`. Default: how vLLM is set to start is not known."""
+    """Its output begins with `on` or `off`. Default: the configured mode of vLLM is unknown."""
     timeout: Patience = 600.0
     """How long each command may take; 1s to 2h."""
 

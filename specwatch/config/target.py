@@ -56,7 +56,7 @@ class Target(HttpAccess):
     timeout: Duration = Field(default=None, validate_default=True)
     """How long a scrape may take. Default: 4s, or the interval where that is shorter."""
     max_page_size: Annotated[ByteSize, within(1 << 10, 1 << 30, format_size)] = 16 << 20
-    """A larger page fails the scrape; 1KiB to 1GiB."""
+    """Page size above which a scrape fails; 1KiB to 1GiB."""
     sample_limit: Limit = PageLimits().sample_limit
     """Samples of the families that specwatch reads, above which a scrape fails; 0 for no limit."""
     label_limit: Limit = PageLimits().label_limit
@@ -66,7 +66,7 @@ class Target(HttpAccess):
     label_value_length_limit: Limit = PageLimits().label_value_length_limit
     """Bytes of the value of a label, above which a scrape fails; 0 for no limit."""
     gpus: Gpus = "auto"
-    """Whose memory is recorded: `auto` is all GPUs of this machine for a server on it, else
+    """GPUs whose memory is recorded: `auto` is all GPUs of this machine for a server on it, else
     none. Needs the extra `gpu`."""
     service: Service | None = None
     """How vLLM is run, by its `kind`. Without it the guard cannot switch speculation."""
@@ -130,12 +130,12 @@ class Target(HttpAccess):
 
     @property
     def metrics_url(self) -> str:
-        """Where the metrics page lies."""
+        """URL of the metrics page."""
         return self.url + self.metrics_path
 
     @property
     def page_limits(self) -> PageLimits:
-        """What its pages, and its proxy's, may have."""
+        """Limits of its pages, and of its proxy's."""
         return PageLimits(
             self.sample_limit,
             self.label_limit,

@@ -1,4 +1,4 @@
-"""YAML text as plain data that remembers its line numbers.
+"""YAML text as plain data, with the line number of each key.
 
 Scalars follow YAML 1.2 (``on``, ``1:30`` and dates are text). ``${NAME}`` and ``${NAME:-default}``
 in values come from the environment, ``$$`` is a dollar. Problems are collected, not raised, so that
@@ -27,11 +27,11 @@ _VARIABLE = re.compile(
 
 
 _QUOTED = re.compile(r"'[^'<]{2,}'")
-"""Names of anchors and tags in messages: they may be a secret that lacks its quotes."""
+"""Names of anchors and tags in messages: they may be an unquoted secret."""
 
 
 class Problem(NamedTuple):
-    """What is wrong, where; ``line`` counts from 1 and is None where the lines do not say."""
+    """A problem and its place; ``line`` counts from 1 and is None if unknown."""
 
     path: KeyPath
     message: str
@@ -40,7 +40,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Document:
-    """Data of a file, the line of each key path in it, and what is wrong so far."""
+    """Data of a file, the line of each key path in it, and its problems."""
 
     data: object = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -77,7 +77,8 @@ def read(text: str, environ: Mapping[str, str]) -> Document:
         mark = error.problem_mark or error.context_mark
         return _unreadable(_syntax(error), mark.line + 1 if mark else None)
     except yaml.reader.ReaderError as error:
-        message = f"the character U+{ord(text[error.position]):04X} cannot stand in YAML; remove it"
+        character = f"U+{ord(text[error.position]):04X}"
+        message = f"the character {character} is not allowed in YAML; remove it"
         return _unreadable(message, text.count("\n", 0, error.position) + 1)
     except RecursionError:
         return _unreadable("is nested too deeply")
@@ -87,7 +88,7 @@ def read(text: str, environ: Mapping[str, str]) -> Document:
 
 
 class _TooLarge(Exception):
-    """Aliases multiply to more than a configuration can mean."""
+    """Aliases expand to too many values."""
 
 
 def _unreadable(message: str, line: int | None = None) -> Document:
@@ -97,7 +98,7 @@ def _unreadable(message: str, line: int | None = None) -> Document:
 def _syntax(error: yaml.MarkedYAMLError) -> str:
     problem = str(error.problem)
     if "'\\t'" in problem:
-        return "a tab stands where YAML wants spaces; indent with spaces"
+        return "a tab is used for indentation; indent with spaces"
     if "expected a single document" in f"{error.context}":
         return "a second document begins here; keep one, without ---"
     if "undefined alias" in problem:
@@ -119,12 +120,12 @@ class _Builder:
         self._document.problems.append(Problem(path, message, line))
 
     def value(self, node: yaml.Node, path: KeyPath) -> object:
-        """The data of ``node``, which stands at ``path``."""
+        """The data of ``node`` at ``path``."""
         self._left -= 1
         if self._left < 0:
             raise _TooLarge
         if id(node) in self._above:
-            self._problem(path, "is an alias of what it stands in; write the value out")
+            self._problem(path, "is an alias of a value that contains it; write it out")
             return None
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
@@ -161,7 +162,7 @@ class _Builder:
     def _pairs(
         self, node: yaml.MappingNode, path: KeyPath
     ) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-        """Pairs of a mapping, those of merged mappings last and only where nothing overrides."""
+        """Pairs of a mapping, those of merged mappings last unless overridden."""
         merged: list[yaml.Node] = []
         seen = set()
         for key, child in node.value:
@@ -211,7 +212,7 @@ class _Builder:
                 return "$"
             name = match["name"]
             if name is None:
-                failures.append("${ begins no ${NAME}; write $$ for a plain dollar")
+                failures.append("${ does not begin a ${NAME}; write $$ for a plain dollar")
                 return ""
             value = self._environ.get(name)
             if match["given"]:

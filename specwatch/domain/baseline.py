@@ -25,9 +25,9 @@ MOST_POINTS = 240
 
 
 _MANY = 30
-"""Points of the target's own traffic that outrank a fixed workload."""
+"""Points of own traffic from which on it ranks above a fixed workload."""
 _STALE = 7 * 86400.0
-"""Seconds by which own traffic may be older than a fixed workload and still outrank it."""
+"""Seconds by which own traffic may be older than a fixed workload and still rank above it."""
 
 
 class Origin(enum.StrEnum):
@@ -38,15 +38,15 @@ class Origin(enum.StrEnum):
     CALIBRATION = "calibrate"
     """A fixed workload, sent on purpose."""
     IMPORTED = "import"
-    """A benchmark that somebody else ran."""
+    """A benchmark result from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineKey:
-    """What a baseline holds for: another version or configuration makes it invalid.
+    """What a baseline is valid for: another version or configuration makes it invalid.
 
-    ``configuration`` is the part of the fingerprint that does not speak of speculation. None
-    (unknown) matches everything.
+    ``configuration`` is the part of the fingerprint without speculation. None (unknown) matches
+    everything.
     """
 
     target: str
@@ -70,11 +70,11 @@ class Measurement:
     ttft: Histogram | None = None
     tpot: Histogram | None = None
     points_behind: int = 0
-    """Points that the latencies come from: more than there are, once old ones were forgotten."""
+    """Number of points that the latencies come from, including points dropped since."""
 
     @property
     def at(self) -> float:
-        """Unix time of its newest point, 0 of none."""
+        """Unix time of its newest point, 0 without any."""
         return max((point.at for point in self.points), default=0.0)
 
     @property
@@ -113,7 +113,7 @@ class Baseline:
         return bool(self.bins) or self.expired
 
     def before(self, time: float) -> Baseline:
-        """What was known of it at a time (Unix seconds)."""
+        """The baseline as it was at a time (Unix seconds)."""
 
         def cut(one: Measurement) -> Measurement:
             return replace(one, points=tuple(point for point in one.points if point.at <= time))
@@ -123,13 +123,13 @@ class Baseline:
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
-        """All of them."""
+        """The points of all measurements."""
         measurements = (*self.bins.values(), *self.others)
         return tuple(sorted({point for one in measurements for point in one.points}, key=_order))
 
     @cached_property
     def measured_at(self) -> float:
-        """Unix time of the newest of them, 0 of none."""
+        """Unix time of the newest point, 0 without any."""
         return max((point.at for point in self.points), default=0.0)
 
     @cached_property
@@ -201,7 +201,7 @@ class Baseline:
         return CostModel.fitted((point.decoding(prompt, output) for point in points), self.noise)
 
     def age(self, now: float) -> float | None:
-        """Seconds since the oldest of its bins was measured; None of none."""
+        """Seconds since the oldest of its bins was measured; None without bins."""
         return max((now - measurement.at for measurement in self.bins.values()), default=None)
 
 
@@ -215,8 +215,8 @@ def choose(
 ) -> Baseline:
     """The best measurement of each load bin that holds for an environment and has not expired.
 
-    The target's own traffic, half an hour of it or more and no more than a week older, is better
-    than a fixed workload; less of it still better than somebody else's benchmark.
+    Half an hour or more of the target's own traffic, at most a week older, ranks above a fixed
+    workload; less of it ranks above an imported benchmark.
     """
     measurements = list(measurements)
     young = [_younger(measurement, now - max_age) for measurement in measurements]
@@ -244,7 +244,7 @@ def choose(
 
 
 def _rank(one: Measurement, among: Sequence[Measurement]) -> int:
-    """How good a measurement is beside the others, best 0."""
+    """Rank of a measurement among others, best 0."""
     if one.origin is not Origin.WINDOWS:
         return 1 if one.origin is Origin.CALIBRATION else 3
     others = [e.at for e in among if e.load_bin == one.load_bin and e.origin is not one.origin]
@@ -253,7 +253,7 @@ def _rank(one: Measurement, among: Sequence[Measurement]) -> int:
 
 
 def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> list[Measurement]:
-    """The measurements that samples without speculation are, one for each load bin.
+    """Measurements from samples without speculation, one for each load bin.
 
     Samples that are not sound, not ``off``, or without tokens are left out.
     """
@@ -287,7 +287,7 @@ def join(older: Measurement, newer: Measurement) -> Measurement:
 def _halved(whole: Histogram | None) -> Histogram | None:
     if whole is None:
         return None
-    # Odd counts are rounded up and down in turn, so that neither end of the scale fades faster.
+    # Odd counts are rounded up and down alternately, so that neither end fades faster.
     counts = tuple((count + index % 2) // 2 for index, count in enumerate(whole.counts))
     return replace(whole, counts=counts, sum=whole.sum / 2)
 

@@ -1,4 +1,4 @@
-"""Points of a baseline: what a stretch of serving without speculation cost, and when that holds."""
+"""Points of a baseline: the cost of serving without speculation, with the conditions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Point(NamedTuple):
     output: float | None = None
 
     def decoding(self, prompt: float, output: float) -> Observation:
-        """Time per token at its conditions; the lengths stand in where it does not tell them."""
+        """Time per token at its conditions; the lengths are used if it has none."""
         if self.firsts is None:
             return Observation(
                 self.at, self.concurrency, self.seconds, self.tokens, length=self.length
@@ -73,7 +73,7 @@ def extras(
 
 
 def point_of(sample: Sample) -> Point | None:
-    """The point that a sample is; None for one that is idle or of which the pace is unknown."""
+    """The point of a sample; None if the sample is idle or its pace is unknown."""
     pace, concurrency = sample.pace, sample.gauges.concurrency
     if pace is None or concurrency is None:
         return None

@@ -1,4 +1,4 @@
-"""Does speculation pay: the cost of a step, the speedup, and the line between gain and loss.
+"""Whether speculation pays: the cost of a step, the speedup, and the break-even line.
 
 At load L, with the time of a step = TPOT x tau::
 
@@ -39,7 +39,7 @@ It is the assumed break-even acceptance too: :func:`prior_speedup` is 1 there, w
 
 @dataclass(frozen=True, slots=True)
 class BinBreakEven:
-    """The line at one load bin. ``share`` is that of the tokens generated there."""
+    """The break-even line of one load bin. ``share`` is its share of the generated tokens."""
 
     load_bin: int
     share: float
@@ -54,7 +54,7 @@ class BinBreakEven:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpeedup:
-    """What speculation does for one temperature bucket. ``share`` is that of its drafts."""
+    """The speedup of one temperature bucket. ``share`` is its share of the drafts."""
 
     speedup: Interval
     share: float
@@ -90,20 +90,20 @@ drafts differ in length, and how many reached a position is not counted."""
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What was measured of one model over some windows.
+    """The result of a measurement of one model over some windows.
 
-    ``speedup`` and all that follow from it are None without a baseline at the loads that there
-    were, or for too little data: then ``missing`` says which.
+    ``speedup`` and what follows from it are None without a baseline at the loads that occurred, or
+    with too little data: then ``missing`` says which.
     """
 
     samples: int = 0
     tokens: float = 0.0
     covered: float = 0.0
-    """Share of the tokens generated at loads of which there is a baseline."""
+    """Share of the tokens generated at loads that the baseline covers."""
     speedup: Interval | None = None
     """By ``objective``."""
     objective: Objective = Objective.E2E
-    """What ``speedup`` is of: time per token where the rest is not known."""
+    """What ``speedup`` is of: time per token if other times are not known."""
     per_token: Interval | None = None
     bins: tuple[BinBreakEven, ...] = ()
     buckets: Mapping[str, BucketSpeedup] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Assessment:
     until: float | None = None
     """Unix time at which the newest of the minutes behind ``speedup`` ends."""
     missing_lately: str | None = None
-    """Why the newest minutes say nothing of the speedup, as words, where they do not."""
+    """Why the newest minutes give no speedup, as words; None if they do."""
 
     @property
     def measured(self) -> bool:
@@ -131,7 +131,7 @@ def prior_speedup(
 
 
 def assumed_speedup(counted: Tally, draft_cost_ratio: float) -> float | None:
-    """The speedup to assume until there is a measurement; None where drafts are not counted."""
+    """The assumed speedup, used until one is measured; None if drafts are not counted."""
     drafts, drafted = counted.drafts, counted.draft_tokens
     if not drafts or drafted is None or counted.accepted_tokens is None:
         return None
@@ -144,7 +144,7 @@ def speedup_of(
     *,
     objective: Objective = Objective.E2E,
 ) -> Interval | None:
-    """Only the speedup of :func:`assess`, in a fraction of the time."""
+    """Only the speedup of :func:`assess`, which is much faster."""
     return Comparison(list(samples), baseline, objective=objective).interval()
 
 
@@ -157,7 +157,7 @@ def assess(
     usual: CostModel | None = None,
     by_minute: Comparison | None = None,
 ) -> Assessment:
-    """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
+    """Measure the speedup over samples against a baseline; only samples in mode ``on`` count.
 
     Each sample is compared with the baseline of its environment. The order of
     samples does not matter. ``usual`` is what steps took when the baseline was measured: see

@@ -1,4 +1,4 @@
-"""A tap's counts by model and temperature bucket, and the windows that they make."""
+"""A tap's counts by model and temperature bucket, and windows made of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_NAMED = 3
 
 
 class Bucket(NamedTuple):
-    """Whose counts they are, as the tap calls the model."""
+    """A temperature bucket of a model, as the tap names it."""
 
     model_name: str
     temperature: str
@@ -34,7 +34,7 @@ class Bucket(NamedTuple):
 def by_bucket(
     samples: Mapping[Series, float], problems: list[str]
 ) -> dict[Bucket, dict[Series, float]]:
-    """A tap's samples by model and temperature; those of others are left out.
+    """A tap's samples by model and temperature; samples without a temperature are left out.
 
     ``problems`` gets a sentence about models with too many temperatures, or an invalid one.
     """
@@ -63,7 +63,7 @@ def by_bucket(
 
 
 def matching(name: str, models: Collection[str], unnamed: str) -> str | None:
-    """The engine's model that a tap means by ``name``; None if the engine has no such model.
+    """The engine's model with the name that a tap uses; None if the engine has no such model.
 
     ``unnamed`` is what a model is called that the engine does not name. If either side gives no
     name, the result is the engine's only model.
@@ -100,7 +100,7 @@ def windows_of(
     restarts: int,
     problems: list[str],
 ) -> list[Window]:
-    """Windows of what a tap counted beside those of all temperatures, ``of_all``, by model.
+    """Windows by temperature from a tap's counts; ``of_all`` are those of all, by model.
 
     Models for which ``doubts`` is true get no windows: their counts cannot be true. ``restarts``
     are those of the tap alone. ``problems`` gets a sentence about models that the engine does not

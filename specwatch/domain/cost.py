@@ -1,4 +1,4 @@
-"""What serving takes at given conditions, fitted to what it took.
+"""The time that serving takes at given conditions, fitted to observations.
 
 A step takes longer for more sequences, for more prompt tokens that share it, and for more tokens
 of context that it reads. So the seconds that requests waited for their output are
@@ -34,7 +34,7 @@ LEAST_POINTS = 5
 _LEAST_SHIFT = 0.02
 """Change of the level between episodes below which they count as alike."""
 _CERTAIN = 0.005
-"""Error, of each side, at which a level counts as changed."""
+"""Error probability, of each side, at which a level counts as changed."""
 _LEAST_FREEDOM = 8.0
 """Degrees of freedom of a rate, at least."""
 _LEAST_T = 3.0
@@ -79,7 +79,7 @@ class Rate:
 
 
 class Slopes(NamedTuple):
-    """Seconds per unit of ``prefill`` and of ``context``; None where nothing tells it."""
+    """Seconds per unit of ``prefill`` and of ``context``; None if unknown."""
 
     prefill: float | None
     context: float | None
@@ -89,13 +89,13 @@ _NONE = Slopes(None, None)
 
 
 class Prediction(NamedTuple):
-    """What something would take, in seconds, and the rates that this rests on by share."""
+    """Predicted seconds, and the rates that they rest on, by share."""
 
     seconds: float
     shares: tuple[tuple[Rate, float], ...]
 
     def times(self, factor: float) -> Prediction:
-        """That of a part, or of a slower server."""
+        """The prediction for a part, or for a slower server."""
         return self._replace(seconds=self.seconds * factor)
 
 
@@ -114,9 +114,9 @@ class CostModel:
         *,
         queued: bool = False,
     ) -> CostModel:
-        """Of any observations, in any order; ``noise`` is that of minutes, where it is known.
+        """Fitted to observations in any order; ``noise`` is that of minutes, if known.
 
-        Where prompts wait for one another (``queued``) one costs the more the more there are: each
+        If prompts wait for one another (``queued``), a prompt costs more at a higher load: each
         load has its own slope.
         """
         ordered = sorted(
@@ -141,7 +141,7 @@ class CostModel:
         return bool(self.rates)
 
     def weights(self, load: float) -> dict[int, float] | None:
-        """Load bins whose rate, so weighted, is that at a load; None where unknown.
+        """Weights of the load bins whose weighted rate is that at a load; None if unknown.
 
         A bin that was not measured has a rate only if both its neighbours have.
         """
@@ -159,7 +159,7 @@ class CostModel:
         return {own: 1.0} if own in self.rates else None
 
     def nearest(self, load: float) -> dict[int, float] | None:
-        """As :meth:`weights`; where unknown the nearest of the two bins on either side."""
+        """As :meth:`weights`; if unknown, the nearest of the two bins on either side."""
         weights, own = self.weights(load), load_bin(load)
         if weights is not None or own is None:
             return weights
@@ -175,8 +175,8 @@ class CostModel:
         *,
         nearest: bool = False,
     ) -> Prediction | None:
-        """Seconds for ``units`` at some conditions; None at a load that is not known, with
-        ``nearest`` at one far from any that is."""
+        """Seconds for ``units`` at some conditions; None at an unknown load, or with ``nearest`` at
+        one far from all known ones."""
         weights = self.nearest(load) if nearest else self.weights(load)
         if weights is None:
             return None
@@ -187,13 +187,13 @@ class CostModel:
         seconds = math.fsum(part for _, part in parts)
         seconds += (self.slopes.prefill or 0.0) * prefill
         seconds += (self.slopes.context or 0.0) * context
-        # Without a unit and a prompt it is nothing.
+        # Without units and prompts the prediction is 0.
         shares = tuple((rate, part / seconds) for rate, part in parts if seconds > 0)
         return Prediction(seconds, shares)
 
 
 def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
-    """Of a sum of predictions, each with its seconds in that sum."""
+    """Uncertainty of a sum of predictions, each with its seconds in that sum."""
     whole = 0.0
     amounts: dict[Rate, float] = {}
     for prediction, seconds in parts:
@@ -225,7 +225,7 @@ def _scaled(one: Observation, factor: float) -> Observation:
 
 
 def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
-    """How much more an episode took than what was known says; 1 where it may be chance."""
+    """Time of an episode over the time predicted for it; 1 if the difference may be chance."""
     over, under, parts = [], [], []
     for observation in episode:
         expected = known.predict(
@@ -381,8 +381,8 @@ def _slopes(observations: Sequence[Observation]) -> Slopes:
 
 
 def _possible(slopes: Slopes, observations: Sequence[Observation]) -> Slopes:
-    """No more than what leaves a part of each load's seconds to the units themselves: short slices
-    are so uneven that chance alone may say otherwise."""
+    """Slopes limited so that a part of each load's seconds is left for the units themselves: short
+    slices are so uneven that chance alone may give steeper ones."""
     factor = 1.0
     for group in _by_bin(observations).values():
         seconds = math.fsum(observation.seconds for observation in group)

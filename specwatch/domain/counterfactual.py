@@ -1,4 +1,4 @@
-"""What the work of minutes takes without speculation, by the baselines of their environments."""
+"""The time that the work of minutes would take without speculation, by their baselines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specwatch.domain.model import Environment, Mode, Objective
 from specwatch.domain.sample import Pace, Requests, Sample
 
 NO_LENGTHS = "the length of prompts is not known"
-"""Why nothing is compared with a baseline whose times depend on prompts."""
+"""Reason for which nothing is compared with a baseline whose times depend on prompts."""
 LIKE = 2.0
 """Factor by which prompts may be longer, or shorter, than those of the baseline."""
 _ENOUGH_REQUESTS = 10
@@ -55,7 +55,7 @@ class Minute:
 
     @property
     def step_seconds(self) -> float:
-        """What a step took."""
+        """Mean seconds of a step."""
         return self.pace.seconds / self.pace.tokens * self.tokens_per_step
 
     @property
@@ -77,7 +77,7 @@ class Minute:
         return self.pace.seconds + (first if objective is Objective.E2E else 0.0)
 
     def stepping(self) -> Observation | None:
-        """What its steps took, at its conditions; None where drafts are not counted."""
+        """The time of its steps, with their conditions; None if drafts are not counted."""
         if not self.steps or not self.pace.by_token:
             return None
         sample, asked = self.sample, self.requests
@@ -94,15 +94,15 @@ class Minute:
 
 
 class Plain(NamedTuple):
-    """What the work of a minute takes without speculation: its tokens, and its first tokens."""
+    """Predicted time of a minute's work without speculation: tokens and first tokens."""
 
     decoding: Prediction
     first: Prediction | None
     at_load: bool = True
-    """Whether at the same load; at the same demand it says nothing of a step."""
+    """Whether predicted at the same load; at the same demand the time of a step is unknown."""
 
     def parts(self, objective: Objective) -> tuple[Prediction, ...]:
-        """Those that count for an objective."""
+        """The predictions that count for an objective."""
         if objective is Objective.TPOT or self.first is None:
             return (self.decoding,)
         return (self.first,) if objective is Objective.TTFT else (self.decoding, self.first)
@@ -112,7 +112,7 @@ class Plain(NamedTuple):
         return math.fsum(part.seconds for part in self.parts(objective))
 
     def times(self, factor: float) -> Plain:
-        """On a server that is slower by a factor."""
+        """The prediction for a server that is slower by a factor."""
         return self._replace(
             decoding=self.decoding.times(factor), first=self.first and self.first.times(factor)
         )
@@ -126,7 +126,7 @@ class Lengths(NamedTuple):
 
 
 Row = tuple[Minute, "Plain | str"]
-"""A minute, and what it takes without speculation, or why that is not known."""
+"""A minute, and its time without speculation or the reason why that is unknown."""
 
 Memory = dict[int, Row]
 """Rows computed before, by the start of the minute."""
@@ -150,7 +150,7 @@ class Counterfactual:
         return self._cache[environment]
 
     def rows(self, samples: Sequence[Sample], mode: Mode) -> list[Row]:
-        """The minutes of a mode, in order of time, each with what it takes."""
+        """The minutes of a mode in order of time, each with its predicted time."""
         minutes = _minutes(samples, mode)
         pairs = zip(minutes, _lengths(minutes), strict=True)
         return [(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
@@ -182,7 +182,7 @@ class Counterfactual:
         return known.by_token if minute.pace.by_token else known.by_request, known.first
 
     def _plain(self, minute: Minute, lengths: Lengths) -> Plain | str:
-        """What the work of a minute takes without speculation, or why that is not known."""
+        """The time of a minute's work without speculation, or the reason why it is unknown."""
         decoding, firsts = self._models(minute)
         asked = minute.requests
         unlike = self._unlike(minute, lengths)
@@ -227,7 +227,7 @@ class Counterfactual:
         return Plain(prediction, first, at_load=False)
 
     def _unlike(self, minute: Minute, lengths: Lengths) -> str | None:
-        """How requests differ from those of the baseline; None where they do not."""
+        """How prompts differ in length from those of the baseline; None if they do not."""
         known, asked = self.of(minute.sample.environment).prompts, minute.requests
         prompt = lengths.prompt
         if asked is not None and asked.prompt is not None and asked.firsts >= _ENOUGH_REQUESTS:
@@ -249,7 +249,7 @@ def _minutes(samples: Sequence[Sample], mode: Mode) -> list[Minute]:
 
 
 def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
-    """Of requests around each minute, which may have seen none."""
+    """Mean lengths around each minute, which itself may have no requests."""
     asked = [(minute.sample.start, minute.requests) for minute in minutes]
     lengths = []
     low = high = 0

@@ -18,11 +18,11 @@ FORMAT = 1
 
 Basis = Literal["measured", "assumed"]
 Zone = Literal["loses", "near", "wins", "unknown"]
-"""Of an acceptance rate against the break-even line: ``near`` is what the interval cannot tell."""
+"""An acceptance rate against the break-even line: ``near`` if its interval contains the line."""
 Verdict = Literal["ship", "not_worth_it", "do_not", "unknown"]
 """``ship``: faster by 1.3 and more; ``not_worth_it``: below that; ``do_not``: slower."""
 LEAST_SPEEDUP = 1.3
-"""Below it speculation is not worth shipping: a practitioner's rule, reported, not measured."""
+"""Below it speculation is reported as not worth deploying: a rule of thumb."""
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """The acceptance rate at which speculation neither gains nor loses, at one load."""
+    """The break-even acceptance rate at one load."""
 
     acceptance: Estimate
     basis: Basis
@@ -43,7 +43,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """The server that was asked. ``k`` is the number of draft tokens, where the page tells."""
+    """The measured server. ``k`` is the number of draft tokens, if the page has it."""
 
     target: str
     url: str
@@ -56,7 +56,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """What was sent; two runs with the same are comparable. ``digest`` is that of all prompts."""
+    """The requests sent; runs with the same workload are comparable. ``digest``: of all prompts."""
 
     endpoint: str
     source: str
@@ -80,9 +80,9 @@ class Distribution(Struct, frozen=True, kw_only=True):
 
 
 class Acceptance(Struct, frozen=True, kw_only=True):
-    """Drafts and what became of them. ``histogram`` has the drafts that had 0, 1, .. k tokens
-    accepted, ``per_position`` the share of drafts that had each position accepted. An old engine
-    counts tokens and no drafts."""
+    """Drafts and accepted tokens. ``histogram`` has the drafts that had 0, 1, .. k tokens
+    accepted, ``per_position`` the share of drafts that had each position accepted. Old engines
+    count tokens but not drafts."""
 
     drafts: int | None
     draft_tokens: int
@@ -129,7 +129,7 @@ class Probe(Struct, frozen=True, kw_only=True, tag_field="kind", tag="probe"):
 
 
 class Batch(Struct, frozen=True, kw_only=True, array_like=True):
-    """Some requests that were sent one after another: what bootstraps draw. Sums over them."""
+    """Sums over some consecutive requests: the unit that bootstraps draw."""
 
     requests: int
     tokens: int
@@ -143,7 +143,7 @@ class Batch(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Level(Struct, frozen=True, kw_only=True):
-    """One load on one server, the warm-up left out.
+    """One load on one server, without the warm-up.
 
     Closed loop: ``concurrency`` clients that ask again as soon as they are answered. Open loop:
     ``rate`` requests a second come independently of each other, and latencies count from when a
@@ -172,7 +172,7 @@ class Level(Struct, frozen=True, kw_only=True):
     acceptance: Acceptance | None = None
     alone: bool | None = None
     complete: bool = True
-    """Whether it was measured to its end: else it is neither compared nor a baseline."""
+    """Whether the measurement was completed; otherwise it is neither compared nor a baseline."""
     batches: tuple[Batch, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -189,8 +189,8 @@ class Bench(Struct, frozen=True, kw_only=True, tag_field="kind", tag="bench"):
     workload: Workload
     levels: tuple[Level, ...]
     interleaved: bool = False
-    """Whether another server had its turns in between, to be compared with: of two that ``began``
-    at once the batches are pairs."""
+    """Whether it alternated with a run on another server: the batches of two benches with the same
+    ``began`` are pairs."""
     notes: tuple[str, ...] = ()
 
 
@@ -248,7 +248,7 @@ Experiment = Probe | Bench | Comparison
 
 
 class Calibration(Struct, frozen=True, kw_only=True, tag_field="kind", tag="calibration"):
-    """When a calibration loaded its servers, however it ended: what it found is the baseline."""
+    """When a calibration loaded its servers; its result is stored as a baseline."""
 
     format: int = FORMAT
     version: str

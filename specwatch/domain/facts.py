@@ -1,4 +1,4 @@
-"""What else was otherwise in one period than in another: it may explain what figures do not."""
+"""Other differences between two periods, which may explain a change of the speedup."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from specwatch.domain.model import HOUR, Environment
 from specwatch.domain.sample import Sample
 
 _MARKED = 1.2
-"""A mean that moved by less than this factor is not worth a look."""
+"""Factor by which a mean has to change to be reported as changed."""
 _FULL = 0.9
-"""KV cache usage from which on requests have to wait or give way."""
+"""KV cache usage from which on requests wait or are preempted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One figure of both periods, None where unknown; ``changed`` says that it deserves a look."""
+    """One figure of both periods, None if unknown; ``changed`` marks a notable difference."""
 
     name: str
     before: float | str | None

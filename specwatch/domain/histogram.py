@@ -56,7 +56,7 @@ def merge_all(histograms: Iterable[Histogram]) -> Histogram | None:
     if len(parts) < 2:
         return parts[0] if parts else None
     bounds = parts[0].bounds
-    # Mostly they are the same object, which is found out faster.
+    # Mostly they are the same object, and comparing identity is faster.
     if any(part.bounds is not bounds and part.bounds != bounds for part in parts):
         return reduce(merge, parts)
     counts = tuple(map(sum, zip(*[part.counts for part in parts], strict=True)))
@@ -132,5 +132,5 @@ def from_cumulative(buckets: Mapping[float, float], total: float) -> Histogram |
 
 @lru_cache(maxsize=1024)
 def _shared(bounds: tuple[float, ...]) -> tuple[float, ...]:
-    """One object for all equal bounds: what is remembered of a fleet holds them many times."""
+    """One object for all equal bounds, which saves memory for fleets."""
     return bounds

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specwatch.domain.noise import spread_of
 
 LEAST_SAMPLES = 5
-"""Windows below which there is no interval: too little data says nothing."""
+"""Windows needed for an interval."""
 CONFIDENCE = 0.95
 
 
@@ -24,21 +24,21 @@ class Interval:
     confidence: float = CONFIDENCE
 
     def below(self, line: float) -> bool:
-        """Whether the whole interval is."""
+        """Whether the whole interval is below a line."""
         return self.upper < line
 
     def above(self, line: float) -> bool:
-        """Whether the whole interval is."""
+        """Whether the whole interval is above a line."""
         return self.lower > line
 
     def inverse(self) -> Interval:
-        """That of 1 / what this is of."""
+        """The interval of the reciprocal."""
         return Interval(
             1 / self.value, 1 / self.upper, 1 / self.lower, self.samples, self.confidence
         )
 
     def over(self, other: Interval) -> Interval:
-        """The quotient of two independent figures: relative errors add up as squares do."""
+        """The quotient of two independent estimates: squares of relative errors add up."""
         value = self.value / other.value
         return Interval(
             value,
@@ -60,8 +60,8 @@ class Interval:
 
 
 def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval | None:
-    """The sum of ``over`` by that of ``under``, of minutes that follow one another and so are
-    correlated; None for too few of them, or where there is nothing to divide."""
+    """The sum of ``over`` divided by that of ``under``, over consecutive minutes, which are
+    correlated; None with too few of them, or if a sum is 0."""
     spread = spread_of(over, under) if len(over) >= LEAST_SAMPLES else None
     if spread is None:
         return None

@@ -67,7 +67,7 @@ def merge_gauges(first: Gauges, second: Gauges) -> Gauges:
 
 
 def merge_modes(first: Mode, second: Mode) -> Mode:
-    """The same, or mixed; the known one where one of them is not known."""
+    """The common mode, or mixed; an unknown mode gives way to a known one."""
     if Mode.UNKNOWN in (first, second):
         return second if first is Mode.UNKNOWN else first
     return first if first is second else Mode.MIXED
@@ -75,7 +75,7 @@ def merge_modes(first: Mode, second: Mode) -> Mode:
 
 def present_since(windows: Iterable[Window]) -> int:
     """Unix time from which on windows of all temperatures, in order, belong to the present process
-    in its present mode: what was served before is not to be added to it.
+    in its present mode: earlier windows are not added to them.
 
     The window of a restart or a change has counts of both sides, and belongs to neither.
     """

@@ -1,4 +1,4 @@
-"""Sets of minutes, a bit each: a month of a thousand series fits into memory."""
+"""Sets of minutes, one bit each: a month of a thousand series fits into memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class MinuteSet:
 
     @property
     def hours(self) -> list[int]:
-        """The hours that have any of them, in their order."""
+        """Starts of the hours with any minutes, ascending."""
         return sorted(self._hours)
 
     @property
     def first(self) -> int | None:
-        """The earliest."""
+        """The earliest minute."""
         if not self._hours:
             return None
         hour = min(self._hours)
@@ -31,28 +31,28 @@ class MinuteSet:
 
     @property
     def last(self) -> int | None:
-        """The latest."""
+        """The latest minute."""
         return self.last_before(max(self._hours) + HOUR) if self._hours else None
 
     def add(self, start: int) -> None:
-        """Take one in."""
+        """Add a minute."""
         hour = start - start % HOUR
         self._hours[hour] = self._hours.get(hour, 0) | 1 << (start - hour) // MINUTE
 
     def add_span(self, since: float, until: float) -> None:
-        """Take in all that have a part in a span."""
+        """Add all minutes that overlap a span."""
         minute = int(since // MINUTE) * MINUTE
         while minute < until:
             self.add(minute)
             minute += MINUTE
 
     def update(self, other: MinuteSet) -> None:
-        """Take in those of another."""
+        """Add the minutes of another set."""
         for hour, mask in other._hours.items():
             self._hours[hour] = self._hours.get(hour, 0) | mask
 
     def within(self, since: int, until: int) -> MinuteSet:
-        """Those that start in ``since <= start < until``."""
+        """The minutes that start in ``since <= start < until``."""
         minutes = MinuteSet()
         for hour, mask in self._hours.items():
             low, high = (min(max((time - hour) // MINUTE, 0), 60) for time in (since, until))
@@ -62,14 +62,14 @@ class MinuteSet:
         return minutes
 
     def of_hour(self, hour: int) -> MinuteSet:
-        """Those of one hour."""
+        """The minutes of one hour."""
         minutes = MinuteSet()
         if hour in self._hours:
             minutes._hours[hour] = self._hours[hour]
         return minutes
 
     def without(self, other: MinuteSet) -> MinuteSet:
-        """Those that another lacks."""
+        """The minutes that another set lacks."""
         minutes = MinuteSet()
         for hour, mask in self._hours.items():
             kept = mask & ~other._hours.get(hour, 0)
@@ -78,7 +78,7 @@ class MinuteSet:
         return minutes
 
     def common(self, other: MinuteSet) -> int:
-        """How many are in another too."""
+        """Number of minutes that are in another set too."""
         return len(self) - len(self.without(other))
 
     def last_before(self, start: int) -> int | None:

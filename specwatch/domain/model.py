@@ -39,7 +39,7 @@ class Mode(enum.StrEnum):
 
 
 class Objective(enum.StrEnum):
-    """What shall be faster: ``e2e`` is a whole request, at the traffic's own mix of lengths."""
+    """What has to become faster: ``e2e`` is a whole request, at the traffic's mix of lengths."""
 
     E2E = "e2e"
     TPOT = "tpot"
@@ -73,7 +73,7 @@ class Series(NamedTuple):
 
 
 class PageLimits(NamedTuple):
-    """What a metrics page may have, of the families that are read; 0 means any number.
+    """Limits of a metrics page, for the families that are read; 0 means any number.
 
     Names and meaning are those of Prometheus's scrape configuration
     (https://prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config).
@@ -117,7 +117,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was counted, over any span: everything in here adds up.
+    """Counts over any span; all fields can be added up.
 
     ``None`` means that the server does not say (an old version, or speculation off), which is not
     the same as zero. Histograms of latencies are in seconds, ``output_length`` is in tokens,
@@ -152,14 +152,14 @@ METHODS: Mapping[str, str] = {
     "timings": "llama.cpp's timings of the request",
     "derived": "the tokens of each streamed step, as the engine keeps no record",
 }
-"""How a tap comes to know the acceptance of a request."""
+"""Sources of a tap for the acceptance of a request."""
 
 UNCOVERED: Mapping[str, str] = {
     "several": "more than one completion was asked for, which carry no record",
     "beam_search": "beam search, without speculation",
     "refused": "the server refused the request (4xx)",
     "failed": "the server failed (5xx, or an error inside a stream)",
-    "aborted": "the engine gave the request up",
+    "aborted": "the engine aborted the request",
     "disconnected": "the client went away before the end",
     "stop_string": "a stop string ended it, of which vLLM keeps no record",
     "no_record": "the response carries no record of its acceptance",
@@ -184,7 +184,7 @@ MAPPINGS = ("requests", "records", "uncovered")
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What was sampled rather than counted, over a window.
+    """Sampled (not counted) quantities of a window.
 
     ``sampled_seconds`` is the time over which ``running`` was known, ``busy_seconds`` the part of
     it with at least one running request; ``running_seconds`` and ``waiting_seconds`` are the time
@@ -219,7 +219,7 @@ class Gauges:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Which software produced a window: numbers of unlike environments are not comparable."""
+    """The software of a window: numbers of different environments are not comparable."""
 
     engine_version: str | None = None
     fingerprint: str | None = None
@@ -248,7 +248,7 @@ def _agree(first: str | None, second: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SeriesId:
-    """Whose window it is. ``temperature`` is a bucket label, ``all`` or ``unknown``."""
+    """The series of a window. ``temperature`` is a bucket label, ``all`` or ``unknown``."""
 
     daemon: str
     target: str
@@ -336,7 +336,7 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where reading a target's counters stopped, so that a later daemon goes on from there."""
+    """Where reading a target's counters stopped, so that a later daemon can continue."""
 
     target: str
     samples: Mapping[Series, float]

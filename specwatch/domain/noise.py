@@ -24,13 +24,13 @@ from typing import NamedTuple
 
 _MOST_CORRELATION = 0.95
 _UNKNOWN_CORRELATION = 0.3
-"""Assumed of minutes too few to tell."""
+"""Assumed if there are too few minutes to estimate it."""
 _ENOUGH = 20
 """Differences from which on a correlation is estimated."""
 _MOST_PRIOR = 40.0
-"""Degrees of freedom that earlier noise counts for at most: it may have changed since."""
+"""Degrees of freedom that earlier noise counts for, at most: it may have changed since."""
 MOST_DOUBT = 50.0
-"""How many times e a bound may lie from the estimate: what is wider says nothing either."""
+"""Largest distance of a bound from the estimate, as a logarithm: wider bounds say nothing."""
 _ROUNDING = 1e-20
 
 
@@ -66,13 +66,13 @@ def noise_of(values: Sequence[float | None]) -> Noise | None:
 
 
 def _typical(squares: Sequence[float]) -> float:
-    """The mean of squares of normal values, of which a few that are not are cut."""
+    """The mean of squares of normal values; a few outliers are cut."""
     cut = 9 * median(squares) / 0.4549
     return math.fsum(min(square, cut) for square in squares) / len(squares)
 
 
 def inflation(count: float, correlation: float) -> float:
-    """How much larger the variance of a mean of so many values is than without correlation."""
+    """Variance of a mean of so many correlated values over that of independent ones."""
     if correlation <= 0 or count <= 1:
         return 1.0
     r = correlation
@@ -87,7 +87,7 @@ class Spread(NamedTuple):
     freedom: float
 
     def half_width(self, tail: float) -> float:
-        """How far, as a logarithm, a bound lies that is wrong with probability ``tail``."""
+        """Distance, as a logarithm, of a bound that is wrong with probability ``tail``."""
         width = student(1 - tail, max(self.freedom, 1.0)) * math.sqrt(self.variance)
         return min(width, MOST_DOUBT)
 
@@ -117,11 +117,11 @@ def spread_of(
     apart = [(a - b * sums[of][0] / sums[of][1]) * count / whole for a, b, of in pairs]
     left = max(count - len(sums), 1)
     own = math.fsum(residual * residual for residual in apart) / left
-    # Not of what is apart: weights that change from minute to minute would hide the correlation.
+    # Not of the residuals: weights that change from minute to minute would hide the correlation.
     paces = [a / b - sums[of][0] / sums[of][1] if b > 0 else None for a, b, of in pairs]
     known = prior or noise_of(paces) or Noise(own, _UNKNOWN_CORRELATION, 0.0)
     factor = inflation(count, known.correlation)
-    # What is left around a mean of correlated values is smaller than their variance.
+    # Residuals around a mean of correlated values are smaller than their variance.
     own /= max(1 - (factor - 1) / (count - 1), 1 / count)
     free = left * (1 - known.correlation**2) / (1 + known.correlation**2)
     weight = min(known.freedom, _MOST_PRIOR) if prior else 0.0
@@ -134,7 +134,7 @@ def spread_of(
 
 @lru_cache(maxsize=64)
 def sequential_tail(minutes_between_errors: float) -> float:
-    """The error of a single look at which looks at all stretches that end now err so rarely.
+    """Error of a single look at which looks at all stretches that end now err so rarely.
 
     At a threshold z (in standard errors) the mean time to a false alarm of the generalized
     likelihood ratio is sqrt(2 pi) exp(z^2 / 2) / (K z), one-sided; K is the integral of

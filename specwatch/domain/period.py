@@ -68,9 +68,9 @@ class Period:
 def comparable(
     now: Sequence[Sample], reference: Sequence[Sample], baseline: Baseline
 ) -> tuple[str, Period, Period] | None:
-    """What two periods can be compared by, best first, and both summed for it: the reference last.
+    """The best metric that two periods can be compared by, and their sums, the reference last.
 
-    None where speculation did not run, or nothing was counted, in one of them.
+    None if speculation did not run, or nothing was counted, in one of them.
     """
     for metric, minute in _ways(baseline):
         sides = [_chosen(side, minute) for side in (now, reference)]
@@ -116,7 +116,7 @@ def _untimed(sample: Sample) -> ComparedMinute | None:
 
 
 def _chosen(samples: Sequence[Sample], minute: _Way) -> list[ComparedMinute]:
-    """The minutes that count; none where they are the lesser part of the drafts."""
+    """The minutes that count; empty if they have less than half of the drafts."""
     ran = [sample for sample in samples if sample.usable() and sample.load_bin is not None]
     minutes = [counted for sample in ran if (counted := minute(sample)) is not None]
     drafts = sum(counted.sample.tally.drafts or 0 for counted in minutes)
@@ -165,9 +165,9 @@ def _loads(minutes: Sequence[ComparedMinute], plain: float) -> dict[int, Part]:
 
 
 def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None:
-    """Buckets whose acceptance, so weighted, is that of the server.
+    """Buckets, scaled so that their weighted acceptance is that of the server.
 
-    What the tap did not see is taken to be like what it saw; None where it saw the lesser part.
+    What the tap did not see is assumed to be like what it saw; None if it saw less than half.
     """
     drafted: dict[str, int] = {}
     accepted: dict[str, int] = {}
@@ -192,7 +192,7 @@ def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None
 
 
 def _interval(minutes: Sequence[ComparedMinute]) -> Interval | None:
-    """That of the value; what is uncertain of the baseline both periods share."""
+    """Interval of the value; both periods share the uncertainty of the baseline."""
     rows = sorted(
         (minute.sample.start, minute.plain * minute.length, minute.cost) for minute in minutes
     )

@@ -1,4 +1,4 @@
-"""What speculation would do now, while it is off, and whether switching is worth a restart.
+"""The speedup that speculation would have now, while off, and whether a switch is worth a restart.
 
 The minutes when it was on tell the cost of a step at each load, o(L), which is the server's, and
 how far drafts got at each temperature, tau_b, which is the draft's. The minutes without it tell
@@ -24,8 +24,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, Mode, Tally, load_bin
 from specwatch.domain.sample import Sample
 
 MINUTES_OF_ACCEPTANCE = LEAST_SAMPLES
-"""Newest minutes of a temperature that its tau is taken from: what came before the draft got worse
-says nothing of now."""
+"""Newest minutes of a temperature that its tau is taken from: the draft may have got worse."""
 LEAST_KNOWN = 0.9
 """Share of the present tokens that must be of temperatures with a known tau."""
 _TURNS = 40
@@ -42,14 +41,14 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What the minutes with speculation tell: o by load, and tau by temperature, ``all`` too."""
+    """Results of the minutes with speculation: o by load, tau by temperature and of ``all``."""
 
     costs: tuple[Cost, ...]
     lengths: Mapping[str, Interval]
 
     @classmethod
     def of(cls, remembered: Iterable[Sample], baseline: Baseline) -> Experience:
-        """From minutes with speculation, at any load and mix; others are passed over."""
+        """From minutes with speculation, at any load and mix; others are ignored."""
         ran = sorted((e for e in remembered if e.usable()), key=_start)
         labels = sorted({label for sample in ran for label in sample.buckets})
         lengths = {label: _length_of(ran, label) for label in [ALL_TEMPERATURES, *labels]}
@@ -110,8 +109,8 @@ def worth_it(
 ) -> bool:
     """Whether changing the mode pays for the restart within ``horizon`` seconds.
 
-    ``speculating`` is the present mode, whose time is what is saved. The bound of the interval that
-    is nearest to 1 has to pay for it, so that no gain that may be chance is followed.
+    ``speculating`` is the present mode, whose time is saved. The bound of the interval that is
+    nearest to 1 has to pay for it, so that a gain that may be chance causes no switch.
     """
     saved = 1 - speedup.upper if speculating else 1 - 1 / max(speedup.lower, 1e-9)
     return saved * horizon > restart_seconds
@@ -127,7 +126,7 @@ class RememberedMinutes:
         self._labels: dict[str, list[Sample]] = {}
 
     def add(self, sample: Sample) -> None:
-        """Take a minute; those of another environment than its own are forgotten."""
+        """Add a minute; minutes of other environments are dropped."""
         bin_ = sample.load_bin
         if not sample.usable() or bin_ is None:
             return
@@ -160,14 +159,14 @@ def _start(sample: Sample) -> int:
 
 
 def _running(samples: Sequence[Sample]) -> float:
-    """Requests at any time, idle times included."""
+    """Mean of running requests, idle times included."""
     sampled = math.fsum(sample.gauges.sampled_seconds for sample in samples)
     running = math.fsum(sample.gauges.running_seconds for sample in samples)
     return running / sampled if sampled else 0.0
 
 
 def _while_busy(running: float) -> float:
-    """Their mean while any run, if they come independently of each other (Poisson)."""
+    """Their mean while any run, for Poisson arrivals."""
     return running / -math.expm1(-running) if running > 1e-6 else 1.0
 
 

@@ -71,7 +71,7 @@ def estimate(observed: Histogram, q: float, effective: float) -> QuantileEstimat
 def ratio_of(
     over: Sequence[QuantileEstimate], under: Sequence[QuantileEstimate], samples: int
 ) -> tuple[Interval, bool] | None:
-    """The product of some estimates over that of others, and whether it may be any greater.
+    """The product of some estimates over that of others, and whether it has no upper limit.
 
     None if it is undefined: an estimate is 0, or a divisor lies beyond its last bound. The
     limits are those of each estimate, put together on the logarithm as the squares of what they
@@ -90,7 +90,7 @@ def ratio_of(
 
 
 def mixture(parts: Iterable[tuple[Histogram, float]]) -> tuple[Histogram, float] | None:
-    """Histograms put together as if each had the weight given, and how many requests that is worth.
+    """Weighted mixture of histograms, and the number of requests that it is worth.
 
     With weights ``w`` and counts ``n`` the latter is ``sum(w)**2 / sum(w**2 / n)`` (L. Kish,
     *Survey Sampling*, 1965). None of nothing.
@@ -107,7 +107,7 @@ def mixture(parts: Iterable[tuple[Histogram, float]]) -> tuple[Histogram, float]
 
 
 def design_effect(parts: Sequence[Histogram], q: float, value: float) -> float:
-    """How many requests are worth one: those of one minute resemble each other. At least 1.
+    """Number of requests that are worth one, as those of one minute are alike; at least 1.
 
     The variance of the number above the quantile ``value`` from minute to minute, over that of
     independent requests (L. Kish, *Survey Sampling*, 1965); 1 for too few minutes to tell.
@@ -129,7 +129,7 @@ def _bucket_at(observed: Histogram, q: float) -> tuple[float, float]:
 
 
 def _ranks(q: float, requests: int) -> tuple[int, int]:
-    """Of the order statistics that enclose the quantile: 0 or ``requests + 1`` where none does."""
+    """Ranks of the order statistics around the quantile: 0 or ``requests + 1`` if none exists."""
     mean, variance = requests * q, requests * q * (1 - q)
     if variance > _NORMAL_FROM:
         away = NORMAL * math.sqrt(variance)

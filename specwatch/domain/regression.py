@@ -1,4 +1,4 @@
-"""Least squares of few columns, without numpy: a decision does not load it."""
+"""Least squares for few columns, without numpy, which the daemon's decision does not import."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 Rows = Sequence[tuple[float, tuple[float, float, float], float]]
-"""Each a weight, three columns that explain, and what they explain."""
+"""Rows of a weight, three explanatory columns, and the explained value."""
 
 
 def moment(rows: Rows, column: int) -> float:
@@ -51,7 +51,7 @@ def solve(
 
 
 def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
-    """Of a small symmetric matrix with ones on its diagonal; None where it is nearly singular."""
+    """Inverse of a small symmetric matrix with ones on its diagonal; None if nearly singular."""
     size = len(matrix)
     rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
     for column in range(size):

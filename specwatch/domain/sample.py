@@ -1,4 +1,4 @@
-"""A minute of one model as the decision sees it: all temperatures, and each bucket beside them."""
+"""Samples: minutes of one model, with all temperatures and each bucket."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Pace:
 
 
 class Requests(NamedTuple):
-    """What the requests of a window were like, and what they waited for until their first token.
+    """Lengths and load of the requests of a window, and their time to the first token.
 
-    ``first_seconds`` add up the times to the first token of ``firsts`` requests, ``prompt_tokens``
-    are those that had to be computed; ``population`` is the mean of requests that ran or waited
-    while any ran; ``prompt`` and ``output`` are mean lengths in tokens, None where no request
-    tells.
+    ``first_seconds`` is the sum of the times to the first token of ``firsts`` requests,
+    ``prompt_tokens`` are those that had to be computed; ``population`` is the mean number of
+    requests that ran or waited while any ran; ``prompt`` and ``output`` are mean lengths in tokens,
+    None if unknown.
 
-    ``arrival_load`` is how many there are when one arrives, itself included. Requests that come at
-    random find the mean over all time before them (R. W. Wolff, *Poisson Arrivals See Time
-    Averages*, 1982); those of a closed loop of clients find the other clients' (M. Reiser and
+    ``arrival_load`` is the number of requests when one arrives, itself included. Random arrivals
+    find the mean over all time (R. W. Wolff, *Poisson Arrivals See Time
+    Averages*, 1982); in a closed loop they find those of the other clients (M. Reiser and
     S. S. Lavenberg, *Mean-Value Analysis of Closed Multichain Queuing Networks*, 1980).
     """
 
@@ -87,16 +87,15 @@ class Sample:
     closed_loop: bool = False
     """Whether its requests were sent by a constant number of clients."""
     usual: SentLengths | None = None
-    """Lengths of its requests that are known without counting: they stand in where none began or
-    ended in it."""
+    """Known lengths of its requests, used if none began or ended in it."""
     watched: float = 0.0
-    """Seconds that its counts cover, outages included: a process out of reach counts on."""
+    """Seconds that its counts cover, outages included: an unreachable process counts on."""
 
     pace: Pace | None = field(init=False, compare=False)
-    """How fast tokens came; None where none did, or the server does not say."""
+    """How fast tokens came; None without tokens, or if the server does not report it."""
     steps: float | None = field(init=False, compare=False)
     """Decoding steps of all requests: speculative or not, each yields one token and what was
-    accepted with it. None where the server does not say."""
+    accepted with it. None if the server does not report it."""
 
     def __post_init__(self) -> None:
         pace = pace_of(self.tally)
@@ -114,7 +113,7 @@ class Sample:
 
     @property
     def requests(self) -> Requests | None:
-        """What its requests were like and waited for; None where the server does not say."""
+        """Its requests; None if the server does not report them."""
         counts = requests_of(self.tally, self.gauges)
         if counts is not None and self.closed_loop:
             counts = counts._replace(arrival_load=counts.population)
@@ -128,7 +127,7 @@ class Sample:
 
 
 def requests_of(counted: Tally, gauges: Gauges) -> Requests | None:
-    """What the requests of a window were like; None where the server does not say."""
+    """The requests of a window; None if the server does not report them."""
     if counted.ttft is None or counted.prompt_tokens is None or not gauges.busy_seconds:
         return None
     firsts = counted.ttft.count
@@ -158,7 +157,7 @@ def _steps(counted: Tally, pace: Pace | None) -> float | None:
 
 
 def pace_of(counted: Tally) -> Pace | None:
-    """The pace in a tally: from the time between tokens where it is known, else from TPOT.
+    """The pace of a tally: from the time between tokens if known, else from TPOT.
 
     The time between outputs adds up to the time from the first token to the last, however many
     tokens came at once; the first token of each request does not count.
@@ -176,11 +175,11 @@ def pace_of(counted: Tally) -> Pace | None:
 
 
 def samples_of(windows: Iterable[Window]) -> list[Sample]:
-    """The samples that windows of one model and any number of starts are, by start.
+    """Samples from windows of one model, by start.
 
-    Windows of a start without one of all temperatures are left out. Of an hour there
-    may be several of one start, in several modes and load bins: bucket windows go to those of
-    their own.
+    Windows of a start without one of all temperatures are left out. An hour may
+    have several windows of one start, in several modes and load bins: bucket windows belong to the
+    one of their mode and bin.
     """
     wholes: dict[tuple[int, Mode, int | None, Environment], list[Window]] = {}
     parts: dict[tuple[int, Mode, int | None, Environment], list[Window]] = {}
@@ -195,9 +194,9 @@ def samples_of(windows: Iterable[Window]) -> list[Sample]:
 
 
 def merged(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples as few that say the same: merged are those of one mode, load and environment.
+    """The samples with those of one mode, load, environment and soundness merged.
 
-    Unsound ones with their like. Coverage is that of the last.
+    Coverage is that of the last.
     """
     alike: dict[tuple[Mode, int | None, Environment, bool], list[Sample]] = {}
     for sample in samples:
@@ -244,7 +243,7 @@ def totals_by_bucket(samples: Iterable[Sample]) -> dict[str, Tally]:
 def _sample(window: Window, parts: Sequence[Window]) -> Sample:
     buckets = {part.series.temperature: _trimmed(part.tally) for part in parts}
     tally = completed(_trimmed(window.tally), buckets.values())
-    # A server that does not say that it speculates is given away by what its tap counts.
+    # If the server does not report speculation, drafts counted by its tap show it.
     silent = window.mode in (Mode.OFF, Mode.UNKNOWN)
     mode = Mode.ON if silent and tally.drafts else window.mode
     return Sample(
@@ -265,7 +264,7 @@ _FIELDS = (*COUNTERS, *HISTOGRAMS)
 
 
 def completed(counted: Tally, buckets: Collection[Tally]) -> Tally:
-    """With what a server does not count taken from its temperature buckets."""
+    """A tally whose fields that the server does not count are taken from its buckets."""
     unknown = [name for name in _FIELDS if getattr(counted, name) is None]
     if counted.accepted_per_position is None:
         unknown.append("accepted_per_position")
@@ -275,7 +274,7 @@ def completed(counted: Tally, buckets: Collection[Tally]) -> Tally:
 
 
 def _trimmed(counted: Tally) -> Tally:
-    """Without what no decision reads: an hour of every target is held in memory."""
+    """Without fields that no decision reads, to save memory."""
     between = counted.inter_token
     if between is not None and between.bounds:
         between = Histogram((), (between.count,), between.sum)

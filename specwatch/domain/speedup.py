@@ -1,10 +1,9 @@
-"""The time that minutes with speculation took, beside what their work takes without it.
+"""The time that minutes with speculation took, compared with the time without it.
 
-Compared is at the same conditions (:mod:`specwatch.domain.cost`): as many requests at a time, as
-many prompt tokens to read meanwhile, as much context. With an open stream of requests the faster
-mode has fewer of them at a time, so that what users gain is more than this ratio, and what they
-lose is, too; it is above 1 exactly where they gain (J. D. C. Little, *A Proof for the Queuing
-Formula L = lambda W*, 1961).
+Both are at the same conditions (:mod:`specwatch.domain.cost`): the same number of concurrent
+requests, prompt tokens and tokens of context. With an open stream of requests the faster mode has
+fewer of them at a time, so users gain or lose more than this ratio says; it is above 1 exactly
+where they gain (J. D. C. Little, *A Proof for the Queuing Formula L = lambda W*, 1961).
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ NO_BASELINE = "no baseline"
 TOO_FEW = "too few minutes of traffic"
 NOT_READ = "baselines were not read from the database yet"
 NOT_SEEN = "no minute was seen since"
-"""Reasons for which nothing is compared, beside those of a baseline that knows other conditions."""
+"""Reasons for which nothing is compared, in addition to unknown conditions."""
 LEAST_SHARE = 0.5
-"""Share of the work that must have been done at conditions that the baseline knows."""
+"""Share of the work that must have been done at conditions that the baseline covers."""
 MINUTES_BETWEEN_ERRORS = 60_000.0
-"""Mean time between false alarms of somebody who looks every minute: a thousand hours."""
+"""Mean time between false alarms, looking every minute: a thousand hours."""
 STRETCHES = (5, 7, 10, 14, 20, 28, 40, 60)
 """Lengths in minutes of the stretches ending now that are tested for a gain or a loss: the shortest
 with a certain answer decides."""
@@ -56,13 +55,13 @@ _REFERENCE_TAIL = 0.005
 
 
 def mended_by_calibration(missing: str) -> bool:
-    """Whether a measurement without speculation, at the conditions of now, would end the reason
-    for which nothing is compared (:attr:`Comparison.missing`)."""
+    """Whether a calibration at the present conditions would remove the reason for which nothing is
+    compared (:attr:`Comparison.missing`)."""
     return missing not in (NOTHING, TOO_FEW, NO_LENGTHS, NOT_READ, NOT_SEEN)
 
 
 class Comparison:
-    """Minutes with speculation beside the baselines of their environments."""
+    """Minutes with speculation compared with the baselines of their environments."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class Comparison:
         mode: Mode = Mode.ON,
         memory: Memory | None = None,
     ) -> None:
-        """``mode`` is that of the samples that count; ``memory`` remembers what minutes take, of
+        """``mode`` is that of the samples that count; ``memory`` caches predictions between
         comparisons with the same baseline.
 
         With ``given_loads`` the result is what was gained at the loads and in the environments that
@@ -153,14 +152,14 @@ class Comparison:
         )
 
     def of(self, objective: Objective) -> Interval | None:
-        """The speedup by another objective; None where it is not known."""
+        """The speedup by another objective; None if unknown."""
         if self.missing is not None or self._possible(objective) is not objective:
             return None
         return self._interval(objective)
 
     def stretches(self, now: float) -> tuple[Interval, ...]:
         """The speedup over each of :data:`STRETCHES`, shortest first, each with an interval that
-        holds for somebody who looks every minute."""
+        is valid when looking every minute."""
         intervals: list[Interval] = []
         tail = sequential_tail(MINUTES_BETWEEN_ERRORS)
         for minutes in STRETCHES:
@@ -173,12 +172,12 @@ class Comparison:
 
     @property
     def stepping(self) -> list[Minute]:
-        """Those that tell what a step takes: known at their own load, with drafts counted."""
+        """Minutes that give the time of a step: predicted at their load, with drafts counted."""
         rows = zip(self.known, self.plain, strict=True)
         return [minute for minute, plain in rows if minute.steps and plain.at_load]
 
     def rate(self, minute: Minute) -> float:
-        """Seconds per token without speculation at the conditions of a minute that is known."""
+        """Seconds per token without speculation at the conditions of a minute in ``known``."""
         return self._by_minute[id(minute)].decoding.seconds / minute.pace.tokens
 
     def ratio(
@@ -189,8 +188,8 @@ class Comparison:
         tail: float = _TAIL,
         objective: Objective = Objective.TPOT,
     ) -> Interval | None:
-        """``over``, which are seconds without speculation, by ``under``, with the doubt of both;
-        None for too few minutes. ``tail`` is the error of either bound, ``objective`` is
+        """``over``, seconds without speculation, divided by ``under``, with the uncertainty of
+        both; None for too few minutes. ``tail`` is the error of either bound, ``objective`` is
         what the seconds count for."""
         rows = [row for row in zip(minutes, over, under, strict=True) if row[1] > 0 and row[2] > 0]
         if len(rows) < LEAST_SAMPLES:
@@ -208,10 +207,10 @@ class Comparison:
         )
 
     def corrected_by(self, other: Comparison, tail: float = _TAIL) -> Interval | None:
-        """This speedup where what another says of the same baseline is the measure.
+        """This speedup, corrected by a comparison of minutes without speculation.
 
-        ``other`` are minutes without speculation: their ratio is what the baseline overstates. Its
-        own errors, at like conditions, are in both and cancel.
+        The ratio of ``other`` is what the baseline overstates. Errors of the baseline, at like
+        conditions, are in both and cancel.
         """
         objective = self.objective if self.objective is other.objective else Objective.TPOT
         sides = []
@@ -231,7 +230,7 @@ class Comparison:
 
     @cached_property
     def noise(self) -> Noise | None:
-        """That of the minutes' own ratios."""
+        """Noise of the minutes' own ratios."""
         values: list[float | None] = []
         strata: list[tuple[Environment, int] | None] = []
         end: int | None = None
@@ -254,7 +253,7 @@ class Comparison:
         return {id(m): plain for m, plain in zip(self.known, self.plain, strict=True)}
 
     def _possible(self, objective: Objective) -> Objective:
-        """Time per token where the rest is not known."""
+        """The objective, or time per token if times to the first token are unknown."""
         if objective is Objective.TPOT or not self.known:
             return objective
         timed = all(plain.first is not None for plain in self.plain)
@@ -263,7 +262,7 @@ class Comparison:
     def _doubt(
         self, minutes: Sequence[Minute], over: Sequence[float], objective: Objective
     ) -> Spread:
-        """Of the baselines."""
+        """Uncertainty of the baselines."""
         parts = []
         for minute, seconds in zip(minutes, over, strict=True):
             predictions = self._by_minute[id(minute)].parts(objective)
@@ -275,8 +274,8 @@ class Comparison:
 
 
 def _half_width(own: Spread, reference: Spread, tail: float) -> float:
-    """Of a logarithm. A look each minute makes errors of the minutes more frequent, but none of
-    the baseline, which is the same at every look."""
+    """Half-width of a logarithm. Looking every minute makes errors of the minutes more frequent,
+    but not errors of the baseline, which is the same at every look."""
     if tail >= _REFERENCE_TAIL:
         variance = own.variance + reference.variance
         if variance <= 0:
@@ -300,7 +299,7 @@ def _adjusted(minute: Minute, plain: Plain | str, usual: CostModel) -> Plain | s
 
 
 def _stratum(minute: Minute) -> tuple[Environment, int]:
-    """What its pace depends on."""
+    """Environment and load, which the pace depends on."""
     return minute.sample.environment, minute.load_bin
 
 

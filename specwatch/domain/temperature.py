@@ -1,4 +1,4 @@
-"""Temperature buckets: which there are, and which one a temperature falls into."""
+"""Temperature buckets: their labels, and the bucket of a temperature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalars of the configuration: text a person writes, and the value that it means.
+"""Scalars of the configuration: text in a file, and the value that it means.
 
 Each ``parse_*`` takes what YAML gave and raises ``ValueError`` with a sentence that says what was
 found, what was expected and what to write instead. None of them ever sees a secret except
@@ -47,7 +47,7 @@ def _is_number(value: object) -> bool:
 def parse_duration(value: object, unit: Literal["ms", "s"] = "s") -> float:
     """Seconds in ``500ms``, ``5s``, ``1h30m``, ``14d``; between 0 and 36500 days.
 
-    ``unit`` is what a number without one was probably meant in.
+    ``unit`` is the probable unit of a number without one.
     """
     if _is_number(value) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
         meant, others = {"s": ("seconds", "ms"), "ms": ("milliseconds", "s")}[unit]
@@ -168,7 +168,7 @@ def _parse_number(value: object, like: str) -> float:
 def _finite(number: Decimal, shown: object) -> float:
     value = float(number)
     if not math.isfinite(value):
-        raise ValueError(f"{quoted(shown)} is not a number that anything can be compared with")
+        raise ValueError(f"{quoted(shown)} is not a finite number")
     return value
 
 
@@ -312,7 +312,7 @@ def is_loopback(host: str) -> bool:
 
 
 def masked_url(url: str) -> str:
-    """``url`` with its password, wherever it may stand, replaced by ``***``."""
+    """``url`` with passwords, keys and tokens replaced by ``***``."""
     # Greedy up to the last @, so that a password with / or @ in it does not show.
     start = "//" if "//" in url else "^"
     hidden = re.sub(rf"({start}[^:/@]*):.*@", r"\1:***@", url, count=1, flags=re.DOTALL)

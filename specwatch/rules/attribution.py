@@ -1,10 +1,10 @@
-"""Why speculation pays more or less than before: what changed, and how much each change explains.
+"""Why the speedup changed: which factors changed, and how much each of them explains.
 
 The change of log(tau / cost) (see :mod:`specwatch.domain.period`) is taken apart: tau into how much
 is drafted, the temperature mix and the acceptance within buckets, the cost into the load and the
 rest. Factors that multiply are separated by their Shapley values: the mean, over all orders in
 which they could have changed one after another, of what each changed (L. Shapley, *A Value for
-n-Person Games*, 1953). What is left is not explained; beside it stand the facts that changed.
+n-Person Games*, 1953). What is left is unexplained, and shown with other facts that changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EFFECTS = {
 
 
 class Factor(enum.StrEnum):
-    """What may have changed."""
+    """Factors that may have changed."""
 
     TEMPERATURE_MIX = "temperature_mix"
     ACCEPTANCE = "acceptance"
@@ -47,7 +47,7 @@ class Factor(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChangeCause:
-    """One factor and what it did: ``contribution`` to the logarithm, ``effect`` on the metric.
+    """The effect of one factor: ``contribution`` to the logarithm, ``effect`` on the metric.
 
     Contributions add up to the change of the logarithm, effects to that of the metric; shares are
     of the contributions' sizes and add up to 1.
@@ -80,13 +80,13 @@ class Attribution:
 
     @property
     def within_noise(self) -> bool:
-        """Whether there may have been no change at all, as far as one can tell."""
+        """Whether the change may be chance."""
         change = self.change
         return change is None or change.lower <= 1.0 <= change.upper
 
     @property
     def leading(self) -> ChangeCause | None:
-        """The cause that did most in the direction of the change; None where nothing changed."""
+        """The greatest cause in the direction of the change; None without a change."""
         total = math.fsum(cause.contribution for cause in self.causes)
         return next((cause for cause in self.causes if cause.contribution * total > 0), None)
 
@@ -94,9 +94,9 @@ class Attribution:
 def attribute(
     now: Sequence[Sample], reference: Sequence[Sample], baseline: Baseline
 ) -> Attribution:
-    """What changed from the reference samples to those of now, of one model; in any order.
+    """Causes of the change from the reference samples to those of now, of one model; in any order.
 
-    Only sound minutes with speculation on count.
+    Only usable minutes with speculation count.
     """
     facts = facts_of(now, reference)
     sides = comparable(now, reference, baseline)
@@ -122,10 +122,10 @@ def attribute(
 def explain(
     rule: Rule, samples: Iterable[Sample], baseline: Baseline, *, now: float
 ) -> Attribution:
-    """What changed from the day before a breach to the minutes that confirmed it at ``now``.
+    """Causes of the change from the day before a breach to the minutes that confirmed it.
 
-    A window that is just beyond a threshold is in breach by about half. ``samples`` are the
-    minutes of a day or so, as far as they are known; ``now`` is a Unix time in seconds.
+    Of a window that is just beyond a threshold about half is in breach. ``samples`` are the known
+    minutes of about a day; ``now`` is a Unix time in seconds.
     """
     shortest = min(rule.window_of(condition) for condition in rule.conditions)
     since = now - max(shortest / 2 + rule.for_, LEAST_SAMPLES * MINUTE)
@@ -166,7 +166,7 @@ def _causes(
 
 
 def _of_length(before: Period, after: Period) -> dict[Factor, float]:
-    """What changed the logarithm of tau = 1 + drafted * acceptance."""
+    """Contributions to the logarithm of tau = 1 + drafted * acceptance."""
     sides = (before, after)
     mixes = [side.mix for side in sides]
     if mixes[0] is None or mixes[1] is None:
@@ -184,7 +184,7 @@ def _of_length(before: Period, after: Period) -> dict[Factor, float]:
 
 
 def _of_load(before: Period, after: Period) -> dict[Factor, float]:
-    """What the load did; a bin that only one period has costs what it costs there."""
+    """Contribution of the load; a bin that only one period has costs what it costs there."""
     known = (before.loads, after.loads)
 
     def cost(load: int, within: int) -> float:
@@ -205,7 +205,7 @@ def _mixed(
 
 
 def _shapley(factors: Sequence[Factor], value: Callable[..., float]) -> dict[Factor, float]:
-    """What each factor changed of ``value(0, 0, ..)``, whose arguments become 1 one by one."""
+    """Shapley value of each argument of ``value(0, 0, ..)``, as they become 1 one by one."""
     orders = list(itertools.permutations(range(len(factors))))
     parts: dict[Factor, list[float]] = {factor: [] for factor in factors}
     for order in orders:
@@ -220,7 +220,7 @@ def _shapley(factors: Sequence[Factor], value: Callable[..., float]) -> dict[Fac
 
 
 def _log_mean(first: float, second: float) -> float:
-    """The factor that turns parts of a change of a logarithm into parts of the change itself."""
+    """Factor from parts of a change of a logarithm to parts of the change itself."""
     change = math.log(second / first)
     return first if abs(change) < _LEAST else (second - first) / change
 
@@ -239,7 +239,7 @@ def _ratio(now: Interval | None, before: Interval | None) -> Interval | None:
 
 
 class _CauseSentences:
-    """Says what a cause was, for a person."""
+    """Describes causes in sentences."""
 
     def __init__(self, metric: str, before: Period, after: Period, facts: Sequence[Fact]) -> None:
         self._metric = metric
@@ -248,7 +248,7 @@ class _CauseSentences:
         self._facts = facts
 
     def sentence(self, factor: Factor, contribution: float) -> str:
-        """What changed, and what it did."""
+        """The change of a factor, and its effect."""
         before, after = self._before, self._after
         if factor in (Factor.LOAD, Factor.UNEXPLAINED):
             clause = self._load() if factor is Factor.LOAD else self._unexplained(contribution)
@@ -264,7 +264,7 @@ class _CauseSentences:
         return f"{clause}: {_EFFECTS[LENGTH].format(effect)}"
 
     def _mix(self) -> str:
-        """Of the temperature that gained most."""
+        """The temperature that gained most."""
         old, new = self._before.mix or {}, self._after.mix or {}
         none = Part(0.0, 0.0)
         label = max(
@@ -275,7 +275,7 @@ class _CauseSentences:
         return f"draft tokens at temperature {label} {_moved(*shares)}"
 
     def _acceptance(self, sign: float) -> str:
-        """Of the temperature that did most in a direction."""
+        """The temperature with the greatest effect in a direction."""
         old, new = self._before.mix, self._after.mix
         if old is None or new is None:
             return f"acceptance {_moved(self._before.acceptance, self._after.acceptance)}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A change of a confirmed verdict and what led to it, as it is stored.
+    """A change of a confirmed verdict with its inputs, as it is stored.
 
     ``at`` is the Unix time in seconds from which on it holds.
     """
@@ -55,12 +55,12 @@ class ModelDecision:
     baseline_latencies: BaselineLatencies = field(default_factory=dict)
 
     def current(self, now: float) -> bool:
-        """Whether there is a measured speedup that is of now (Unix seconds)."""
+        """Whether there is a measured speedup that is current at ``now`` (Unix seconds)."""
         until = self.assessment.until
         return until is not None and until >= now - LATELY
 
     def missing(self, now: float) -> str | None:
-        """Why there is no measured speedup of now, as words; None where there is one."""
+        """Why there is no current measured speedup, as words; None if there is one."""
         if self.current(now):
             return None
         return self.assessment.missing or self.assessment.missing_lately or NOT_SEEN
@@ -68,7 +68,7 @@ class ModelDecision:
 
 @dataclass(frozen=True, slots=True)
 class TargetDecision:
-    """What is decided of one target now; ``goodput`` is by model and seconds of the window."""
+    """The decision on one target; ``goodput`` is by model and seconds of the window."""
 
     models: Mapping[str, ModelDecision] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()

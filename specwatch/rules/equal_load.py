@@ -17,8 +17,8 @@ _METRICS = ("ttft", "tpot")
 
 
 class Side(NamedTuple):
-    """One side of a comparison: ``parts`` are the minutes whose spread tells how many requests
-    are worth one, which is taken to be the same on both sides."""
+    """One side of a comparison: ``parts`` are minutes from whose spread the design effect is
+    estimated, which is assumed to be the same on both sides."""
 
     whole: Histogram
     effective: float
@@ -35,7 +35,7 @@ class Side(NamedTuple):
 
 
 class _Matched(NamedTuple):
-    """Minutes with speculation in load bins that the baseline has, and that as they weigh."""
+    """Minutes with speculation in load bins that the baseline has, and the baseline so weighted."""
 
     parts: list[Histogram]
     baseline: Histogram
@@ -59,7 +59,7 @@ def at_equal_load(evidence: Evidence, metric: str, window: float) -> tuple[Side,
 
 
 def baseline_latencies(evidence: Evidence, window: float) -> BaselineLatencies:
-    """What :func:`at_equal_load` compares with; its counts are as it weighs, not of requests."""
+    """The baseline side of :func:`at_equal_load`; its counts are weights, not requests."""
     known = {metric: _matched(evidence, metric, window) for metric in _METRICS}
     return {
         metric: matched.baseline

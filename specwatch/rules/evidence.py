@@ -16,15 +16,15 @@ from specwatch.domain.speedup import Comparison
 from specwatch.rules.history import PACED
 
 LATELY = 600.0
-"""Seconds within which a minute has to lie for a speedup to be of now."""
+"""Age in seconds of the newest minute up to which a speedup is current."""
 LONGEST_SILENCE = 180.0
-"""Seconds since the last sound sample after which what was seen before says nothing of now."""
+"""Seconds since the last sound sample after which evidence is stale."""
 
 
 class Evidence:
-    """Minutes of one model and what they are compared with; everything is computed once.
+    """Minutes of one model and their baseline; everything is computed once.
 
-    It does not change, and what it says does not depend on the order of the samples of a window.
+    Results do not depend on the order of the samples of a window.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Evidence:
         usual: Callable[[], CostModel] = lambda: CostModel({}),
         objective: Objective = Objective.E2E,
     ) -> None:
-        """``samples`` are minutes, oldest first, up to the longest window that is asked for.
+        """``samples`` are minutes, oldest first, as far back as the longest window.
 
         ``reference`` has the sums of an earlier period by temperature, ``all`` among them; ``now``
         is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
         speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
-        ``usual`` is what steps took when the baseline was measured.
+        ``usual`` gives the time of steps when the baseline was measured.
         """
         self._usual = usual
         self._memory = memory
@@ -61,7 +61,7 @@ class Evidence:
 
     @property
     def stale(self) -> bool:
-        """Whether nothing sound was seen for :data:`LONGEST_SILENCE`."""
+        """Whether there was no sound sample for :data:`LONGEST_SILENCE`."""
         oldest = self.now - LONGEST_SILENCE
         return not any(
             sample.sound and oldest < sample.start + sample.length <= self.now
@@ -70,7 +70,7 @@ class Evidence:
 
     @property
     def speculating(self) -> bool:
-        """Whether speculation was on throughout the newest minute; false of none."""
+        """Whether speculation was on throughout the newest minute; false without minutes."""
         ended = (e for e in reversed(self._samples) if e.start + e.length <= self.now)
         newest = next(ended, None)
         return newest is not None and newest.mode is Mode.ON
@@ -87,9 +87,9 @@ class Evidence:
         return self._windows[seconds]
 
     def speculative(self, seconds: float, *, sound: bool = False) -> list[Sample]:
-        """Those of a window with speculation on; with ``sound``, only what latencies may be of.
+        """Samples of a window with speculation on; with ``sound``, only usable ones.
 
-        The drafts of a sample that is not sound are exact counts all the same.
+        Drafts of unsound samples are exact counts too.
         """
         return [
             sample
@@ -106,7 +106,7 @@ class Evidence:
         return self._all.adjusted(self._usual())
 
     def tally(self, seconds: float, temperature: str, *, sound: bool = False) -> Tally:
-        """All that :meth:`speculative` has of a temperature, added up."""
+        """The sum of a temperature over :meth:`speculative`."""
         key = (seconds, temperature, sound)
         if key not in self._tallies:
             samples = self.speculative(seconds, sound=sound)
@@ -114,7 +114,7 @@ class Evidence:
         return self._tallies[key]
 
     def assessment(self, seconds: float) -> Assessment:
-        """What speculation did over a window, measured."""
+        """The measured effect of speculation over a window."""
         if seconds not in self._assessments:
             comparison = assess(
                 self.window(seconds), self.baseline, objective=self.objective,
@@ -126,7 +126,7 @@ class Evidence:
         return self._assessments[seconds]
 
     def compared(self, seconds: float, *, adjusted: bool = True) -> Comparison:
-        """The minutes of a window beside the baseline; ``adjusted`` for changes of the server's
+        """Minutes of a window compared with the baseline; ``adjusted`` for changes of the server's
         own speed since it was measured: see :meth:`specwatch.domain.speedup.Comparison.adjusted`.
         """
         key = (seconds, adjusted)

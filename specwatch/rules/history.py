@@ -1,4 +1,4 @@
-"""The recent past of one model: as far back as rules look, and the day before in sums."""
+"""Recent history of one model: minutes as far back as rules look, and sums of the day before."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from specwatch.domain.model import (
 from specwatch.domain.sample import Sample, merged
 
 REFERENCE_SECONDS = 24 * HOUR
-"""How long the period before is that acceptance is compared with."""
+"""Length of the earlier period that acceptance is compared with."""
 
 
 BLOCK = 5 * MINUTE
-"""Length of what older minutes are merged into: an hour of every target is held in memory."""
+"""Length of the blocks that older minutes are merged into, to save memory."""
 FRESH = 6 * MINUTE
-"""How long minutes are kept as they are."""
+"""How long single minutes are kept."""
 PACED = 2 * HOUR
-"""How long the pace of single minutes is kept: what is noise takes many of them to tell."""
+"""How long the pace of single minutes is kept: noise is estimated from many minutes."""
 
 
 class History:
@@ -37,7 +37,7 @@ class History:
     """
 
     def __init__(self, horizon: float) -> None:
-        """``horizon`` is the longest window that anybody will ask for, in seconds."""
+        """``horizon`` is the longest window of any rule, in seconds."""
         self.horizon = max(horizon, float(HOUR))
         self._minutes: deque[Sample] = deque()
         self._blocks: deque[Sample] = deque()
@@ -55,22 +55,22 @@ class History:
 
     @property
     def minutes(self) -> Sequence[Sample]:
-        """All that are remembered, oldest first; what is old is in blocks."""
+        """All minutes in memory, oldest first; old ones are merged into blocks."""
         return (*self._blocks, *self._minutes)
 
     @property
     def paced(self) -> Sequence[Sample]:
-        """The minutes with speculation of the last two hours, oldest first, with no more than
-        what a speedup needs."""
+        """The minutes with speculation of the last two hours, oldest first, with only the fields
+        that a speedup needs."""
         return tuple(self._paced)
 
     @property
     def temperatures(self) -> set[str]:
-        """Buckets that had requests lately."""
+        """Buckets that had requests recently."""
         return {label for sample in self.minutes for label in sample.buckets}
 
     def add(self, sample: Sample) -> bool:
-        """Take a minute; false, and nothing is done, unless it is later than the last."""
+        """Add a minute; false, and nothing is done, unless it is later than the last."""
         newest = self.newest
         if newest is not None and sample.start <= newest.start:
             return False
@@ -85,7 +85,7 @@ class History:
         return True
 
     def add_earlier(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Take minutes of before the first that is known; returns those that were not known."""
+        """Add minutes from before the first one; returns those that were new."""
         known, first = self.minutes, self._first
         new = [
             sample for sample in samples if first is None or sample.start + sample.length <= first
@@ -110,9 +110,9 @@ class History:
         return new
 
     def add_hours(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Take roll-ups, in place of the sums of minutes of the same hours.
+        """Add roll-ups, which replace the sums of minutes of the same hours.
 
-        All parts of an hour have to come at once; returns those of hours that were not known yet.
+        All parts of an hour have to come at once; returns those of new hours.
         """
         new = [sample for sample in samples if sample.start not in self._whole_hours]
         for start in {sample.start for sample in new}:
@@ -178,7 +178,7 @@ class History:
 
 
 def _kept(sample: Sample) -> Sample:
-    """Without what no rule reads."""
+    """Without fields that no rule reads."""
     return replace(sample, tally=replace(sample.tally, e2e=None))
 
 

@@ -1,4 +1,4 @@
-"""All decisions about one target, fed with its windows as they close."""
+"""Judge of one target, which gets its windows as they close."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from specwatch.rules.objectives import Goodput, SloStatus
 from specwatch.rules.verdicts import Finding, Verdict, judge
 
 GONE = 24.0 * HOUR
-"""Seconds without a minute after which a model, or a temperature, is there no more."""
+"""Seconds without a minute after which a model, or a temperature, is dropped."""
 MOST_MODELS = 64
-"""Models of one target that are known at once; for one more the one not seen longest is left."""
+"""Models of one target in memory; one more replaces the one not seen for longest."""
 _STALE = 2.5 * MINUTE
-"""Without a window for so long a model is judged on what there is: nothing."""
+"""Seconds without a window after which a model is judged on no data."""
 
 
 class Judge:
     """Judges one target; pure, and for one thread at a time.
 
-    Time is that of the windows: a minute is judged when it is given, at its own end.
+    Time is that of the windows: a minute is judged when it is added, as of its end.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Judge:
         objective: Objective = Objective.E2E,
         draft_cost_ratio: float = DRAFT_COST_RATIO,
     ) -> None:
-        """``max_age`` is in seconds: after it a baseline has expired.
+        """``max_age``, in seconds, is the age at which a baseline expires.
 
-        ``draft_cost_ratio`` is the target's, for what is assumed until there is a baseline.
+        ``draft_cost_ratio`` is the target's, for assumptions until there is a baseline.
         """
         self._objective = objective
         self.target = target
@@ -54,11 +54,11 @@ class Judge:
         self._measurements: tuple[Measurement, ...] = ()
         self._models: dict[str, ModelRecord] = {}
         self._left: list[Measurement] = []
-        """What models measured that are known no more."""
+        """New measurements of models that were dropped."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Those that apply to this target; when set, findings of the others are forgotten."""
+        """Rules that apply to this target; setting them drops findings of other rules."""
         return self._rules
 
     @rules.setter
@@ -74,7 +74,7 @@ class Judge:
 
     @property
     def objective(self) -> Objective:
-        """What shall be faster; when set, that of all models."""
+        """What has to become faster; setting it applies to all models."""
         return self._objective
 
     @objective.setter
@@ -88,7 +88,7 @@ class Judge:
 
     @property
     def measurements(self) -> Sequence[Measurement]:
-        """Baselines that the store has; when set, they are compared with from now on."""
+        """Baselines from the store; they are used as soon as they are set."""
         return self._measurements
 
     @measurements.setter
@@ -100,9 +100,9 @@ class Judge:
     def successor(
         self, rules: Sequence[Rule], slos: Sequence[Slo], *, max_age: float = MAX_AGE
     ) -> Judge:
-        """A judge with other objectives who knows all that this one knows.
+        """A judge with other objectives that takes over the state of this one.
 
-        The books of the objectives begin empty: :meth:`load` fills them. This one is done.
+        The books of the objectives begin empty: :meth:`load` fills them. Do not use this one again.
         """
         heir = Judge(
             self.target, rules, slos,
@@ -130,15 +130,15 @@ class Judge:
             self._choose(model)
 
     def recall(self, windows: Iterable[Window]) -> None:
-        """Learn from minutes about the newest baseline what a step took then."""
+        """Learn the time of steps from minutes around the newest baseline."""
         for name, own in _by_model(windows):
             if self._room_for(name):
                 self._model(name).recall(samples_of(own))
 
     def restore(self, rule: str, model_name: str, temperature: str, since: float) -> bool:
-        """Know a breach that an earlier daemon confirmed at ``since`` (Unix seconds).
+        """Restore a breach that an earlier daemon confirmed at ``since`` (Unix seconds).
 
-        False, and nothing is done, where no rule is for that model and temperature any more.
+        False, and nothing is done, if no rule applies to that model and temperature any more.
         """
         known = next((candidate for candidate in self._rules if candidate.name == rule), None)
         if (
@@ -162,10 +162,10 @@ class Judge:
         return True
 
     def observe(self, windows: Iterable[Window], now: float) -> tuple[Finding, ...]:
-        """Take closed minutes; returns the findings that became a breach or are one no more.
+        """Add closed minutes; returns the findings that became or ceased to be a breach.
 
-        ``now`` is the Unix time: a model of which no minute came for long is judged on nothing,
-        and forgotten after a day.
+        ``now`` is the Unix time: a model without minutes for some time is judged on no data, and
+        dropped after a day.
         """
         changed: list[Finding] = []
         for name, own in _by_model(windows):
@@ -194,13 +194,13 @@ class Judge:
         return tuple(ended)
 
     def findings(self) -> tuple[Finding, ...]:
-        """All that was found last, of every rule, model and temperature."""
+        """The latest findings, of every rule, model and temperature."""
         return tuple(
             finding for model in self._models.values() for finding in model.findings.values()
         )
 
     def slos(self) -> tuple[SloStatus, ...]:
-        """The objectives, of every model."""
+        """The status of the objectives, of every model."""
         return tuple(
             status
             for name, model in self._models.items()
@@ -216,24 +216,24 @@ class Judge:
         }
 
     def assessments(self) -> dict[str, Assessment]:
-        """What speculation did over the last hour, by model."""
+        """The measured effect of speculation over the last hour, by model."""
         return {name: evidence.assessment(HOUR) for name, evidence in self._evidence()}
 
     def baseline_latencies(self) -> dict[str, BaselineLatencies]:
-        """What latencies of the last hour are compared with, by model."""
+        """Baseline latencies of the last hour, by model."""
         return {name: baseline_latencies(evidence, HOUR) for name, evidence in self._evidence()}
 
     def recent(self, model_name: str) -> Sequence[Sample]:
-        """The minutes that are remembered of a model, oldest first."""
+        """The minutes of a model that are in memory, oldest first."""
         model = self._models.get(model_name)
         return () if model is None else model.history.minutes
 
     def baselines(self) -> dict[str, Baseline]:
-        """What is compared with, by model."""
+        """Baselines by model."""
         return {name: model.baseline for name, model in self._models.items() if model.newest}
 
     def take_measurements(self) -> list[Measurement]:
-        """What minutes without speculation have measured since the last call, and only that."""
+        """New measurements from minutes without speculation since the last call."""
         left, self._left = self._left, []
         return left + [
             measurement for model in self._models.values() for measurement in model.take_new()
@@ -268,7 +268,7 @@ class Judge:
         return name in self._models or len(self._models) < MOST_MODELS
 
     def _leave(self, model: ModelRecord, now: float) -> list[Finding]:
-        """Know a model no more; returns how its breaches ended."""
+        """Drop a model; returns how its breaches ended."""
         del self._models[model.name]
         self._left += model.take_new()
         return [_over(finding, now) for finding in model.findings.values() if _told(finding)]
@@ -318,7 +318,7 @@ class Judge:
 
 
 def _over(breach: Finding, now: float) -> Finding:
-    """The end of a breach of something that is there no more."""
+    """The end of a breach of a model or temperature that was dropped."""
     nothing = Verdict.NO_DATA
     return replace(breach, verdict=nothing, seen=nothing, since=now, pending=None, readings=())
 

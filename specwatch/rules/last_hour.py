@@ -1,7 +1,7 @@
-"""The last hour of each model, from its minutes: what a page shows beside what is known now.
+"""The last hour of each model, from its minutes, for the status page.
 
-Sums begin with the last restart or change of mode: latencies of two processes, or of two modes, are
-those of neither.
+Sums begin with the last restart or change of mode: latencies of different processes or modes are
+not mixed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ModelHour:
 def last_hour(
     windows: Iterable[Window], since: float, until: float
 ) -> dict[str, dict[str, ModelHour]]:
-    """What minutes say, by target and model; ``since`` and ``until`` are Unix seconds.
+    """Sums of minutes by target and model; ``since`` and ``until`` are Unix seconds.
 
     A model without a whole minute since its last restart or change of mode is left out. Minutes
     outside that span are left out; a sum of minutes counts as one, as long as it begins in
@@ -135,6 +135,6 @@ def _sum(windows: list[Window]) -> Window:
 
 
 def _points(windows: Iterable[Window], first: int, last: int) -> Points:
-    """One of each minute from the first to the last, so that a gap is one."""
+    """A point for each minute from the first to the last; None in gaps."""
     rates = {window.start: acceptance_rate(window.tally) for window in windows}
     return tuple((float(minute), rates.get(minute)) for minute in range(first, last + 1, MINUTE))

@@ -21,17 +21,17 @@ Scope = tuple[str, str]
 """Name of a rule, and a temperature."""
 _Place = tuple[BaselineKey, int]
 _STEPS = 60
-"""Minutes kept of what steps take, of each load bin."""
+"""Minutes kept with the time of steps, of each load bin."""
 _RECENT = 30
-"""Of these, the newest that are kept whatever was measured when."""
+"""Of these, the newest that are always kept."""
 _UNUSUAL = 0.15
-"""Share by which a step that is as usual may take more or less than the median."""
+"""Share by which a usual step may take more or less than the median."""
 _NAMELESS = 10
-"""Minutes for which a server may not have said its version yet: what they measure is not kept."""
+"""First minutes, in which the version may not be known yet: their measurements are dropped."""
 
 
 class ModelRecord:
-    """Of one model; ``horizon`` is the longest window that rules look at, in seconds."""
+    """Record of one model; ``horizon`` is the longest window of the rules, in seconds."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ModelRecord:
         self.history = History(horizon)
         self.book = SloBook(slos)
         self._booked: set[int] = set()
-        """Hours that the book has from the store: parts of one count each time."""
+        """Hours that the book has from the store: it counts each part of an hour once."""
         self.findings: dict[Scope, Finding] = {}
         self.environment = Environment()
         self.judged_at = 0.0
@@ -55,12 +55,12 @@ class ModelRecord:
         self.baseline = Baseline()
         self._memory: Memory = {}
         self._steps: dict[Environment, dict[int, list[Observation]]] = {}
-        """What steps took with speculation, by load bin, nearest to when it was last off."""
+        """Times of steps with speculation, by load bin, nearest to when it was last off."""
         self._usual: CostModel | None = None
         self.evidence: Evidence | None = None
-        """That of the last judgement, while it holds."""
+        """Evidence of the last judgement, while it is valid."""
         self.own: dict[_Place, Measurement] = {}
-        """What its own minutes without speculation measured."""
+        """Measurements from its minutes without speculation."""
         self._new: dict[_Place, Measurement] = {}
         self._versions = False
         self._learned = 0
@@ -73,7 +73,7 @@ class ModelRecord:
         return 0.0 if last is None else float(last.start + last.length)
 
     def remember(self, samples: Sequence[Sample]) -> None:
-        """Take in the past: hours for the sums, minutes that are not known yet.
+        """Add history: hours for the sums, and minutes that are new.
 
         The book may lack minutes that the history has, so each checks what is new to it.
         """
@@ -90,7 +90,7 @@ class ModelRecord:
         self.evidence = None
 
     def learn(self, sample: Sample) -> bool:
-        """Take a new minute; whether the baseline may be another one now."""
+        """Add a new minute; true if the baseline may have changed."""
         self.book.add(sample.start, sample.length, sample.tally, sample.watched)
         environment = sample.environment
         changed = environment != self.environment
@@ -110,7 +110,7 @@ class ModelRecord:
         return changed
 
     def recall(self, samples: Iterable[Sample]) -> None:
-        """Know what steps took in minutes of the past, which are not judged."""
+        """Add the times of steps of past minutes, which are not judged."""
         known = {
             point.at for bins in self._steps.values() for kept in bins.values() for point in kept
         }
@@ -122,7 +122,7 @@ class ModelRecord:
                 kept.sort()
 
     def _learn_steps(self, sample: Sample) -> None:
-        """Keep what steps take, near the newest measurement without speculation."""
+        """Keep times of steps near the newest measurement without speculation."""
         minute = Minute.of(sample)
         seen = None if minute is None else minute.stepping()
         if minute is None or seen is None:
@@ -140,7 +140,7 @@ class ModelRecord:
 
     @property
     def usual(self) -> CostModel:
-        """What a step with speculation took when it was last measured without."""
+        """Time of a step with speculation when the baseline was last measured."""
         if self._usual is None:
             measured = self.baseline.measured_at
             nearest = [
@@ -154,12 +154,12 @@ class ModelRecord:
         return self._usual
 
     def take_new(self) -> list[Measurement]:
-        """What its own minutes measured since the last call: only that, not what was before."""
+        """New measurements from its minutes since the last call."""
         new, self._new = self._new, {}
         return list(new.values())
 
     def inherit(self, other: ModelRecord) -> None:
-        """Know what another dossier of the same model knows, but for its SLOs."""
+        """Take over the state of another record of the same model, except for its SLOs."""
         self.history, self.findings = other.history, other.findings
         self.environment, self.judged_at = other.environment, other.judged_at
         self.own, self._new = other.own, other._new
@@ -168,7 +168,7 @@ class ModelRecord:
         self._steps = other._steps
 
     def compare_with(self, stored: Iterable[Measurement], max_age: float) -> None:
-        """Choose the baseline from what the store has and what its own minutes measured."""
+        """Choose the baseline from stored measurements and those of its minutes."""
         known = []
         for measurement in stored:
             if measurement.origin is not Origin.WINDOWS:
@@ -186,9 +186,9 @@ class ModelRecord:
         self.evidence = None
 
     def examine(self, now: float) -> Evidence:
-        """The evidence at ``now``, kept until the next; Unix seconds.
+        """The evidence at ``now`` (Unix seconds), kept until the next call.
 
-        What ran before an upgrade, or with another draft, says nothing of now.
+        Minutes from before an upgrade, or with another draft, do not count.
         """
         minutes = self.history.minutes
         ran = (minute.environment for minute in reversed(minutes) if minute.mode is Mode.ON)
@@ -215,20 +215,20 @@ class ModelRecord:
         return self.evidence
 
     def unseen(self, temperature: str, now: float) -> float:
-        """Seconds since a temperature had requests, or was asked for the first time.
+        """Seconds since a temperature had requests, or since the first call for it.
 
-        Of all of them: since there was a minute.
+        For ``all``: since the last minute.
         """
         return now - self._seen.setdefault(temperature, now)
 
     def _nameless(self) -> bool:
-        """Whether its version is not known although it may be later, or was before."""
+        """Whether its version is unknown but may become known, or was known before."""
         known = self.environment.engine_version is not None
         return not known and (self._versions or self._learned <= _NAMELESS)
 
 
 def _usual_of(observed: Sequence[Observation]) -> list[Observation]:
-    """Those near the median: what slowed the server down for some minutes is not usual."""
+    """Observations near the median: a slowdown of some minutes is not usual."""
     middle = median(observation.seconds / observation.units for observation in observed)
     return [e for e in observed if abs(e.seconds / e.units / middle - 1) <= _UNUSUAL]
 

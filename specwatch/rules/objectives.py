@@ -26,7 +26,7 @@ _MINUTES_KEPT = 6 * HOUR
 
 
 class Requests(NamedTuple):
-    """Requests of a span: all, those surely too slow, and those of which that is not known.
+    """Requests of a span: all, those certainly too slow, and those that may be too slow.
 
     ``watched`` is the time in seconds that they were counted in.
     """
@@ -62,8 +62,8 @@ class Goodput(NamedTuple):
 class SloStatus:
     """An objective of one model over its window, up to now; numbers of requests may be fractions.
 
-    Only what was surely too slow uses up the budget, so that nobody is paged for a stricter
-    objective than that. ``unknown`` of the good may have been too slow as well: the threshold lies
+    Only requests that were certainly too slow use up the budget, so that alerts are not stricter
+    than the objective. ``unknown`` of the good may have been too slow as well: the threshold lies
     inside their bucket of the histogram.
     """
 
@@ -96,7 +96,7 @@ class _Hour:
 
 
 class SloBook:
-    """What the objectives of one model need to be known: minutes of six hours, else hours."""
+    """Requests of one model by objective: minutes of the last six hours, and hours."""
 
     def __init__(self, slos: Sequence[Slo]) -> None:
         self._slos = tuple(slos)

@@ -18,10 +18,10 @@ from specwatch.rules.evidence import Evidence
 from specwatch.rules.summary import QUANTILES
 
 SHORT_OUTPUT = 20
-"""Tokens of an output that gains little from speculation."""
+"""Tokens up to which an output gains little from speculation."""
 
 Basis = Literal["measured", "assumed", "counted"]
-"""Measured against a baseline, assumed for want of one, or a mere count of what happened."""
+"""Measured against a baseline, assumed without one, or simply counted."""
 
 
 class Reading(NamedTuple):
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
     interval: Interval | None = None
     drafts: int = 0
     requests: int = 0
-    """Finished ones; like ``drafts`` those of the window and temperature that count."""
+    """Finished requests; like ``drafts`` of the window and temperature."""
     basis: Basis = "counted"
     missing: str | None = None
     """Why there is no value, in words."""
@@ -40,10 +40,10 @@ class Reading(NamedTuple):
     open_ended: bool = False
     """Whether the value, or the upper end of its interval, is really greater than given."""
     moot: bool = False
-    """Whether the question does not arise, which is why there is no value."""
+    """Whether the metric does not apply now, and so has no value."""
     stretches: tuple[Interval, ...] = ()
-    """Of a speedup, over stretches that end now, shortest first, each with an interval that holds
-    for somebody who looks every minute: these decide where there are any."""
+    """Of a speedup, over stretches that end now, shortest first, each with an interval that is
+    valid when looking every minute. If there are any, they decide."""
 
     def deciding(self, below: float) -> Interval | None:
         """The shortest stretch whose whole interval is below a threshold, else the whole window."""
@@ -141,15 +141,15 @@ def _acceptance(asked: _Asked) -> Reading:
 
 
 def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
-    """Why nothing is to be assumed; None where it may be: without a baseline, or at conditions
-    that it does not know."""
+    """Why an assumption is not used; None if it is: without a baseline, or at conditions that the
+    baseline does not cover."""
     if evidence.baseline:
         compared = evidence.compared(window)
         if compared.minutes and compared.covered < LEAST_SHARE:
             return None
         return _none("there is a baseline to measure by", "assumed")._replace(moot=True)
     if evidence.baseline.expired:
-        # What was measured once says more than an assumption, though not how much it is today.
+        # An assumption would be worse than the expired measurement.
         return _none("the baseline has expired; run specwatch calibrate", "assumed")._replace(
             moot=True
         )
@@ -323,4 +323,4 @@ _READERS: Mapping[str, tuple[Callable[[_Asked], Reading], bool]] = {
 """Each metric with what reads it, and whether only sound samples count."""
 
 _OF_ANY_MODE = {"running", "waiting"}
-"""What is read of all samples, with speculation or without."""
+"""Metrics that are read from all samples, with speculation or without."""

@@ -1,4 +1,4 @@
-"""Stored minutes judged again, one after another: when would each rule have fired?"""
+"""Replay of stored minutes: when each rule would have fired."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WARM_UP = REFERENCE_SECONDS + 2 * HOUR
 
 @dataclass(slots=True)
 class Firing:
-    """One breach: Unix times of its confirmation and its end (None while it lasts), what was found
-    at its confirmation, and what had changed."""
+    """One breach: Unix times of its confirmation and its end (None while it lasts), the finding at
+    its confirmation, and the causes."""
 
     fired: float
     finding: Finding
@@ -36,8 +36,8 @@ class Firing:
 
 @dataclass(slots=True)
 class RuleHistory:
-    """What became of one rule for one model and temperature; ``unknown`` of the ``judged`` minutes
-    had too little data."""
+    """Firings of one rule for one model and temperature; ``unknown`` of the ``judged`` minutes had
+    too little data."""
 
     rule: Rule
     model_name: str
@@ -48,7 +48,7 @@ class RuleHistory:
 
 
 class Replay:
-    """Gives a judge the minutes of its target, as a daemon would have done."""
+    """Passes the minutes of a target to a judge, as a daemon would have done."""
 
     def __init__(self, judge: Judge, since: float) -> None:
         """Minutes that begin before ``since`` (Unix seconds) are judged, but not counted."""
@@ -71,13 +71,13 @@ class Replay:
         )
 
     def load(self, windows: Iterable[Window]) -> None:
-        """Take the past before the first minute, which is not judged: hours, then minutes."""
+        """Load the history before the first minute, which is not judged: hours, then minutes."""
         self._judge.load(windows)
 
     def take(self, windows: Sequence[Window]) -> None:
-        """Take the windows of one minute; minutes must come in the order of time.
+        """Add the windows of one minute; minutes must come in the order of time.
 
-        Minutes that were left out have no windows: the daemon that judges meanwhile sees nothing.
+        For minutes that were left out the judge gets no windows, as from a daemon.
         """
         (start,) = {window.start for window in windows}
         if self._now is not None:

@@ -27,7 +27,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule found of one temperature of one model: its own state, too. Times are Unix.
+    """The state of a rule for one temperature of one model. Times are Unix.
 
     ``verdict`` is the confirmed one, since ``since``; ``seen`` is that of this minute alone. While
     ``seen`` speaks for or against a breach and is not confirmed yet, ``pending`` is since when:
@@ -44,11 +44,11 @@ class Finding:
     pending: float | None
     readings: tuple[tuple[Condition, Reading], ...]
     at: float = 0.0
-    """When it was judged, 0 for one that an earlier daemon left."""
+    """When it was judged, 0 if restored from an earlier daemon."""
     held: tuple[bool, ...] = ()
     """In a breach, which conditions have held in it; an empty tuple means all."""
     known: float = 0.0
-    """When it was last judged on data, 0 for never."""
+    """When it was last judged on data, 0 if never."""
 
 
 def judge(
@@ -61,7 +61,7 @@ def judge(
     before: Finding | None,
     draft_cost_ratio: float = DRAFT_COST_RATIO,
 ) -> Finding:
-    """Judge a rule at ``evidence.now``; ``before`` is what was found the last time.
+    """Judge a rule at ``evidence.now``; ``before`` is the previous finding.
 
     A breach is confirmed when it was seen for the rule's ``for``, and over when the opposite was
     seen for its ``clear_for``. Minutes without data neither confirm nor clear: what is pending
@@ -110,8 +110,8 @@ def judge(
 
 
 def _told(condition: Condition, reading: Reading) -> Reading:
-    """With the stretch that decides in place of the whole window, where it meets the condition or
-    the whole window would seem to."""
+    """The reading with the deciding stretch in place of the whole window, if the stretch or the
+    whole window meets the condition."""
     line = condition.threshold
     decides = next((e for e in reading.stretches if e.below(line) or e.above(line)), None)
     if decides is None or not any(
@@ -142,7 +142,7 @@ _SEEN = {True: Verdict.BREACH, False: Verdict.PASS, None: Verdict.NO_DATA}
 
 
 def _combined(rule: Rule, holds: Iterable[bool | None]) -> bool | None:
-    """Kleene's logic: what is not known matters only where it could turn the answer."""
+    """Kleene's logic: an unknown condition matters only if it could change the result."""
     verdicts = set(holds)
     decisive = rule.combine == "any"
     if decisive in verdicts:
@@ -162,7 +162,7 @@ def _each_holds(
 
 
 def _moot(rule: Rule, readings: Iterable[tuple[Condition, Reading]]) -> bool:
-    """Whether what the rule asks does not arise: of ``any``, all of it."""
+    """Whether the rule does not apply now: with ``any``, none of its conditions."""
     return (any if rule.combine == "all" else all)(reading.moot for _, reading in readings)
 
 
@@ -172,8 +172,8 @@ def _holds(
     """Whether a condition holds; None where the reading does not say.
 
     One that has held in a confirmed breach (``latched``) holds unless the metric is back over the
-    clearing threshold, with all of its interval. A question that does not arise keeps no breach,
-    and leaves the answer to the others of ``any``: then what is moot is put ``aside``.
+    clearing threshold, with all of its interval. A moot condition does not prolong a breach, and
+    with ``any`` the other conditions decide: then it is put ``aside``.
     """
     if reading.value is None:
         return False if reading.moot and aside else None
@@ -213,7 +213,7 @@ def _by_stretches(
 
 
 def _limits(reading: Reading) -> tuple[float, float]:
-    """What the metric is at least, and at most."""
+    """Least and greatest value that the metric may have."""
     low = high = reading.value or 0.0
     if reading.interval is not None:
         low, high = reading.interval.lower, reading.interval.upper
@@ -228,7 +228,7 @@ def _exceeds(reading: Reading, sign: int) -> bool:
 def _decided(
     rule: Rule, seen: Verdict, before: Finding | None, now: float, moot: bool
 ) -> tuple[Verdict, float | None]:
-    """The confirmed verdict, and since when what is seen speaks against it."""
+    """The confirmed verdict, and since when the present one contradicts it."""
     confirmed = Verdict.NO_DATA if before is None else before.verdict
     against, needed = Verdict.BREACH, rule.for_
     if confirmed is Verdict.BREACH:

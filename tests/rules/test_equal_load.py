@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specwatch.domain import histogram
-from specwatch.domain.baseline import Baseline, Origin
+from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Mode
 from specwatch.rules.equal_load import baseline_latencies
 from specwatch.rules.readings import read
@@ -28,15 +28,6 @@ def test_a_ratio_is_that_of_the_latency_now_and_the_one_shown(metric, rank, q):
     now = read(f"{metric}_{rank}", known, window=HOUR).value
     ratio = read(f"{metric}_{rank}_ratio", known, window=HOUR).value
     assert now / shown.value == pytest.approx(ratio)
-
-
-@pytest.mark.parametrize("origin", [Origin.CALIBRATION, Origin.IMPORTED])
-def test_a_fixed_workload_has_no_latencies_of_traffic(origin):
-    own = baseline()
-    fixed = Baseline({bin_: replace(sample, origin=origin) for bin_, sample in own.bins.items()})
-    assert baseline_latencies(evidence(FAST, baseline=fixed), HOUR) == {}
-    beside = Baseline(fixed.bins, own.bins)
-    assert set(baseline_latencies(evidence(FAST, baseline=beside), HOUR)) == {"ttft", "tpot"}
 
 
 def test_there_is_none_for_loads_that_were_not_measured():

@@ -282,11 +282,6 @@ def test_a_load_without_baseline_is_left_out_while_it_is_the_lesser_part():
     assert reading.missing == "no TPOT without speculation at the load that there was"
 
 
-def of_origin(origin, **others):
-    made = baseline(**others)
-    return {bin_: replace(sample, origin=origin) for bin_, sample in made.bins.items()}
-
-
 @pytest.mark.parametrize("metric", RATIOS)
 @pytest.mark.parametrize("origin", [Origin.CALIBRATION, Origin.IMPORTED])
 def test_latencies_of_traffic_are_not_compared_with_a_fixed_workload(metric, origin):

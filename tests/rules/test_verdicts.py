@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwatch.config.rules import DEFAULT_RULES, Condition, Rule
-from specwatch.domain.model import Histogram, Mode, Tally
+from specwatch.domain.model import Mode, Tally
 from specwatch.domain.units import format_duration
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.verdicts import LONGEST_GAP, Finding, Verdict, judge
@@ -19,7 +19,6 @@ from tests.domain.samples import (
     START,
     baseline,
     evidence,
-    gauges,
     minute,
     minutes,
     observed,
@@ -125,14 +124,6 @@ def test_no_data_neither_drops_a_pending_breach_nor_lets_it_grow():
     findings = judged(rule(for_=120.0), [0.1, 0.1, *[None] * 3, 0.1, 0.1])
     assert verdicts(findings) == [N] * 5 + [B, B]
     assert verdicts(judged(rule(for_=180.0), [0.1, 0.1, *[None] * 3, 0.1])) == [N] * 6
-
-
-def test_one_bad_minute_a_day_never_fires():
-    """However often it comes: what was pending is forgotten in the idle day between."""
-    bad_days = judged(rule(for_=180.0), [0.1, *[None] * 1439] * 5)
-    assert B not in verdicts(bad_days)
-    assert [bad_day.pending for bad_day in bad_days[:4]] == [START + 60.0 * n for n in range(1, 5)]
-    assert {bad_day.pending for bad_day in bad_days[4:1440]} == {None}
 
 
 @pytest.mark.parametrize(
@@ -394,23 +385,6 @@ def test_minutes_without_data_keep_what_is_pending_although_one_condition_is_moo
     assert (second.seen, second.pending) == (N, first.pending + 60)
 
 
-def test_nothing_is_confirmed_of_speculation_while_it_is_off():
-    """Most of the window is a loss, but of what runs no more; a queue is one in any mode."""
-    slow = [minute(n, tally(tpot=0.05), gauges=gauges(waiting_seconds=300.0)) for n in range(10)]
-    queue = Condition(metric="waiting", above=1.0)
-    before = None
-    for n in range(10, 15):
-        plain = minute(n, mode=Mode.OFF, gauges=gauges(waiting_seconds=300.0))
-        slow.append(plain)
-        known = evidence(slow, baseline=baseline())
-        before = found(rule(SLOW, window=1200), known, before)
-        assert known.compared(1200).interval().upper < 1
-        assert (before.verdict, before.pending) == (N, None)
-        assert found(rule(queue, window=1200), known).verdict is B
-    on_again = evidence([*slow, minute(15, tally(tpot=0.05))], baseline=baseline())
-    assert found(rule(SLOW, window=1200), on_again, before).verdict is B
-
-
 def test_what_was_seen_before_a_silence_says_nothing_of_now():
     """The window still has the minutes of before, and they are a breach."""
     samples = minutes(10, tally(rate=0.1))
@@ -462,13 +436,6 @@ def test_minutes_without_data_are_as_if_they_had_not_been(seen, for_, clear_for)
     ]
     breaches = [decision.verdict is B for decision in with_gaps]
     assert breaches == [decision.verdict is B for decision in judged(patient, known)]
-
-
-@given(st.lists(st.sampled_from([0.5, 0.55, 0.59]), min_size=1, max_size=20), st.booleans())
-def test_what_stays_between_the_thresholds_changes_no_verdict(between, breach):
-    first = judged(rule(), [0.1 if breach else 0.9])[-1]
-    findings = judged(rule(), between, first=1, before=first)
-    assert {finding.verdict for finding in findings} == {first.verdict}
 
 
 SLOW_ALL = rule(
@@ -592,8 +559,3 @@ def test_a_gain_is_found_by_the_shortest_stretch_too():
     assert reading.interval.above(1.0)
     assert reading.interval.samples < 60
     assert found(pays, paced(*FAST, *LATELY_SLOW)).verdict is P
-
-
-def test_a_histogram_without_bounds_is_no_data():
-    bare = replace(tally(), ttft=Histogram((), (20,), 40.0))
-    assert found(rule(HIGH_TTFT), evidence([minute(0, bare)])).seen is N

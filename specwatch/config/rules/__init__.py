@@ -1,4 +1,4 @@
-"""The sections ``rules`` and ``slos``: what is asked of the numbers, and when it is a breach."""
+"""The sections ``rules`` and ``slos``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Rules(Section):
         return value
 
     def effective(self, *, act_on_assumptions: bool = False) -> tuple[Rule, ...]:
-        """All that apply: the defaults, with those replaced that have a namesake in ``extra``.
+        """All rules that apply: the defaults, replaced by those of the same name in ``extra``.
 
         With ``act_on_assumptions`` (see :class:`specwatch.config.guard.Guard`) the default rule
         ``low-acceptance`` disables.

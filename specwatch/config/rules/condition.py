@@ -74,7 +74,7 @@ class Condition(Section):
 
     @property
     def threshold(self) -> float:
-        """Where it fires: what the metric has to be above, or below."""
+        """The value that the metric has to be above, or below, to fire."""
         threshold = self.below if self.above is None else self.above
         if threshold is None:
             raise AssertionError("a condition has a threshold")
@@ -82,7 +82,7 @@ class Condition(Section):
 
     @property
     def clearing(self) -> float:
-        """Where it clears: what the metric has to come back to."""
+        """The value that the metric has to come back to, to clear."""
         return self.threshold if self.clear is None else self.clear
 
     @model_serializer(mode="wrap")
@@ -107,7 +107,7 @@ def whole_minutes(value: float) -> float:
 
 
 def nearest(value: str, known: Collection[str]) -> str:
-    """The end of a message about a name that is not known."""
+    """The end of a message about an unknown name."""
     near = difflib.get_close_matches(value, known, n=1)
     return f"did you mean {quoted(near[0])}?" if near else f"known here: {', '.join(known)}"
 

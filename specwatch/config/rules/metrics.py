@@ -1,4 +1,4 @@
-"""What a rule can ask about: the metrics of the decision, by name."""
+"""The metrics that rules can use, by name."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Measure(NamedTuple):
     has_interval: bool = False
     """Whether it comes with a confidence interval, all of which has to lie beyond a threshold."""
     needs_baseline: bool = False
-    """Whether it is there only once serving without speculation has been measured."""
+    """Whether it is available only once serving without speculation has been measured."""
     instead_of: str = ""
-    """The metric that it stands in for while there is no baseline: it is there only then."""
+    """The metric that it replaces while there is no baseline: it is available only then."""
 
 
 _INFINITE = float("inf")
@@ -114,8 +114,8 @@ MEASURES: Mapping[str, Measure] = {
             " at the same load.",
             has_interval=True, needs_baseline=True,
         ),
-        Measure("kv_cache_usage", "ratio", 0.0, 1.0, "Fullest that the KV cache was."),
-        Measure("preemptions", "count", 0.0, _INFINITE, "Requests that had to give way."),
+        Measure("kv_cache_usage", "ratio", 0.0, 1.0, "Greatest usage of the KV cache."),
+        Measure("preemptions", "count", 0.0, _INFINITE, "Requests that were preempted."),
         Measure("running", "requests", 0.0, _INFINITE, "Mean of running requests."),
         Measure("waiting", "requests", 0.0, _INFINITE, "Mean of waiting requests."),
         Measure(

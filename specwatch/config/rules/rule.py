@@ -57,13 +57,13 @@ class Scope(Section):
         return value
 
     def takes_in(self, target: str, model_name: str | None = None) -> bool:
-        """Whether it is for that model of that target; of any model where none is named."""
+        """Whether it applies to a target, and to a model of it if one is given."""
         return fits(self.target, target) and (
             model_name is None or fits(self.model_name, model_name)
         )
 
     def temperatures(self, labels: Iterable[str]) -> tuple[str, ...]:
-        """Those of the buckets ``labels`` that are judged, each by itself; ``all`` is one more."""
+        """The temperatures to judge, each by itself: ``all``, or some of ``labels``."""
         if self.temperature == ALL_TEMPERATURES:
             return (ALL_TEMPERATURES,)
         if self.temperature not in (EACH_TEMPERATURE, POSITIVE_TEMPERATURES):
@@ -174,11 +174,11 @@ class _Written(NamedTuple):
 
     data: dict[str, Any]
     at: KeyPath
-    """Where its conditions stand."""
+    """Path of its conditions."""
     inline: bool
 
     def place(self, path: KeyPath) -> KeyPath:
-        """Where the file has what lies at ``path`` in the fields."""
+        """The path in the file of a path in the fields."""
         if path[:1] != ("conditions",):
             return path
         return (*self.at, *path[2 if self.inline else 1 :])
@@ -251,7 +251,7 @@ def _exhaustive(first: Condition, second: Condition) -> str | None:
 
 
 def _opposed(first: Condition, second: Condition) -> tuple[Condition, Condition] | None:
-    """The one with ``above`` and the one with ``below``, where they are such a pair of a metric."""
+    """The one with ``above`` and the one with ``below``, if they are such a pair of one metric."""
     if first.metric != second.metric or (first.above is None) == (second.above is None):
         return None
     return (second, first) if first.above is None else (first, second)

@@ -38,7 +38,7 @@ class Slo(Section):
     @classmethod
     def _positive(cls, value: float) -> float:
         if not value:
-            raise ValueError("nothing takes no time; make it more than 0s")
+            raise ValueError("is 0s; make it more than 0s")
         return value
 
     @field_validator("objective")
