@@ -15,9 +15,9 @@ from specwatch.config.guard import Alertmanager
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.runtime.posting import (
     SHOWN,
-    TlsAdapter,
     Unreached,
     masked,
+    new_session,
     root,
     secrets_in,
     unreached,
@@ -125,10 +125,7 @@ class AlertPost:
     def _session_for(self, tls: ssl.SSLContext | None) -> requests.Session:
         if self._session is None or tls is not self._tls:
             self.close()
-            self._session, self._tls = requests.Session(), tls
-            self._session.trust_env = False
-            if tls is not None:
-                self._session.mount("https://", TlsAdapter(tls))
+            self._session, self._tls = new_session(tls), tls
         return self._session
 
     def _refusal(self, response: requests.Response, headers: Mapping[str, str]) -> PostError:

@@ -16,7 +16,7 @@ SHOWN = 300
 """Characters of a server's answer that a message quotes at most."""
 
 
-class TlsAdapter(HTTPAdapter):
+class _TlsAdapter(HTTPAdapter):
     """Checks certificates as a context says, and not by the authorities that requests brings."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
@@ -31,6 +31,15 @@ class TlsAdapter(HTTPAdapter):
 
     def cert_verify(self, *_options: Any) -> None:
         """Leave it to the context."""
+
+
+def new_session(tls: ssl.SSLContext | None) -> requests.Session:
+    """A session that checks certificates by ``tls``, and does not use the environment's proxies."""
+    session = requests.Session()
+    session.trust_env = False
+    if tls is not None:
+        session.mount("https://", _TlsAdapter(tls))
+    return session
 
 
 def chain(error: BaseException) -> Iterable[BaseException]:
