@@ -179,7 +179,7 @@ class SystemdUnit:
         self._manager.close()
 
     def _limit_of(self, do: str, unit: LoadedUnit) -> SwitchLimit | None:
-        """None for the way back of a server that is down, which no limit may hold up."""
+        """The limit; None for a server that is down and is switched back on."""
         return None if do == "enable" and unit.life is ProcessState.DOWN else self._limit
 
     def _check_limit(self, do: str, unit: LoadedUnit, incident: str = "") -> None:

@@ -15,7 +15,6 @@ from specwatch.config.guard import Alertmanager
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.runtime.posting import (
     SHOWN,
-    Unreached,
     masked,
     new_session,
     root,
@@ -43,14 +42,6 @@ class PostReason(enum.StrEnum):
     """It answered that it does not accept this, or not from us."""
     HTTP_STATUS = "http_status"
     CREDENTIALS = "credentials"
-
-
-_REASONS = {
-    Unreached.TIMEOUT: PostReason.TIMEOUT,
-    Unreached.TLS: PostReason.TLS,
-    Unreached.REFUSED: PostReason.REFUSED,
-    Unreached.OTHER: PostReason.UNREACHABLE,
-}
 
 
 class PostError(SpecwatchError):
@@ -150,7 +141,7 @@ class AlertPost:
             timeout=self._section.timeout,
             server="Alertmanager",
         )
-        return PostError(_REASONS[why], sentence)
+        return PostError(PostReason(why), sentence)
 
 
 def _require_latin1(headers: Mapping[str, str]) -> None:

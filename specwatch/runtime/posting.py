@@ -62,13 +62,13 @@ def root(error: BaseException) -> BaseException:
     )
 
 
-class Unreached(enum.Enum):
+class Unreached(enum.StrEnum):
     """Why a request had no answer."""
 
-    TIMEOUT = enum.auto()
-    TLS = enum.auto()
-    REFUSED = enum.auto()
-    OTHER = enum.auto()
+    TIMEOUT = "timeout"
+    TLS = "tls"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
 
 
 def unreached(
@@ -98,7 +98,8 @@ def unreached(
         )
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
         return Unreached.REFUSED, f"nothing listens at {where}; is {server} up, on this port?"
-    return Unreached.OTHER, f"cannot reach {where}: {detail}; check its host name and the network"
+    sentence = f"cannot reach {where}: {detail}; check its host name and the network"
+    return Unreached.UNREACHABLE, sentence
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
