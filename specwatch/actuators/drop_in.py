@@ -11,8 +11,8 @@ from specwatch.actuators.unit_command import UnitCommand
 
 NAME = "90-specwatch.conf"
 VARIABLES_NAME = "90-specwatch.env"
-"""The file of variables beside it, for words that not everybody may read: no ``.conf``, so that
-systemd does not take it for a drop-in."""
+"""The file of variables beside it, for words that must stay secret. It is not a ``.conf``, so that
+systemd does not read it as a drop-in."""
 _RECORD = "# specwatch: "
 _TEXT = """\
 # Written by specwatch, which started this unit without speculation for incident {incident}.

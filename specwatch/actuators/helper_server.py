@@ -65,7 +65,7 @@ class GuardHelper:
         self._slots = threading.Condition()
 
     def serve(self) -> None:
-        """HelperAnswer until nobody has asked for a while, and all are answered."""
+        """Answer until there was no request for a while, and all are answered."""
         self._listening.setblocking(False)
         while select.select([self._listening], [], [], self._idle)[0] or self._busy():
             try:

@@ -26,21 +26,22 @@ _START_SECONDS = 30.0
 """How long the start of a program is waited for."""
 _GRACE_SECONDS = 10.0
 """How long vLLM has to end after this process was killed."""
+_LONG_SECONDS = 600.0
+"""A process that ran for so long has not failed to start."""
 _TICK_SECONDS = 1.0
 
 
 class Backoff:
     """How long to wait before the next start; seconds."""
 
-    def __init__(self, first: float = 1.0, most: float = 60.0, calm: float = 600.0) -> None:
-        """``first`` doubles with each failure up to ``most``; a run of ``calm`` resets it."""
+    def __init__(self, first: float = 1.0, most: float = 60.0) -> None:
+        """``first`` doubles with each failure up to ``most``; a long run resets it."""
         self._first = self._next = first
         self._most = most
-        self._calm = calm
 
     def after(self, ran: float) -> float:
         """The wait after a process that ran for ``ran`` seconds."""
-        wait = self._first if ran >= self._calm else self._next
+        wait = self._first if ran >= _LONG_SECONDS else self._next
         self._next = min(self._most, 2 * wait)
         return wait
 

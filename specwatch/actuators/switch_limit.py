@@ -49,9 +49,9 @@ class SwitchLimit:
         self._now = now
 
     def check(self, do: str, incident: str = "") -> None:
-        """Raise ActuatorError where a restart would be refused, before anything is changed.
+        """Raise ActuatorError if a restart would be refused, before anything is changed.
 
-        Without an incident, in general: the cooldown is over soon.
+        Without an incident, the cooldown is left out: it is over soon.
         """
         done = self._done()
         if not (done and (done[-1].do, done[-1].incident) == (do, incident)):
@@ -70,7 +70,7 @@ class SwitchLimit:
         write_whole(self._record, msgspec.json.encode(done).decode())
 
     def _done(self) -> list[Switch]:
-        """Those of the last 24 hours; a clock that was set does not make others of them."""
+        """Restarts of the last 24 hours, also if the clock was set back."""
         if not self._record.parent.is_dir():
             raise ActuatorError(
                 f"the helper has no folder {self._record.parent} to count restarts in: install its"

@@ -6,9 +6,7 @@ Source: org.freedesktop.systemd1(5).
 from __future__ import annotations
 
 import os
-import socket
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +16,13 @@ from jeepney import (
     HeaderFields,
     Message,
     MessageType,
-    Parser,
     Properties,
     new_method_call,
 )
 from jeepney.auth import AuthenticationError
 from jeepney.bus import get_bus
 from jeepney.bus_messages import MatchRule, message_bus
-from jeepney.io.blocking import prep_socket
+from jeepney.io.blocking import DBusConnection, prep_socket
 
 from specwatch.actuators.unit_command import UnitCommand
 from specwatch.domain.units import format_duration
@@ -110,9 +107,8 @@ class SystemdBus:
     Every method raises ActuatorError when there is no answer in time.
     """
 
-    def __init__(self, *, user: bool = False, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *, user: bool = False) -> None:
         self._user = user
-        self._environ = os.environ if environ is None else environ
         self._connection: _Connection | None = None
 
     def load(self, name: str) -> LoadedUnit:
@@ -143,20 +139,22 @@ class SystemdBus:
             path=_MANAGER.object_path,
         )  # fmt: skip
         self._ask(message_bus.AddMatch(rule))
-        connection = self._connected()
-        connection.signals.clear()
-        (job,) = self._call(_MANAGER, "RestartUnit", "ss", (name, "replace"))
-        try:
-            while time.monotonic() < deadline:
-                for signal in connection.signals_until(deadline):
+        with self._connected().filter(rule, bufsize=1000) as removed_jobs:
+            (job,) = self._call(_MANAGER, "RestartUnit", "ss", (name, "replace"))
+            try:
+                while True:
+                    left = max(deadline - time.monotonic(), 0.0)
+                    signal = self._connected().recv_until_filtered(removed_jobs, timeout=left)
                     if len(signal.body) == 4 and signal.body[1] == job:
                         return str(signal.body[3])
-        except OSError:  # the bus is restarted; systemd goes on with the job
-            self.close()
-            unit = self.settle(name, deadline - time.monotonic())
-            if not unit.has_job:
+            except TimeoutError:
+                return "waiting"
+            except OSError:  # the bus is restarted; systemd goes on with the job
+                self.close()
+                unit = self.settle(name, deadline - time.monotonic())
+                if unit.has_job:
+                    return "waiting"
                 return "done" if unit.active_state == "active" else unit.result
-        return "waiting"
 
     def settle(self, name: str, timeout: float) -> LoadedUnit:
         """The unit once it has no job, or after ``timeout`` seconds."""
@@ -184,7 +182,7 @@ class SystemdBus:
 
     def _ask(self, message: Message, timeout: float = _ANSWER_SECONDS) -> tuple[Any, ...]:
         try:
-            reply = self._connected().answer(message, time.monotonic() + timeout)
+            reply = self._connected().send_and_get_reply(message, timeout=timeout)
         except TimeoutError as error:
             self.close()
             raise ActuatorError(
@@ -207,67 +205,30 @@ class SystemdBus:
     def _address(self) -> str:
         if not self._user:
             return _SYSTEM_BUS
-        if address := self._environ.get("DBUS_SESSION_BUS_ADDRESS"):
+        if address := os.environ.get("DBUS_SESSION_BUS_ADDRESS"):
             try:
                 return str(get_bus(address))
             except (ValueError, RuntimeError) as error:
                 raise ActuatorError(f"DBUS_SESSION_BUS_ADDRESS is {address!r}: {error}") from error
-        if folder := self._environ.get("XDG_RUNTIME_DIR"):
+        if folder := os.environ.get("XDG_RUNTIME_DIR"):
             return f"{folder}/bus"
         return f"/run/user/{os.getuid()}/bus"
 
 
-class _Connection:
-    """One connection to a bus, blocking, each wait with its deadline on the monotonic clock."""
+class _Connection(DBusConnection):  # type: ignore[misc]
+    """A connection to a bus on which no call waits without a limit, not even for the greeting."""
 
     def __init__(self, address: str) -> None:
-        self.signals: deque[Message] = deque(maxlen=1000)
-        self._serial = 0
-        self._parser = Parser()
-        self._socket: socket.socket = prep_socket(address, timeout=_ANSWER_SECONDS)
+        sock = prep_socket(address, timeout=_ANSWER_SECONDS)
+        sock.settimeout(_ANSWER_SECONDS)
         try:
-            self.answer(message_bus.Hello(), time.monotonic() + _ANSWER_SECONDS)
+            super().__init__(sock)
         except BaseException:
-            self.close()
+            sock.close()
             raise
 
-    def answer(self, message: Message, deadline: float) -> Message:
-        """Send a call; the reply or error to it."""
-        self._serial += 1
-        serial = self._serial
-        self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-        self._socket.sendall(message.serialise(serial=serial))
-        while True:
-            received = self._receive(deadline)
-            if received.header.message_type is MessageType.signal:
-                self.signals.append(received)
-            elif received.header.fields.get(HeaderFields.reply_serial) == serial:
-                return received
-
-    def signals_until(self, deadline: float) -> list[Message]:
-        """Signals that have arrived; waits for the first one, and returns none if it is late."""
-        if not self.signals:
-            try:
-                received = self._receive(deadline)
-            except TimeoutError:
-                return []
-            if received.header.message_type is MessageType.signal:
-                self.signals.append(received)
-        signals = list(self.signals)
-        self.signals.clear()
-        return signals
-
-    def _receive(self, deadline: float) -> Message:
-        while (message := self._parser.get_next_message()) is None:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            data = self._socket.recv(65536)
-            if not data:
-                raise ConnectionResetError("the bus closed the connection")
-            self._parser.add_data(data)
-        return message
-
-    def close(self) -> None:
-        self._socket.close()
+    def receive(self, *, timeout: float | None = None) -> Message:
+        return super().receive(timeout=_ANSWER_SECONDS if timeout is None else timeout)
 
 
 def _refusal(reply: Message) -> ActuatorError:

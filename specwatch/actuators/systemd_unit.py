@@ -179,7 +179,7 @@ class SystemdUnit:
         self._manager.close()
 
     def _limit_of(self, do: str, unit: LoadedUnit) -> SwitchLimit | None:
-        """None for the way back of a server that is down, which no limit may hold up."""
+        """The limit; None for a server that is down and is switched back on."""
         return None if do == "enable" and unit.life is ProcessState.DOWN else self._limit
 
     def _check_limit(self, do: str, unit: LoadedUnit, incident: str = "") -> None:
@@ -373,7 +373,10 @@ class SystemdUnit:
             self._restarting = True
             unit = self._manager.settle(self._name, self._timeout)
         if unit.has_job:
-            raise self._too_long()
+            raise ActuatorError(
+                f"{self._name} was not restarted within {format_duration(self._timeout)}; systemd"
+                " goes on with it"
+            )
         return unit
 
     def _check_result(self, result: str) -> None:
@@ -383,12 +386,6 @@ class SystemdUnit:
         raise ActuatorError(
             f"{self._name} was not restarted: its job ended as {result}, the unit as"
             f" {unit.result or unit.active_state}; see journalctl -u {self._name}"
-        )
-
-    def _too_long(self) -> ActuatorError:
-        return ActuatorError(
-            f"{self._name} was not restarted within {format_duration(self._timeout)}; systemd goes"
-            " on with it"
         )
 
 

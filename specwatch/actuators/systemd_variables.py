@@ -43,7 +43,7 @@ class Expanded:
     names: tuple[str, ...] = ()
     """The variables in it."""
     unknown: tuple[str, ...] = ()
-    """Those of them whose values nobody knows yet; in ``words`` stands a mark for each."""
+    """Those of them whose values are unknown before the start; ``words`` has a mark for each."""
 
 
 def expanded(word: str, environment: Environment) -> Expanded:
@@ -71,7 +71,7 @@ def expanded(word: str, environment: Environment) -> Expanded:
 
 
 def unknown_in(word: str) -> str | None:
-    """The name of the first variable in an expanded word whose value nobody knows yet."""
+    """The name of the first variable in an expanded word whose value is unknown."""
     marked = _MARKED.search(word)
     return marked[1] if marked else None
 
@@ -82,7 +82,7 @@ def _mark(name: str) -> str:
 
 
 def split(value: str) -> Iterator[str]:
-    """The words of a value that stands as ``$NAME``: at blanks, with quotes and backslashes."""
+    """The words of the value of ``$NAME``, split at blanks, with quotes and backslashes."""
     word: str | None = None
     quote = ""
     characters = iter(value)
@@ -121,9 +121,9 @@ def without(environment: Environment, removed: Iterable[str]) -> dict[str, str |
 
 
 def parse_environment_file(text: str) -> dict[str, str]:
-    """The variables of an ``EnvironmentFile=``; what systemd would not take is left out.
+    """The variables of an ``EnvironmentFile=``, without those that systemd ignores.
 
-    Raises ValueError for a text that not every version of systemd reads alike.
+    Raises ValueError for a text that versions of systemd read differently.
     """
     if "\0" in text:
         raise ValueError("has a zero byte")
@@ -143,7 +143,7 @@ def environment_file(variables: Mapping[str, str]) -> str:
 
 
 class _File:
-    """The state machine of parse_env_file_internal(): each state takes what belongs to it."""
+    """The state machine of parse_env_file_internal(), with a method for each state."""
 
     def __init__(self, text: str) -> None:
         self._text = text

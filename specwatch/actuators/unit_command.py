@@ -1,4 +1,4 @@
-"""The command of a unit, rewritten word by word: what need not change keeps its spelling."""
+"""The command of a unit, rewritten word by word; unchanged words keep their spelling."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _spelt(
     wanted: Sequence[str],
     spell: Callable[[str], str],
 ) -> Iterator[str]:
-    """``wanted`` with the unit's own spelling wherever all words of a spelling were kept."""
+    """``wanted`` in the unit's spelling wherever all words of a spelling were kept."""
     place = _kept(given, wanted)
     start, done = 0, 0
     for item in spelt:

@@ -15,9 +15,8 @@ from specwatch.config.guard import Alertmanager
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.runtime.posting import (
     SHOWN,
-    TlsAdapter,
-    Unreached,
     masked,
+    new_session,
     root,
     secrets_in,
     unreached,
@@ -43,14 +42,6 @@ class PostReason(enum.StrEnum):
     """It answered that it does not accept this, or not from us."""
     HTTP_STATUS = "http_status"
     CREDENTIALS = "credentials"
-
-
-_REASONS = {
-    Unreached.TIMEOUT: PostReason.TIMEOUT,
-    Unreached.TLS: PostReason.TLS,
-    Unreached.REFUSED: PostReason.REFUSED,
-    Unreached.OTHER: PostReason.UNREACHABLE,
-}
 
 
 class PostError(SpecwatchError):
@@ -125,10 +116,7 @@ class AlertPost:
     def _session_for(self, tls: ssl.SSLContext | None) -> requests.Session:
         if self._session is None or tls is not self._tls:
             self.close()
-            self._session, self._tls = requests.Session(), tls
-            self._session.trust_env = False
-            if tls is not None:
-                self._session.mount("https://", TlsAdapter(tls))
+            self._session, self._tls = new_session(tls), tls
         return self._session
 
     def _refusal(self, response: requests.Response, headers: Mapping[str, str]) -> PostError:
@@ -153,7 +141,7 @@ class AlertPost:
             timeout=self._section.timeout,
             server="Alertmanager",
         )
-        return PostError(_REASONS[why], sentence)
+        return PostError(PostReason(why), sentence)
 
 
 def _require_latin1(headers: Mapping[str, str]) -> None:

@@ -6,7 +6,6 @@ https://prometheus.io/docs/prometheus/latest/querying/api/
 from __future__ import annotations
 
 import math
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated
@@ -23,10 +22,10 @@ from specwatch.config.sections import Duration
 from specwatch.domain.units import parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, SpecwatchError
 from specwatch.runtime.posting import (
-    TlsAdapter,
     Unreached,
     chain,
     masked,
+    new_session,
     root,
     secrets_in,
     unreached,
@@ -118,11 +117,7 @@ class Prometheus:
         self._access = access
         self._parameters = dict(parameters or {})
         self._sleep = sleep
-        self._tls: ssl.SSLContext | None = context_for(access, access.url, "prometheus")
-        self._session = requests.Session()
-        self._session.trust_env = False
-        if self._tls is not None:
-            self._session.mount("https://", TlsAdapter(self._tls))
+        self._session = new_session(context_for(access, access.url, "prometheus"))
 
     @property
     def url(self) -> str:

@@ -254,7 +254,7 @@ class TargetGuard:
         if state.phase is Phase.VERIFYING and before.phase is Phase.RESTARTING:
             self._dependencies.switched()
         if before.phase is not state.phase and state.phase is Phase.HELD:
-            self._count("disable" if state.goal is Mode.OFF else "enable", "held")
+            self.actions["disable" if state.goal is Mode.OFF else "enable", "held"] += 1
 
     def _act(self, seen: Situation) -> bool:
         """Do what the state asks for; returns whether that was the switch."""
@@ -292,10 +292,10 @@ class TargetGuard:
             _log.error("guard_switch_failed", target=self.target.name, detail=str(error))
             self._outcome = SwitchOutcome(str(error), changed=error.changed, retry=error.retry)
             self._again_at = self._dependencies.now() + _AGAIN_SECONDS
-            self._count(action, "failed")
+            self.actions[action, "failed"] += 1
         else:
             self._outcome = SwitchOutcome()
-            self._count(action, "done")
+            self.actions[action, "done"] += 1
         self._queried_at = 0.0
 
     def _hook(self, words: Sequence[str] | None, which: str, incident: str) -> bool:
@@ -309,13 +309,10 @@ class TargetGuard:
         except ActuatorError as error:
             _log.error("hook_failed", target=self.target.name, hook=which, detail=str(error))
             self._again_at = self._dependencies.now() + _AGAIN_SECONDS
-            self._count(f"hook_{which}", "failed")
+            self.actions[f"hook_{which}", "failed"] += 1
             return False
-        self._count(f"hook_{which}", "done")
+        self.actions[f"hook_{which}", "done"] += 1
         return True
-
-    def _count(self, action: str, result: str) -> None:
-        self.actions[action, result] += 1
 
     def _situation(self) -> Situation:
         state, dependencies = self.state, self._dependencies

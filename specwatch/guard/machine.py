@@ -26,7 +26,7 @@ from specwatch.guard.state import CALM, GuardState, Order, Pause, Phase, Step, t
 _PATIENCE = 60.0
 """Seconds that a rollback waits for the server's manager to finish."""
 _LEAST_DELAY = float(HOUR)
-"""Seconds until a trial after a hold, at least, before it is doubled."""
+"""Least delay in seconds that a hold doubles for the next trial."""
 
 
 class Effect(enum.Enum):

@@ -25,10 +25,10 @@ from specwatch.errors import ConfigError, DeliveryError
 from specwatch.report.outgoing import Outgoing
 from specwatch.runtime.posting import (
     SHOWN,
-    TlsAdapter,
     Unreached,
     chain,
     masked,
+    new_session,
     root,
     secrets_in,
     unreached,
@@ -283,11 +283,9 @@ class Hook:
         self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, body: io.BytesIO
     ) -> None:
         own = {"Content-Type": "application/json", "User-Agent": f"specwatch/{__version__}"}
-        with requests.Session() as session:
-            session.trust_env = False
-            if tls is not None:
-                session.mount("https://", TlsAdapter(tls))
-            with session.post(
+        with (
+            new_session(tls) as session,
+            session.post(
                 url,
                 data=body,
                 headers={**own, "Accept-Encoding": "identity", **headers},
@@ -295,9 +293,10 @@ class Hook:
                 verify=not self._section.insecure_skip_verify,
                 allow_redirects=False,
                 stream=True,  # an answer may be of any size
-            ) as response:
-                if not 200 <= response.status_code < 300:
-                    raise self._refusal(response, url, headers)
+            ) as response,
+        ):
+            if not 200 <= response.status_code < 300:
+                raise self._refusal(response, url, headers)
 
     def _refusal(
         self, response: requests.Response, url: str, headers: Mapping[str, str]

@@ -16,7 +16,7 @@ SHOWN = 300
 """Characters of a server's answer that a message quotes at most."""
 
 
-class TlsAdapter(HTTPAdapter):
+class _TlsAdapter(HTTPAdapter):
     """Checks certificates as a context says, and not by the authorities that requests brings."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
@@ -31,6 +31,15 @@ class TlsAdapter(HTTPAdapter):
 
     def cert_verify(self, *_options: Any) -> None:
         """Leave it to the context."""
+
+
+def new_session(tls: ssl.SSLContext | None) -> requests.Session:
+    """A session that checks certificates by ``tls``, and does not use the environment's proxies."""
+    session = requests.Session()
+    session.trust_env = False
+    if tls is not None:
+        session.mount("https://", _TlsAdapter(tls))
+    return session
 
 
 def chain(error: BaseException) -> Iterable[BaseException]:
@@ -53,13 +62,13 @@ def root(error: BaseException) -> BaseException:
     )
 
 
-class Unreached(enum.Enum):
+class Unreached(enum.StrEnum):
     """Why a request had no answer."""
 
-    TIMEOUT = enum.auto()
-    TLS = enum.auto()
-    REFUSED = enum.auto()
-    OTHER = enum.auto()
+    TIMEOUT = "timeout"
+    TLS = "tls"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
 
 
 def unreached(
@@ -89,7 +98,8 @@ def unreached(
         )
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
         return Unreached.REFUSED, f"nothing listens at {where}; is {server} up, on this port?"
-    return Unreached.OTHER, f"cannot reach {where}: {detail}; check its host name and the network"
+    sentence = f"cannot reach {where}: {detail}; check its host name and the network"
+    return Unreached.UNREACHABLE, sentence
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:

@@ -55,8 +55,8 @@ def born(folder: Path) -> list[int]:
 
 def alive(pids: list[int]) -> list[int]:
     """Those that still run."""
-    found = [process_holder.process(pid) for pid in pids]
-    return [each.pid for each in found if each is not None and not each.gone]
+    processes = process_holder.processes()
+    return [pid for pid in pids if pid in processes and not processes[pid].gone]
 
 
 _others: set[int] = set()

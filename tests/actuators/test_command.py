@@ -20,6 +20,7 @@ from specwatch.errors import ActuatorError
 from specwatch.guard.plan import ProcessState
 from specwatch.runtime import child_process
 from specwatch.runtime.child_process import environment_for, run_command
+from tests.actuators.process_families import alive
 from tests.fixtures import Log, events
 from tests.hostile import wait_for
 
@@ -55,13 +56,6 @@ def failure(call: Callable[[], object]) -> ActuatorError:
     with pytest.raises(ActuatorError) as caught:
         call()
     return caught.value
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 def test_a_command_is_told_why_it_runs_and_none_of_our_secrets(
@@ -168,15 +162,15 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
     assert str(error) == (
         f"`{switch} off` took longer than 1s and was ended; its last output: tidied"
     )
-    wait_for(lambda: not alive(int((tmp_path / "child").read_text())))
+    wait_for(lambda: not alive([int((tmp_path / "child").read_text())]))
 
 
 def test_a_group_that_ignores_sigterm_is_killed(script: Script, tmp_path: Path) -> None:
     switch = script(f"trap '' TERM; (sleep 60) & echo $! > {tmp_path}/child; echo $$; sleep 60")
     finished = run_command([switch], timeout=LONG_ENOUGH, environment={}, grace=0.1)
     assert finished.status is None
-    wait_for(lambda: not alive(int((tmp_path / "child").read_text())))
-    assert not alive(int(finished.answer))
+    wait_for(lambda: not alive([int((tmp_path / "child").read_text())]))
+    assert not alive([int(finished.answer)])
 
 
 def test_a_grandchild_that_ignores_sigterm_does_not_outlive_the_leader(
@@ -185,7 +179,7 @@ def test_a_grandchild_that_ignores_sigterm_does_not_outlive_the_leader(
     switch = script(f"(trap '' TERM; sleep 60; sleep 60) & echo $! > {tmp_path}/child; sleep 60")
     finished = run_command([switch], timeout=LONG_ENOUGH, environment={}, grace=0.1)
     assert finished.status is None
-    wait_for(lambda: not alive(int((tmp_path / "child").read_text())))
+    wait_for(lambda: not alive([int((tmp_path / "child").read_text())]))
 
 
 def test_a_child_left_in_the_background_does_not_hold_up_its_parent(
@@ -196,7 +190,7 @@ def test_a_child_left_in_the_background_does_not_hold_up_its_parent(
     finished = run_command([switch], timeout=30, environment={})
     assert (finished.status, finished.answer) == (0, "done\n")
     child = int((tmp_path / "child").read_text())
-    assert alive(child)
+    assert alive([child])
     os.kill(child, signal.SIGKILL)
 
 

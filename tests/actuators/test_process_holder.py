@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -101,29 +100,22 @@ def test_its_environment_is_what_was_given_and_a_mark(capfd: pytest.CaptureFixtu
     assert capfd.readouterr().out == f"{['LC_ALL', MARK]}\n"
 
 
-def test_what_cannot_be_started_is_told_with_its_reason(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("no program")
-    for program, code in (("none", errno.ENOENT), ("text", errno.EACCES)):
-        life = held([str(tmp_path / program)])
-        assert finished(life, life.events(60.0)) == [ProcessEvent("failed", code)]
-
-
 def test_a_program_is_asked_first_and_its_children_after_it(tmp_path: Path) -> None:
     """It ends its own processes in its own way; what it leaves behind is asked too."""
     code = """\
 import os, signal, sys, time
 told, read = os.path.join(sys.argv[1], "told"), os.path.join(sys.argv[1], "ready")
-if os.fork() == 0:
-    def asked(*_):
-        open(told, "w").close()
-        os._exit(0)
-    signal.signal(signal.SIGTERM, asked)
-    open(read, "w").close()
-    time.sleep(600)
-def asked(*_):
+def parent_asked(*_):
     time.sleep(0.2)
     os._exit(4 if os.path.exists(told) else 7)
-signal.signal(signal.SIGTERM, asked)
+signal.signal(signal.SIGTERM, parent_asked)
+if os.fork() == 0:
+    def child_asked(*_):
+        open(told, "w").close()
+        os._exit(0)
+    signal.signal(signal.SIGTERM, child_asked)
+    open(read, "w").close()
+    time.sleep(600)
 while True:
     time.sleep(600)
 """

@@ -15,7 +15,7 @@ from specwatch.actuators.supervisor import Backoff, Supervisor
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import ProcessState
-from tests.actuators.process_families import alive, born, descendants, descriptors, family, python
+from tests.actuators.process_families import alive, descendants, descriptors, python
 from tests.hostile import wait_for
 
 pytestmark = pytest.mark.usefixtures("only_ours")
@@ -141,15 +141,6 @@ def test_a_command_that_cannot_be_started_is_told_and_tried_again(
     (tmp_path / name).write_text(SERVER)
     (tmp_path / name).chmod(0o755)
     wait_for(lambda: supervisor.status().life is ProcessState.UP)
-
-
-def test_what_hangs_at_sigterm_is_killed_in_time(supervise: Supervise, tmp_path: Path) -> None:
-    supervisor = supervise(family(tmp_path), stop_timeout=0.2)
-    supervisor.start(Mode.ON)
-    pids = born(tmp_path)
-    supervisor.stop()
-    assert alive(pids) == []
-    assert supervisor.status().detail == "ended by SIGKILL"
 
 
 def test_its_holder_killed_all_ends_and_starts_again(supervise: Supervise, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Killed(BaseException):
     """The process is no more."""
 
 
-class ProcessState:
+class MortalProcess:
     """Of one process: it ends at the step of that number, before or after the step's effect.
 
     With an error of the step's kind it goes on.
@@ -54,7 +54,7 @@ class ProcessState:
 
 
 class _Mortal:
-    def __init__(self, thing: object, life: ProcessState) -> None:
+    def __init__(self, thing: object, life: MortalProcess) -> None:
         self._thing = thing
         self._life = life
 
@@ -90,7 +90,7 @@ def prepared(folder: Path, start: str) -> FakeSystemd:
     return systemd
 
 
-def hand(systemd: FakeSystemd, life: ProcessState | None = None) -> SystemdUnit:
+def hand(systemd: FakeSystemd, life: MortalProcess | None = None) -> SystemdUnit:
     files = UnitFiles(NAME, units=systemd.folder, records=systemd.folder / "records")
     limit = SwitchLimit(NAME, most=9, cooldown=0, folder=systemd.folder)
     if life is None:
@@ -118,7 +118,7 @@ def test_a_killed_change_is_ended_by_the_same_call_with_one_restart(
         systemd = prepared(tmp_path / str(number), start)
         before = systemd.restarts
         do = "enable" if start.startswith("on its way back") else "disable"
-        life = ProcessState(number // 2, after=number % 2 == 1)
+        life = MortalProcess(number // 2, after=number % 2 == 1)
         with contextlib.suppress(Killed):
             getattr(hand(systemd, life), do)("now")
         again = hand(systemd)
@@ -141,7 +141,7 @@ def test_a_step_that_fails_leaves_all_as_it_was_or_says_so(tmp_path: Path, start
         systemd = prepared(tmp_path / str(number), start)
         before = state(systemd)
         do = "enable" if start.startswith("on its way back") else "disable"
-        life = ProcessState(number // 2, after=number % 2 == 1, fails=True)
+        life = MortalProcess(number // 2, after=number % 2 == 1, fails=True)
         try:
             getattr(hand(systemd, life), do)("now")
         except ActuatorError as error:

@@ -115,20 +115,6 @@ def test_what_fires_is_repeated_with_an_end_that_moves(receiver: Receiver, tell:
     assert 1004.0 <= seconds(first) < seconds(second)
 
 
-def test_an_alert_that_is_no_longer_set_is_resolved(receiver: Receiver, tell: Told) -> None:
-    clock = [1000.0]
-    alertmanagers = tell(receiver.url, now=lambda: clock[0])
-    alertmanagers.set([LOW, HELD])
-    wait_for(lambda: only(alertmanagers).sent)
-    clock[0] = 1010.0
-    alertmanagers.set([HELD])
-    wait_for(lambda: only(alertmanagers).sent == 2)
-    last = receiver.letters()[-1]
-    assert seconds(last["SpecwatchIncident"]["endsAt"]) == 1010.0
-    assert seconds(last["SpecwatchHeld"]["endsAt"]) == 1010.0 + 4 * 60
-    assert only(alertmanagers).firing == 1
-
-
 def test_one_that_hangs_holds_up_neither_the_caller_nor_the_others(
     receiver: Receiver, tell: Told
 ) -> None:

@@ -22,7 +22,7 @@ from tests.hostile import wait_for
 FAST = SimulatedSettings(port=0, speculation=SimulatedSpeculation(4), time_scale=500.0)
 
 
-class Hands:
+class MovableClock:
     """The time of day and the monotonic clock, which tests move."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.simulator.server import SimulatedServer
 from tests.daemon.running import (
     FAST,
-    Hands,
+    MovableClock,
     Running,
     config_of,
     counts,
@@ -62,24 +62,24 @@ def server() -> Iterator[SimulatedServer]:
 
 def daemon_of(database: Path | str, *targets: Any, **options: Any) -> Daemon:
     return Daemon(
-        config_of(database, targets), **{"environ": {}, "now": Hands(), "seed": 1} | options
+        config_of(database, targets), **{"environ": {}, "now": MovableClock(), "seed": 1} | options
     )
 
 
 def test_windows_add_up_to_what_the_engine_counted(server: SimulatedServer, database: Path) -> None:
     """Over minutes, a restart of the daemon with traffic meanwhile, and one of the engine."""
     target = target_of(server.url, interval=QUICK)
-    hands = Hands()
-    with Running(daemon_of(database, target, now=hands)) as daemon:
+    clock = MovableClock()
+    with Running(daemon_of(database, target, now=clock)) as daemon:
         scraped(daemon)
         work(server)
         scraped(daemon, 2)
-        hands.forward(60)
+        clock.forward(60)
         work(server)
         scraped(daemon, 2)
         wait_for(lambda: daemon.status().store.written > 0)
     work(server)  # nobody looks
-    with Running(daemon_of(database, target, now=hands)) as daemon:
+    with Running(daemon_of(database, target, now=clock)) as daemon:
         scraped(daemon, 2)
         work(server)
         scraped(daemon, 2)
@@ -88,7 +88,7 @@ def test_windows_add_up_to_what_the_engine_counted(server: SimulatedServer, data
         server.restart()
         work(server)
         scraped(daemon, 2)
-        hands.forward(60)
+        clock.forward(60)
         work(server)
         scraped(daemon, 2)
         with server.synced() as engine:
@@ -105,23 +105,23 @@ def test_two_daemons_of_one_name_count_everything_once(
 ) -> None:
     """Whichever of them writes a minute first; when one ends, the other goes on."""
     target = target_of(server.url, interval=QUICK)
-    hands = Hands()
+    clock = MovableClock()
 
     def minutes(*daemons: Daemon) -> None:
         for _ in range(2):
             work(server)
             for daemon in daemons:
                 scraped(daemon, 2)
-            hands.forward(60)
+            clock.forward(60)
 
-    with Running(daemon_of(database, target, now=hands)) as second:
+    with Running(daemon_of(database, target, now=clock)) as second:
         scraped(second)
-        with Running(daemon_of(database, target, now=hands)) as first, capture_logs() as log:
+        with Running(daemon_of(database, target, now=clock)) as first, capture_logs() as log:
             scraped(first)
             minutes(first, second)
             wait_for(lambda: any(entry["event"] == "identity_shared" for entry in log))
         minutes(second)
-    with Running(daemon_of(database, target, now=hands)) as last:
+    with Running(daemon_of(database, target, now=clock)) as last:
         scraped(last, 2)
     with server.synced() as engine:
         assert counts(total(stored(database))) == counts(engine.tally())
@@ -234,11 +234,11 @@ def test_a_hostile_page_that_cannot_be_stored_is_told_and_stops_nothing(
         return True
 
     server = serve(swinging)
-    hands = Hands()
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=hands)) as daemon:
+    clock = MovableClock()
+    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as daemon:
         for _ in range(2):  # the end of a minute may come amid the first of them
             scraped(daemon, 12)
-            hands.forward(60)
+            clock.forward(60)
         wait_for(until_logged(log, "windows_unstorable"))
         scraped(daemon)
     assert not events(log, "turn_failed")
@@ -297,7 +297,7 @@ def test_a_database_that_is_away_at_the_start_is_written_to_later(
     monkeypatch.setattr("specwatch.store.write_queue.LONGEST_DELAY", 0.1)
     monkeypatch.setattr("specwatch.store.write_queue.FIRST_DELAY", 0.1)
     monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.2)
-    hands = Hands()
+    clock = MovableClock()
     url: Path | str = database
     lock = None
     if kind == "sqlite":
@@ -306,12 +306,12 @@ def test_a_database_that_is_away_at_the_start_is_written_to_later(
         lock.execute("BEGIN EXCLUSIVE")
     else:
         url = "postgresql+psycopg://nobody@127.0.0.1:1/none"
-    daemon = daemon_of(url, target_of(server.url, interval=QUICK), now=hands)
+    daemon = daemon_of(url, target_of(server.url, interval=QUICK), now=clock)
     with Running(daemon):
         wait_for(lambda: daemon.status().targets and daemon.status().targets[0].scrapes > 1)
         assert events(log, "store_unavailable")[0]["retry"] is True
         assert not daemon.status().ready
-        hands.forward(60)
+        clock.forward(60)
         work(server)
         wait_for(lambda: daemon.status().store.queued > 0)
         wait_for(lambda: daemon.status().store.error is not None)
@@ -321,7 +321,7 @@ def test_a_database_that_is_away_at_the_start_is_written_to_later(
         if lock is not None:
             lock.execute("ROLLBACK")
             lock.close()
-            hands.forward(60)
+            clock.forward(60)
             wait_for(lambda: daemon.status().store.written > 0)
             assert events(log, "store_recovered")
             wait_for(lambda: daemon.status().ready)
@@ -335,15 +335,15 @@ def test_a_daemon_that_started_without_its_database_goes_on_where_the_last_one_s
 ) -> None:
     """What was counted while no daemon ran is told by a cursor that can be read only later."""
     monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.2)
-    hands = Hands()
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=hands)) as first:
+    clock = MovableClock()
+    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as first:
         scraped(first)
         work(server, 5)
         scraped(first, 2)
     work(server, 7)
     lock = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
     lock.execute("BEGIN EXCLUSIVE")
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=hands)) as second:
+    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as second:
         scraped(second, 2)
         assert events(log, "store_unavailable")
         work(server, 3)
@@ -360,8 +360,8 @@ def test_a_database_that_goes_and_comes_back_gets_every_window(
 ) -> None:
     monkeypatch.setattr("specwatch.store.write_queue.LONGEST_DELAY", 0.1)
     monkeypatch.setattr("specwatch.store.write_queue.FIRST_DELAY", 0.1)
-    hands = Hands()
-    daemon = daemon_of(database, target_of(server.url, interval=QUICK), now=hands)
+    clock = MovableClock()
+    daemon = daemon_of(database, target_of(server.url, interval=QUICK), now=clock)
     with Running(daemon):
         scraped(daemon)
         write = daemon._recorder.store.write
@@ -374,7 +374,7 @@ def test_a_database_that_goes_and_comes_back_gets_every_window(
         for _ in range(4):
             work(server, 5)
             scraped(daemon, 2)
-            hands.forward(60)
+            clock.forward(60)
         scraped(daemon, 2)
         wait_for(lambda: daemon.status().store.failures >= 3)
         assert daemon.status().store.queued == 4
@@ -392,12 +392,12 @@ def test_a_step_of_the_clock_is_told_and_stops_nothing(
     server: SimulatedServer, database: Path, log: Log, step: float
 ) -> None:
     """Windows neither overlap nor run backwards, and their counts still add up."""
-    hands = Hands()
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=hands)) as daemon:
+    clock = MovableClock()
+    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as daemon:
         scraped(daemon)
         work(server)
         scraped(daemon, 2)
-        hands.wall += step
+        clock.wall += step
         wait_for(until_logged(log, "clock_stepped"))
         work(server)
         scraped(daemon, 3)
@@ -415,12 +415,12 @@ def test_a_step_of_the_clock_sets_every_job_anew(
 ) -> None:
     """Jobs are due by the wall clock: after a step back by an hour they would be due in one."""
     server = serve(page(vllm()))
-    hands = Hands()
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=hands)) as daemon:
+    clock = MovableClock()
+    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as daemon:
         scraped(daemon)
         for job in daemon._schedule._scheduler.get_jobs():
             job.reschedule("interval", seconds=3600)
-        hands.wall -= 3600
+        clock.wall -= 3600
         wait_for(until_logged(log, "clock_stepped"))
         scraped(daemon, 3)
         assert len(daemon._schedule._scheduler.get_jobs()) == 8

@@ -15,7 +15,7 @@ from specwatch.config.sections import Retention
 from specwatch.config.target import Target
 from specwatch.daemon.daemon import Daemon
 from specwatch.errors import ConfigError
-from tests.daemon.running import Hands, Running, config_of, scraped, stored
+from tests.daemon.running import MovableClock, Running, config_of, scraped, stored
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
 from tests.hostile import Visit, hanging, page, wait_for
 from tests.runtime.notify import NotifySocket
@@ -31,12 +31,12 @@ class Reloadable:
         self.database = database
         self.config = config_of(database, targets)
         self.problem: Exception | None = None
-        self.hands = Hands()
+        self.clock = MovableClock()
         self.daemon = Daemon(
             self.config,
             environ={"NOTIFY_SOCKET": notify},
             reload=self._load,
-            now=self.hands,
+            now=self.clock,
             seed=1,
         )
 

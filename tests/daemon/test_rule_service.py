@@ -30,7 +30,7 @@ from specwatch.simulator.server import SimulatedServer
 from specwatch.store.repository import Store
 from tests.daemon.running import (
     FAST,
-    Hands,
+    MovableClock,
     Running,
     config_of,
     scraped,
@@ -112,6 +112,13 @@ class Scene:
             self.time += 60
             judging.observe(window.series.target, Batch((window,), None))
             self.store.write([batch(window)], now=self.time)
+
+    def calibrate(self, *times: float) -> None:
+        """Store a calibration that has a point at each of these times."""
+        points = tuple(Point(time, 1.0, 2.5, 50.0, by_token=False) for time in times)
+        key = BaselineKey("chat", "llama", "0.11.0")
+        measurement = Measurement(key, 0, Origin.CALIBRATION, points)
+        self.store.write_measurements([measurement], self.time)
 
     def stored(self) -> list[Decision]:
         """Changes of verdicts in the store, oldest first, those of one time by daemon and rule."""
@@ -676,11 +683,8 @@ def test_a_baseline_that_somebody_measured_is_taken_up(scene: Scene) -> None:
     judging = scene.judging()
     scene.pass_minutes(judging, *[0.6] * 6)
     assert not judging.decision_of("chat").models["llama"].assessment.measured
-    points = tuple(Point(scene.time - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
-    key = BaselineKey("chat", "llama", "0.11.0")
-    calibrated = Measurement(key, 0, Origin.CALIBRATION, points)
     judging.catch_up()
-    scene.store.write_measurements([calibrated], scene.time)
+    scene.calibrate(*(scene.time - n for n in range(6)))
     scene.time += 15
     judging.catch_up()
     scene.time -= 15
@@ -690,9 +694,7 @@ def test_a_baseline_that_somebody_measured_is_taken_up(scene: Scene) -> None:
 
 def test_nothing_is_assumed_of_a_target_with_a_baseline(scene: Scene) -> None:
     """Not in its first minutes, and not before it is known whether there is one."""
-    points = tuple(Point(T0 - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
-    key = BaselineKey("chat", "llama", "0.11.0")
-    scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, points)], scene.time)
+    scene.calibrate(*(T0 - n for n in range(6)))
     judging = RuleService(scene.store, scene.config, now=scene.now)
     scene.pass_minutes(judging, 0.6)
     figures = judging.decision_of("chat").models["llama"]
@@ -713,12 +715,9 @@ def test_baselines_are_read_only_once_they_changed(
         scene.pass_minutes(judging, 0.6)
         judging.catch_up()
     assert not reads
-    key, newer = BaselineKey("chat", "llama", "0.11.0"), scene.time
+    newer = scene.time
     for time in (newer, newer - 9000):  # one of before is news as well
-        points = (Point(time, 1.0, 2.5, 50.0, by_token=False),)
-        scene.store.write_measurements(
-            [Measurement(key, 0, Origin.CALIBRATION, points)], scene.time
-        )
+        scene.calibrate(time)
         scene.time += 60
         judging.catch_up()
         judging.catch_up()
@@ -727,9 +726,7 @@ def test_baselines_are_read_only_once_they_changed(
 
 def test_baselines_that_did_not_change_are_not_held_twice(scene: Scene) -> None:
     """They are read again and again, and are most of what is known of a target."""
-    points = tuple(Point(T0 - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
-    key = BaselineKey("chat", "llama", "0.11.0")
-    scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, points)], scene.time)
+    scene.calibrate(*(T0 - n for n in range(6)))
     judging = scene.judging()
     held = []
     for _ in range(2):
@@ -737,8 +734,7 @@ def test_baselines_that_did_not_change_are_not_held_twice(scene: Scene) -> None:
         held.append(judging.decision_of("chat").models["llama"].baseline.bins[0])
         judging.catch_up()
     assert held[0] is held[1]
-    newer = (*points, Point(scene.time, 1.0, 2.5, 50.0, by_token=False))
-    scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, newer)], scene.time)
+    scene.calibrate(*(T0 - n for n in range(6)), scene.time)
     scene.pass_minutes(judging, *[0.6] * 6)
     judging.catch_up()
     scene.pass_minutes(judging, 0.6)
@@ -753,20 +749,20 @@ def test_the_daemon_judges_what_it_watches_and_goes_on_after_a_restart(
         monkeypatch.setattr(f"specwatch.daemon.daemon.{name}", 0.05)
     none = Condition(metric="acceptance_ratio", above=0.01)
     rule = LOW.model_copy(update={"conditions": (none,), "for_": 0.0})
-    hands = Hands()
+    clock = MovableClock()
     with SimulatedServer(FAST) as server:
         target = target_of(server.url, interval=0.05)
         config = config_of(tmp_path / "state" / "d.db", [target])
         config = config.model_copy(update={"rules": Rules(use_defaults=False, extra=(rule,))})
-        with Running(Daemon(config, environ={}, now=hands, seed=1)) as daemon:
+        with Running(Daemon(config, environ={}, now=clock, seed=1)) as daemon:
             scraped(daemon)
             work(server)
             scraped(daemon, 2)
-            hands.forward(60)
+            clock.forward(60)
             wait_for(until_logged(log, "rule_breach"))
             url = f"{daemon.http.url}/api/v1/decisions?until=2000000000"
             wait_for(lambda: len(requests.get(url, timeout=10).json()["decisions"]) == 1)
-        with Running(Daemon(config, environ={}, now=hands, seed=1)) as daemon:
+        with Running(Daemon(config, environ={}, now=clock, seed=1)) as daemon:
             wait_for(lambda: daemon._rule_service.caught_up)
             (finding,) = daemon.status().targets[0].decision.findings
             assert (finding.verdict, finding.rule) == (Verdict.BREACH, rule)

@@ -49,7 +49,6 @@ def tell() -> Iterator[Tell]:
             made = Alertmanagers(
                 Alertmanager(urls=urls, **options),
                 now=lambda: time.time() + ahead,
-                generator_url="http://127.0.0.1:9469/",
             )
             closing.callback(made.close, 2.0)
             return made
@@ -91,7 +90,6 @@ def test_an_alert_appears_is_kept_and_resolves(server: RunningAlertmanager, tell
         "summary": "α is 0.12, below 0.5 ❱ 10 min",
         "runbook_url": "http://h/runbook",
     }
-    assert alert["generatorURL"] == "http://127.0.0.1:9469/"
     assert alert["status"]["state"] == "active"
 
     # Kept for longer than it lives by itself, as one alert that began when it began.
@@ -105,7 +103,7 @@ def test_an_alert_appears_is_kept_and_resolves(server: RunningAlertmanager, tell
     alertmanagers.set([])
     over(server)
     (delivery,) = alertmanagers.status()
-    assert (delivery.firing, delivery.last_error) == (0, None)
+    assert (delivery.firing, delivery.error) == (0, None)
 
 
 def test_alerts_of_one_letter_live_and_end_apart(server: RunningAlertmanager, tell: Tell) -> None:
@@ -190,13 +188,13 @@ def test_of_two_the_one_that_was_down_hears_when_it_is_back(
     alertmanagers.set([incident()])
     heard(server)
     eventually(
-        lambda: alertmanagers.status()[0].last_error, what="the failure shows", within=HEARD_WITHIN
+        lambda: alertmanagers.status()[0].error, what="the failure shows", within=HEARD_WITHIN
     )
     assert set(alertmanagers.status()[0].failures) == {"refused"}
     with other:
         assert heard(other)["startsAt"] == heard(server)["startsAt"]
         eventually(
-            lambda: alertmanagers.status()[0].last_error is None,
+            lambda: alertmanagers.status()[0].error is None,
             what="the failure is over",
             within=HEARD_WITHIN,
         )

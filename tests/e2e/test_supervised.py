@@ -128,7 +128,7 @@ def test_it_restarts_without_speculation_amid_a_start(served: Served) -> None:
         supervisor.start(Mode.ON)
         eventually(lambda: len(descendants()) > 2, what="an engine", within=START_TIMEOUT)
         before = descendants()
-        supervisor.restart(Mode.OFF)
+        supervisor.start(Mode.OFF)
         assert alive(before) == []
         assert not served.speculates()
         status = supervisor.status()

@@ -108,9 +108,8 @@ class GuardingDaemon:
             status=self._status,
             healthy=lambda name: world.servers[name].up,
             actuator=lambda target: self.actuator(target) if acts else None,
+            pool=None if threads else InTurn(),
         )
-        if not threads:
-            self.guarding._pool = InTurn()  # type: ignore[assignment]
 
     def actuator(self, target: Target) -> Actuator:
         return self.world.servers[target.name]

@@ -22,7 +22,7 @@ from specwatch.daemon.daemon import Daemon
 from specwatch.simulator.server import SimulatedServer
 from tests.daemon.running import (
     FAST,
-    Hands,
+    MovableClock,
     Running,
     config_of,
     counts,
@@ -43,17 +43,17 @@ LONGEST = 2.0
 
 def clock(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """What became of a daemon whose clock was set so many times."""
-    rng, hands, steps = random.Random(seed), Hands(), Counter[str]()
+    rng, moving_clock, steps = random.Random(seed), MovableClock(), Counter[str]()
     database = folder / "clock.db"
     with SimulatedServer(FAST) as server:
         config = config_of(database, [target_of(server.url, interval=0.05)])
-        with Running(Daemon(config, environ={}, now=hands)) as daemon:
+        with Running(Daemon(config, environ={}, now=moving_clock)) as daemon:
             scraped(daemon)
             for number in range(count):
                 work(server, rng.randrange(1, 20))
                 step = rng.choice(STEPS)
                 steps[f"{step / 3600:+g} h"] += 1
-                hands.wall += step
+                moving_clock.wall += step
                 scraped(daemon, rng.randrange(1, 4))
                 progress(f"{number + 1} of {count} steps of the clock")
             work(server)
@@ -64,23 +64,23 @@ def clock(folder: Path, count: int, seed: int) -> dict[str, Any]:
 def crashes(count: int, seed: int) -> dict[str, Any]:
     """What became of a daemon whose Postgres was cut off so many times."""
     rng, ways, away, queued = random.Random(seed), Counter[str](), 0.0, 0
-    hands = Hands()
+    moving_clock = MovableClock()
     with running_postgres() as postgres, SimulatedServer(FAST) as server:
         url = postgres.new_url()
         config = config_of(url, [target_of(server.url, interval=0.05)])
-        with Running(Daemon(config, environ={}, now=hands)) as daemon:
+        with Running(Daemon(config, environ={}, now=moving_clock)) as daemon:
             scraped(daemon)
             for number in range(count):
                 how = rng.choice((signal.SIGQUIT, signal.SIGINT))
                 ways[how.name] += 1
                 work(server, rng.randrange(1, 20))
                 if rng.random() < 0.5:
-                    hands.forward(60)  # a minute is written, perhaps while the server leaves
+                    moving_clock.forward(60)  # a minute is written, perhaps while the server leaves
                 postgres.stop(how)
                 begun = time.monotonic()
                 work(server, rng.randrange(1, 20))
                 scraped(daemon, 2)
-                hands.forward(60)
+                moving_clock.forward(60)
                 time.sleep(rng.uniform(0.0, LONGEST))
                 queued = max(queued, daemon.status().store.queued)
                 postgres.start()
@@ -88,7 +88,7 @@ def crashes(count: int, seed: int) -> dict[str, Any]:
                 progress(f"{number + 1} of {count} crashes")
             work(server)
             scraped(daemon, 2)
-            hands.forward(60)
+            moving_clock.forward(60)
             wait_for(lambda: daemon.status().store.queued == 0)
         figures = _compared(server, url)
     return {**figures, "ways": dict(ways), "away_seconds": round(away), "most_queued": queued}
