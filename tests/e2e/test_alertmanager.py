@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from specwatch.alerts.alert import Alert
-from specwatch.alerts.client import PostReason
 from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.guard import Alertmanager
 from tests.e2e.monitoring import RunningAlertmanager
@@ -201,23 +200,3 @@ def test_of_two_the_one_that_was_down_hears_when_it_is_back(
             within=HEARD_WITHIN,
         )
     assert alertmanagers.status()[1].failures == {}
-
-
-def test_of_two_the_one_that_hung_hears_of_what_ended_meanwhile(
-    server: RunningAlertmanager, tmp_path: Path, tell: Tell
-) -> None:
-    with RunningAlertmanager(tmp_path / "second") as other:
-        alertmanagers = tell(other.url, server.url, resend="60s", timeout="500ms")
-        alertmanagers.set([incident()])
-        heard(other)
-        other.signal(signal.SIGSTOP)
-        alertmanagers.set([incident("SpecwatchHeld")])
-        over(server)
-        eventually(
-            lambda: alertmanagers.status()[0].failures.get(PostReason.TIMEOUT),
-            what="the failure shows",
-            within=HEARD_WITHIN,
-        )
-        other.signal(signal.SIGCONT)
-        over(other)
-        heard(other, "SpecwatchHeld")

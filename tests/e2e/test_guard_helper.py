@@ -305,33 +305,12 @@ class TestFailures:
         assert not lab.has_drop_in()
         assert lab.show("InvocationID") == before
 
-    def test_a_masked_unit(self, lab: GuardLab) -> None:
-        lab.machine.shell(f"rm {UNITS}/{UNIT}; ln -s /dev/null {UNITS}/{UNIT}")
-        lab.machine.run("systemctl", "daemon-reload")
-        self.refused(lab, "is masked")
-
-    def test_a_unit_that_is_not_there(self, lab: GuardLab) -> None:
-        lab.machine.shell(f"systemctl stop {UNIT}; rm {UNITS}/{UNIT}; systemctl daemon-reload")
-        self.refused(lab, "does not exist")
-
     def test_a_later_drop_in(self, lab: GuardLab) -> None:
         later = f"{UNITS}/{UNIT}.d/99-owner.conf"
         lab.machine.write_file(later, f"[Service]\nExecStart=\nExecStart={SERVE} -x\n")
         lab.machine.run("systemctl", "daemon-reload")
         self.refused(lab, f"{later} counts after")
         assert lab.show("NeedDaemonReload") == "no"
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [("ro", "Read-only file system"), ("size=4k", "No space left on device")],
-    )
-    def test_a_folder_that_cannot_be_written(
-        self, lab: GuardLab, options: str, message: str
-    ) -> None:
-        folder = f"{UNITS}/{UNIT}.d"
-        lab.machine.shell(f"mkdir -p {folder}; mount -t tmpfs -o {options} tmpfs {folder}")
-        lab.machine.shell(f"head -c 9000 /dev/zero > {folder}/full || true")
-        self.refused(lab, message)
 
     def test_a_unit_that_does_not_start_without_speculation(self, lab: GuardLab) -> None:
         """The way back is open."""

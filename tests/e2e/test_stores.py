@@ -83,8 +83,6 @@ class Story:
 
     outages: Outages
     heard: Heard
-    page: str
-    """The daemon's own page, after the outages."""
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +100,9 @@ def story(
         jobs = {"specwatch": [daemon.url]}
         prometheus = stack.enter_context(RunningPrometheus(folder / "prometheus", jobs))
         outages.happen(lambda: wait_queued(prometheus, len(TARGETS)))
-        heard, page = hear(prometheus), daemon.metrics()
+        heard = hear(prometheus)
         outages.end()
-    return Story(outages, heard, page)
+    return Story(outages, heard)
 
 
 def hear(prometheus: RunningPrometheus) -> Heard:
@@ -176,11 +174,3 @@ def test_prometheus_scrapes_the_daemon_all_the_while(story: Story) -> None:
 def test_prometheus_has_the_daemons_figures(story: Story) -> None:
     assert story.heard.speculating == len(TARGETS)
     assert story.heard.queued_most >= len(TARGETS)
-
-
-def test_promtool_finds_nothing_wrong_with_the_page(story: Story) -> None:
-    done = subprocess.run(
-        ["promtool", "check", "metrics"], input=story.page, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    assert "specwatch_acceptance_ratio" in story.page
