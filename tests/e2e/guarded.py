@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.api import DaemonApi
 from tests.e2e.processes import CHECKOUT
-from tests.e2e.unit_lab import UNITS, install, install_helper
+from tests.e2e.unit_lab import UNITS, DaemonUnit, install_helper
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import speculates
 from tests.lab.http_get import is_ok
@@ -37,27 +36,6 @@ ExecStart={vllm} serve {model} --served-model-name tiny --host 127.0.0.1 --port 
     --max-model-len 1024 --enforce-eager --dtype float32 $SPECULATION
 TimeoutStopSec=10
 """
-CONFIG = """\
-listen: 127.0.0.1:{port}
-targets:
-{targets}
-rules:
-  use_defaults: false
-  extra:
-    - {{name: low, metric: acceptance_ratio, below: 0.3, window: 1m, for: 0s, clear_for: 1m,
-       min_drafts: 20, action: disable}}
-guard:
-  mode: act
-  cooldown: 10s
-  max_actions_per_day: 20
-  drain_timeout: 60s
-  start_timeout: {start_timeout}
-  verify: 10s
-  rearm: {{after: 1m, most: 10m, trial: 2m}}
-  hooks: {{before: {before}, after: {after}}}
-alertmanager: {{urls: ['{alertmanager}'], resend: 10s}}
-"""
-_TARGET = "  - {{name: {name}, url: 'http://127.0.0.1:{port}', interval: 1s, service: {service}}}"
 _SPECWATCH = f"""\
 [Service]
 Environment=PYTHONPATH={CHECKOUT}
@@ -204,7 +182,7 @@ class Clients:
         return sum(outcome.ok for outcome in self.outcomes)
 
 
-class Guarding(DaemonApi):
+class Guarding(DaemonUnit):
     """``specwatch.service`` in the machine, with the helper of each unit."""
 
     def __init__(
@@ -215,35 +193,31 @@ class Guarding(DaemonApi):
         balancer: LoadBalancer,
         start_timeout: str = "9m",
     ) -> None:
-        self.machine = machine
+        super().__init__(machine, _SPECWATCH)
         self.servers = servers
-        self._port = free_port()
         install_helper(machine)
-        install(machine, "specwatch.service", _SPECWATCH)
-        targets = [
-            _TARGET.format(
-                name=server.name, port=server.port,
-                service=json.dumps({"kind": "systemd", "unit": server.unit}),
-            )
-            for server in servers
-        ]  # fmt: skip
-        text = CONFIG.format(
-            port=self._port,
-            targets="\n".join(targets),
-            alertmanager=alertmanager,
-            start_timeout=start_timeout,
-            before=json.dumps(balancer.hook("drain")),
-            after=json.dumps(balancer.hook("ready")),
-        )
-        machine.write_file("/etc/specwatch/specwatch.yml", text)
+        low = {
+            "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
+            "clear_for": "1m", "min_drafts": 20, "action": "disable",
+        }  # fmt: skip
+        self.configure(
+            targets=[
+                {
+                    "name": server.name, "url": server.url, "interval": "1s",
+                    "service": {"kind": "systemd", "unit": server.unit},
+                }
+                for server in servers
+            ],
+            rules={"use_defaults": False, "extra": [low]},
+            guard={
+                "mode": "act", "cooldown": "10s", "max_actions_per_day": 20,
+                "drain_timeout": "60s", "start_timeout": start_timeout, "verify": "10s",
+                "rearm": {"after": "1m", "most": "10m", "trial": "2m"},
+                "hooks": {"before": balancer.hook("drain"), "after": balancer.hook("ready")},
+            },
+            alertmanager={"urls": [alertmanager], "resend": "10s"},
+        )  # fmt: skip
         machine.run("systemctl", "daemon-reload")
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def said(self) -> str:
-        return self.machine.journal("specwatch.service")
 
     def start(self) -> None:
         sockets = [f"specwatch-guard@{server.name}.socket" for server in self.servers]

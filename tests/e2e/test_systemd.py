@@ -14,19 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.api import DaemonApi, settled
+from tests.e2e.api import settled
 from tests.e2e.processes import CHECKOUT, SimulatedVllm
-from tests.e2e.unit_lab import exposure, install
+from tests.e2e.unit_lab import DAEMON, DaemonUnit, exposure
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import Counts
 from tests.lab.http_get import get
 from tests.lab.systemd_machine import SystemdMachine
 from tests.lab.traffic import requests_at, send_all
-from tests.lab.vllm_server import free_port
 
-UNIT = "specwatch.service"
-UNIT_FILE = CHECKOUT / "systemd" / UNIT
-CONFIG_FILE = "/etc/specwatch/specwatch.yml"
+UNIT_FILE = CHECKOUT / "systemd" / DAEMON
 STATE = "/var/lib/private/specwatch"
 HANG = "/etc/specwatch/hang"
 
@@ -66,40 +63,24 @@ def names(status: dict[str, Any]) -> list[str]:
     return sorted(target["name"] for target in status["targets"])
 
 
-class Service(DaemonApi):
+class Service(DaemonUnit):
     """The unit in a machine; the simulated vLLM runs outside of it, on the same loopback."""
 
     def __init__(self, machine: SystemdMachine, server: SimulatedVllm) -> None:
-        self.machine = machine
+        super().__init__(machine, DROP_IN.format(checkout=CHECKOUT))
         self.server = server
-        self._port = free_port()
-        install(machine, UNIT, DROP_IN.format(checkout=CHECKOUT))
         machine.write_file("/opt/specwatch/hang/sitecustomize.py", SITE_CUSTOMIZE)
-        self.configure()
+        self.watch("tiny")
         machine.run("systemctl", "daemon-reload")
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def said(self) -> str:
-        return self.machine.journal(UNIT)
-
-    def configure(self, targets: tuple[str, ...] = ("tiny",), more: str = "") -> None:
+    def watch(self, *names: str, **sections: Any) -> None:
         """Write the configuration; all targets are the one server."""
-        lines = [f"listen: 127.0.0.1:{self._port}", "targets:"]
-        lines += [
-            f"  - {{name: {target}, url: '{self.server.url}', interval: 1s}}" for target in targets
-        ]
-        self.machine.write_file(CONFIG_FILE, "\n".join([*lines, more, ""]))
-
-    def show(self, name: str) -> str:
-        """A property of the unit."""
-        return self.machine.show(name, UNIT)
+        targets = [{"name": name, "url": self.server.url, "interval": "1s"} for name in names]
+        self.configure(targets=targets, **sections)
 
     def control(self, verb: str) -> None:
         """``systemctl VERB`` on the unit."""
-        self.machine.run("systemctl", verb, UNIT)
+        self.machine.run("systemctl", verb, DAEMON)
 
     def send(self, count: int = 8) -> None:
         """Let the server count something."""
@@ -228,10 +209,10 @@ def test_it_writes_to_its_own_directories_only(service: Service) -> None:
 def test_a_reload_takes_the_new_configuration_and_refuses_a_bad_one(service: Service) -> None:
     """Either way it stays active, as the same process."""
     pid = service.show("MainPID")
-    service.configure(("tiny", "again"))
+    service.watch("tiny", "again")
     service.control("reload")
     service.wait(lambda status: names(status) == ["again", "tiny"], what="the new one is taken")
-    service.configure(("tiny",), more="targts: []")
+    service.watch("tiny", targts=[])
     service.control("reload")
     eventually(
         lambda: "reload_refused" in service.said(), what="the bad one is refused", within=120
@@ -240,7 +221,7 @@ def test_a_reload_takes_the_new_configuration_and_refuses_a_bad_one(service: Ser
         r'specwatch\.yml:\d+: targts: unknown key; did you mean \W*"targets', service.said()
     )
     assert names(service.status()) == ["again", "tiny"]
-    service.configure()
+    service.watch("tiny")
     service.control("reload")
     service.wait(lambda status: names(status) == ["tiny"], what="the former one is taken")
     assert (service.show("MainPID"), service.show("ActiveState")) == (pid, "active")
