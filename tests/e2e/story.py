@@ -9,7 +9,6 @@ ends.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +16,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from specwatch.domain.model import Window
 from tests.e2e.api import settled
 from tests.e2e.processes import DaemonProcess, specwatch
+from tests.e2e.tap_traffic import leave
 from tests.e2e.waiting import eventually, next_minute, sleep_until
 from tests.e2e.witness import Counts, counted, difference, running
 from tests.lab.http_get import get
@@ -84,18 +83,6 @@ def mixture(count: int) -> list[Request]:
         for stream, chat in shapes
         for request in requests_at(TEMPERATURES, count // len(shapes), stream=stream, chat=chat)
     ]
-
-
-def hang_up(url: str, request: Request) -> None:
-    """Ask for a stream and leave when it begins, which the server counts as aborted."""
-    place = urlsplit(url)
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
-    headers = {"Content-Type": "application/json"}
-    connection.request("POST", request.path, json.dumps(request.body), headers)
-    response = connection.getresponse()
-    assert response.readline()
-    response.close()
-    connection.close()
 
 
 class Teller:
@@ -234,7 +221,7 @@ class Teller:
         """Requests that end for another reason than their length: a stop string, and an abort."""
         early = {"stop": ["a", "e", "i", "o"]}
         self._send([Request(temperature=t, more=early, max_tokens=200) for t in TEMPERATURES])
-        hang_up(self._server.url, Request(stream=True, max_tokens=800))
+        leave(self._server.url, Request(stream=True, max_tokens=800))
 
     def _ask_the_command_line(self) -> None:
         self.story.scraped_page = self._settled()

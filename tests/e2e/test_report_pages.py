@@ -16,7 +16,7 @@ import pytest
 
 from specwatch.pages.report_html import report_html
 from specwatch.report.model import Report
-from tests.e2e import axe, browser
+from tests.e2e import browser, npm
 from tests.e2e.browser import Chromium, Page
 from tests.e2e.conftest import unavailable
 from tests.e2e.processes import DaemonProcess, SimulatedVllm
@@ -27,6 +27,7 @@ SAMPLES: dict[str, Callable[[], Report]] = {
     "full": sample.full, "empty": sample.empty, "partial": sample.partial,
     "hostile": sample.hostile,
 }  # fmt: skip
+AXE_VERSION = "4.14.1"
 STATUS = "status"
 MIDDLING = 768
 WIDTHS = (360, MIDDLING, 1440)
@@ -43,8 +44,11 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The source of axe-core."""
-    return axe.install(tmp_path_factory.mktemp("axe"))
+    """The source of axe-core: the checks of accessibility that a browser can do by itself."""
+    folder = tmp_path_factory.mktemp("axe")
+    npm.package(folder, dependencies={"axe-core": AXE_VERSION})
+    npm.install(folder)
+    return (folder / "node_modules/axe-core/axe.min.js").read_text()
 
 
 @pytest.fixture(scope="module")
