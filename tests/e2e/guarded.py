@@ -7,8 +7,7 @@ import json
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from tests.e2e.waiting import eventually
 from tests.e2e.witness import speculates
 from tests.lab.http_get import is_ok
 from tests.lab.systemd_machine import SystemdMachine
-from tests.lab.traffic import Outcome, requests_at, send
 from tests.lab.vllm_server import free_port, speculation_flags
 
 # Stopped while requests run, this vLLM waits for them for ever, without an engine.
@@ -41,10 +39,6 @@ _SPECWATCH = f"""\
 Environment=PYTHONPATH={CHECKOUT}
 RestartSec=1
 """
-
-
-THINKS_FOR = 3.0
-"""Seconds between an answer and the next question: enough for a rule, and it spares the cores."""
 
 
 @dataclass
@@ -135,53 +129,6 @@ class LoadBalancer:
         self._server.server_close()
 
 
-class Clients:
-    """A few users of one server, each of whom asks again a moment after the last answer.
-
-    Behind a load balancer they wait while that sends them nowhere.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        behind: tuple[LoadBalancer, str] | None,
-        users: int = 2,
-        thinks_for: float = THINKS_FOR,
-    ) -> None:
-        self.outcomes: list[Outcome] = []
-        self._thinks_for = thinks_for
-        self._behind = behind
-        self._url = url
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(at,)) for at in range(users)]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join(180)
-
-    def _ask(self, user: int) -> None:
-        for request in requests_at([0.0], 100_000, stream=True, max_tokens=24)[user:]:
-            while self._waits() and not self._ended.is_set():
-                self._ended.wait(0.05)
-            if self._ended.is_set():
-                return
-            outcome = send(self._url, request)
-            self.outcomes.append(outcome)
-            self._ended.wait(self._thinks_for if outcome.ok else max(self._thinks_for, 0.2))
-
-    def _waits(self) -> bool:
-        return self._behind is not None and self._behind[1] in self._behind[0].drained
-
-    @property
-    def answered(self) -> int:
-        return sum(outcome.ok for outcome in self.outcomes)
-
-
 class Guarding(DaemonUnit):
     """``specwatch.service`` in the machine, with the helper of each unit."""
 
@@ -248,14 +195,3 @@ class Guarding(DaemonUnit):
         shown = self.machine.run("/opt/specwatch/bin/specwatch", "guard", *arguments, "--json")
         found: dict[str, Any] = json.loads(shown.stdout)
         return found
-
-
-@contextmanager
-def asked(clients: Sequence[Clients]) -> Iterator[None]:
-    for client in clients:
-        client.start()
-    try:
-        yield
-    finally:
-        for client in clients:
-            client.stop()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import http.server
 import json
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import pack_batch
 from specwatch.store.repository import Store
-from tests.e2e.guarded import Clients, asked
+from tests.e2e.clients import Clients
 from tests.e2e.monitoring import RunningAlertmanager, RunningPrometheus
 from tests.e2e.processes import DaemonProcess, measurements_of, specwatch
 from tests.e2e.waiting import eventually
@@ -141,27 +140,22 @@ class Alerting:
     daemon: DaemonProcess
     receivers: Receivers
 
-    def shown(self, *flags: str) -> dict[str, list[dict[str, Any]]]:
-        """The alerts that ``amtool alert query`` shows, by name."""
-        ran = subprocess.run(
-            ["amtool", f"--alertmanager.url={self.alertmanager.url}", "-o", "json",
-             "alert", "query", *flags],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=True,
-        )  # fmt: skip
-        found: dict[str, list[dict[str, Any]]] = {}
-        for alert in json.loads(ran.stdout):
-            found.setdefault(alert["labels"]["alertname"], []).append(alert)
+    def active(self) -> dict[str, list[dict[str, str]]]:
+        """The labels of the alerts that are not inhibited, by name."""
+        found: dict[str, list[dict[str, str]]] = {}
+        for alert in self.alertmanager.alerts():
+            if alert["status"]["state"] == "active":
+                found.setdefault(alert["labels"]["alertname"], []).append(alert["labels"])
         return found
 
     def inhibited(self) -> dict[str, set[str]]:
         """Names of the alerts that are inhibited, with the names of those that do it."""
-        shown = self.shown("--inhibited", "--active")
-        every = [alert for alerts in shown.values() for alert in alerts]
-        names = {each["fingerprint"]: each["labels"]["alertname"] for each in every}
+        alerts = self.alertmanager.alerts()
+        names = {alert["fingerprint"]: alert["labels"]["alertname"] for alert in alerts}
         found: dict[str, set[str]] = {}
-        for each in every:
-            if by := each["status"]["inhibitedBy"]:
-                sources = found.setdefault(each["labels"]["alertname"], set())
+        for alert in alerts:
+            if by := alert["status"]["inhibitedBy"]:
+                sources = found.setdefault(alert["labels"]["alertname"], set())
                 sources.update(names[fingerprint] for fingerprint in by)
         return found
 
@@ -207,7 +201,7 @@ def alerting(
     on = bad_server
     with ExitStack() as stack:
         calibrated(plain_server, on, database)
-        stack.enter_context(asked([Clients(on.url, None, thinks_for=0)]))
+        stack.enter_context(Clients(on.url))
         give_a_past(on, database)
         receivers = Receivers()
         stack.callback(receivers.close)
@@ -271,7 +265,7 @@ def test_the_loss_pages_once_and_as_the_daemon_tells_it(alerting: Alerting) -> N
         lambda: BREACH in alerting.inhibited().get(NET_NEGATIVE, set()),
         what="what the daemon tells inhibits what Prometheus does", within=TELLS_WITHIN,
     )  # fmt: skip
-    assert NET_NEGATIVE not in alerting.shown("--active")
+    assert NET_NEGATIVE not in alerting.active()
     assert not alerting.receivers.paged_after_the_breach(NET_NEGATIVE)
 
 
@@ -280,8 +274,8 @@ def test_that_it_loses_inhibits_that_little_is_accepted(alerting: Alerting) -> N
     may be sent."""
 
     def only_the_loss_is_left() -> bool:
-        active = alerting.shown("--active")
-        breaches = [each["labels"]["rule"] for each in active.get(BREACH, ())]
+        active = alerting.active()
+        breaches = [labels["rule"] for labels in active.get(BREACH, ())]
         by = alerting.inhibited().get(LOW_ACCEPTANCE, set())
         return LOW_ACCEPTANCE not in active and breaches == ["net-negative"] and bool(by)
 
@@ -305,10 +299,11 @@ def test_rules_for_vllm_itself_are_inhibited_by_nothing_of_specwatch(alerting: A
 def test_a_budget_that_burns_fast_is_one_message_and_not_told_as_burning_slowly(
     alerting: Alerting,
 ) -> None:
-    burning = alerting.shown("--active", "--inhibited")[SLO]
+    burning = [
+        alert for alert in alerting.alertmanager.alerts() if alert["labels"]["alertname"] == SLO
+    ]
     assert len(burning) == 4
-    told = {each["labels"]["severity"] for each in alerting.shown("--active")[SLO]}
-    assert told == {"critical"}
+    assert {labels["severity"] for labels in alerting.active()[SLO]} == {"critical"}
     messages = [
         each.body for each in alerting.receivers.told
         if each.receiver == PAGE
@@ -334,8 +329,8 @@ def test_specwatch_down_inhibits_the_rest_of_the_targets_it_watched(alerting: Al
     eventually(by_it_alone, what=f"{DOWN} alone inhibits the rest", within=TELLS_WITHIN)
     inhibited = alerting.inhibited()
     assert DOWN not in inhibited.get(BREACH, set()) | inhibited.get(STOCK, set())
-    assert DOWN in alerting.shown("--active")
-    assert NET_NEGATIVE not in alerting.shown("--active")
+    assert DOWN in alerting.active()
+    assert NET_NEGATIVE not in alerting.active()
     assert not alerting.receivers.paged_after_the_breach(NET_NEGATIVE)
 
 

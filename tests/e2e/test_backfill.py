@@ -8,6 +8,7 @@ its blocks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import time
@@ -23,14 +24,14 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
 from specwatch.errors import StoreError
 from tests.backfill.test_service import page
 from tests.e2e.api import settled
+from tests.e2e.clients import Clients
 from tests.e2e.conftest import StartVllm, unavailable
 from tests.e2e.monitoring import RunningPrometheus
 from tests.e2e.processes import DaemonProcess, Specwatch, specwatch, windows_of
 from tests.e2e.tap_traffic import covered, with_usage
 from tests.e2e.waiting import eventually, next_minute, sleep_until
 from tests.e2e.witness import Counts, stored
-from tests.lab.traffic import send_all
-from tests.lab.vllm_server import VllmServer
+from tests.lab.traffic import Request
 from tests.simulated_prometheus import Recording
 
 TARGET, MODEL = "tiny", "tiny"
@@ -72,14 +73,9 @@ def backfilled(prometheus: str, database: str, *more: str) -> dict[str, Any]:
     return found
 
 
-def ask_until(server: VllmServer, until: float) -> None:
-    """Requests of every kind, as fast as they are answered."""
-    number = 0
-    while time.time() < until:
-        asked = with_usage(covered(AT_ONCE, number, max_tokens=16))
-        outcomes = send_all(server.url, asked, AT_ONCE)
-        assert all(outcome.ok for outcome in outcomes), [outcome.error for outcome in outcomes]
-        number += AT_ONCE
+def of_every_kind(user: int) -> Iterator[Request]:
+    for number in itertools.count(user, AT_ONCE):
+        yield from with_usage(covered(1, number, max_tokens=16))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +104,9 @@ def told(
         begun = next_minute(time.time())
         ended = begun + 2 * MINUTE
         sleep_until(begun + IDLE_SECONDS)
-        ask_until(server, begun + MINUTE + 25)
+        with Clients(server.url, AT_ONCE, of_every_kind) as clients:
+            sleep_until(begun + MINUTE + 25)
+        assert clients.errors() == []
         settled(server.metrics, [daemon])
         assert time.time() < ended - IDLE_SECONDS, "the machine is too slow for this test"
         sleep_until(ended)
