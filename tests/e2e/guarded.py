@@ -129,7 +129,7 @@ class LoadBalancer:
         self._server.server_close()
 
 
-class Guarding(DaemonUnit):
+class GuardService(DaemonUnit):
     """``specwatch.service`` in the machine, with the helper of each unit."""
 
     def __init__(

@@ -44,7 +44,7 @@ LEAST_SECONDS = 40.0
 
 
 @dataclass(frozen=True)
-class Told:
+class Period:
     """What can be asked, and of when: Unix seconds."""
 
     prometheus: RunningPrometheus
@@ -54,7 +54,7 @@ class Told:
     """As Prometheus had them at the end, with their health."""
 
 
-class Teller:
+class Story:
     """Tells it of a server with speculation; ``off`` is the same without, of which is not asked."""
 
     def __init__(self, folder: Path, server: VllmServer, off: VllmServer) -> None:
@@ -64,7 +64,7 @@ class Teller:
         self._alertmanager = RunningAlertmanager(folder / "alertmanager")
 
     @contextmanager
-    def told(self, rule_files: Mapping[str, str], minutes: int = 0) -> Iterator[Told]:
+    def play(self, rule_files: Mapping[str, str], minutes: int = 0) -> Iterator[Period]:
         """All of it, with so many minutes more of load than it needs."""
         with ThreadPoolExecutor(2) as pool:
             off, on = pool.map(self._life, (self._off, self._server))
@@ -86,7 +86,7 @@ class Teller:
                     rules = prometheus.rules()
                 daemon.stop()
                 self._server.stop()
-                yield Told(prometheus, begun, ended, rules)
+                yield Period(prometheus, begun, ended, rules)
 
     def _life(self, server: VllmServer) -> list[Window]:
         """The windows of a daemon that watched some traffic."""

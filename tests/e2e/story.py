@@ -85,7 +85,7 @@ def mixture(count: int) -> list[Request]:
     ]
 
 
-class Teller:
+class StoryRunner:
     """Makes the story happen; every step waits for what it needs, with a deadline."""
 
     def __init__(self, folder: Path, server: VllmServer, databases: dict[str, str]) -> None:
@@ -106,7 +106,7 @@ class Teller:
             for name, database in databases.items()
         }
 
-    def tell(self) -> Story:
+    def run(self) -> Story:
         """All of it, in about four minutes."""
         with ExitStack() as stack:
             for daemon in self.daemons.values():

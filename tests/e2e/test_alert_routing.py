@@ -93,14 +93,14 @@ class Receivers:
     """The placeholders of the sample: keep each message by the receiver it is for."""
 
     def __init__(self) -> None:
-        self.told: list[Message] = []
-        told = self.told
+        self.messages: list[Message] = []
+        messages = self.messages
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
                 body = json.loads(self.rfile.read(length))
-                told.append(Message(self.path.strip("/"), body, time.monotonic()))
+                messages.append(Message(self.path.strip("/"), body, time.monotonic()))
                 self.send_response(200)
                 self.end_headers()
 
@@ -122,13 +122,13 @@ class Receivers:
         """By the names of the alerts that came to a receiver: what their group had in common."""
         return {
             alert["labels"]["alertname"]: message.body["groupLabels"]
-            for message in list(self.told) if message.receiver == receiver
+            for message in list(self.messages) if message.receiver == receiver
             for alert in message.body["alerts"]
         }  # fmt: skip
 
     def paged_after_the_breach(self, name: str) -> bool:
         """Whether an alert came to the pager once the daemon's own had: before, nobody knew."""
-        pages = [each for each in list(self.told) if each.receiver == PAGE]
+        pages = [each for each in list(self.messages) if each.receiver == PAGE]
         at = next(page.at for page in pages if page.has(alertname=BREACH))
         return any(page.has(alertname=name) for page in pages if page.at > at)
 
@@ -208,11 +208,11 @@ def alerting(
         files = alert_files()
         sample = files["alertmanager.yml"].replace("127.0.0.1:9095", receivers.address)
         alertmanager = stack.enter_context(RunningAlertmanager(folder / "alertmanager", sample))
-        told = {"urls": [alertmanager.url], "resend": "10s"}
+        section = {"urls": [alertmanager.url], "resend": "10s"}
         targets = [{"name": "tiny", "url": on.url, "interval": "1s"}]
         daemon = stack.enter_context(
             DaemonProcess.configured(
-                folder / "daemon", database, CONFIG | {"targets": targets, "alertmanager": told}
+                folder / "daemon", database, CONFIG | {"targets": targets, "alertmanager": section}
             )
         )
         prometheus = stack.enter_context(
@@ -240,18 +240,18 @@ def test_prometheus_tells_the_loss_with_its_numbers(alerting: Alerting) -> None:
         each for each in alerting.prometheus.alerts()
         if each["labels"]["alertname"] == NET_NEGATIVE
     )  # fmt: skip
-    labels, said = alert["labels"], alert["annotations"]
+    labels, annotations = alert["labels"], alert["annotations"]
     assert (labels["severity"], labels["target"]) == ("critical", "tiny")
     numbers = re.search(
         r"ran at ([\d.]+) times .* at ([\d.]+) times at most .* reads ([\d.]+), and its"
         r" threshold is 1[.]00",
-        said["description"],
+        annotations["description"],
     )
-    assert numbers, said["description"]
+    assert numbers, annotations["description"]
     speed, upper, reading = map(float, numbers.groups())
     assert 0 < speed < upper < 1
     assert 0 < reading < 1
-    assert said["runbook_url"].endswith("#" + NET_NEGATIVE.lower())
+    assert annotations["runbook_url"].endswith("#" + NET_NEGATIVE.lower())
 
 
 def test_no_rule_fails(alerting: Alerting) -> None:
@@ -282,12 +282,12 @@ def test_that_it_loses_inhibits_that_little_is_accepted(alerting: Alerting) -> N
     # Alerts are sent again and again, and for a moment one may be there without the other.
     eventually(only_the_loss_is_left, what="only the loss is left", within=TELLS_WITHIN)
     assert alerting.inhibited()[LOW_ACCEPTANCE] <= {BREACH, NET_NEGATIVE}
-    told = alerting.receivers.told
-    at = next(each.at for each in told if each.receiver == PAGE and each.has(alertname=BREACH))
+    messages = alerting.receivers.messages
+    at = next(each.at for each in messages if each.receiver == PAGE and each.has(alertname=BREACH))
     eventually(
         lambda: time.monotonic() > at + GROUP_WAIT, what="it would have been sent", within=60
     )
-    late = [each for each in told if each.receiver == "chat" and each.at > at]
+    late = [each for each in messages if each.receiver == "chat" and each.at > at]
     assert [each.body for each in late if each.has(rule="low-acceptance")] == []
 
 
@@ -305,7 +305,7 @@ def test_a_budget_that_burns_fast_is_one_message_and_not_told_as_burning_slowly(
     assert len(burning) == 4
     assert {labels["severity"] for labels in alerting.active()[SLO]} == {"critical"}
     messages = [
-        each.body for each in alerting.receivers.told
+        each.body for each in alerting.receivers.messages
         if each.receiver == PAGE
         and each.body["groupLabels"] == {"alertname": SLO, "target": "tiny"}
     ]  # fmt: skip

@@ -47,7 +47,7 @@ Rows = dict[tuple[int, str, str], Window]
 
 
 @dataclass
-class Told:
+class Records:
     """Two records of the same, and from when to when they can be compared."""
 
     begun: int
@@ -79,9 +79,9 @@ def of_every_kind(user: int) -> Iterator[Request]:
 
 
 @pytest.fixture(scope="module")
-def told(
+def records(
     start_vllm: StartVllm, tap: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
-) -> Told:
+) -> Records:
     """Two minutes, with traffic over the edge between them."""
     folder = tmp_path_factory.mktemp("backfill")
     databases = [f"sqlite:///{folder}/{name}.db" for name in ("live", "filled")]
@@ -120,7 +120,7 @@ def told(
         # Into the daemon's own database; while it runs the last 15 minutes are left alone.
         reports.append(backfilled(prometheus.url, databases[0], *span, "--dry-run"))
         live = rows(daemon.windows())
-    return Told(begun, ended, live, filled, again, reports)
+    return Records(begun, ended, live, filled, again, reports)
 
 
 def of_span(found: Rows, temperature: str, since: int, until: int) -> Counts:
@@ -129,29 +129,32 @@ def of_span(found: Rows, temperature: str, since: int, until: int) -> Counts:
     )
 
 
-def test_counts_between_idle_edges_are_those_of_the_daemon(told: Told) -> None:
+def test_counts_between_idle_edges_are_those_of_the_daemon(records: Records) -> None:
     """Of every counter and every bucket of every histogram, at every temperature: exactly."""
-    temperatures = {t for (start, _, t) in told.live if told.begun <= start < told.ended}
+    temperatures = {t for (start, _, t) in records.live if records.begun <= start < records.ended}
     assert temperatures > {ALL_TEMPERATURES, "0", ">1"}
     for temperature in temperatures:
-        live = of_span(told.live, temperature, told.begun, told.ended)
-        assert of_span(told.filled, temperature, told.begun, told.ended) == live
+        live = of_span(records.live, temperature, records.begun, records.ended)
+        assert of_span(records.filled, temperature, records.begun, records.ended) == live
         assert sum(live.values()) > 0
 
 
-def test_amid_traffic_they_differ_by_what_happens_between_two_scrapes(told: Told) -> None:
+def test_amid_traffic_they_differ_by_what_happens_between_two_scrapes(records: Records) -> None:
     """One minute, with an edge in traffic: scrapes are a second apart, of sixty, and some late."""
-    edge = told.begun + MINUTE
+    edge = records.begun + MINUTE
     live, filled = (
-        of_span(found, ALL_TEMPERATURES, told.begun, edge) for found in (told.live, told.filled)
+        of_span(found, ALL_TEMPERATURES, records.begun, edge)
+        for found in (records.live, records.filled)
     )
     for name in ("drafts", "generation_tokens", "accepted_tokens"):
         assert filled[name] == pytest.approx(live[name], rel=0.25)
 
 
-def test_windows_say_the_same_of_all_else(told: Told) -> None:
-    for start in range(told.begun, told.ended, MINUTE):
-        live, filled = (found[start, MODEL, ALL_TEMPERATURES] for found in (told.live, told.filled))
+def test_windows_say_the_same_of_all_else(records: Records) -> None:
+    for start in range(records.begun, records.ended, MINUTE):
+        live, filled = (
+            found[start, MODEL, ALL_TEMPERATURES] for found in (records.live, records.filled)
+        )
         assert (filled.mode, filled.source, filled.restarts) == (live.mode, live.source, 0)
         assert filled.environment.fingerprint == live.environment.fingerprint
         # Who is late on a busy machine leaves a scrape out, or has it fail.
@@ -164,16 +167,16 @@ def test_windows_say_the_same_of_all_else(told: Told) -> None:
         assert 0 < filled.gauges.running_max <= AT_ONCE
 
 
-def test_a_second_backfill_adds_nothing(told: Told) -> None:
-    first, second, _ = (report["targets"][0] for report in told.reports)
-    assert told.again == told.filled
+def test_a_second_backfill_adds_nothing(records: Records) -> None:
+    first, second, _ = (report["targets"][0] for report in records.reports)
+    assert records.again == records.filled
     assert first["minutes_written"] >= 2
     assert (second["minutes_written"], second["minutes_kept"]) == (0, first["minutes_written"])
 
 
-def test_beside_a_daemon_that_has_them_nothing_is_to_be_written(told: Told) -> None:
+def test_beside_a_daemon_that_has_them_nothing_is_to_be_written(records: Records) -> None:
     """What a daemon watched is in the store, under any name of the one that fills it in."""
-    *_, beside = told.reports
+    *_, beside = records.reports
     assert all(not each["minutes_written"] for each in beside["targets"])
 
 

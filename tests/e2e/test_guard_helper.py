@@ -153,9 +153,9 @@ def test_a_secret_of_a_file_that_only_root_may_read_stays_there(lab: GuardLab) -
     )
     # What runs has its arguments: these `systemctl status` would show, for as long as it does.
     lab.machine.shell(f"systemctl stop {UNIT}; rm /run/lab-argv")
-    told = lab.python(look, who=STRANGER)
-    assert "${SPECWATCH_WORD_1}" in told
-    assert secret not in told + json.dumps([plan, lab.call("plan"), lab.call("status")])
+    shown = lab.python(look, who=STRANGER)
+    assert "${SPECWATCH_WORD_1}" in shown
+    assert secret not in shown + json.dumps([plan, lab.call("plan"), lab.call("status")])
     for name in ("conf", "env"):
         found = lab.machine.shell(f"stat -c '%a %U' {UNITS}/{UNIT}.d/90-specwatch.{name}")
         assert found.split() == ["600", "root"]

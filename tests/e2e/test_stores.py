@@ -65,7 +65,7 @@ def wait_queued(prometheus: RunningPrometheus, windows: int) -> None:
 
 
 @dataclass
-class Heard:
+class SeenByPrometheus:
     """What Prometheus knew of the daemon after the outages."""
 
     targets: list[dict[str, Any]]
@@ -82,7 +82,7 @@ class Story:
     """What happened, and what was heard of it."""
 
     outages: Outages
-    heard: Heard
+    seen: SeenByPrometheus
 
 
 @pytest.fixture(scope="module")
@@ -100,20 +100,20 @@ def story(
         jobs = {"specwatch": [daemon.url]}
         prometheus = stack.enter_context(RunningPrometheus(folder / "prometheus", jobs))
         outages.happen(lambda: wait_queued(prometheus, len(TARGETS)))
-        heard = hear(prometheus)
+        seen = look(prometheus)
         outages.end()
-    return Story(outages, heard)
+    return Story(outages, seen)
 
 
-def hear(prometheus: RunningPrometheus) -> Heard:
+def look(prometheus: RunningPrometheus) -> SeenByPrometheus:
     """Ask for what it saw of the last two minutes."""
-    return Heard(
+    return SeenByPrometheus(
         targets=prometheus.targets(),
         scrapes=value(prometheus, "count_over_time(up[2m])"),
         up=value(prometheus, "avg_over_time(up[2m])"),
         speculating=value(prometheus, "sum(specwatch_speculation_enabled)"),
         queued_most=value(prometheus, "max_over_time(specwatch_store_windows_queued[2m])"),
-        log=prometheus.said(),
+        log=prometheus.log_text(),
     )
 
 
@@ -146,9 +146,9 @@ def test_the_daemon_says_what_is_wrong_and_goes_on_watching(watched: Watched) ->
 
 
 def test_each_outage_is_logged_with_its_end(watched: Watched) -> None:
-    told = [event for event in watched.events if event.startswith("store_")]
-    assert told.count("store_recovered") == 2
-    assert told[-1] == "store_recovered"
+    store_events = [event for event in watched.events if event.startswith("store_")]
+    assert store_events.count("store_recovered") == 2
+    assert store_events[-1] == "store_recovered"
     assert "turn_failed" not in watched.events
 
 
@@ -164,13 +164,13 @@ def test_prometheus_scrapes_the_daemon_all_the_while(story: Story) -> None:
 
     A scrape may take a second: on a machine that stops for a while, one or two are late.
     """
-    (target,) = story.heard.targets
+    (target,) = story.seen.targets
     assert (target["health"], target["lastError"]) == ("up", "")
-    assert story.heard.scrapes >= 30
-    assert story.heard.up > 0.8
-    assert not re.search(r"level=(warn|error).*(scrape|append|ingest)", story.heard.log)
+    assert story.seen.scrapes >= 30
+    assert story.seen.up > 0.8
+    assert not re.search(r"level=(warn|error).*(scrape|append|ingest)", story.seen.log)
 
 
 def test_prometheus_has_the_daemons_figures(story: Story) -> None:
-    assert story.heard.speculating == len(TARGETS)
-    assert story.heard.queued_most >= len(TARGETS)
+    assert story.seen.speculating == len(TARGETS)
+    assert story.seen.queued_most >= len(TARGETS)

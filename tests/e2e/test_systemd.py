@@ -215,10 +215,10 @@ def test_a_reload_takes_the_new_configuration_and_refuses_a_bad_one(service: Ser
     service.watch("tiny", targts=[])
     service.control("reload")
     eventually(
-        lambda: "reload_refused" in service.said(), what="the bad one is refused", within=120
+        lambda: "reload_refused" in service.log_text(), what="the bad one is refused", within=120
     )
     assert re.search(
-        r'specwatch\.yml:\d+: targts: unknown key; did you mean \W*"targets', service.said()
+        r'specwatch\.yml:\d+: targts: unknown key; did you mean \W*"targets', service.log_text()
     )
     assert names(service.status()) == ["again", "tiny"]
     service.watch("tiny")
@@ -252,18 +252,18 @@ def test_nothing_that_was_counted_is_lost_with_a_killed_process(service: Service
 
 
 def test_the_watchdog_restarts_a_stopped_process(service: Service) -> None:
-    before = service.said().count("Watchdog timeout")
+    before = service.log_text().count("Watchdog timeout")
     pid = service.show("MainPID")
     service.machine.run("kill", "-STOP", pid)
     service.wait_restarted(pid)
-    assert service.said().count("Watchdog timeout") > before
+    assert service.log_text().count("Watchdog timeout") > before
     service.send()
     service.stop_and_compare()
 
 
 def test_the_watchdog_restarts_a_process_whose_loop_hangs(service: Service) -> None:
     """The process lives and answers, and only its loop does not turn."""
-    before = service.said().count("Watchdog timeout")
+    before = service.log_text().count("Watchdog timeout")
     pid = service.show("MainPID")
     service.machine.write_file(HANG, "")
     eventually(
@@ -275,6 +275,6 @@ def test_the_watchdog_restarts_a_process_whose_loop_hangs(service: Service) -> N
     assert service.show("MainPID") == pid
     service.machine.run("rm", HANG)
     service.wait_restarted(pid)
-    assert service.said().count("Watchdog timeout") > before
+    assert service.log_text().count("Watchdog timeout") > before
     service.send()
     service.stop_and_compare()

@@ -16,7 +16,7 @@ from specwatch.domain import histogram
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import Histogram, Mode, Window
 from tests.e2e.conftest import StartVllm
-from tests.e2e.story import INTERVAL, TEMPERATURES, ProcessState, Story, Teller
+from tests.e2e.story import INTERVAL, TEMPERATURES, ProcessState, Story, StoryRunner
 from tests.e2e.tap_page import quantile
 from tests.e2e.witness import SPECULATIVE, mean, stored, total
 from tests.lab.traffic import Outcome
@@ -42,7 +42,7 @@ def story(
         "right": postgres.new_url(),
     }
     with start_vllm(speculation="draft-good", k=4, wait=False) as server:
-        return Teller(folder, server, databases).tell()
+        return StoryRunner(folder, server, databases).run()
 
 
 @pytest.fixture(params=DAEMONS)

@@ -74,7 +74,7 @@ class DaemonUnit(DaemonApi):
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.machine.journal(DAEMON)
 
     def show(self, name: str) -> str:
