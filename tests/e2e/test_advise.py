@@ -58,7 +58,7 @@ def structural(found: Advice) -> list[str]:
     ]  # fmt: skip
 
 
-def test_what_is_fine_is_taken_and_understood_alike(oracle: Oracle, tiny_models: Path) -> None:
+def test_valid_command_lines_mean_the_same_to_vllm(oracle: Oracle, tiny_models: Path) -> None:
     """Method and number of draft tokens are those that vLLM ends up with."""
     target, draft = str(tiny_models / "target"), str(tiny_models / "draft-good")
     for words in (
@@ -83,7 +83,9 @@ def config(**keys: Any) -> Words:
     return ["--speculative-config", json.dumps(keys)]
 
 
-def test_what_is_wrong_is_refused(oracle: Oracle, tiny_models: Path, tmp_path: Path) -> None:
+def test_vllm_refuses_what_advise_calls_wrong(
+    oracle: Oracle, tiny_models: Path, tmp_path: Path
+) -> None:
     target, draft = str(tiny_models / "target"), str(tiny_models / "draft-good")
     other = another(Path(draft), tmp_path / "other", vocab_size=2049)
     odd = another(Path(draft), tmp_path / "odd", num_attention_heads=2, num_key_value_heads=2)
@@ -116,7 +118,7 @@ def another(model: Path, folder: Path, **changes: Any) -> str:
     return str(folder)
 
 
-def test_what_is_called_wrong_of_random_lines_vllm_refuses(
+def test_vllm_refuses_random_lines_that_advise_calls_wrong(
     oracle: Oracle, tiny_models: Path
 ) -> None:
     outcomes: Counter[str] = Counter()

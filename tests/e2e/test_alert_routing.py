@@ -235,7 +235,7 @@ def alerting(
         yield found
 
 
-def test_prometheus_tells_the_loss_with_its_numbers(alerting: Alerting) -> None:
+def test_the_alert_of_prometheus_has_the_numbers_of_the_loss(alerting: Alerting) -> None:
     (alert,) = (
         each for each in alerting.prometheus.alerts()
         if each["labels"]["alertname"] == NET_NEGATIVE
@@ -258,7 +258,7 @@ def test_no_rule_fails(alerting: Alerting) -> None:
     assert {rule["health"] for rule in alerting.prometheus.rules()} == {"ok"}
 
 
-def test_the_loss_pages_once_and_as_the_daemon_tells_it(alerting: Alerting) -> None:
+def test_the_loss_pages_once_with_the_alert_of_the_daemon(alerting: Alerting) -> None:
     paged = alerting.receivers.groups(PAGE)
     assert paged[BREACH] == {"alertname": BREACH, "target": "tiny"}
     eventually(
@@ -269,7 +269,7 @@ def test_the_loss_pages_once_and_as_the_daemon_tells_it(alerting: Alerting) -> N
     assert not alerting.receivers.paged_after_the_breach(NET_NEGATIVE)
 
 
-def test_that_it_loses_inhibits_that_little_is_accepted(alerting: Alerting) -> None:
+def test_net_negative_inhibits_low_acceptance(alerting: Alerting) -> None:
     """Whether the daemon sends the alert or Prometheus. Before the loss is known, low acceptance
     may be sent."""
 
@@ -291,12 +291,12 @@ def test_that_it_loses_inhibits_that_little_is_accepted(alerting: Alerting) -> N
     assert [each.body for each in late if each.has(rule="low-acceptance")] == []
 
 
-def test_rules_for_vllm_itself_are_inhibited_by_nothing_of_specwatch(alerting: Alerting) -> None:
+def test_stock_rules_are_not_inhibited_by_alerts_of_specwatch(alerting: Alerting) -> None:
     """All that they have in common is the name of a model, which other servers may have."""
     assert alerting.inhibited().get(STOCK, set()) <= {"VllmSpeculationGarbage"}
 
 
-def test_a_budget_that_burns_fast_is_one_message_and_not_told_as_burning_slowly(
+def test_a_fast_burn_is_one_message_and_inhibits_the_slow_burn(
     alerting: Alerting,
 ) -> None:
     burning = [
@@ -410,7 +410,7 @@ def of_server(labels: Labels, model: int, server: str) -> Labels:
 
 
 @pytest.mark.parametrize("across_servers", [False, True])
-def test_the_sample_inhibits_what_it_says_and_nothing_of_another(
+def test_the_sample_inhibits_alerts_of_the_same_server_only(
     tmp_path: Path, across_servers: bool
 ) -> None:
     posted, expected = [], {}

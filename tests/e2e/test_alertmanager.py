@@ -109,7 +109,7 @@ def test_an_alert_appears_is_kept_and_resolves(
     assert (delivery.firing, delivery.last_error) == (0, None)
 
 
-def test_alerts_of_one_letter_live_and_end_apart(
+def test_alerts_of_one_request_resolve_separately(
     server: RunningAlertmanager, senders: Senders
 ) -> None:
     alertmanagers = senders(server.url, **SELDOM)
@@ -168,7 +168,7 @@ def test_a_daemon_that_takes_over_keeps_the_alert_going(
     wait_for_end(server)
 
 
-def test_an_end_is_believed_by_one_whose_clock_is_behind(
+def test_an_alertmanager_with_a_slow_clock_resolves_the_alert(
     server: RunningAlertmanager, senders: Senders
 ) -> None:
     """The first end lies in its future, so that it keeps the alert; the second does not."""
@@ -185,7 +185,7 @@ def test_an_end_is_believed_by_one_whose_clock_is_behind(
     eventually(lambda: not alerts(server), what="the end is believed", within=lives_on_for - 2.0)
 
 
-def test_of_two_the_one_that_was_down_hears_when_it_is_back(
+def test_an_alertmanager_that_was_down_gets_the_alert_when_it_is_back(
     server: RunningAlertmanager, tmp_path: Path, senders: Senders
 ) -> None:
     other = RunningAlertmanager(tmp_path / "second")

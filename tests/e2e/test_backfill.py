@@ -129,7 +129,7 @@ def of_span(found: Rows, temperature: str, since: int, until: int) -> Counts:
     )
 
 
-def test_counts_between_idle_edges_are_those_of_the_daemon(records: Records) -> None:
+def test_counts_between_idle_edges_equal_those_of_the_daemon(records: Records) -> None:
     """Of every counter and every bucket of every histogram, at every temperature: exactly."""
     temperatures = {t for (start, _, t) in records.live if records.begun <= start < records.ended}
     assert temperatures > {ALL_TEMPERATURES, "0", ">1"}
@@ -139,7 +139,7 @@ def test_counts_between_idle_edges_are_those_of_the_daemon(records: Records) -> 
         assert sum(live.values()) > 0
 
 
-def test_amid_traffic_they_differ_by_what_happens_between_two_scrapes(records: Records) -> None:
+def test_counts_at_an_edge_in_traffic_differ_by_one_scrape(records: Records) -> None:
     """One minute, with an edge in traffic: scrapes are a second apart, of sixty, and some late."""
     edge = records.begun + MINUTE
     live, filled = (
@@ -150,7 +150,7 @@ def test_amid_traffic_they_differ_by_what_happens_between_two_scrapes(records: R
         assert filled[name] == pytest.approx(live[name], rel=0.25)
 
 
-def test_windows_say_the_same_of_all_else(records: Records) -> None:
+def test_windows_agree_in_everything_else(records: Records) -> None:
     for start in range(records.begun, records.ended, MINUTE):
         live, filled = (
             found[start, MODEL, ALL_TEMPERATURES] for found in (records.live, records.filled)
@@ -174,7 +174,7 @@ def test_a_second_backfill_adds_nothing(records: Records) -> None:
     assert (second["minutes_written"], second["minutes_kept"]) == (0, first["minutes_written"])
 
 
-def test_beside_a_daemon_that_has_them_nothing_is_to_be_written(records: Records) -> None:
+def test_minutes_that_a_daemon_has_are_not_written(records: Records) -> None:
     """What a daemon watched is in the store, under any name of the one that fills it in."""
     *_, beside = records.reports
     assert all(not each["minutes_written"] for each in beside["targets"])

@@ -106,7 +106,7 @@ def state(service: GuardService, name: str, phase: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_what_goes_wrong_is_put_back_and_held(service: GuardService, name: str) -> None:
+def test_a_failed_restart_is_undone_and_held(service: GuardService, name: str) -> None:
     found = state(service, name, "held")
     assert re.match(ENDS[name], found["why"]), found["why"]
     server = next(each for each in service.servers if each.name == name)
@@ -118,7 +118,7 @@ def test_what_goes_wrong_is_put_back_and_held(service: GuardService, name: str) 
         assert server.starts() == 3
 
 
-def test_one_that_was_frozen_is_restarted_all_the_same(service: GuardService) -> None:
+def test_a_frozen_server_is_restarted(service: GuardService) -> None:
     state(service, "stopped", "disabled")
     server = next(each for each in service.servers if each.name == "stopped")
     assert server.is_healthy()

@@ -43,7 +43,7 @@ def lab(installed: GuardLab) -> GuardLab:
 
 
 @pytest.mark.parametrize("who", [MEMBER, ROOT])
-def test_it_goes_there_and_back(lab: GuardLab, who: str) -> None:
+def test_disable_and_enable(lab: GuardLab, who: str) -> None:
     """By the helper, and by root's own hand, just the same."""
     assert lab.call("status", who=who)["mode"] == "on"
     plan = lab.call("plan", who=who)
@@ -226,7 +226,7 @@ def test_many_silent_connections_do_not_lock_others_out(lab: GuardLab) -> None:
 
 
 @pytest.mark.parametrize("instance", ["no-such-unit", "a\\x0a\\x25n", "vllm@", "-.x"])
-def test_a_helper_for_no_unit_says_so(lab: GuardLab, instance: str) -> None:
+def test_a_helper_without_a_unit_answers_with_a_failure(lab: GuardLab, instance: str) -> None:
     """It answers, rather than end and be started again and again."""
     unit = f"specwatch-guard@{instance}.socket"
     lab.machine.run("systemctl", "start", unit)

@@ -41,7 +41,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         each.close()
 
 
-def test_killed_anywhere_it_ends_as_a_person_wanted_by_one_restart(lab: Lab) -> None:
+def test_killed_anywhere_the_order_is_carried_out_with_one_restart(lab: Lab) -> None:
     """At points that are counted in a life that nobody ends."""
     points = whole_life(lab("whole"))
     assert len(points) >= 11
@@ -89,9 +89,7 @@ def ended_well(lab: KillLab, point: str) -> None:
     assert phases == ["draining", "restarting", "verifying", "disabled"], context
 
 
-def test_of_two_daemons_the_other_goes_on_when_the_lease_of_the_killed_one_ends(
-    lab: Lab, postgres: PostgresServer
-) -> None:
+def test_the_other_daemon_goes_on_when_the_lease_ends(lab: Lab, postgres: PostgresServer) -> None:
     """On one Postgres, and by its clock: before the restart, and after it."""
     points = ("after storing restarting", "after the command")
     labs = {point: lab(point.replace(" ", "-"), postgres.new_url()) for point in points}
@@ -107,7 +105,7 @@ def test_of_two_daemons_the_other_goes_on_when_the_lease_of_the_killed_one_ends(
         assert [step.daemon for step in each.history()][-1] == "two"
 
 
-def test_a_database_that_goes_away_stops_what_was_not_claimed_and_nothing_else(
+def test_without_its_database_a_daemon_only_finishes_what_it_has_claimed(
     lab: Lab, postgres: PostgresServer
 ) -> None:
     rests = {"unclaimed": "before storing restarting", "claimed": "after storing restarting"}

@@ -96,14 +96,14 @@ def by_counters(bare_server: VllmServer) -> ProbeRun:
     return ProbeRun(bare_server, "--temperatures", "0,1.2", *SHORT)
 
 
-def test_by_records_it_tells_what_the_server_counted(recorded: ProbeRun) -> None:
+def test_records_add_up_to_what_the_server_counted(recorded: ProbeRun) -> None:
     assert recorded.probe.complete
     assert recorded.probe.alone is True
     assert {one.source for one in recorded} == {"records"}
     assert added_up(recorded) == recorded.server
 
 
-def test_by_counters_it_tells_what_the_server_counted(by_counters: ProbeRun) -> None:
+def test_counters_add_up_to_what_the_server_counted(by_counters: ProbeRun) -> None:
     assert by_counters.probe.complete
     assert by_counters.probe.alone is True
     assert {one.source for one in by_counters} == {"counters"}

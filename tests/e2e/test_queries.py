@@ -167,7 +167,7 @@ def _as_without_a_baseline(expr: str) -> str:
     return expr
 
 
-def test_what_this_vllm_has_not_is_not_there(period: Period, prometheus: PrometheusApi) -> None:
+def test_older_metrics_are_absent(period: Period, prometheus: PrometheusApi) -> None:
     assert set(GONE) <= named(
         [question for _, expr in rules_in(RULE_FILES) for question in questions(expr)]
     )
@@ -198,7 +198,7 @@ def blank_panels(board: Board) -> list[str]:
     return [title for title, is_blank in panels.items() if is_blank]
 
 
-def test_what_a_rule_asks_is_found_without_anything_being_wrong() -> None:
+def test_questions_of_a_rule_have_answers_when_nothing_is_wrong() -> None:
     """Comparisons return 0 or 1, exclusions must exist, each alternative is asked for."""
     asked = questions("a < 1 and on (t) b offset 1h > 2 unless on (t) c == 1")
     assert [each.replace("{}", "") for each in asked] == [

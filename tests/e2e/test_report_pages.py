@@ -141,7 +141,7 @@ def test_a_page_is_sound(
 
 
 @pytest.mark.parametrize("name", [*SAMPLES, STATUS])
-def test_a_page_is_dark_where_people_want_it_dark(
+def test_a_page_follows_the_colour_scheme(
     chromium: Chromium, places: dict[str, str], name: str
 ) -> None:
     with chromium.page(scheme="light") as page:

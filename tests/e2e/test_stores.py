@@ -123,7 +123,7 @@ def watched(request: pytest.FixtureRequest, story: Story) -> Watched:
     return story.outages.watched[request.param]
 
 
-def test_nothing_is_lost_and_nothing_doubled(story: Story, watched: Watched) -> None:
+def test_no_count_is_lost_or_stored_twice(story: Story, watched: Watched) -> None:
     """Each target is the one server, so each must add up to all that it counted."""
     assert story.outages.counts["accepted_tokens"] > 0
     for target in TARGETS:

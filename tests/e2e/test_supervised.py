@@ -122,7 +122,7 @@ def test_sigterm_ends_vllm_in_its_own_way_and_then_specwatch(run: Run, served: S
     assert log_text.index("Application shutdown complete") < ended < stopped
 
 
-def test_it_restarts_without_speculation_amid_a_start(served: Served) -> None:
+def test_a_restart_without_speculation_during_a_start(served: Served) -> None:
     supervisor = Supervisor(served.command, environ=os.environ)
     try:
         supervisor.start(Mode.ON)
@@ -163,7 +163,7 @@ def test_a_reload_leaves_the_child_alone(run: Run, tmp_path: Path) -> None:
     assert alive(pids) == []
 
 
-def test_where_it_cannot_listen_the_child_ends_too(run: Run) -> None:
+def test_the_child_ends_if_the_port_is_taken(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         process = run(

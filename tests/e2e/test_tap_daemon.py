@@ -212,7 +212,7 @@ def exported(page: str, name: str, label: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_a_server_that_comes_back_without_its_tap_is_said(story: Story) -> None:
+def test_a_missing_tap_is_reported(story: Story) -> None:
     tap = story.without["tap"]
     assert tap["source"] is None
     assert len(tap["trouble"]) == 1

@@ -233,7 +233,7 @@ def test_a_full_cache_makes_requests_wait() -> None:
     assert engine.cache_usage > 0.3
 
 
-def test_restart_begins_at_nought_in_the_other_mode() -> None:
+def test_a_restart_begins_at_zero_in_the_other_mode() -> None:
     world = WORLDS["helps"](1)
     before = totals(last(world, 1.0))
     world.restart(ZERO + HOUR + 1.0, False)
@@ -294,7 +294,7 @@ def test_scrapes_are_lost() -> None:
     assert 0.2 < pages_seen.count(None) / len(pages_seen) < 0.5
 
 
-def test_calibration_is_a_server_of_its_own() -> None:
+def test_calibration_uses_a_separate_server() -> None:
     world = WORLDS["helps"](1)
     page = world.page(ZERO)
     pages_seen = world.calibrate(4, 200, 100, 120.0)
