@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,50 +45,25 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def values(prometheus: RunningPrometheus, expression: str) -> list[float]:
-    """The values of an expression."""
-    return [series.last for series in prometheus.query(expression)]
-
-
-def value(prometheus: RunningPrometheus, expression: str) -> float:
-    """The one value of an expression."""
-    (found,) = values(prometheus, expression)
-    return found
-
-
-def wait_queued(prometheus: RunningPrometheus, windows: int) -> None:
-    """Return once a scrape shows so many windows that wait for the database."""
-    eventually(
-        lambda: values(prometheus, f"specwatch_store_windows_queued >= {windows}"),
-        what="Prometheus sees what waits", within=120,
-    )  # fmt: skip
-
-
-@dataclass
-class SeenByPrometheus:
-    """What Prometheus knew of the daemon after the outages."""
-
-    targets: list[dict[str, Any]]
-    scrapes: float
-    up: float
-    """Share of its scrapes that were answered."""
-    speculating: float
-    queued_most: float
-    log: str
-
-
 @dataclass
 class Story:
-    """What happened, and what was heard of it."""
+    """What happened, and a Prometheus that scraped the daemon meanwhile."""
 
     outages: Outages
-    seen: SeenByPrometheus
+    prometheus: RunningPrometheus
+    at: float
+    """Unix time after the outages, when the daemon still ran."""
+
+    def value(self, expression: str) -> float:
+        """The one value of an expression at that time."""
+        (series,) = self.prometheus.query(expression, self.at)
+        return series.last
 
 
 @pytest.fixture(scope="module")
 def story(
     tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer, small_disk: Path
-) -> Story:
+) -> Iterator[Story]:
     """The outages, with Prometheus watching."""
     folder = tmp_path_factory.mktemp("stores")
     with ExitStack() as stack:
@@ -96,25 +71,17 @@ def story(
         server.wait_ready()
         outages = Outages(folder, server, postgres, small_disk)
         outages.begin(stack)
-        daemon = outages.daemons["postgres"]
-        jobs = {"specwatch": [daemon.url]}
+        jobs = {"specwatch": [outages.daemons["postgres"].url]}
         prometheus = stack.enter_context(RunningPrometheus(folder / "prometheus", jobs))
-        outages.happen(lambda: wait_queued(prometheus, len(TARGETS)))
-        seen = look(prometheus)
+        queued = f"specwatch_store_windows_queued >= {len(TARGETS)}"
+        outages.happen(
+            lambda: eventually(
+                lambda: prometheus.query(queued), what="Prometheus sees what waits", within=120
+            )
+        )
+        at = time.time()
         outages.end()
-    return Story(outages, seen)
-
-
-def look(prometheus: RunningPrometheus) -> SeenByPrometheus:
-    """Ask for what it saw of the last two minutes."""
-    return SeenByPrometheus(
-        targets=prometheus.targets(),
-        scrapes=value(prometheus, "count_over_time(up[2m])"),
-        up=value(prometheus, "avg_over_time(up[2m])"),
-        speculating=value(prometheus, "sum(specwatch_speculation_enabled)"),
-        queued_most=value(prometheus, "max_over_time(specwatch_store_windows_queued[2m])"),
-        log=prometheus.log_text(),
-    )
+        yield Story(outages, prometheus, at)
 
 
 @pytest.fixture(params=["postgres", "full"])
@@ -164,13 +131,14 @@ def test_prometheus_scrapes_the_daemon_all_the_while(story: Story) -> None:
 
     A scrape may take a second: on a machine that stops for a while, one or two are late.
     """
-    (target,) = story.seen.targets
-    assert (target["health"], target["lastError"]) == ("up", "")
-    assert story.seen.scrapes >= 30
-    assert story.seen.up > 0.8
-    assert not re.search(r"level=(warn|error).*(scrape|append|ingest)", story.seen.log)
+    assert story.value("up") == 1
+    assert story.value("count_over_time(up[2m])") >= 30
+    assert story.value("avg_over_time(up[2m])") > 0.8
+    log = story.prometheus.log_text()
+    assert not re.search(r"level=(warn|error).*(scrape|append|ingest)", log)
 
 
 def test_prometheus_has_the_daemons_figures(story: Story) -> None:
-    assert story.seen.speculating == len(TARGETS)
-    assert story.seen.queued_most >= len(TARGETS)
+    assert story.value("sum(specwatch_speculation_enabled)") == len(TARGETS)
+    queued = story.value("max_over_time(specwatch_store_windows_queued[2m])")
+    assert queued >= len(TARGETS)
