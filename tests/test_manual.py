@@ -51,7 +51,7 @@ def problem(words: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_and_their_options_are_those_that_there_are(page: Path) -> None:
+def test_commands_and_options_exist(page: Path) -> None:
     found = {f"{' '.join(typed.words)}: {said}" for typed in commands(page)
              if page.name != "CHANGELOG.md" and (said := problem(typed.words))}  # fmt: skip
     assert not found
@@ -65,13 +65,13 @@ def test_an_unknown_command_or_option_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("page", list(ROOT.glob("*.md")), ids=lambda page: page.name)
-def test_files_that_the_repository_s_pages_link_to_are_there(page: Path) -> None:
+def test_linked_files_exist(page: Path) -> None:
     """Links within ``docs`` are checked when the manual is built."""
     links = re.findall(r"\]\(([^)#]+)", page.read_text())
     assert all((ROOT / link).exists() for link in links if not link.startswith("https://"))
 
 
-def test_files_that_the_architecture_names_are_there() -> None:
+def test_files_of_the_architecture_exist() -> None:
     text, _, table = (ROOT / "docs/architecture.md").read_text().partition("## To change something")
     cells = "".join(re.findall(r"^\| .* \| (.*) \|$", table, re.M))
     named = [*re.findall(r"`([^`]+)`", cells), *re.findall(r"`([a-z_/]+(?:\.py|/))`", text)]

@@ -23,7 +23,7 @@ class DaemonApi(abc.ABC):
         """Where it serves."""
 
     @abc.abstractmethod
-    def said(self) -> str:
+    def log_text(self) -> str:
         """What it logged."""
 
     def metrics(self) -> str:
@@ -53,7 +53,7 @@ class DaemonApi(abc.ABC):
         try:
             return eventually(look, what=what, within=within, every=0.2)
         except AssertionError as error:
-            raise AssertionError(f"{error}\nstatus: {last}\nlog:\n{self.said()}") from None
+            raise AssertionError(f"{error}\nstatus: {last}\nlog:\n{self.log_text()}") from None
 
     def wait_scraped(self, after: float) -> None:
         """Return once every target was read by a scrape that ended after this Unix time."""

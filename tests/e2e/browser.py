@@ -143,8 +143,8 @@ class Chromium:
     def _read(self, what: str) -> None:
         read = os.read(self._from, 1 << 20)
         if not read:
-            said = self._log.read_text(errors="replace")[-4000:]
-            raise BrowserError(f"{what}: the browser ended\n{said}")
+            log = self._log.read_text(errors="replace")[-4000:]
+            raise BrowserError(f"{what}: the browser ended\n{log}")
         *messages, self._buffer = (self._buffer + read).split(b"\0")
         for text in messages:
             message = json.loads(text)

@@ -219,7 +219,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
                 report.sections.append((f"log of vLLM on port {server.port}", server.log_tail()))
         for process in processes.processes:
             if process.running or _was_written(process.log, report.start):
-                report.sections.append((str(process.log), process.said()[-_SHOWN:]))
+                report.sections.append((str(process.log), process.log_text()[-_SHOWN:]))
     return report
 
 

@@ -91,7 +91,7 @@ GuardBook.advance, CommandActuator.disable = stored, disabled
 """
 
 
-class Killing:
+class KillLab:
     """One server, its commands, one database and as many daemons as are asked for."""
 
     def __init__(self, folder: Path, database: str) -> None:
@@ -180,8 +180,8 @@ class Killing:
         try:
             eventually(done, what="speculation is off", within=within)
         except AssertionError as error:
-            said = "\n".join(daemon.said()[-3000:] for daemon in self._daemons)
-            raise AssertionError(f"{error}\n{self.state()}\n{said}") from None
+            log_text = "\n".join(daemon.log_text()[-3000:] for daemon in self._daemons)
+            raise AssertionError(f"{error}\n{self.state()}\n{log_text}") from None
         return self.state()
 
     def state(self) -> GuardState:

@@ -7,20 +7,17 @@ import json
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.api import DaemonApi
 from tests.e2e.processes import CHECKOUT
-from tests.e2e.unit_lab import UNITS, install, install_helper
+from tests.e2e.unit_lab import UNITS, DaemonUnit, install_helper
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import speculates
 from tests.lab.http_get import is_ok
 from tests.lab.systemd_machine import SystemdMachine
-from tests.lab.traffic import Outcome, requests_at, send
 from tests.lab.vllm_server import free_port, speculation_flags
 
 # Stopped while requests run, this vLLM waits for them for ever, without an engine.
@@ -37,36 +34,11 @@ ExecStart={vllm} serve {model} --served-model-name tiny --host 127.0.0.1 --port 
     --max-model-len 1024 --enforce-eager --dtype float32 $SPECULATION
 TimeoutStopSec=10
 """
-CONFIG = """\
-listen: 127.0.0.1:{port}
-targets:
-{targets}
-rules:
-  use_defaults: false
-  extra:
-    - {{name: low, metric: acceptance_ratio, below: 0.3, window: 1m, for: 0s, clear_for: 1m,
-       min_drafts: 20, action: disable}}
-guard:
-  mode: act
-  cooldown: 10s
-  max_actions_per_day: 20
-  drain_timeout: 60s
-  start_timeout: {start_timeout}
-  verify: 10s
-  rearm: {{after: 1m, most: 10m, trial: 2m}}
-  hooks: {{before: {before}, after: {after}}}
-alertmanager: {{urls: ['{alertmanager}'], resend: 10s}}
-"""
-_TARGET = "  - {{name: {name}, url: 'http://127.0.0.1:{port}', interval: 1s, service: {service}}}"
 _SPECWATCH = f"""\
 [Service]
 Environment=PYTHONPATH={CHECKOUT}
 RestartSec=1
 """
-
-
-THINKS_FOR = 3.0
-"""Seconds between an answer and the next question: enough for a rule, and it spares the cores."""
 
 
 @dataclass
@@ -157,54 +129,7 @@ class LoadBalancer:
         self._server.server_close()
 
 
-class Clients:
-    """A few users of one server, each of whom asks again a moment after the last answer.
-
-    Behind a load balancer they wait while that sends them nowhere.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        behind: tuple[LoadBalancer, str] | None,
-        users: int = 2,
-        thinks_for: float = THINKS_FOR,
-    ) -> None:
-        self.outcomes: list[Outcome] = []
-        self._thinks_for = thinks_for
-        self._behind = behind
-        self._url = url
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(at,)) for at in range(users)]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join(180)
-
-    def _ask(self, user: int) -> None:
-        for request in requests_at([0.0], 100_000, stream=True, max_tokens=24)[user:]:
-            while self._waits() and not self._ended.is_set():
-                self._ended.wait(0.05)
-            if self._ended.is_set():
-                return
-            outcome = send(self._url, request)
-            self.outcomes.append(outcome)
-            self._ended.wait(self._thinks_for if outcome.ok else max(self._thinks_for, 0.2))
-
-    def _waits(self) -> bool:
-        return self._behind is not None and self._behind[1] in self._behind[0].drained
-
-    @property
-    def answered(self) -> int:
-        return sum(outcome.ok for outcome in self.outcomes)
-
-
-class Guarding(DaemonApi):
+class GuardService(DaemonUnit):
     """``specwatch.service`` in the machine, with the helper of each unit."""
 
     def __init__(
@@ -215,35 +140,31 @@ class Guarding(DaemonApi):
         balancer: LoadBalancer,
         start_timeout: str = "9m",
     ) -> None:
-        self.machine = machine
+        super().__init__(machine, _SPECWATCH)
         self.servers = servers
-        self._port = free_port()
         install_helper(machine)
-        install(machine, "specwatch.service", _SPECWATCH)
-        targets = [
-            _TARGET.format(
-                name=server.name, port=server.port,
-                service=json.dumps({"kind": "systemd", "unit": server.unit}),
-            )
-            for server in servers
-        ]  # fmt: skip
-        text = CONFIG.format(
-            port=self._port,
-            targets="\n".join(targets),
-            alertmanager=alertmanager,
-            start_timeout=start_timeout,
-            before=json.dumps(balancer.hook("drain")),
-            after=json.dumps(balancer.hook("ready")),
-        )
-        machine.write_file("/etc/specwatch/specwatch.yml", text)
+        low = {
+            "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
+            "clear_for": "1m", "min_drafts": 20, "action": "disable",
+        }  # fmt: skip
+        self.configure(
+            targets=[
+                {
+                    "name": server.name, "url": server.url, "interval": "1s",
+                    "service": {"kind": "systemd", "unit": server.unit},
+                }
+                for server in servers
+            ],
+            rules={"use_defaults": False, "extra": [low]},
+            guard={
+                "mode": "act", "cooldown": "10s", "max_actions_per_day": 20,
+                "drain_timeout": "60s", "start_timeout": start_timeout, "verify": "10s",
+                "rearm": {"after": "1m", "most": "10m", "trial": "2m"},
+                "hooks": {"before": balancer.hook("drain"), "after": balancer.hook("ready")},
+            },
+            alertmanager={"urls": [alertmanager], "resend": "10s"},
+        )  # fmt: skip
         machine.run("systemctl", "daemon-reload")
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def said(self) -> str:
-        return self.machine.journal("specwatch.service")
 
     def start(self) -> None:
         sockets = [f"specwatch-guard@{server.name}.socket" for server in self.servers]
@@ -274,14 +195,3 @@ class Guarding(DaemonApi):
         shown = self.machine.run("/opt/specwatch/bin/specwatch", "guard", *arguments, "--json")
         found: dict[str, Any] = json.loads(shown.stdout)
         return found
-
-
-@contextmanager
-def asked(clients: Sequence[Clients]) -> Iterator[None]:
-    for client in clients:
-        client.start()
-    try:
-        yield
-    finally:
-        for client in clients:
-            client.stop()

@@ -116,11 +116,6 @@ class RunningPrometheus(_MonitoringServer, PrometheusApi):
             alert["labels"]["alertname"] for alert in self.alerts() if alert["state"] == "firing"
         }
 
-    def targets(self) -> list[dict[str, Any]]:
-        """What it scrapes, with its health and last error."""
-        targets: list[dict[str, Any]] = self.ask("targets", {})["activeTargets"]
-        return targets
-
 
 def _addresses(urls: Sequence[str]) -> dict[str, list[str]]:
     return {"targets": [urlsplit(url).netloc for url in urls]}

@@ -41,12 +41,12 @@ class Refused(Exception):
 
 
 def parse(entry: str, words: list[str]) -> Namespace:
-    said = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(errors):
             parsed = PARSERS[entry].parse_args(["serve", *words] if entry == "serve" else words)
     except SystemExit:
-        raise Refused(said.getvalue()[-300:]) from None
+        raise Refused(errors.getvalue()[-300:]) from None
     except (ValueError, AssertionError, IndexError, TypeError, AttributeError) as error:
         raise Refused(f"{type(error).__name__}: {error}"[:300]) from error
     if entry == "serve" and parsed.model_tag is not None:

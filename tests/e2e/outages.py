@@ -8,9 +8,9 @@ SQLite on a small disk that is full meanwhile. Windows close, and so must be wri
 from __future__ import annotations
 
 import errno
-import threading
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,12 @@ from typing import Any
 
 from specwatch.domain.model import Window
 from tests.e2e.api import settled
+from tests.e2e.clients import Clients
 from tests.e2e.processes import DaemonProcess, SimulatedVllm
 from tests.e2e.waiting import next_minute, sleep_until
 from tests.e2e.witness import Counts, counted
 from tests.lab.http_get import get
-from tests.lab.traffic import requests_at, send_all
+from tests.lab.traffic import Request, requests_at
 from tests.postgres import PostgresServer
 
 TARGETS = tuple(f"engine-{number:02}" for number in range(20))
@@ -55,35 +56,6 @@ class Watched:
     windows: list[Window] = field(default_factory=list)
 
 
-class Traffic:
-    """Requests that keep coming until stopped."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._over = threading.Event()
-        self._failed: list[str | None] = []
-        self._thread = threading.Thread(target=self._send)
-
-    def _send(self) -> None:
-        requests = requests_at(TEMPERATURES, 8, stream=True, max_tokens=24)
-        while not self._over.is_set():
-            outcomes = send_all(self._url, requests)
-            self._failed += [outcome.error for outcome in outcomes if not outcome.ok]
-
-    def __enter__(self) -> Traffic:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def stop(self) -> None:
-        """Send no more; all must have been answered."""
-        self.__exit__()
-        assert self._failed == []
-
-
 class Disk:
     """A small file system that can be filled up and freed again."""
 
@@ -104,6 +76,10 @@ class Disk:
     def free(self) -> None:
         """Give all back."""
         self._filler.unlink()
+
+
+def _mixed_streams(user: int) -> Iterator[Request]:
+    yield from itertools.cycle(requests_at(TEMPERATURES, 8, stream=True, max_tokens=24)[user:])
 
 
 class Outages:
@@ -139,13 +115,13 @@ class Outages:
         Each lasts until ``seen_by_others`` returns.
         """
         self._seen_by_others = seen_by_others
-        with Traffic(self._server.url) as traffic:
+        with Clients(self._server.url, 4, _mixed_streams) as clients:
             sleep_until(time.time() + 5)
             for name, daemon in self.daemons.items():
                 self.watched[name].resident_before = daemon.resident_bytes()
             for how in (SIGINT, SIGQUIT):
                 self._outage(how)
-            traffic.stop()
+        assert clients.errors() == []
 
     def end(self) -> None:
         """Let the daemons see the last of it, stop them, and read what they wrote."""

@@ -115,10 +115,10 @@ class Process:
             status = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"did not stop within {timeout:g} s\n{self.said()}") from None
-        assert status == 0, f"ended with status {status}\n{self.said()}"
+            raise AssertionError(f"did not stop within {timeout:g} s\n{self.log_text()}") from None
+        assert status == 0, f"ended with status {status}\n{self.log_text()}"
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """What this life of the process has logged."""
         if not self.log.exists():
             return ""
@@ -166,7 +166,7 @@ class DaemonProcess(Specwatch, DaemonApi):
 
     def events(self) -> list[dict[str, Any]]:
         """The events in the log of this life."""
-        return [json.loads(line) for line in self.said().splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in self.log_text().splitlines() if line.startswith("{")]
 
     @property
     def url(self) -> str:
@@ -177,7 +177,7 @@ class DaemonProcess(Specwatch, DaemonApi):
         return str(started[-1]["listen"])
 
     def _started(self) -> list[dict[str, Any]]:
-        assert self.running, f"the daemon ended\n{self.said()}"
+        assert self.running, f"the daemon ended\n{self.log_text()}"
         return [event for event in self.events() if event["event"] == "started"]
 
     def windows(self, **selection: Any) -> list[Window]:
@@ -200,7 +200,7 @@ class HttpServer(Process):
         eventually(self._ready, what=f"{self.url} answers", within=STARTS_WITHIN)
 
     def _ready(self) -> bool:
-        assert self.running, f"the server at {self.url} ended\n{self.said()}"
+        assert self.running, f"the server at {self.url} ended\n{self.log_text()}"
         return is_ok(self.url + self.ready_path)
 
 

@@ -9,7 +9,6 @@ What Prometheus sees is live.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,11 +22,12 @@ from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Batch, Window
 from specwatch.domain.sample import samples_of
 from specwatch.store.packing import pack_batch
 from specwatch.store.repository import Store
+from tests.e2e.clients import Clients
 from tests.e2e.monitoring import RunningAlertmanager, RunningPrometheus
 from tests.e2e.processes import DaemonProcess
 from tests.e2e.tap_traffic import covered, refused, several, with_usage
 from tests.e2e.waiting import eventually, next_minute, sleep_until
-from tests.lab.traffic import Outcome, Request, send
+from tests.lab.traffic import Request
 from tests.lab.vllm_server import VllmServer, free_port
 
 TARGET, AWAY = "tiny", "unreachable"
@@ -44,7 +44,7 @@ LEAST_SECONDS = 40.0
 
 
 @dataclass(frozen=True)
-class Told:
+class Period:
     """What can be asked, and of when: Unix seconds."""
 
     prometheus: RunningPrometheus
@@ -54,7 +54,7 @@ class Told:
     """As Prometheus had them at the end, with their health."""
 
 
-class Teller:
+class Story:
     """Tells it of a server with speculation; ``off`` is the same without, of which is not asked."""
 
     def __init__(self, folder: Path, server: VllmServer, off: VllmServer) -> None:
@@ -64,7 +64,7 @@ class Teller:
         self._alertmanager = RunningAlertmanager(folder / "alertmanager")
 
     @contextmanager
-    def told(self, rule_files: Mapping[str, str], minutes: int = 0) -> Iterator[Told]:
+    def play(self, rule_files: Mapping[str, str], minutes: int = 0) -> Iterator[Period]:
         """All of it, with so many minutes more of load than it needs."""
         with ThreadPoolExecutor(2) as pool:
             off, on = pool.map(self._life, (self._off, self._server))
@@ -79,23 +79,23 @@ class Teller:
             ) as prometheus:
                 begun = time.time()
                 whole = next_minute(begun + LEAST_SECONDS) + minutes * MINUTE
-                with loaded(self._server):
+                with users_of(self._server):
                     sleep_until(whole)
                     daemon.wait_written(whole)
                     ended = seen_by(prometheus, time.time())
                     rules = prometheus.rules()
                 daemon.stop()
                 self._server.stop()
-                yield Told(prometheus, begun, ended, rules)
+                yield Period(prometheus, begun, ended, rules)
 
     def _life(self, server: VllmServer) -> list[Window]:
         """The windows of a daemon that watched some traffic."""
         database = f"sqlite:///{self._folder}/{server.port}.db"
-        with loaded(server) as answered:
-            at_least(WARM_UP, answered)
+        with users_of(server) as users:
+            wait_answered(users, WARM_UP)
             with self._watching(server, database) as daemon:
                 daemon.wait_scraped(0)
-                at_least(len(answered) + REMEMBERED, answered)
+                wait_answered(users, len(users.outcomes) + REMEMBERED)
                 daemon.stop()
         return daemon.windows()
 
@@ -106,29 +106,17 @@ class Teller:
 
 
 @contextmanager
-def loaded(server: VllmServer) -> Iterator[list[Outcome]]:
-    """Users meanwhile who ask again as soon as they are answered, which all are who can be."""
-    ended, outcomes = threading.Event(), list[Outcome]()
-
-    def user(number: int) -> None:
-        for request in itertools.takewhile(lambda _: not ended.is_set(), kinds(number)):
-            outcomes.append(send(server.url, request))
-
-    with ThreadPoolExecutor(USERS) as pool:
-        users = [pool.submit(user, number) for number in range(USERS)]
-        try:
-            yield outcomes
-        finally:
-            ended.set()
-    for each in users:
-        each.result()
-    lost = [outcome for outcome in outcomes if not outcome.ok and (outcome.status or 0) // 100 != 4]
+def users_of(server: VllmServer) -> Iterator[Clients]:
+    """Users meanwhile who ask without a pause; all are answered but for what is refused."""
+    with Clients(server.url, USERS, kinds) as users:
+        yield users
+    lost = [o for o in users.outcomes if not o.ok and (o.status or 0) // 100 != 4]
     assert {outcome.error for outcome in lost} == set()
 
 
-def at_least(count: int, answered: Sequence[Outcome]) -> None:
-    """Return once so many are answered."""
-    eventually(lambda: len(answered) >= count, what=f"{count} are answered", within=WITHIN)
+def wait_answered(users: Clients, count: int) -> None:
+    """Return once so many requests are answered."""
+    eventually(lambda: len(users.outcomes) >= count, what=f"{count} are answered", within=WITHIN)
 
 
 def seen_by(prometheus: RunningPrometheus, after: float) -> float:

@@ -9,7 +9,6 @@ ends.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +16,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from specwatch.domain.model import Window
 from tests.e2e.api import settled
 from tests.e2e.processes import DaemonProcess, specwatch
+from tests.e2e.tap_traffic import leave
 from tests.e2e.waiting import eventually, next_minute, sleep_until
 from tests.e2e.witness import Counts, counted, difference, running
 from tests.lab.http_get import get
@@ -86,19 +85,7 @@ def mixture(count: int) -> list[Request]:
     ]
 
 
-def hang_up(url: str, request: Request) -> None:
-    """Ask for a stream and leave when it begins, which the server counts as aborted."""
-    place = urlsplit(url)
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
-    headers = {"Content-Type": "application/json"}
-    connection.request("POST", request.path, json.dumps(request.body), headers)
-    response = connection.getresponse()
-    assert response.readline()
-    response.close()
-    connection.close()
-
-
-class Teller:
+class StoryRunner:
     """Makes the story happen; every step waits for what it needs, with a deadline."""
 
     def __init__(self, folder: Path, server: VllmServer, databases: dict[str, str]) -> None:
@@ -119,7 +106,7 @@ class Teller:
             for name, database in databases.items()
         }
 
-    def tell(self) -> Story:
+    def run(self) -> Story:
         """All of it, in about four minutes."""
         with ExitStack() as stack:
             for daemon in self.daemons.values():
@@ -234,7 +221,7 @@ class Teller:
         """Requests that end for another reason than their length: a stop string, and an abort."""
         early = {"stop": ["a", "e", "i", "o"]}
         self._send([Request(temperature=t, more=early, max_tokens=200) for t in TEMPERATURES])
-        hang_up(self._server.url, Request(stream=True, max_tokens=800))
+        leave(self._server.url, Request(stream=True, max_tokens=800))
 
     def _ask_the_command_line(self) -> None:
         self.story.scraped_page = self._settled()

@@ -109,7 +109,7 @@ def _refused() -> dict[str, Ask]:
 def _bytes() -> dict[str, Ask]:
     whole = json.dumps({**BASE, **HELLO}).encode()
     stream = json.dumps({**BASE, **HELLO, "stream": True}).encode()
-    told = {
+    bodies = {
         "stream is a word": whole[:-1] + b',"stream":"yes"}',
         "stream is 1": whole[:-1] + b',"stream":1}',
         "a key twice": stream[:-1]
@@ -130,7 +130,7 @@ def _bytes() -> dict[str, Ask]:
         "very deep": b"[" * 5000,
         "compressed": gzip.compress(stream),
     }  # fmt: skip
-    return {f"body: {name}": Ask(CHAT, body) for name, body in told.items()}
+    return {f"body: {name}": Ask(CHAT, body) for name, body in bodies.items()}
 
 
 def _http() -> dict[str, Ask]:

@@ -1,12 +1,14 @@
 """The real vLLM refuses what ``specwatch advise`` calls wrong; it may refuse more.
 
-vLLM's own parser and configuration judge the same command lines, with the lab's tiny models.
+vLLM's own parser and configuration judge the same command lines, with the lab's tiny models. The KV
+cache that advise plans is the one that a real vLLM allots.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +18,14 @@ import pytest
 
 from specwatch.advise.advice import Advice, Traffic
 from specwatch.advise.advise import AdviceRequest, advise
+from specwatch.advise.architecture import read_architecture
+from specwatch.advise.memory import Footprint, plan_memory
 from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.cli.advise_models import LocalModels
 from specwatch.errors import ConfigError
 from specwatch.vllm_cli.flags import FLAGS, resolve
 from tests.e2e.oracle import Oracle
+from tests.lab.vllm_server import VllmServer
 
 LINES = 200
 Words = list[str]
@@ -53,7 +58,7 @@ def structural(found: Advice) -> list[str]:
     ]  # fmt: skip
 
 
-def test_what_is_fine_is_taken_and_understood_alike(oracle: Oracle, tiny_models: Path) -> None:
+def test_valid_command_lines_mean_the_same_to_vllm(oracle: Oracle, tiny_models: Path) -> None:
     """Method and number of draft tokens are those that vLLM ends up with."""
     target, draft = str(tiny_models / "target"), str(tiny_models / "draft-good")
     for words in (
@@ -78,7 +83,9 @@ def config(**keys: Any) -> Words:
     return ["--speculative-config", json.dumps(keys)]
 
 
-def test_what_is_wrong_is_refused(oracle: Oracle, tiny_models: Path, tmp_path: Path) -> None:
+def test_vllm_refuses_what_advise_calls_wrong(
+    oracle: Oracle, tiny_models: Path, tmp_path: Path
+) -> None:
     target, draft = str(tiny_models / "target"), str(tiny_models / "draft-good")
     other = another(Path(draft), tmp_path / "other", vocab_size=2049)
     odd = another(Path(draft), tmp_path / "odd", num_attention_heads=2, num_key_value_heads=2)
@@ -111,7 +118,7 @@ def another(model: Path, folder: Path, **changes: Any) -> str:
     return str(folder)
 
 
-def test_what_is_called_wrong_of_random_lines_vllm_refuses(
+def test_vllm_refuses_random_lines_that_advise_calls_wrong(
     oracle: Oracle, tiny_models: Path
 ) -> None:
     outcomes: Counter[str] = Counter()
@@ -167,3 +174,44 @@ def test_abbreviations_are_those_that_vllm_takes(oracle: Oracle) -> None:
         assert resolve(shortest) is FLAGS[name]
         shorter = None if shortest == name else resolve(shortest[:-1])
         assert shorter is not FLAGS[name]
+
+
+SPACE = 2**30
+"""Bytes that ``serve_vllm.sh`` gives the KV cache; it serves in float32."""
+CONTEXT = 1024
+
+
+@pytest.fixture
+def kv_cache(request: pytest.FixtureRequest, server: str) -> dict[str, str]:
+    """What vLLM itself reports of its KV cache on its page."""
+    running: VllmServer = request.getfixturevalue(server)
+    (line,) = re.findall(r"^vllm:cache_config_info\{(.*)\} 1", running.metrics(), re.MULTILINE)
+    return dict(re.findall(r'(\w+)="([^"]*)"', line))
+
+
+def footprint(models: Path, name: str) -> Footprint:
+    folder = models / name
+    config = json.loads((folder / "config.json").read_text())
+    stored = (folder / "model.safetensors").stat().st_size
+    model = read_architecture(config, str(folder))
+    return Footprint(2 * stored, model.layers, model.kv_heads)
+
+
+@pytest.mark.parametrize(
+    ("server", "draft"), [("plain_server", None), ("good_server", "draft-good")]
+)
+def test_the_planned_cache_is_the_one_that_the_server_allots(
+    kv_cache: dict[str, str], draft: str | None, tiny_models: Path
+) -> None:
+    target = footprint(tiny_models, "target")
+    theirs = None if draft is None else footprint(tiny_models, draft)
+    models = [model for model in (target, theirs) if model is not None]
+    assert int(kv_cache["kv_cache_memory_bytes"]) == SPACE
+    memory, _ = plan_memory(
+        target, theirs, gpus=1, gpu_memory=SPACE + sum(model.weights or 0 for model in models),
+        context=CONTEXT, utilization=1.0, kv_bits=32, reserved=0,
+    )  # fmt: skip
+    assert memory.kv_with == SPACE
+    assert memory.tokens_with == pytest.approx(int(kv_cache["kv_cache_size_tokens"]), rel=0.1)
+    concurrency = float(kv_cache["kv_cache_max_concurrency"])
+    assert memory.requests_with == pytest.approx(concurrency, rel=0.1)

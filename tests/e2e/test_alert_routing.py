@@ -12,7 +12,6 @@ from __future__ import annotations
 import http.server
 import json
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import pack_batch
 from specwatch.store.repository import Store
-from tests.e2e.guarded import Clients, asked
+from tests.e2e.clients import Clients
 from tests.e2e.monitoring import RunningAlertmanager, RunningPrometheus
 from tests.e2e.processes import DaemonProcess, measurements_of, specwatch
 from tests.e2e.waiting import eventually
@@ -94,14 +93,14 @@ class Receivers:
     """The placeholders of the sample: keep each message by the receiver it is for."""
 
     def __init__(self) -> None:
-        self.told: list[Message] = []
-        told = self.told
+        self.messages: list[Message] = []
+        messages = self.messages
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
                 body = json.loads(self.rfile.read(length))
-                told.append(Message(self.path.strip("/"), body, time.monotonic()))
+                messages.append(Message(self.path.strip("/"), body, time.monotonic()))
                 self.send_response(200)
                 self.end_headers()
 
@@ -123,13 +122,13 @@ class Receivers:
         """By the names of the alerts that came to a receiver: what their group had in common."""
         return {
             alert["labels"]["alertname"]: message.body["groupLabels"]
-            for message in list(self.told) if message.receiver == receiver
+            for message in list(self.messages) if message.receiver == receiver
             for alert in message.body["alerts"]
         }  # fmt: skip
 
     def paged_after_the_breach(self, name: str) -> bool:
         """Whether an alert came to the pager once the daemon's own had: before, nobody knew."""
-        pages = [each for each in list(self.told) if each.receiver == PAGE]
+        pages = [each for each in list(self.messages) if each.receiver == PAGE]
         at = next(page.at for page in pages if page.has(alertname=BREACH))
         return any(page.has(alertname=name) for page in pages if page.at > at)
 
@@ -141,27 +140,22 @@ class Alerting:
     daemon: DaemonProcess
     receivers: Receivers
 
-    def shown(self, *flags: str) -> dict[str, list[dict[str, Any]]]:
-        """The alerts that ``amtool alert query`` shows, by name."""
-        ran = subprocess.run(
-            ["amtool", f"--alertmanager.url={self.alertmanager.url}", "-o", "json",
-             "alert", "query", *flags],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=True,
-        )  # fmt: skip
-        found: dict[str, list[dict[str, Any]]] = {}
-        for alert in json.loads(ran.stdout):
-            found.setdefault(alert["labels"]["alertname"], []).append(alert)
+    def active(self) -> dict[str, list[dict[str, str]]]:
+        """The labels of the alerts that are not inhibited, by name."""
+        found: dict[str, list[dict[str, str]]] = {}
+        for alert in self.alertmanager.alerts():
+            if alert["status"]["state"] == "active":
+                found.setdefault(alert["labels"]["alertname"], []).append(alert["labels"])
         return found
 
     def inhibited(self) -> dict[str, set[str]]:
         """Names of the alerts that are inhibited, with the names of those that do it."""
-        shown = self.shown("--inhibited", "--active")
-        every = [alert for alerts in shown.values() for alert in alerts]
-        names = {each["fingerprint"]: each["labels"]["alertname"] for each in every}
+        alerts = self.alertmanager.alerts()
+        names = {alert["fingerprint"]: alert["labels"]["alertname"] for alert in alerts}
         found: dict[str, set[str]] = {}
-        for each in every:
-            if by := each["status"]["inhibitedBy"]:
-                sources = found.setdefault(each["labels"]["alertname"], set())
+        for alert in alerts:
+            if by := alert["status"]["inhibitedBy"]:
+                sources = found.setdefault(alert["labels"]["alertname"], set())
                 sources.update(names[fingerprint] for fingerprint in by)
         return found
 
@@ -207,18 +201,18 @@ def alerting(
     on = bad_server
     with ExitStack() as stack:
         calibrated(plain_server, on, database)
-        stack.enter_context(asked([Clients(on.url, None, thinks_for=0)]))
+        stack.enter_context(Clients(on.url))
         give_a_past(on, database)
         receivers = Receivers()
         stack.callback(receivers.close)
         files = alert_files()
         sample = files["alertmanager.yml"].replace("127.0.0.1:9095", receivers.address)
         alertmanager = stack.enter_context(RunningAlertmanager(folder / "alertmanager", sample))
-        told = {"urls": [alertmanager.url], "resend": "10s"}
+        section = {"urls": [alertmanager.url], "resend": "10s"}
         targets = [{"name": "tiny", "url": on.url, "interval": "1s"}]
         daemon = stack.enter_context(
             DaemonProcess.configured(
-                folder / "daemon", database, CONFIG | {"targets": targets, "alertmanager": told}
+                folder / "daemon", database, CONFIG | {"targets": targets, "alertmanager": section}
             )
         )
         prometheus = stack.enter_context(
@@ -241,76 +235,77 @@ def alerting(
         yield found
 
 
-def test_prometheus_tells_the_loss_with_its_numbers(alerting: Alerting) -> None:
+def test_the_alert_of_prometheus_has_the_numbers_of_the_loss(alerting: Alerting) -> None:
     (alert,) = (
         each for each in alerting.prometheus.alerts()
         if each["labels"]["alertname"] == NET_NEGATIVE
     )  # fmt: skip
-    labels, said = alert["labels"], alert["annotations"]
+    labels, annotations = alert["labels"], alert["annotations"]
     assert (labels["severity"], labels["target"]) == ("critical", "tiny")
     numbers = re.search(
         r"ran at ([\d.]+) times .* at ([\d.]+) times at most .* reads ([\d.]+), and its"
         r" threshold is 1[.]00",
-        said["description"],
+        annotations["description"],
     )
-    assert numbers, said["description"]
+    assert numbers, annotations["description"]
     speed, upper, reading = map(float, numbers.groups())
     assert 0 < speed < upper < 1
     assert 0 < reading < 1
-    assert said["runbook_url"].endswith("#" + NET_NEGATIVE.lower())
+    assert annotations["runbook_url"].endswith("#" + NET_NEGATIVE.lower())
 
 
 def test_no_rule_fails(alerting: Alerting) -> None:
     assert {rule["health"] for rule in alerting.prometheus.rules()} == {"ok"}
 
 
-def test_the_loss_pages_once_and_as_the_daemon_tells_it(alerting: Alerting) -> None:
+def test_the_loss_pages_once_with_the_alert_of_the_daemon(alerting: Alerting) -> None:
     paged = alerting.receivers.groups(PAGE)
     assert paged[BREACH] == {"alertname": BREACH, "target": "tiny"}
     eventually(
         lambda: BREACH in alerting.inhibited().get(NET_NEGATIVE, set()),
         what="what the daemon tells inhibits what Prometheus does", within=TELLS_WITHIN,
     )  # fmt: skip
-    assert NET_NEGATIVE not in alerting.shown("--active")
+    assert NET_NEGATIVE not in alerting.active()
     assert not alerting.receivers.paged_after_the_breach(NET_NEGATIVE)
 
 
-def test_that_it_loses_inhibits_that_little_is_accepted(alerting: Alerting) -> None:
+def test_net_negative_inhibits_low_acceptance(alerting: Alerting) -> None:
     """Whether the daemon sends the alert or Prometheus. Before the loss is known, low acceptance
     may be sent."""
 
     def only_the_loss_is_left() -> bool:
-        active = alerting.shown("--active")
-        breaches = [each["labels"]["rule"] for each in active.get(BREACH, ())]
+        active = alerting.active()
+        breaches = [labels["rule"] for labels in active.get(BREACH, ())]
         by = alerting.inhibited().get(LOW_ACCEPTANCE, set())
         return LOW_ACCEPTANCE not in active and breaches == ["net-negative"] and bool(by)
 
     # Alerts are sent again and again, and for a moment one may be there without the other.
     eventually(only_the_loss_is_left, what="only the loss is left", within=TELLS_WITHIN)
     assert alerting.inhibited()[LOW_ACCEPTANCE] <= {BREACH, NET_NEGATIVE}
-    told = alerting.receivers.told
-    at = next(each.at for each in told if each.receiver == PAGE and each.has(alertname=BREACH))
+    messages = alerting.receivers.messages
+    at = next(each.at for each in messages if each.receiver == PAGE and each.has(alertname=BREACH))
     eventually(
         lambda: time.monotonic() > at + GROUP_WAIT, what="it would have been sent", within=60
     )
-    late = [each for each in told if each.receiver == "chat" and each.at > at]
+    late = [each for each in messages if each.receiver == "chat" and each.at > at]
     assert [each.body for each in late if each.has(rule="low-acceptance")] == []
 
 
-def test_rules_for_vllm_itself_are_inhibited_by_nothing_of_specwatch(alerting: Alerting) -> None:
+def test_stock_rules_are_not_inhibited_by_alerts_of_specwatch(alerting: Alerting) -> None:
     """All that they have in common is the name of a model, which other servers may have."""
     assert alerting.inhibited().get(STOCK, set()) <= {"VllmSpeculationGarbage"}
 
 
-def test_a_budget_that_burns_fast_is_one_message_and_not_told_as_burning_slowly(
+def test_a_fast_burn_is_one_message_and_inhibits_the_slow_burn(
     alerting: Alerting,
 ) -> None:
-    burning = alerting.shown("--active", "--inhibited")[SLO]
+    burning = [
+        alert for alert in alerting.alertmanager.alerts() if alert["labels"]["alertname"] == SLO
+    ]
     assert len(burning) == 4
-    told = {each["labels"]["severity"] for each in alerting.shown("--active")[SLO]}
-    assert told == {"critical"}
+    assert {labels["severity"] for labels in alerting.active()[SLO]} == {"critical"}
     messages = [
-        each.body for each in alerting.receivers.told
+        each.body for each in alerting.receivers.messages
         if each.receiver == PAGE
         and each.body["groupLabels"] == {"alertname": SLO, "target": "tiny"}
     ]  # fmt: skip
@@ -334,8 +329,8 @@ def test_specwatch_down_inhibits_the_rest_of_the_targets_it_watched(alerting: Al
     eventually(by_it_alone, what=f"{DOWN} alone inhibits the rest", within=TELLS_WITHIN)
     inhibited = alerting.inhibited()
     assert DOWN not in inhibited.get(BREACH, set()) | inhibited.get(STOCK, set())
-    assert DOWN in alerting.shown("--active")
-    assert NET_NEGATIVE not in alerting.shown("--active")
+    assert DOWN in alerting.active()
+    assert NET_NEGATIVE not in alerting.active()
     assert not alerting.receivers.paged_after_the_breach(NET_NEGATIVE)
 
 
@@ -415,7 +410,7 @@ def of_server(labels: Labels, model: int, server: str) -> Labels:
 
 
 @pytest.mark.parametrize("across_servers", [False, True])
-def test_the_sample_inhibits_what_it_says_and_nothing_of_another(
+def test_the_sample_inhibits_alerts_of_the_same_server_only(
     tmp_path: Path, across_servers: bool
 ) -> None:
     posted, expected = [], {}

@@ -8,9 +8,8 @@ its blocks.
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -25,14 +24,14 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
 from specwatch.errors import StoreError
 from tests.backfill.test_service import page
 from tests.e2e.api import settled
+from tests.e2e.clients import Clients
 from tests.e2e.conftest import StartVllm, unavailable
 from tests.e2e.monitoring import RunningPrometheus
 from tests.e2e.processes import DaemonProcess, Specwatch, specwatch, windows_of
 from tests.e2e.tap_traffic import covered, with_usage
 from tests.e2e.waiting import eventually, next_minute, sleep_until
 from tests.e2e.witness import Counts, stored
-from tests.lab.traffic import send_all
-from tests.lab.vllm_server import VllmServer
+from tests.lab.traffic import Request
 from tests.simulated_prometheus import Recording
 
 TARGET, MODEL = "tiny", "tiny"
@@ -48,7 +47,7 @@ Rows = dict[tuple[int, str, str], Window]
 
 
 @dataclass
-class Told:
+class Records:
     """Two records of the same, and from when to when they can be compared."""
 
     begun: int
@@ -74,20 +73,15 @@ def backfilled(prometheus: str, database: str, *more: str) -> dict[str, Any]:
     return found
 
 
-def ask_until(server: VllmServer, until: float) -> None:
-    """Requests of every kind, as fast as they are answered."""
-    number = 0
-    while time.time() < until:
-        asked = with_usage(covered(AT_ONCE, number, max_tokens=16))
-        outcomes = send_all(server.url, asked, AT_ONCE)
-        assert all(outcome.ok for outcome in outcomes), [outcome.error for outcome in outcomes]
-        number += AT_ONCE
+def of_every_kind(user: int) -> Iterator[Request]:
+    for number in itertools.count(user, AT_ONCE):
+        yield from with_usage(covered(1, number, max_tokens=16))
 
 
 @pytest.fixture(scope="module")
-def told(
+def records(
     start_vllm: StartVllm, tap: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
-) -> Told:
+) -> Records:
     """Two minutes, with traffic over the edge between them."""
     folder = tmp_path_factory.mktemp("backfill")
     databases = [f"sqlite:///{folder}/{name}.db" for name in ("live", "filled")]
@@ -110,7 +104,9 @@ def told(
         begun = next_minute(time.time())
         ended = begun + 2 * MINUTE
         sleep_until(begun + IDLE_SECONDS)
-        ask_until(server, begun + MINUTE + 25)
+        with Clients(server.url, AT_ONCE, of_every_kind) as clients:
+            sleep_until(begun + MINUTE + 25)
+        assert clients.errors() == []
         settled(server.metrics, [daemon])
         assert time.time() < ended - IDLE_SECONDS, "the machine is too slow for this test"
         sleep_until(ended)
@@ -124,7 +120,7 @@ def told(
         # Into the daemon's own database; while it runs the last 15 minutes are left alone.
         reports.append(backfilled(prometheus.url, databases[0], *span, "--dry-run"))
         live = rows(daemon.windows())
-    return Told(begun, ended, live, filled, again, reports)
+    return Records(begun, ended, live, filled, again, reports)
 
 
 def of_span(found: Rows, temperature: str, since: int, until: int) -> Counts:
@@ -133,29 +129,32 @@ def of_span(found: Rows, temperature: str, since: int, until: int) -> Counts:
     )
 
 
-def test_counts_between_idle_edges_are_those_of_the_daemon(told: Told) -> None:
+def test_counts_between_idle_edges_equal_those_of_the_daemon(records: Records) -> None:
     """Of every counter and every bucket of every histogram, at every temperature: exactly."""
-    temperatures = {t for (start, _, t) in told.live if told.begun <= start < told.ended}
+    temperatures = {t for (start, _, t) in records.live if records.begun <= start < records.ended}
     assert temperatures > {ALL_TEMPERATURES, "0", ">1"}
     for temperature in temperatures:
-        live = of_span(told.live, temperature, told.begun, told.ended)
-        assert of_span(told.filled, temperature, told.begun, told.ended) == live
+        live = of_span(records.live, temperature, records.begun, records.ended)
+        assert of_span(records.filled, temperature, records.begun, records.ended) == live
         assert sum(live.values()) > 0
 
 
-def test_amid_traffic_they_differ_by_what_happens_between_two_scrapes(told: Told) -> None:
+def test_counts_at_an_edge_in_traffic_differ_by_one_scrape(records: Records) -> None:
     """One minute, with an edge in traffic: scrapes are a second apart, of sixty, and some late."""
-    edge = told.begun + MINUTE
+    edge = records.begun + MINUTE
     live, filled = (
-        of_span(found, ALL_TEMPERATURES, told.begun, edge) for found in (told.live, told.filled)
+        of_span(found, ALL_TEMPERATURES, records.begun, edge)
+        for found in (records.live, records.filled)
     )
     for name in ("drafts", "generation_tokens", "accepted_tokens"):
         assert filled[name] == pytest.approx(live[name], rel=0.25)
 
 
-def test_windows_say_the_same_of_all_else(told: Told) -> None:
-    for start in range(told.begun, told.ended, MINUTE):
-        live, filled = (found[start, MODEL, ALL_TEMPERATURES] for found in (told.live, told.filled))
+def test_windows_agree_in_everything_else(records: Records) -> None:
+    for start in range(records.begun, records.ended, MINUTE):
+        live, filled = (
+            found[start, MODEL, ALL_TEMPERATURES] for found in (records.live, records.filled)
+        )
         assert (filled.mode, filled.source, filled.restarts) == (live.mode, live.source, 0)
         assert filled.environment.fingerprint == live.environment.fingerprint
         # Who is late on a busy machine leaves a scrape out, or has it fail.
@@ -168,16 +167,16 @@ def test_windows_say_the_same_of_all_else(told: Told) -> None:
         assert 0 < filled.gauges.running_max <= AT_ONCE
 
 
-def test_a_second_backfill_adds_nothing(told: Told) -> None:
-    first, second, _ = (report["targets"][0] for report in told.reports)
-    assert told.again == told.filled
+def test_a_second_backfill_adds_nothing(records: Records) -> None:
+    first, second, _ = (report["targets"][0] for report in records.reports)
+    assert records.again == records.filled
     assert first["minutes_written"] >= 2
     assert (second["minutes_written"], second["minutes_kept"]) == (0, first["minutes_written"])
 
 
-def test_beside_a_daemon_that_has_them_nothing_is_to_be_written(told: Told) -> None:
+def test_minutes_that_a_daemon_has_are_not_written(records: Records) -> None:
     """What a daemon watched is in the store, under any name of the one that fills it in."""
-    *_, beside = told.reports
+    *_, beside = records.reports
     assert all(not each["minutes_written"] for each in beside["targets"])
 
 
@@ -217,40 +216,34 @@ def exposition(recording: Recording) -> Iterator[str]:
 def test_killed_in_the_middle_it_goes_on_without_a_gap_or_a_double(
     history: tuple[str, int, int], tmp_path: Path
 ) -> None:
-    """As often as it takes: what is there at last is what one that was let alone writes."""
+    """In the end the database is the one that an undisturbed backfill writes."""
     url, since, end = history
-    databases = [f"sqlite:///{tmp_path}/{name}.db" for name in ("whole", "killed")]
+    whole, killed = (f"sqlite:///{tmp_path}/{name}.db" for name in ("whole", "killed"))
     span = ("--since", str(since), "--until", str(end))
-    whole = backfilled(url, databases[0], *span)
-    expected = rows(windows_of(databases[0]))
+    (target,) = backfilled(url, whole, *span)["targets"]
+    assert target["minutes_written"] == HOURS * 60
+    expected = rows(windows_of(whole))
     assert {start for start, *_ in expected} == set(range(since, end, MINUTE))
-    arguments = ("backfill", "--prometheus", url, "--database", databases[1], *span)
-    seen: list[int] = []
-    for wanted in (1, HOURS // 2):
-        with Specwatch(tmp_path / f"log-{wanted}", *arguments) as process:
-            eventually(
-                lambda n=wanted: hours_in(tmp_path / "killed.db", databases[1]) >= n,  # type: ignore[misc]
-                what=f"{wanted} hours are written", within=120, every=0.02,
-            )  # fmt: skip
-            os.kill(process.pid, signal.SIGKILL)
-        seen.append(hours_in(tmp_path / "killed.db", databases[1]))
-        found = rows(windows_of(databases[1]))
-        assert found == {key: expected[key] for key in found}
-        assert {start for start, *_ in found} == set(range(since, since + seen[-1] * HOUR, MINUTE))
-    assert 1 <= seen[0] < seen[1] < HOURS
-    last = backfilled(url, databases[1], *span)
-    assert rows(windows_of(databases[1])) == expected
-    (target,) = last["targets"]
-    assert target["skipped_hours"] == seen[1]
+    arguments = ("backfill", "--prometheus", url, "--database", killed, *span)
+    with Specwatch(tmp_path / "log", *arguments):
+        eventually(
+            lambda: hours_in(killed) >= HOURS // 2,
+            what="half of the hours are written", within=120, every=0.02,
+        )  # fmt: skip
+    hours = hours_in(killed)
+    assert HOURS // 2 <= hours < HOURS
+    found = rows(windows_of(killed))
+    assert found == {key: expected[key] for key in found}
+    assert {start for start, *_ in found} == set(range(since, since + hours * HOUR, MINUTE))
+    (target,) = backfilled(url, killed, *span)["targets"]
+    assert rows(windows_of(killed)) == expected
+    assert target["skipped_hours"] == hours
     assert target["minutes_written"] + target["minutes_kept"] == HOURS * 60
-    assert whole["targets"][0]["minutes_written"] == HOURS * 60
-    assert hours_of(databases[1]) == hours_of(databases[0])
+    assert hours_of(killed) == hours_of(whole)
 
 
-def hours_in(file: Path, database: str) -> int:
+def hours_in(database: str) -> int:
     """How many hours have minutes."""
-    if not file.exists():
-        return 0
     try:
         return len({w.start // HOUR for w in windows_of(database, temperature=ALL_TEMPERATURES)})
     except StoreError:

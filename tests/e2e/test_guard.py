@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.guarded import Clients, GuardedVllm, Guarding, LoadBalancer, asked
+from tests.e2e.clients import Clients
+from tests.e2e.guarded import GuardedVllm, GuardService, LoadBalancer
 from tests.e2e.monitoring import RunningAlertmanager
 from tests.e2e.waiting import eventually
 from tests.lab.systemd_machine import SystemdMachine
@@ -24,11 +25,13 @@ KEPT, LOST = "vllm-kept", "vllm-lost"
 SWITCHED_OFF = "SpeculationSwitchedOff"
 BREACH_WITHIN = 1200.0
 START_WITHIN = 600.0
+PAUSE = 3.0
+"""Seconds between the requests of a user: enough for the rule, and it spares the cores."""
 
 
 @dataclass
 class Story:
-    guarding: Guarding
+    service: GuardService
     servers: dict[str, GuardedVllm]
     clients: dict[str, Clients]
     alertmanager: RunningAlertmanager
@@ -65,18 +68,20 @@ def story(
                 server.is_healthy, what=f"{server.unit} is healthy", within=START_WITHIN, every=0.5
             )  # fmt: skip
         all_of_them = list(servers.values())
-        guarding = Guarding(systemd_machine, all_of_them, alertmanager.url, balancer)
-        guarding.start()
+        service = GuardService(systemd_machine, all_of_them, alertmanager.url, balancer)
+        service.start()
         for name in servers:
-            guarding.wait_for(name, "observing", within=START_WITHIN)
+            service.wait_for(name, "observing", within=START_WITHIN)
         assert all(server.speculates() for server in all_of_them)
-        plan = guarding.guard("plan", KEPT)["plan"]
+        plan = service.guard("plan", KEPT)["plan"]
         clients = {
-            KEPT: Clients(servers[KEPT].url, (balancer, KEPT)),
-            LOST: Clients(servers[LOST].url, None),
+            KEPT: Clients(
+                servers[KEPT].url, pause=PAUSE, held_back=lambda: KEPT in balancer.drained
+            ),
+            LOST: Clients(servers[LOST].url, pause=PAUSE),
         }
-        with asked(list(clients.values())):
-            yield Story(guarding, servers, clients, alertmanager, plan)
+        with clients[KEPT], clients[LOST]:
+            yield Story(service, servers, clients, alertmanager, plan)
 
 
 def test_the_plan_shows_the_command_and_the_file_in_advance(story: Story) -> None:
@@ -108,7 +113,7 @@ class ProcessState:
 def life_of(story: Story, name: str) -> ProcessState:
     """Each server is followed by itself: their restarts take as long as they take."""
     server, clients = story.servers[name], story.clients[name]
-    off = story.guarding.wait_for(name, "disabled", within=BREACH_WITHIN)
+    off = story.service.wait_for(name, "disabled", within=BREACH_WITHIN)
     if name == KEPT:
         server.configure("draft-good")
     spoke, starts, before = [server.speculates()], server.starts(), clients.answered
@@ -120,14 +125,14 @@ def life_of(story: Story, name: str) -> ProcessState:
     eventually(lambda: tried(story, name), what=f"{name} is tried", within=BREACH_WITHIN, every=0.2)
     spoke.append(server.speculates())
     end = "observing" if name == KEPT else "disabled"
-    after = story.guarding.wait_for(name, end, within=BREACH_WITHIN)
+    after = story.service.wait_for(name, end, within=BREACH_WITHIN)
     spoke.append(server.speculates())
     return ProcessState(off, starts, spoke, clients.answered > before, numbers, after)
 
 
 def tried(story: Story, name: str) -> bool:
     """Whether it speculates on trial, which may be lost with the next minute and then drains."""
-    state = story.guarding.state(name)
+    state = story.service.state(name)
     lost = (state.get("incident") or {}).get("cause") == "trial_lost"
     return lost or state.get("phase") == "trial"
 
@@ -174,7 +179,7 @@ def test_the_alert_of_the_one_that_is_kept_resolves(
 def test_the_history_tells_each_step_and_how_long_it_took(
     story: Story, lives: dict[str, ProcessState]
 ) -> None:
-    steps = story.guarding.history(KEPT)
+    steps = story.service.history(KEPT)
     phases = [step["phase"] for step in steps if step["phase"] != step["phase_before"]]
     assert set(phases[: phases.index("confirmed")]) <= {"suspect", "observing"}
     assert phases[phases.index("confirmed") :] == [
@@ -189,10 +194,7 @@ def test_behind_a_load_balancer_no_request_is_lost(
     story: Story, lives: dict[str, ProcessState]
 ) -> None:
     """Without one those that run are aborted, and those that come find nobody."""
-    lost = {
-        name: [outcome.error or "" for outcome in clients.outcomes if not outcome.ok]
-        for name, clients in story.clients.items()
-    }
+    lost = {name: clients.errors() for name, clients in story.clients.items()}
     for name, clients in story.clients.items():
         refused = [error for error in lost[name] if "refused" in error.lower()]
         print(

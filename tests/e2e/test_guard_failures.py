@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from specwatch.domain.units import format_duration
-from tests.e2e.guarded import Guarded, Guarding, LoadBalancer
+from tests.e2e.guarded import Guarded, GuardService, LoadBalancer
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS
 from tests.e2e.waiting import eventually
@@ -71,7 +71,7 @@ class SimulatedUnit(Guarded):
 
 
 @pytest.fixture(scope="module")
-def guarding(systemd_machine: SystemdMachine) -> Iterator[Guarding]:
+def service(systemd_machine: SystemdMachine) -> Iterator[GuardService]:
     """Once everything has come to its end."""
     systemd_machine.write_file("/opt/lab/vllm", _SIMULATED, mode=0o755)
     servers = [SimulatedUnit(systemd_machine, name) for name in (*ENDS, "stopped")]
@@ -82,34 +82,34 @@ def guarding(systemd_machine: SystemdMachine) -> Iterator[Guarding]:
     for server in servers:
         eventually(server.is_healthy, what=f"{server.unit} is healthy", within=180)
     balancer = LoadBalancer()
-    guarding = Guarding(
+    service = GuardService(
         systemd_machine, servers, "http://127.0.0.1:9", balancer, start_timeout=f"{STARTS_WITHIN}s"
     )
-    guarding.start()
+    service.start()
     try:
         for server in servers:
-            guarding.wait_for(server.name, "observing", within=180)
+            service.wait_for(server.name, "observing", within=180)
         eventually(
-            lambda: all(guarding.state(server.name).get("goal") == "on" for server in servers),
+            lambda: all(service.state(server.name).get("goal") == "on" for server in servers),
             what="all are seen to speculate", within=180,
         )  # fmt: skip
         systemd_machine.run("systemctl", "kill", "--signal=STOP", "stopped.service")
         for server in servers:
-            guarding.guard("disable", server.name, "--no-wait", "--by", "ann")
-        yield guarding
+            service.guard("disable", server.name, "--no-wait", "--by", "ann")
+        yield service
     finally:
         balancer.close()
 
 
-def state(guarding: Guarding, name: str, phase: str) -> dict[str, Any]:
-    return guarding.wait_for(name, phase, within=480)
+def state(service: GuardService, name: str, phase: str) -> dict[str, Any]:
+    return service.wait_for(name, phase, within=480)
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_what_goes_wrong_is_put_back_and_held(guarding: Guarding, name: str) -> None:
-    found = state(guarding, name, "held")
+def test_a_failed_restart_is_undone_and_held(service: GuardService, name: str) -> None:
+    found = state(service, name, "held")
     assert re.match(ENDS[name], found["why"]), found["why"]
-    server = next(each for each in guarding.servers if each.name == name)
+    server = next(each for each in service.servers if each.name == name)
     eventually(
         lambda: server.is_healthy() and server.speculates(),
         what="vLLM serves as before", within=180,
@@ -118,9 +118,9 @@ def test_what_goes_wrong_is_put_back_and_held(guarding: Guarding, name: str) -> 
         assert server.starts() == 3
 
 
-def test_one_that_was_frozen_is_restarted_all_the_same(guarding: Guarding) -> None:
-    state(guarding, "stopped", "disabled")
-    server = next(each for each in guarding.servers if each.name == "stopped")
+def test_a_frozen_server_is_restarted(service: GuardService) -> None:
+    state(service, "stopped", "disabled")
+    server = next(each for each in service.servers if each.name == "stopped")
     assert server.is_healthy()
     assert not server.speculates()
     assert server.starts() == 2

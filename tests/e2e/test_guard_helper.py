@@ -43,7 +43,7 @@ def lab(installed: GuardLab) -> GuardLab:
 
 
 @pytest.mark.parametrize("who", [MEMBER, ROOT])
-def test_it_goes_there_and_back(lab: GuardLab, who: str) -> None:
+def test_disable_and_enable(lab: GuardLab, who: str) -> None:
     """By the helper, and by root's own hand, just the same."""
     assert lab.call("status", who=who)["mode"] == "on"
     plan = lab.call("plan", who=who)
@@ -153,9 +153,9 @@ def test_a_secret_of_a_file_that_only_root_may_read_stays_there(lab: GuardLab) -
     )
     # What runs has its arguments: these `systemctl status` would show, for as long as it does.
     lab.machine.shell(f"systemctl stop {UNIT}; rm /run/lab-argv")
-    told = lab.python(look, who=STRANGER)
-    assert "${SPECWATCH_WORD_1}" in told
-    assert secret not in told + json.dumps([plan, lab.call("plan"), lab.call("status")])
+    shown = lab.python(look, who=STRANGER)
+    assert "${SPECWATCH_WORD_1}" in shown
+    assert secret not in shown + json.dumps([plan, lab.call("plan"), lab.call("status")])
     for name in ("conf", "env"):
         found = lab.machine.shell(f"stat -c '%a %U' {UNITS}/{UNIT}.d/90-specwatch.{name}")
         assert found.split() == ["600", "root"]
@@ -226,7 +226,7 @@ def test_many_silent_connections_do_not_lock_others_out(lab: GuardLab) -> None:
 
 
 @pytest.mark.parametrize("instance", ["no-such-unit", "a\\x0a\\x25n", "vllm@", "-.x"])
-def test_a_helper_for_no_unit_says_so(lab: GuardLab, instance: str) -> None:
+def test_a_helper_without_a_unit_answers_with_a_failure(lab: GuardLab, instance: str) -> None:
     """It answers, rather than end and be started again and again."""
     unit = f"specwatch-guard@{instance}.socket"
     lab.machine.run("systemctl", "start", unit)
@@ -305,33 +305,12 @@ class TestFailures:
         assert not lab.has_drop_in()
         assert lab.show("InvocationID") == before
 
-    def test_a_masked_unit(self, lab: GuardLab) -> None:
-        lab.machine.shell(f"rm {UNITS}/{UNIT}; ln -s /dev/null {UNITS}/{UNIT}")
-        lab.machine.run("systemctl", "daemon-reload")
-        self.refused(lab, "is masked")
-
-    def test_a_unit_that_is_not_there(self, lab: GuardLab) -> None:
-        lab.machine.shell(f"systemctl stop {UNIT}; rm {UNITS}/{UNIT}; systemctl daemon-reload")
-        self.refused(lab, "does not exist")
-
     def test_a_later_drop_in(self, lab: GuardLab) -> None:
         later = f"{UNITS}/{UNIT}.d/99-owner.conf"
         lab.machine.write_file(later, f"[Service]\nExecStart=\nExecStart={SERVE} -x\n")
         lab.machine.run("systemctl", "daemon-reload")
         self.refused(lab, f"{later} counts after")
         assert lab.show("NeedDaemonReload") == "no"
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [("ro", "Read-only file system"), ("size=4k", "No space left on device")],
-    )
-    def test_a_folder_that_cannot_be_written(
-        self, lab: GuardLab, options: str, message: str
-    ) -> None:
-        folder = f"{UNITS}/{UNIT}.d"
-        lab.machine.shell(f"mkdir -p {folder}; mount -t tmpfs -o {options} tmpfs {folder}")
-        lab.machine.shell(f"head -c 9000 /dev/zero > {folder}/full || true")
-        self.refused(lab, message)
 
     def test_a_unit_that_does_not_start_without_speculation(self, lab: GuardLab) -> None:
         """The way back is open."""

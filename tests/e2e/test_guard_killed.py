@@ -14,7 +14,7 @@ import pytest
 
 from specwatch.domain.model import Mode
 from specwatch.guard.state import Phase
-from tests.e2e.guard_killing import Killing
+from tests.e2e.guard_killing import KillLab
 from tests.e2e.waiting import eventually
 from tests.postgres import PostgresServer
 
@@ -23,17 +23,17 @@ INSIDE = "inside the command"
 AT_ONCE = 12
 """Labs that run side by side."""
 
-Lab = Callable[..., Killing]
+Lab = Callable[..., KillLab]
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     """Makes labs: ``lab(name, database)``, with its own SQLite where none is named."""
-    made: list[Killing] = []
+    made: list[KillLab] = []
 
-    def make(name: str, database: str = "") -> Killing:
+    def make(name: str, database: str = "") -> KillLab:
         url = database or f"sqlite:///{tmp_path}/{name}.db"
-        made.append(Killing(tmp_path / name, url))
+        made.append(KillLab(tmp_path / name, url))
         return made[-1]
 
     yield make
@@ -41,7 +41,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         each.close()
 
 
-def test_killed_anywhere_it_ends_as_a_person_wanted_by_one_restart(lab: Lab) -> None:
+def test_killed_anywhere_the_order_is_carried_out_with_one_restart(lab: Lab) -> None:
     """At points that are counted in a life that nobody ends."""
     points = whole_life(lab("whole"))
     assert len(points) >= 11
@@ -62,7 +62,7 @@ def test_killed_anywhere_it_ends_as_a_person_wanted_by_one_restart(lab: Lab) -> 
             each.close()
 
 
-def whole_life(lab: Killing) -> list[str]:
+def whole_life(lab: KillLab) -> list[str]:
     """The points of it."""
     lab.daemon()
     lab.order()
@@ -72,26 +72,24 @@ def whole_life(lab: Killing) -> list[str]:
     return list(dict.fromkeys(lab.points()))
 
 
-def ended_well(lab: Killing, point: str) -> None:
+def ended_well(lab: KillLab, point: str) -> None:
     """As ordered, after as few restarts as possible, with all steps in the history."""
-    told = f"killed {point}: {lab.runs()}"
+    context = f"killed {point}: {lab.runs()}"
     state = lab.state()
-    assert (state.phase, state.goal, state.order) == (Phase.DISABLED, Mode.OFF, None), told
-    assert lab.is_healthy(), told
-    assert not lab.speculates(), told
+    assert (state.phase, state.goal, state.order) == (Phase.DISABLED, Mode.OFF, None), context
+    assert lab.is_healthy(), context
+    assert not lab.speculates(), context
     # The command under way has lost its parent: a second one may run beside it.
-    assert lab.runs() == ONCE or (point == INSIDE and lab.runs().count("end off") == 2), told
+    assert lab.runs() == ONCE or (point == INSIDE and lab.runs().count("end off") == 2), context
     history = lab.history()
-    assert [each.version for each in history] == list(range(1, len(history) + 1)), told
+    assert [each.version for each in history] == list(range(1, len(history) + 1)), context
     for before, after in itertools.pairwise(history):
-        assert after.phase_before == before.phase, told
+        assert after.phase_before == before.phase, context
     phases = [each.phase for each in history if each.phase != each.phase_before]
-    assert phases == ["draining", "restarting", "verifying", "disabled"], told
+    assert phases == ["draining", "restarting", "verifying", "disabled"], context
 
 
-def test_of_two_daemons_the_other_goes_on_when_the_lease_of_the_killed_one_ends(
-    lab: Lab, postgres: PostgresServer
-) -> None:
+def test_the_other_daemon_goes_on_when_the_lease_ends(lab: Lab, postgres: PostgresServer) -> None:
     """On one Postgres, and by its clock: before the restart, and after it."""
     points = ("after storing restarting", "after the command")
     labs = {point: lab(point.replace(" ", "-"), postgres.new_url()) for point in points}
@@ -107,7 +105,7 @@ def test_of_two_daemons_the_other_goes_on_when_the_lease_of_the_killed_one_ends(
         assert [step.daemon for step in each.history()][-1] == "two"
 
 
-def test_a_database_that_goes_away_stops_what_was_not_claimed_and_nothing_else(
+def test_without_its_database_a_daemon_only_finishes_what_it_has_claimed(
     lab: Lab, postgres: PostgresServer
 ) -> None:
     rests = {"unclaimed": "before storing restarting", "claimed": "after storing restarting"}

@@ -18,7 +18,7 @@ from tests.dashboards.board import Board, Kind, Query, boards
 from tests.dashboards.prometheus import PrometheusApi, Series
 from tests.e2e.conftest import StartVllm
 from tests.e2e.processes import CHECKOUT
-from tests.e2e.queries_story import Teller, Told
+from tests.e2e.queries_story import Period, Story
 from tests.e2e.rule_queries import evaluated_at_once, named, questions, rules_in
 from tests.lab.vllm_server import VllmServer
 
@@ -71,30 +71,33 @@ BOARDS = boards()
 
 
 @pytest.fixture(scope="module")
-def told(
+def period(
     tapped_server: VllmServer,
     start_vllm: StartVllm,
     tap: tuple[str, ...],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Told]:
+) -> Iterator[Period]:
     rule_files = {name: evaluated_at_once(text) for name, text in RULE_FILES.items()}
     folder = tmp_path_factory.mktemp("queries")
-    with start_vllm(*tap) as off, Teller(folder, tapped_server, off).told(rule_files) as story:
+    with start_vllm(*tap) as off, Story(folder, tapped_server, off).play(rule_files) as story:
         yield story
 
 
 @pytest.fixture(scope="module")
-def prometheus(told: Told) -> PrometheusApi:
-    return PrometheusApi(told.prometheus.url)
+def prometheus(period: Period) -> PrometheusApi:
+    return PrometheusApi(period.prometheus.url)
 
 
-def span(told: Told) -> Span:
+def span(period: Period) -> Span:
     """As Grafana shows it, with the default interval of its data source.
 
     Its last step is the end, as some things came up in the last seconds.
     """
-    every = Span(told.begun, told.ended).scrape_interval
-    return Span(told.ended - every * math.ceil((told.ended - told.begun) / every), told.ended)
+    every = Span(period.begun, period.ended).scrape_interval
+    return Span(
+        period.ended - every * math.ceil((period.ended - period.begun) / every),
+        period.ended,
+    )
 
 
 def is_data(found: Sequence[Series]) -> bool:
@@ -109,10 +112,10 @@ def finds(asker: Asker, query: Query) -> bool:
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
 def test_a_dashboards_queries_return_data(
-    told: Told, prometheus: PrometheusApi, board: Board
+    period: Period, prometheus: PrometheusApi, board: Board
 ) -> None:
     """Of its panels, variables and annotations; but for those that are known to find nothing."""
-    asker = Asker(board, prometheus, span(told))
+    asker = Asker(board, prometheus, span(period))
     queries = list(board.queries())
     assert {query.kind for query in queries} >= {Kind.PANEL, Kind.VARIABLE}
     empty = {place(query): str(query) for query in queries if not finds(asker, query)}
@@ -122,7 +125,7 @@ def test_a_dashboards_queries_return_data(
     for query in queries:
         if EMPTY.get(place(query)) in FILTERED:
             for question in questions(asker.query_text(query.expr)):
-                assert is_data(prometheus.query(question, told.ended)), question
+                assert is_data(prometheus.query(question, period.ended)), question
 
 
 def place(query: Query) -> tuple[str, str, str]:
@@ -136,18 +139,22 @@ def test_the_dashboards_and_the_rules_are_there() -> None:
     assert set(EMPTY_RULES) <= {name for name, _ in rules_in(RULE_FILES)}
 
 
-def test_every_rule_is_evaluated_without_an_error(told: Told) -> None:
-    assert len(told.rules) == len(list(rules_in(RULE_FILES)))
-    errors = {rule["name"]: rule.get("lastError") for rule in told.rules if rule["health"] != "ok"}
+def test_every_rule_is_evaluated_without_an_error(period: Period) -> None:
+    assert len(period.rules) == len(list(rules_in(RULE_FILES)))
+    errors = {
+        rule["name"]: rule.get("lastError") for rule in period.rules if rule["health"] != "ok"
+    }
     assert errors == {}
 
 
-def test_every_rule_asks_for_something_that_is_there(told: Told, prometheus: PrometheusApi) -> None:
+def test_every_rule_asks_for_something_that_is_there(
+    period: Period, prometheus: PrometheusApi
+) -> None:
     """Under the labels that it has there, on both sides of each operator."""
     empty: dict[str, list[str]] = {}
     for name, expr in rules_in(RULE_FILES):
         for question in questions(_as_without_a_baseline(expr), GONE):
-            if not is_data(prometheus.query(question, told.ended)):
+            if not is_data(prometheus.query(question, period.ended)):
                 empty.setdefault(name, []).append(question)
     assert {name: asked for name, asked in empty.items() if name not in EMPTY_RULES} == {}
     assert set(EMPTY_RULES) <= empty.keys(), "these do find something"
@@ -160,19 +167,19 @@ def _as_without_a_baseline(expr: str) -> str:
     return expr
 
 
-def test_what_this_vllm_has_not_is_not_there(told: Told, prometheus: PrometheusApi) -> None:
+def test_older_metrics_are_absent(period: Period, prometheus: PrometheusApi) -> None:
     assert set(GONE) <= named(
         [question for _, expr in rules_in(RULE_FILES) for question in questions(expr)]
     )
-    assert [name for name in GONE if prometheus.query(f"{{__name__='{name}'}}", told.ended)] == []
+    assert [name for name in GONE if prometheus.query(f"{{__name__='{name}'}}", period.ended)] == []
 
 
 def test_every_dashboard_can_be_drawn(
-    told: Told, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    period: Period, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No panel is blank but those all of whose queries are known to find nothing."""
-    minutes = span(told).seconds / 60
-    words = f"--prometheus {told.prometheus.url} --folder {tmp_path} --end {told.ended}"
+    minutes = span(period).seconds / 60
+    words = f"--prometheus {period.prometheus.url} --folder {tmp_path} --end {period.ended}"
     draw([*words.split(), "--minutes", f"{minutes}"])
     expected = []
     for board in BOARDS:
@@ -191,7 +198,7 @@ def blank_panels(board: Board) -> list[str]:
     return [title for title, is_blank in panels.items() if is_blank]
 
 
-def test_what_a_rule_asks_is_found_without_anything_being_wrong() -> None:
+def test_questions_of_a_rule_have_answers_when_nothing_is_wrong() -> None:
     """Comparisons return 0 or 1, exclusions must exist, each alternative is asked for."""
     asked = questions("a < 1 and on (t) b offset 1h > 2 unless on (t) c == 1")
     assert [each.replace("{}", "") for each in asked] == [

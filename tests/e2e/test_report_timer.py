@@ -73,13 +73,13 @@ def reporting(systemd_machine: SystemdMachine) -> Iterator[Reporting]:
         yield reporting
 
 
-def test_it_is_for_monday_morning() -> None:
+def test_the_timer_is_for_monday_morning() -> None:
     text = (CHECKOUT / "systemd" / TIMER).read_text()
     assert "OnCalendar=Mon *-*-* 07:00\n" in text
     assert "Persistent=true\n" in text
 
 
-def test_the_timer_has_it_delivered_though_the_mail_server_fails_at_first(
+def test_the_report_is_delivered_after_the_mail_server_failed(
     reporting: Reporting,
 ) -> None:
     """The service fails, is started again by systemd, and delivers once; as the daemon's user."""

@@ -116,13 +116,13 @@ def test_sigterm_ends_vllm_in_its_own_way_and_then_specwatch(run: Run, served: S
     pids = below(process)
     process.stop(timeout=180.0)
     assert alive(pids) == []
-    said = process.said()
-    assert "Application startup complete" in said
-    ended, stopped = said.index('"event": "vllm_ended"'), said.index('"event": "stopped"')
-    assert said.index("Application shutdown complete") < ended < stopped
+    log_text = process.log_text()
+    assert "Application startup complete" in log_text
+    ended, stopped = log_text.index('"event": "vllm_ended"'), log_text.index('"event": "stopped"')
+    assert log_text.index("Application shutdown complete") < ended < stopped
 
 
-def test_it_restarts_without_speculation_amid_a_start(served: Served) -> None:
+def test_a_restart_without_speculation_during_a_start(served: Served) -> None:
     supervisor = Supervisor(served.command, environ=os.environ)
     try:
         supervisor.start(Mode.ON)
@@ -142,7 +142,7 @@ def test_a_second_signal_does_not_wait_for_a_stubborn_family(run: Run, tmp_path:
     process = run("--target", "http://127.0.0.1:1", "--stop-timeout", "1h",
                   command=family(tmp_path))  # fmt: skip
     pids = [*born(tmp_path), *below(process)]
-    eventually(lambda: '"event": "started"' in process.said(), what="it watches", within=180)
+    eventually(lambda: '"event": "started"' in process.log_text(), what="it watches", within=180)
     process.signal(signal.SIGINT)
     time.sleep(0.5)
     assert process.running, "it waits for its child"
@@ -154,23 +154,23 @@ def test_a_reload_leaves_the_child_alone(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "c.yml"
     file.write_text("targets: [{url: 'http://127.0.0.1:1', service: {kind: supervised}}]\n")
     process = run("--config", str(file), command=["sleep", "600"])
-    eventually(lambda: '"event": "started"' in process.said(), what="it watches", within=180)
+    eventually(lambda: '"event": "started"' in process.log_text(), what="it watches", within=180)
     pids = below(process)
     process.signal(signal.SIGHUP)
-    eventually(lambda: '"event": "reloaded"' in process.said(), what="it reloads", within=180)
+    eventually(lambda: '"event": "reloaded"' in process.log_text(), what="it reloads", within=180)
     assert alive(pids) == pids
     process.stop(timeout=120.0)
     assert alive(pids) == []
 
 
-def test_where_it_cannot_listen_the_child_ends_too(run: Run) -> None:
+def test_the_child_ends_if_the_port_is_taken(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         process = run(
             "--listen", listen, "--target", "http://127.0.0.1:1", command=["sleep", "600"]
         )
         eventually(lambda: not process.running, what="it ends", within=180)
-    assert "Address already in use; choose another" in process.said()
-    started = re.search(r'"event": "vllm_started", "pid": (\d+)', process.said())
+    assert "Address already in use; choose another" in process.log_text()
+    started = re.search(r'"event": "vllm_started", "pid": (\d+)', process.log_text())
     assert started is not None
     assert alive([int(started[1])]) == []

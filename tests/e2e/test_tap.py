@@ -99,7 +99,7 @@ def phase(pair: Pair) -> Phase:
     return both(pair, covered(2 * EVERY_PAIR))
 
 
-def test_the_phase_is_one_worth_judging(phase: Phase) -> None:
+def test_the_traffic_was_varied_enough(phase: Phase) -> None:
     """Everything was answered, by both alike, and speculation differs by temperature."""
     assert [outcome.error for outcome in phase.outcomes + phase.seen if not outcome.ok] == []
     assert [o.text for o in phase.seen] == [o.text for o in phase.outcomes]
@@ -146,7 +146,7 @@ def sum_of(counts: Counts, prefix: str) -> int:
     return sum(count for name, count in counts.items() if name.startswith(prefix))
 
 
-def test_the_uncovered_part_is_what_the_server_counted_more(pair: Pair, phase: Phase) -> None:
+def test_the_server_counts_more_by_what_is_not_covered(pair: Pair, phase: Phase) -> None:
     """Covered, several completions, refused: mixed, at once; then the same without the covered.
 
     The drafts of several completions show only in the server's own counters, so the plain server
@@ -221,7 +221,7 @@ def test_the_tap_never_failed(pair: Pair) -> None:
     assert chosen(tapped(pair.tapped.metrics()), "failures") == {}
 
 
-def test_the_tap_brings_nothing_that_vllm_has_not(vllm_install: Path, tap: object) -> None:
+def test_the_tap_imports_only_what_vllm_has(vllm_install: Path, tap: object) -> None:
     """It comes from the installed wheel; of the daemon and what that needs, nothing is loaded."""
     script = "import specwatch.tap, sys; print(specwatch.tap.__file__, *sys.modules, sep='\\n')"
     ran = subprocess.run(

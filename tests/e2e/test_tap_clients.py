@@ -131,20 +131,20 @@ def test_openai_streams(server: VllmServer) -> None:
             quiet = list(client.chat.completions.create(**given))
             assert all(len(chunk.choices) == 1 for chunk in quiet)
             assert {chunk.usage for chunk in quiet} == {None}
-            told = list(
+            asking = list(
                 client.chat.completions.create(**given, stream_options={"include_usage": True})
             )
-            assert told[-1].choices == []
-            assert told[-1].usage is not None
-            assert told[-1].usage.completion_tokens == TOKENS
-            texts.append([said(quiet), said(told)])
-            records.append(record_of(told[-1]))
+            assert asking[-1].choices == []
+            assert asking[-1].usage is not None
+            assert asking[-1].usage.completion_tokens == TOKENS
+            texts.append([text_of(quiet), text_of(asking)])
+            records.append(record_of(asking[-1]))
     counts = difference(before, tapped(at_rest(server.metrics)))["(0.3,0.7]"]
-    assert all(quiet and quiet == told for quiet, told in texts)
+    assert all(quiet and quiet == asking for quiet, asking in texts)
     assert_counted(counts, [record for record in records for _ in ("quiet", "told")])
 
 
-def said(chunks: list[Any]) -> str:
+def text_of(chunks: list[Any]) -> str:
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 

@@ -40,7 +40,7 @@ CONCURRENCY = 8
 
 
 @dataclass
-class Seen:
+class Phase:
     """One phase of traffic, and what everybody said after it."""
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -56,9 +56,9 @@ class Story:
 
     covered_page: dict[str, Any]
     """The model on the page after nothing but requests that can be covered."""
-    mixed: Seen
+    mixed: Phase
     mixed_page: dict[str, Any]
-    proxied: Seen
+    proxied: Phase
     shown: str
     """What ``specwatch status`` prints."""
     page: str
@@ -83,14 +83,14 @@ def target_of(daemon: DaemonProcess) -> dict[str, Any]:
 
 def after(
     server: VllmServer, daemon: DaemonProcess, outcomes: list[Outcome], proxied: TapProxy | None
-) -> Seen:
+) -> Phase:
     """What is seen once all have caught up and the minute is whole."""
     tap = tapped(at_rest((proxied or server).metrics))
     counts = settled(server.metrics, [daemon])
     minute = next_minute(time.time())
     sleep_until(minute)
     daemon.wait_written(minute)
-    return Seen(outcomes, counts, tap, target_of(daemon))
+    return Phase(outcomes, counts, tap, target_of(daemon))
 
 
 def scraped(server: VllmServer) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def exported(page: str, name: str, label: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_a_server_that_comes_back_without_its_tap_is_said(story: Story) -> None:
+def test_a_missing_tap_is_reported(story: Story) -> None:
     tap = story.without["tap"]
     assert tap["source"] is None
     assert len(tap["trouble"]) == 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+from tests.e2e.api import DaemonApi
 from tests.e2e.processes import CHECKOUT
 from tests.lab.systemd_machine import SystemdMachine
+from tests.lab.vllm_server import free_port
 
 UNITS = "/etc/systemd/system"
+DAEMON = "specwatch.service"
 LAUNCHER = f"""\
 #!/bin/sh
 exec {sys.executable} -m specwatch "$@"
@@ -55,3 +60,29 @@ def exposure(machine: SystemdMachine, unit_file: str) -> float:
     level = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
     assert level is not None, done.stdout
     return float(level[1])
+
+
+class DaemonUnit(DaemonApi):
+    """``specwatch.service`` of the checkout in a machine, with a drop-in and a configuration."""
+
+    def __init__(self, machine: SystemdMachine, drop_in: str) -> None:
+        self.machine = machine
+        self._port = free_port()
+        install(machine, DAEMON, drop_in)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def log_text(self) -> str:
+        return self.machine.journal(DAEMON)
+
+    def show(self, name: str) -> str:
+        """A property of the unit."""
+        return self.machine.show(name, DAEMON)
+
+    def configure(self, **sections: Any) -> None:
+        """Write the configuration."""
+        # JSON is YAML.
+        document = json.dumps({"listen": f"127.0.0.1:{self._port}", **sections}, indent=1)
+        self.machine.write_file("/etc/specwatch/specwatch.yml", document)

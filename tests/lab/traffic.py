@@ -80,7 +80,7 @@ class Request:
         return body | self.more
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
     """What came of one request; ``error`` says why it has no answer, or no whole one."""
 
@@ -115,6 +115,63 @@ class Outcome:
         if self.ttft is None or self.last_token is None or self.tokens is None or self.tokens < 2:
             return None
         return (self.last_token - self.ttft) / (self.tokens - 1)
+
+    def read(self, response: http.client.HTTPResponse, start: float) -> None:
+        """Read a response to its end; ``start`` is when it was asked for, by ``perf_counter``."""
+        self.status = response.status
+        if response.status != 200:
+            self.error = response.read().decode(errors="replace")[:500]
+        elif self.request.stream:
+            self._read_stream(response, start)
+        else:
+            self._read_whole(json.load(response))
+
+    def _read_whole(self, body: dict[str, Any]) -> None:
+        choice = body["choices"][0]
+        self.finish_reason = choice["finish_reason"]
+        self.text = choice["message"]["content"] if "message" in choice else choice["text"]
+        self._read_account(body)
+
+    def _read_stream(self, response: http.client.HTTPResponse, start: float) -> None:
+        done = False
+        for line in response:
+            now = time.perf_counter() - start
+            field_name, _, data = line.decode().strip().partition(": ")
+            if field_name != "data":
+                continue
+            if data == "[DONE]":
+                done = True
+                continue
+            chunk = json.loads(data)
+            if "error" in chunk:
+                self.error = str(chunk["error"])
+            for choice in chunk.get("choices", ()):
+                self.events += 1
+                self._read_choice(choice, now)
+            self._read_account(chunk)
+        if not done and self.error is None:
+            self.error = "the stream ended without [DONE]"
+
+    def _read_choice(self, choice: dict[str, Any], now: float) -> None:
+        text = choice["delta"].get("content") if "delta" in choice else choice["text"]
+        # The final chunk of a choice may carry tokens that decode to no text.
+        if text or (choice["finish_reason"] and self.ttft is not None):
+            self.ttft = now if self.ttft is None else self.ttft
+            self.last_token = now
+            self.text += text or ""
+        self.finish_reason = choice["finish_reason"] or self.finish_reason
+
+    def _read_account(self, body: dict[str, Any]) -> None:
+        if usage := body.get("usage"):
+            self.prompt_tokens = usage["prompt_tokens"]
+            self.tokens = usage["completion_tokens"]
+        if record := (body.get("metrics") or {}).get("speculative_decoding"):
+            self.record = SpecRecord(
+                drafts=record["num_spec_steps"],
+                draft_tokens=record["num_draft_tokens"],
+                accepted_tokens=record["num_accepted_draft_tokens"],
+                accepted_lengths=tuple(record["acceptance_histogram"]),
+            )
 
 
 def requests_at(temperatures: Sequence[float | None], count: int, **fields: Any) -> list[Request]:
@@ -155,84 +212,13 @@ def send(url: str, request: Request, *, key: str | None = None) -> Outcome:
     place = urlsplit(url)
     assert place.hostname is not None
     connection = http.client.HTTPConnection(place.hostname, place.port, timeout=TIMEOUT)
-    wall, start = time.time(), time.perf_counter()
-    answer = _Answer()
+    outcome, start = Outcome(request, time.time()), time.perf_counter()
     try:
         connection.request("POST", request.path, json.dumps(request.body), headers(key))
-        response = connection.getresponse()
-        answer.status = response.status
-        if response.status != 200:
-            answer.error = response.read().decode(errors="replace")[:500]
-        elif request.stream:
-            answer.read_stream(response, start)
-        else:
-            answer.read_whole(json.load(response))
+        outcome.read(connection.getresponse(), start)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        answer.error = f"{type(error).__name__}: {error}"
+        outcome.error = f"{type(error).__name__}: {error}"
     finally:
-        finished = time.perf_counter() - start
+        outcome.finished = time.perf_counter() - start
         connection.close()
-    return Outcome(request=request, sent_at=wall, finished=finished, **vars(answer))
-
-
-class _Answer:
-    """What has been read of an answer so far."""
-
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.ttft: float | None = None
-        self.last_token: float | None = None
-        self.prompt_tokens: int | None = None
-        self.tokens: int | None = None
-        self.finish_reason: str | None = None
-        self.text = ""
-        self.events = 0
-        self.record: SpecRecord | None = None
-        self.error: str | None = None
-
-    def read_whole(self, body: dict[str, Any]) -> None:
-        choice = body["choices"][0]
-        self.finish_reason = choice["finish_reason"]
-        self.text = choice["message"]["content"] if "message" in choice else choice["text"]
-        self._read_account(body)
-
-    def read_stream(self, response: http.client.HTTPResponse, start: float) -> None:
-        done = False
-        for line in response:
-            now = time.perf_counter() - start
-            field_name, _, data = line.decode().strip().partition(": ")
-            if field_name != "data":
-                continue
-            if data == "[DONE]":
-                done = True
-                continue
-            chunk = json.loads(data)
-            if "error" in chunk:
-                self.error = str(chunk["error"])
-            for choice in chunk.get("choices", ()):
-                self.events += 1
-                self._read_choice(choice, now)
-            self._read_account(chunk)
-        if not done and self.error is None:
-            self.error = "the stream ended without [DONE]"
-
-    def _read_choice(self, choice: dict[str, Any], now: float) -> None:
-        text = choice["delta"].get("content") if "delta" in choice else choice["text"]
-        # The final chunk of a choice may carry tokens that decode to no text.
-        if text or (choice["finish_reason"] and self.ttft is not None):
-            self.ttft = now if self.ttft is None else self.ttft
-            self.last_token = now
-            self.text += text or ""
-        self.finish_reason = choice["finish_reason"] or self.finish_reason
-
-    def _read_account(self, body: dict[str, Any]) -> None:
-        if usage := body.get("usage"):
-            self.prompt_tokens = usage["prompt_tokens"]
-            self.tokens = usage["completion_tokens"]
-        if record := (body.get("metrics") or {}).get("speculative_decoding"):
-            self.record = SpecRecord(
-                drafts=record["num_spec_steps"],
-                draft_tokens=record["num_draft_tokens"],
-                accepted_tokens=record["num_accepted_draft_tokens"],
-                accepted_lengths=tuple(record["acceptance_histogram"]),
-            )
+    return outcome

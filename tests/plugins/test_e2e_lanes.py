@@ -16,7 +16,7 @@ from tests.e2e.__main__ import (
 from tests.e2e.conftest import SHARED
 
 
-def test_every_file_of_tests_is_in_one_of_them() -> None:
+def test_every_file_is_in_one_lane() -> None:
     files = [file for lane in lanes().values() for file in lane]
     assert sorted(files) == sorted(file.name for file in HERE.glob("test_*.py"))
 
@@ -39,7 +39,7 @@ def test_files_that_share_a_server_come_after_one_another() -> None:
     ("ended", "status"),
     [((0, 0), 0), ((0, 1), 1), ((2, 0), 1), ((0, -9), 1), ((0, 5), 0), ((5, 5), 5), ((5, 1), 1)],
 )
-def test_it_is_well_when_all_are(ended: tuple[int, int], status: int) -> None:
+def test_the_status_is_zero_if_all_passed(ended: tuple[int, int], status: int) -> None:
     """Options may leave nothing to one of them."""
     assert status_of(ended) == status
 
@@ -55,7 +55,7 @@ def test_it_is_well_when_all_are(ended: tuple[int, int], status: int) -> None:
         (1, (-9, 1), False),
     ],
 )
-def test_a_few_failed_tests_are_run_once_more_and_many_are_not(
+def test_a_few_failed_tests_run_again_and_many_do_not(
     failed: int, ended: tuple[int, int], deserve: bool
 ) -> None:
     """Nor is anything where a process was interrupted or died."""

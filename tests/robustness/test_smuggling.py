@@ -30,9 +30,7 @@ def test_the_campaign_hides_a_request_in_each() -> None:
      "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked\r\nContent-Length: 1",
      "A: b\nC: d"],
 )  # fmt: skip
-def test_the_upstream_of_the_campaign_notes_what_can_be_read_in_two_ways(
-    serve: Serve, fields: str
-) -> None:
+def test_the_upstream_notes_ambiguous_requests(serve: Serve, fields: str) -> None:
     notes = Notes()
     server = serve(notes.answer)
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:

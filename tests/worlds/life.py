@@ -138,7 +138,7 @@ class _Book:
         self._off: _Off | None = None
         self._hurting_since: float | None = None
         self._tries = False
-        """Whether the policy itself switched it on to see: the end of that does not count as a delay."""
+        """Whether the policy switched it on as a trial, whose end does not count as a delay."""
         self._seen = 0
         self._restarting = False
         """Whether the server is down by the policy's order."""

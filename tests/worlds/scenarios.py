@@ -334,46 +334,15 @@ def queueing(seed: int) -> World:
     return ServedWorld("queueing", constant(regime), seed)
 
 
-SCENARIOS: dict[str, Callable[[int], World]] = {
+WORLDS: dict[str, Callable[[int], World]] = {
     scenario.__name__: scenario
     for scenario in (
-        helps,
-        hurts,
-        drop,
-        drift,
-        even,
-        barely,
-        barely_loses,
-        seldom_drafts,
-        oscillation,
-        load,
-        temperature,
-        long_prompts,
-        very_long_prompts,
-        throttled,
-        noisy_neighbour,
-        k_changed,
-        engine_upgraded,
-        stale_baseline,
-        load_above,
-        bursts,
-        sparse,
-        sparse_hurts,
-        correlated_noise,
-        correlated_even,
-        lost_scrapes,
-        tap_partial,
-        prefill_saturates,
-        nights,
-        slow_restart,
-        varying_lengths,
-        recovers,
-        redeployed,
-        redeployed_hurts,
-        stale_slowly,
+        helps, hurts, drop, drift, even, barely, barely_loses, seldom_drafts, oscillation, load,
+        temperature, long_prompts, very_long_prompts, throttled, noisy_neighbour, k_changed,
+        engine_upgraded, stale_baseline, load_above, bursts, sparse, sparse_hurts,
+        correlated_noise, correlated_even, lost_scrapes, tap_partial, prefill_saturates, nights,
+        slow_restart, varying_lengths, recovers, redeployed, redeployed_hurts, stale_slowly,
         queueing,
     )
-}
+}  # fmt: skip
 """Every scenario by its name."""
-
-WORLDS = SCENARIOS

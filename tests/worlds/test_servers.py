@@ -12,7 +12,7 @@ import pytest
 
 from specwatch.domain.model import Series
 from specwatch.scrape.exposition import PageReader
-from tests.worlds.scenarios import SCENARIOS
+from tests.worlds.scenarios import WORLDS
 from tests.worlds.servers import ServedWorld
 from tests.worlds.serving import Engine, Watcher
 from tests.worlds.traffic import (
@@ -72,9 +72,9 @@ def totals(page: str) -> dict[tuple[str, str, str], float]:
     return values
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", WORLDS)
 def test_pages_of_every_scenario_are_read(name: str) -> None:
-    world = SCENARIOS[name](1)
+    world = WORLDS[name](1)
     assert world.name == name
     values = [totals(page) for page in pages(world, 0.5) if page is not None]
     assert (values[-1]["drafts", "", ""] > 0) is (name != "seldom_drafts")
@@ -88,7 +88,7 @@ def test_pages_of_every_scenario_are_read(name: str) -> None:
 @pytest.mark.parametrize("name", ["helps", "load", "very_long_prompts", "bursts", "queueing"])
 def test_counts_and_times_add_up(name: str, speculation: bool) -> None:
     """Once nothing runs, each request's time is its first token's and its gaps'."""
-    world = SCENARIOS[name](3)
+    world = WORLDS[name](3)
     world.page(ZERO)
     regime = world.regime(ZERO)  # type: ignore[attr-defined]
     requests: list[Request] = []
@@ -233,8 +233,8 @@ def test_a_full_cache_makes_requests_wait() -> None:
     assert engine.cache_usage > 0.3
 
 
-def test_restart_begins_at_nought_in_the_other_mode() -> None:
-    world = SCENARIOS["helps"](1)
+def test_a_restart_begins_at_zero_in_the_other_mode() -> None:
+    world = WORLDS["helps"](1)
     before = totals(last(world, 1.0))
     world.restart(ZERO + HOUR + 1.0, False)
     down = [world.page(ZERO + HOUR + 15.0 * index) for index in range(1, 5)]
@@ -252,7 +252,7 @@ def test_restart_begins_at_nought_in_the_other_mode() -> None:
 
 
 def test_a_slow_restart_takes_four_minutes() -> None:
-    world = SCENARIOS["slow_restart"](1)
+    world = WORLDS["slow_restart"](1)
     world.page(ZERO)
     world.restart(ZERO + 10.0, False)
     assert world.page(ZERO + 249.0) is None
@@ -260,7 +260,7 @@ def test_a_slow_restart_takes_four_minutes() -> None:
 
 
 def test_a_deploy_starts_with_speculation() -> None:
-    world = SCENARIOS["k_changed"](1)
+    world = WORLDS["k_changed"](1)
     world.page(ZERO)
     world.restart(ZERO + 10.0, False)
     pages_before = [world.page(ZERO + 20 * HOUR)]
@@ -272,14 +272,14 @@ def test_a_deploy_starts_with_speculation() -> None:
 
 @pytest.mark.parametrize("name", ["helps", "temperature", "noisy_neighbour", "lost_scrapes"])
 def test_the_same_seed_gives_the_same_pages(name: str) -> None:
-    scenario: Callable[[int], World] = SCENARIOS[name]
+    scenario: Callable[[int], World] = WORLDS[name]
     first, second, other = (pages(scenario(seed), 1.0) for seed in (7, 7, 8))
     assert first == second
     assert first != other
 
 
 def test_a_gap_in_the_scrapes_changes_nothing() -> None:
-    often, seldom = SCENARIOS["helps"](1), SCENARIOS["helps"](1)
+    often, seldom = WORLDS["helps"](1), WORLDS["helps"](1)
     often.page(ZERO)
     seldom.page(ZERO)
     frequent = totals(last(often, 2.0))
@@ -290,12 +290,12 @@ def test_a_gap_in_the_scrapes_changes_nothing() -> None:
 
 
 def test_scrapes_are_lost() -> None:
-    pages_seen = pages(SCENARIOS["lost_scrapes"](1), 3.0)
+    pages_seen = pages(WORLDS["lost_scrapes"](1), 3.0)
     assert 0.2 < pages_seen.count(None) / len(pages_seen) < 0.5
 
 
-def test_calibration_is_a_server_of_its_own() -> None:
-    world = SCENARIOS["helps"](1)
+def test_calibration_uses_a_separate_server() -> None:
+    world = WORLDS["helps"](1)
     page = world.page(ZERO)
     pages_seen = world.calibrate(4, 200, 100, 120.0)
     assert len(pages_seen) == 9
@@ -311,12 +311,12 @@ def test_calibration_is_a_server_of_its_own() -> None:
 
 
 def test_the_tap_counts_what_it_covers() -> None:
-    page = last(SCENARIOS["temperature"](1), 1.0)
+    page = last(WORLDS["temperature"](1), 1.0)
     requests = Counter[bool]()
     for series, value in PageReader().read(page.encode()).items():
         requests[bool(series.temperature)] += int(value) * (series.quantity == "requests")
     assert requests[True] == requests[False] > 0
-    page = last(SCENARIOS["tap_partial"](1), 1.0)
+    page = last(WORLDS["tap_partial"](1), 1.0)
     partly = PageReader().read(page.encode())
     by_temperature = {
         series.temperature: value
@@ -331,8 +331,8 @@ def test_truths() -> None:
     for name, speedup, margin in (
         ("helps", 1.4, 0.05), ("hurts", 0.75, 0.05), ("even", 1.0, 0.01), ("barely", 1.02, 0.01),
     ):  # fmt: skip
-        assert SCENARIOS[name](1).truth(ZERO) == pytest.approx(speedup, abs=margin)
-    world = SCENARIOS["drop"](1)
+        assert WORLDS[name](1).truth(ZERO) == pytest.approx(speedup, abs=margin)
+    world = WORLDS["drop"](1)
     world.page(ZERO)
     assert {round(world.truth(ZERO + hour * HOUR), 1) for hour in range(200)} == {1.4, 0.7}
 

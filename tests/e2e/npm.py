@@ -1,4 +1,4 @@
-"""axe-core from npm: the checks of accessibility that browsers can do by themselves."""
+"""Packages from npm."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
-VERSION = "4.14.1"
+
+def package(folder: Path, **settings: Any) -> None:
+    """Write a ``package.json`` into this folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "package.json").write_text(json.dumps({"private": True, **settings}))
 
 
-def install(folder: Path) -> str:
-    """Its source, installed below this folder."""
+def install(folder: Path) -> None:
+    """Install what the package in this folder needs."""
     npm = shutil.which("npm")
     assert npm, "npm is not installed: on Debian and Ubuntu, apt install nodejs npm"
-    package = {"private": True, "dependencies": {"axe-core": VERSION}}
-    (folder / "package.json").write_text(json.dumps(package))
     subprocess.run(
         [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"],
         cwd=folder, check=True, capture_output=True, timeout=300,
     )  # fmt: skip
-    return (folder / "node_modules/axe-core/axe.min.js").read_text()
