@@ -116,16 +116,16 @@ def print_status(rows: Sequence[GuardRow], policy: Guard | None, now: float) -> 
     """Print a table of guards, each with its details."""
     terminal = Terminal()
     if policy is not None and policy.mode != "act":
-        terminal.line(f"guard.mode is {policy.mode}: of its own accord the guard restarts nothing")
+        terminal.line(f"guard.mode is {policy.mode}: the guard does not restart a server by itself")
     terminal.lines(_table(rows, now))
 
 
 def print_steps(
     steps: Sequence[StepRecord], *, limit: int | None = None, bare: bool = False
 ) -> None:
-    """Print steps, oldest first; with their targets, where those are several, and incidents.
+    """Print steps, oldest first; with incidents, and with targets if there is more than one.
 
-    ``bare`` leaves incidents out; ``limit`` is how many were asked for, where there are more.
+    ``bare`` leaves incidents out; ``limit`` is the number requested, if there are more.
     """
     terminal = Terminal()
     if limit is not None:
@@ -230,7 +230,7 @@ def _step_parts(step: StepRecord) -> Lines:
 
 
 def _numbers(inputs: Mapping[str, Any]) -> Lines:
-    """Yield what is known of the numbers behind a step."""
+    """Yield the numbers behind a step."""
     rest = dict(inputs)
     if "readings" in rest and "rule" in rest:
         yield from _finding_lines(rest)
@@ -323,7 +323,7 @@ def plan_lines(plan: Plan) -> Iterator[Line]:
 
 
 def _diff(change: FileChange) -> Iterator[Line]:
-    """Yield a change of a file as a unified diff; nothing where there is none."""
+    """Yield a change of a file as a unified diff."""
     old, new = (text.splitlines() if text else [] for text in (change.before, change.after))
     source = _NOWHERE if change.before is None else change.path
     result = _NOWHERE if change.after is None else change.path

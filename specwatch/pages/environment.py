@@ -45,7 +45,7 @@ def _environment() -> Environment:
 
 
 def markup(trusted: str) -> Markup:
-    """Markup of our own, which is not escaped."""
+    """Trusted markup, which is not escaped."""
     from markupsafe import Markup
 
     return Markup(trusted)  # noqa: S704

@@ -37,7 +37,7 @@ def bare_server(start_vllm: StartVllm, tiny_models: Path) -> Iterator[VllmServer
         yield server
 
 
-class ProbeRun:
+class CountedProbe:
     """A probe in this process, and what the server counted from the warm-up to its end."""
 
     def __init__(self, server: VllmServer, *arguments: str) -> None:
@@ -71,7 +71,7 @@ class ProbeRun:
         return iter(self.probe.temperatures)
 
 
-def added_up(run: ProbeRun) -> Counts:
+def added_up(run: CountedProbe) -> Counts:
     """The counts of all temperatures of a probe."""
     found = dict.fromkeys((*COUNTED, "requests"), 0)
     for one in run:
@@ -85,25 +85,25 @@ def added_up(run: ProbeRun) -> Counts:
 
 
 @pytest.fixture(scope="module")
-def recorded(good_server: VllmServer) -> ProbeRun:
+def recorded(good_server: VllmServer) -> CountedProbe:
     temperatures = ",".join(f"{each:g}" for each in SWEEP)
     many = ("--requests", "16", "--concurrency", "8", "--max-tokens", "24")
-    return ProbeRun(good_server, "--temperatures", temperatures, *many)
+    return CountedProbe(good_server, "--temperatures", temperatures, *many)
 
 
 @pytest.fixture(scope="module")
-def by_counters(bare_server: VllmServer) -> ProbeRun:
-    return ProbeRun(bare_server, "--temperatures", "0,1.2", *SHORT)
+def by_counters(bare_server: VllmServer) -> CountedProbe:
+    return CountedProbe(bare_server, "--temperatures", "0,1.2", *SHORT)
 
 
-def test_records_add_up_to_what_the_server_counted(recorded: ProbeRun) -> None:
+def test_records_add_up_to_what_the_server_counted(recorded: CountedProbe) -> None:
     assert recorded.probe.complete
     assert recorded.probe.alone is True
     assert {one.source for one in recorded} == {"records"}
     assert added_up(recorded) == recorded.server
 
 
-def test_counters_add_up_to_what_the_server_counted(by_counters: ProbeRun) -> None:
+def test_counters_add_up_to_what_the_server_counted(by_counters: CountedProbe) -> None:
     assert by_counters.probe.complete
     assert by_counters.probe.alone is True
     assert {one.source for one in by_counters} == {"counters"}
@@ -112,11 +112,11 @@ def test_counters_add_up_to_what_the_server_counted(by_counters: ProbeRun) -> No
 
 def test_one_temperature_is_what_the_server_counted_of_it(good_server: VllmServer) -> None:
     """The counts of a temperature are not mixed with those of others."""
-    hot = ProbeRun(good_server, "--temperatures", "1.2", *SHORT, "--concurrency", "2")
+    hot = CountedProbe(good_server, "--temperatures", "1.2", *SHORT, "--concurrency", "2")
     assert added_up(hot) == hot.server
 
 
-def test_the_lower_the_temperature_the_more_is_accepted(recorded: ProbeRun) -> None:
+def test_the_lower_the_temperature_the_more_is_accepted(recorded: CountedProbe) -> None:
     rates = [
         one.acceptance.rate.value
         for one in recorded
@@ -128,7 +128,7 @@ def test_the_lower_the_temperature_the_more_is_accepted(recorded: ProbeRun) -> N
     assert cold > cool - 0.1, "the two are close, and the requests few"
 
 
-def test_figures_of_a_temperature_agree_with_one_another(recorded: ProbeRun) -> None:
+def test_figures_of_a_temperature_agree_with_one_another(recorded: CountedProbe) -> None:
     assert recorded.probe.subject.k == K
     for one in recorded:
         found = one.acceptance
