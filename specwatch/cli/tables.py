@@ -10,7 +10,7 @@ from specwatch.cli.terminal import Columns, Lines, table
 from specwatch.domain import buckets
 from specwatch.domain.model import ALL_TEMPERATURES, METHODS
 from specwatch.rules.decision_view import (
-    BucketSpeedup,
+    BucketSpeedupView,
     FindingView,
     GoodputView,
     ModelView,
@@ -29,7 +29,7 @@ class BucketRow(NamedTuple):
 
     bucket: WindowView | BucketView
     share: float | None
-    speedup: BucketSpeedup | None = None
+    speedup: BucketSpeedupView | None = None
 
 
 _RECENT: Columns[WindowView | BucketView] = {

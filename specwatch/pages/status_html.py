@@ -28,7 +28,7 @@ REFRESH = 30
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class StatusHistory:
     """What the page shows beside the status: the last hour of the targets that it shows in full,
     and the last changes.
 
@@ -41,7 +41,11 @@ class History:
 
 
 def status_html(
-    status: DaemonStatus, history: History, *, chosen: str | None = None, refresh: int = REFRESH
+    status: DaemonStatus,
+    history: StatusHistory,
+    *,
+    chosen: str | None = None,
+    refresh: int = REFRESH,
 ) -> str:
     """The page of all targets, or of the chosen one, which has to be one of them.
 

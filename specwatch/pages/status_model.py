@@ -41,7 +41,7 @@ _LATE = 120.0
 _COUNTED_BY = {Source.SERVER: "the engine"}
 
 
-class Answer(NamedTuple):
+class StatusAnswer(NamedTuple):
     """Whether speculation pays: the badge's outcome, a sentence, and the badge's own words."""
 
     outcome: str
@@ -62,7 +62,7 @@ def unread(target: TargetStatus, stuck: Iterable[str], now: float) -> float | No
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class StatusBucket:
     """One temperature over the last hour; ``points`` are None where there is no history."""
 
     temperature: str
@@ -100,17 +100,17 @@ class RuleLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class StatusModel:
     """One model. ``span`` says over how long its figures are."""
 
     name: str
-    answer: Answer
+    answer: StatusAnswer
     more: tuple[str, ...]
     facts: str
     span: str
     sources: str
     """Who counted the buckets."""
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[StatusBucket, ...]
     coverage: str
     latencies: tuple[Latency, ...]
     compared: bool
@@ -123,12 +123,12 @@ class Model:
     rules_said: str
 
 
-NOT_SHOWN = Answer("failed", "It cannot be shown, for a defect of specwatch: see its log.")
+NOT_SHOWN = StatusAnswer("failed", "It cannot be shown, for a defect of specwatch: see its log.")
 
 
-def not_shown(name: str) -> Model:
+def not_shown(name: str) -> StatusModel:
     """A model of which something cannot be shown."""
-    return Model(
+    return StatusModel(
         name=shown(name) or "(no name)", answer=NOT_SHOWN, more=(), facts="", span="not known",
         sources="", buckets=(), coverage="", latencies=(), compared=False, objectives=(),
         goodput=None, rules=(), rules_said="",
@@ -141,8 +141,8 @@ def model_of(
     hour: ModelHour | None,
     recent: Window | None,
     now: float,
-    answer: Answer,
-) -> Model:
+    answer: StatusAnswer,
+) -> StatusModel:
     """One model; ``hour`` is None where no minute was seen in it, ``recent`` its last minutes,
     None of a target that cannot be read."""
     known = target.decision.models.get(name)
@@ -154,7 +154,7 @@ def model_of(
     slos = [slo_view(slo) for slo in target.decision.slos if slo.model_name == name]
     met = {} if dead else goodput_view(target.decision.goodput.get(name, {}))
     mode = str(target.models.get(name, figures.UNKNOWN))
-    return Model(
+    return StatusModel(
         name=shown(name) or "(no name)",
         answer=answer,
         more=tuple(_more(judged, recent, answer.outcome)),
@@ -242,7 +242,7 @@ def _counter(window: Window) -> str:
     return _COUNTED_BY.get(window.source, f"the {shown(str(window.source))}")
 
 
-def _buckets(hour: ModelHour, answer: ModelView | None) -> Iterator[Bucket]:
+def _buckets(hour: ModelHour, answer: ModelView | None) -> Iterator[StatusBucket]:
     speedups = _speedups(answer)
     whole = () if hour.whole is None else (hour.whole,)
     for window in (*whole, *hour.buckets):
@@ -253,7 +253,7 @@ def _buckets(hour: ModelHour, answer: ModelView | None) -> Iterator[Bucket]:
         ttft, tpot = summary.latency(window.tally.ttft), summary.latency(window.tally.tpot)
         speedup = speedups.get(label)
         share = hour.share(window) if shares else 1.0
-        yield Bucket(
+        yield StatusBucket(
             temperature=shown(label),
             points=hour.points.get(label, ()),
             acceptance=figures.percent(acceptance_rate(window.tally)),

@@ -14,8 +14,8 @@ from specwatch.guard.state import Phase
 from specwatch.guard.status import GuardStatus, guard_view
 from specwatch.pages.status_model import (
     NOT_SHOWN,
-    Answer,
-    Model,
+    StatusAnswer,
+    StatusModel,
     model_of,
     not_shown,
     unread,
@@ -44,7 +44,7 @@ class Row:
     target: str
     href: str
     model: str
-    answer: Answer
+    answer: StatusAnswer
     mode: str
     acceptance: str
     running: str
@@ -62,7 +62,7 @@ class Detail:
     notes: tuple[str, ...]
     guard: str | None
     guard_notes: tuple[str, ...]
-    models: tuple[Model, ...]
+    models: tuple[StatusModel, ...]
     left_out: int
     links: tuple[tuple[str, str], ...]
 
@@ -208,16 +208,16 @@ def _recent(target: TargetStatus, model: str) -> Window | None:
     )  # fmt: skip
 
 
-def _answer(target: TargetStatus, model: str, status: DaemonStatus) -> Answer:
+def _answer(target: TargetStatus, model: str, status: DaemonStatus) -> StatusAnswer:
     silent = unread(target, status.stuck, status.now)
     if silent == math.inf:
-        return Answer("not_read", "The target has not been read yet.")
+        return StatusAnswer("not_read", "The target has not been read yet.")
     if silent is not None:
         sentence = "The target cannot be read, so its present state is not known."
-        return Answer("not_read", sentence, f"not read for {figures.span(silent)}")
+        return StatusAnswer("not_read", sentence, f"not read for {figures.span(silent)}")
     known = target.decision.models.get(model)
     answer = None if known is None else model_view(known, status.now)
-    return Answer(*speculation.answer(answer, target.models.get(model)))
+    return StatusAnswer(*speculation.answer(answer, target.models.get(model)))
 
 
 def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[Detail, ...]:
@@ -269,7 +269,9 @@ def _detail(
     )  # fmt: skip
 
 
-def _model(target: TargetStatus, name: str, hour: ModelHour | None, status: DaemonStatus) -> Model:
+def _model(
+    target: TargetStatus, name: str, hour: ModelHour | None, status: DaemonStatus
+) -> StatusModel:
     dead = unread(target, status.stuck, status.now) is not None
     recent = None if dead else _recent(target, name)
     return model_of(target, name, hour, recent, status.now, _answer(target, name, status))

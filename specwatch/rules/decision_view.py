@@ -55,7 +55,7 @@ class BinView(Struct, frozen=True):
     break_even_length: float
 
 
-class BucketSpeedup(Struct, frozen=True):
+class BucketSpeedupView(Struct, frozen=True):
     """One temperature bucket with its measured speedup."""
 
     temperature: str
@@ -105,7 +105,7 @@ class ModelView(Struct, frozen=True):
     covered: float
     bins: list[BinView]
     assumed_acceptance: float | None
-    buckets: list[BucketSpeedup]
+    buckets: list[BucketSpeedupView]
     best_k: BestKView | None
     best_k_unknown: str | None
     baseline: BaselineView
@@ -229,7 +229,9 @@ def model_view(known: ModelDecision, now: float) -> ModelView:
         bins=[bin_view(bin_) for bin_ in assessment.bins],
         assumed_acceptance=None if known.prior is None else known.draft_cost_ratio,
         buckets=[
-            BucketSpeedup(label, bucket.share, bucket.acceptance_rate, bucket.speedup, bucket.loses)
+            BucketSpeedupView(
+                label, bucket.share, bucket.acceptance_rate, bucket.speedup, bucket.loses
+            )
             for label, bucket in assessment.buckets.items()
         ],
         best_k=None if best_k is None else BestKView(best_k.k, best_k.speedups),

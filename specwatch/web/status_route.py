@@ -19,7 +19,7 @@ from specwatch.rules.decisions import Decision
 from specwatch.status import DaemonStatus
 
 if TYPE_CHECKING:
-    from specwatch.pages.status_html import History
+    from specwatch.pages.status_html import StatusHistory
     from specwatch.store.guard_records import StepRecord
 
 _DAY = 86400.0
@@ -62,7 +62,7 @@ class StatusRoute:
         self._rendering = asyncio.Semaphore(_MOST_RENDERED)
         self._statuses = _Shared[DaemonStatus](_STATUS_SECONDS)
         self._pages = _Shared[Response](_PAGE_SECONDS)
-        self._histories = _Shared["History"](_HISTORY_SECONDS)
+        self._histories = _Shared["StatusHistory"](_HISTORY_SECONDS)
 
     async def answer(self, request: Request) -> Response:
         """The status page.
@@ -94,7 +94,7 @@ class StatusRoute:
         async with self._rendering:
             return await run_in_threadpool(make, *values)
 
-    async def _history(self, status: DaemonStatus, chosen: str | None) -> History:
+    async def _history(self, status: DaemonStatus, chosen: str | None) -> StatusHistory:
         from specwatch.pages import status_view
 
         # The key is what is read: a target that is new on the page does not wait for others.
@@ -107,14 +107,14 @@ class StatusRoute:
         why = f"The store did not answer within {_PATIENCE_SECONDS:.0f} s."
         return await run_in_threadpool(_remembered, status, chosen, why)
 
-    async def _stored(self, status: DaemonStatus, chosen: str | None) -> History:
+    async def _stored(self, status: DaemonStatus, chosen: str | None) -> StatusHistory:
         async with self._reading:
             return await run_in_threadpool(self._read, status, chosen)
 
-    def _read(self, status: DaemonStatus, chosen: str | None) -> History:
+    def _read(self, status: DaemonStatus, chosen: str | None) -> StatusHistory:
         from specwatch.pages import status_view
         from specwatch.pages.status_changes import MOST_CHANGES, last_changes
-        from specwatch.pages.status_html import History
+        from specwatch.pages.status_html import StatusHistory
         from specwatch.rules.last_hour import last_hour
 
         now = status.now
@@ -132,7 +132,7 @@ class StatusRoute:
             steps = self._steps(since=now - _DAY, target=chosen, limit=MOST_CHANGES)
         except StoreError as error:
             return _remembered(status, chosen, f"The store cannot be read: {error}.")
-        return History(hours, last_changes(verdicts, steps))
+        return StatusHistory(hours, last_changes(verdicts, steps))
 
 
 class _Shared(Generic[_Value]):
@@ -192,19 +192,21 @@ def _selection(query: Mapping[str, str]) -> tuple[str | None, int]:
     return query.get("target"), int(pace)
 
 
-def _remembered(status: DaemonStatus, chosen: str | None, why: str) -> History:
+def _remembered(status: DaemonStatus, chosen: str | None, why: str) -> StatusHistory:
     """The last minutes in memory, in place of the last hour."""
     from specwatch.pages import status_view
-    from specwatch.pages.status_html import History
+    from specwatch.pages.status_html import StatusHistory
     from specwatch.rules.last_hour import last_hour
     from specwatch.wording.text import LONGEST_SENTENCE, shown
 
     names = status_view.detailed(status, chosen)
     recent = [window for one in status.targets if one.name in names for window in one.recent]
-    return History(last_hour(recent, 0, status.now), (), shown(why, LONGEST_SENTENCE))
+    return StatusHistory(last_hour(recent, 0, status.now), (), shown(why, LONGEST_SENTENCE))
 
 
-def _rendered(status: DaemonStatus, history: History, chosen: str | None, refresh: int) -> Response:
+def _rendered(
+    status: DaemonStatus, history: StatusHistory, chosen: str | None, refresh: int
+) -> Response:
     from specwatch.pages.status_html import status_html
 
     page = status_html(status, history, chosen=chosen, refresh=refresh)
