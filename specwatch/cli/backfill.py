@@ -25,8 +25,7 @@ from specwatch.domain.units import (
     server_address,
 )
 from specwatch.errors import ConfigError, NoAnswer, SpecwatchError, StoreError, StoreUnavailable
-from specwatch.wording.figures import counted
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import counted, moment
 from specwatch.wording.text import shown
 
 if TYPE_CHECKING:

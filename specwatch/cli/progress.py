@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from rich import progress
 from rich.console import Console
 
-from specwatch.wording.figures import counted
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import counted, moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _LINE_SECONDS, _SEARCH_SECONDS = 15.0, 3.0

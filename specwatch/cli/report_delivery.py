@@ -22,8 +22,7 @@ from specwatch.errors import ConfigError, DeliveryError
 from specwatch.report.deliveries import Book, Channel, DeliveredReport, Reports, Sent, deliver
 from specwatch.report.model import Report
 from specwatch.report.outgoing import Outgoing, chat, subject
-from specwatch.wording.figures import counted, span
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import counted, moment, span
 from specwatch.wording.text import clean
 
 _SAME = 20 * 3600.0

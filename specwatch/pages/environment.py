@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from specwatch.report.charts import STYLE
-from specwatch.wording import figures, moments
+from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ FILTERS: dict[str, Callable[..., str]] = {
         function.__name__: function
         for function in (
             figures.number, figures.compact, figures.percent, figures.seconds, figures.span,
-            figures.counted, moments.moment,
+            figures.counted, figures.moment,
         )
     },
     "shown": shown,

@@ -17,7 +17,7 @@ from specwatch.pages.status_view import Hours
 from specwatch.report.charts import STYLE, sparkline
 from specwatch.rules.last_hour import Points
 from specwatch.status import DaemonStatus
-from specwatch.wording import figures, moments
+from specwatch.wording import figures
 from specwatch.wording.text import shown
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def status_html(
         store=(*status_health.store_lines(status), *status_health.delivery_lines(status)),
         pagers=status_health.pagers(status),
         spark=_spark,
-        moment=moments.moment,
+        moment=figures.moment,
         iso=_iso,
         outcomes=_OUTCOMES,
     )

@@ -24,7 +24,7 @@ from specwatch.rules.decision_view import model_view
 from specwatch.rules.last_hour import ModelHour
 from specwatch.rules.verdicts import Verdict
 from specwatch.status import DaemonStatus, TargetStatus
-from specwatch.wording import figures, guard, moments, speculation
+from specwatch.wording import figures, guard, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 MOST_DETAILED = 8
@@ -257,7 +257,7 @@ def _detail(
         guard=None if known is None else guard.standing(known, now),
         guard_notes=()
         if state is None
-        else tuple(note for note, _ in guard.notes(state, now, moments.moment)),
+        else tuple(note for note, _ in guard.notes(state, now, figures.moment)),
         models=tuple(
             status.attempt(
                 target.name, partial(_model, target, name, hours.get(name), status), not_shown(name)

@@ -9,8 +9,7 @@ from specwatch.loadtest.zones import by_zone, line_sentence
 from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature
 from specwatch.wording import figures
-from specwatch.wording.figures import finite
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import finite, moment
 from specwatch.wording.text import shown
 
 MOST = 5

@@ -17,7 +17,7 @@ from specwatch.domain.model import (
 from specwatch.report.model import Gap, Health
 from specwatch.scrape.coverage import LOW_COVERAGE, leading_reasons, share_derived
 from specwatch.wording import figures
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import moment
 
 MOST_GAPS = 5
 WATCHED = 0.9

@@ -12,7 +12,7 @@ from specwatch.report.model import ReportBreach, ReportIncident, ReportStep
 from specwatch.report.sources import StoredStep
 from specwatch.rules.decisions import Decision
 from specwatch.wording import figures, speculation
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import moment
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 _OVER = frozenset({Phase.OBSERVING, Phase.SUSPECT})

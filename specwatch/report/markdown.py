@@ -11,7 +11,7 @@ from specwatch.report.outgoing import answer
 from specwatch.report.sections import sections
 from specwatch.report.sections.answer import OUTCOMES, overview
 from specwatch.wording import figures
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import moment
 from specwatch.wording.text import shown
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]()#+!|<>~&@:$^=-]|(?<![^\W_])_|_(?![^\W_]))")

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.sections.answer import OUTCOMES
-from specwatch.wording.figures import counted
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import counted, moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 LONGEST_CHAT = 39_000

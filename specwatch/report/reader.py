@@ -30,7 +30,7 @@ from specwatch.store.contexts import storable
 from specwatch.store.experiment_rows import subject_of
 from specwatch.store.guard_records import StepRecord
 from specwatch.store.readers import Reader
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import moment
 from specwatch.wording.text import shown
 
 SHORT = 6 * HOUR

@@ -12,7 +12,7 @@ from specwatch.report import schedule
 from specwatch.report.loads import LEAST_GAIN
 from specwatch.report.model import ModelReport, ReportAnswer, ReportBestK, WhatIf
 from specwatch.wording import figures
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import moment
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVES
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 

@@ -12,8 +12,7 @@ from specwatch.report.model import ModelReport, Report
 from specwatch.report.sections import sections
 from specwatch.report.sections.answer import OUTCOMES, overview
 from specwatch.wording import figures
-from specwatch.wording.figures import UNKNOWN, finite
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import UNKNOWN, finite, moment
 from specwatch.wording.text import MOST_COLUMNS, shown
 
 LEAST_WIDTH = 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 from specwatch.domain.histogram import wide
 from specwatch.rules.summary import LatencyView, RequestAcceptance
@@ -153,3 +154,14 @@ def damaged_rows(count: int, last: str | None) -> str:
 def counted(count: float | None, noun: str) -> str:
     """``1 engine``, ``3 engines``."""
     return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"
+
+
+def moment(time: float | None) -> str:
+    """A Unix time as ``2026-11-19 14:33 UTC``; a day that no calendar has as the bare number."""
+    time = finite(time)
+    if time is None:
+        return UNKNOWN
+    try:
+        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, OSError, ValueError):
+        return f"{time:.0f}"

@@ -21,7 +21,7 @@ from specwatch.rules.decision_view import (
 from specwatch.rules.decisions import Decision
 from specwatch.rules.summary import WindowView
 from specwatch.wording import figures
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import moment
 from specwatch.wording.rules import amount
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 

@@ -23,8 +23,7 @@ from specwatch.report.charts.frame import (
 )  # fmt: skip
 from specwatch.report.charts.svg import INK, document, sentence
 from specwatch.report.model import AcceptancePoint, ReportSeries
-from specwatch.wording.figures import bounded, finite, percent, seconds
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import bounded, finite, moment, percent, seconds
 from specwatch.wording.text import shown
 
 _MOST = 6

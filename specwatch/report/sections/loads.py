@@ -11,8 +11,7 @@ from specwatch.report.experiments import headline, others
 from specwatch.report.layout import Cell, Figure, Part, ReportSection, Sentence, Style, Table, table
 from specwatch.report.model import Experiment, MeasuredLoad, ModelReport
 from specwatch.wording import figures, speculation
-from specwatch.wording.figures import finite
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import finite, moment
 from specwatch.wording.text import shown
 
 _VERDICTS: dict[Verdict, Style] = {"ship": "good", "not_worth_it": "warn", "do_not": "bad"}

@@ -17,7 +17,7 @@ from specwatch.report.model import (
     ReportSide,
 )
 from specwatch.wording import figures
-from specwatch.wording.moments import moment
+from specwatch.wording.figures import moment
 from specwatch.wording.text import shown
 
 _MOST_INCIDENTS = 20
