@@ -130,7 +130,7 @@ def advise(
     if _may(version, _TIMINGS_SINCE) and timings:
         flags.append(AddedFlag(TIMINGS, None, _WHY_TIMINGS))
     notes = _notes(
-        version, flags, speculates=speculating, timings=timings, given=arguments is not None
+        version, flags, speculates=speculating, timings=timings, has_command=arguments is not None
     )
     if unread is not None:
         notes.append(f"The --config file could not be read here ({unread}).")
@@ -170,7 +170,12 @@ def _explained(advice: TapAdvice, install: str) -> list[str]:
 
 
 def _notes(
-    version: Version | None, flags: list[AddedFlag], *, speculates: bool, timings: bool, given: bool
+    version: Version | None,
+    flags: list[AddedFlag],
+    *,
+    speculates: bool,
+    timings: bool,
+    has_command: bool,
 ) -> list[str]:
     notes = []
     if version is None and speculates:
@@ -181,7 +186,7 @@ def _notes(
         notes.append(_NO_RECORDS)
     elif not speculates:
         notes.append(_NO_SPECULATION)
-    elif not given:
+    elif not has_command:
         notes.append(_SOME_VERSION)
     if not _may(version, _TIMINGS_SINCE):
         notes += [_NO_TIMINGS] * timings

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 _REFERENCE_K = (4, 5)
+_CEILING, _STEEPNESS, _MIDPOINT = 0.85, 3.2, 0.934
 
 
 def acceptance_rate(probability: float, k: int) -> float:
@@ -32,20 +33,17 @@ def _probability_for(rate: float) -> float:
 class SimulatedAcceptance:
     """Acceptance rate as a logistic function of the temperature T.
 
-    ``rate(T) = scale * ceiling / (1 + exp(steepness * (T - midpoint)))``. The defaults come within
+    ``rate(T) = scale * ceiling / (1 + exp(steepness * (T - midpoint)))``. The constants come within
     0.01 of the rates reported by the field: 0.81 at 0, 0.71 at 0.4, 0.52 at 0.8, 0.38 at 1.0. The
     rate is that of 4 to 5 draft tokens; other k follow from the probability per token.
     """
 
-    ceiling: float = 0.85
-    steepness: float = 3.2
-    midpoint: float = 0.934
     scale: float = 1.0
 
     def rate(self, temperature: float, factor: float = 1.0) -> float:
         """Acceptance rate at k of 4 to 5; ``factor`` is a drift on top of ``scale``."""
-        exponent = min(700.0, self.steepness * (temperature - self.midpoint))
-        rate = self.scale * factor * self.ceiling / (1.0 + math.exp(exponent))
+        exponent = min(700.0, _STEEPNESS * (temperature - _MIDPOINT))
+        rate = self.scale * factor * _CEILING / (1.0 + math.exp(exponent))
         return min(1.0, max(0.0, rate))
 
     def probability(self, temperature: float, factor: float = 1.0) -> float:

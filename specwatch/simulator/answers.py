@@ -65,9 +65,9 @@ def metrics_of(sequence: SimulatedSequence, *, record: bool, times: bool) -> dic
     accepted = acceptance_record(sequence) if record else None
     if accepted is None and not times:
         return None
-    taken = timings(sequence)
+    durations = timings(sequence)
     return {
-        **(taken if times else dict.fromkeys(taken)),
+        **(durations if times else dict.fromkeys(durations)),
         "speculative_decoding": accepted,
     }
 
@@ -171,7 +171,7 @@ class SimulatedAnswer:
             body["metrics"] = {key: value for key, value in metrics.items() if value is not None}
         return body
 
-    def whole(
+    def response(
         self,
         texts: Sequence[str],
         finish_reasons: Sequence[str | None],

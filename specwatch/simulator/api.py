@@ -65,10 +65,10 @@ def application(runtime: SimulatedRuntime) -> Starlette:
     outermost = [
         _load_middleware(path, runtime.registry) for path in reversed(runtime.settings.middleware)
     ]
-    own = [Middleware(_ApiKey, runtime=runtime), Middleware(_Instrumented, runtime=runtime)]
+    inner = [Middleware(_ApiKey, runtime=runtime), Middleware(_Instrumented, runtime=runtime)]
     app = Starlette(
         routes=api.routes,
-        middleware=[*outermost, *own],
+        middleware=[*outermost, *inner],
         exception_handlers={Refused: _refuse},
         lifespan=lifespan,
     )
@@ -128,8 +128,8 @@ def _load_middleware(path: str, registry: CollectorRegistry) -> Middleware:
     if isinstance(value, type):
         factory: Any = value
         # A real vLLM is a separate process, in whose registry nothing is registered yet.
-        own = {"registry": registry} if "registry" in inspect.signature(value).parameters else {}
-        return Middleware(factory, **own)
+        takes_registry = "registry" in inspect.signature(value).parameters
+        return Middleware(factory, **({"registry": registry} if takes_registry else {}))
     if inspect.iscoroutinefunction(value):
         return Middleware(BaseHTTPMiddleware, dispatch=value)
     raise ConfigError(
@@ -206,15 +206,15 @@ class SimulatedApi:
         )
         if ask.stream:
             return StreamingResponse(self._stream(ask, answer), media_type="text/event-stream")
-        whole = asyncio.create_task(self._whole(ask, answer))
-        gone = asyncio.create_task(_disconnected(request))
+        response = asyncio.create_task(self._response(ask, answer))
+        disconnect = asyncio.create_task(_disconnected(request))
         try:
-            await asyncio.wait((whole, gone), return_when=asyncio.FIRST_COMPLETED)
-            return JSONResponse(whole.result()) if whole.done() else Response(status_code=499)
+            await asyncio.wait((response, disconnect), return_when=asyncio.FIRST_COMPLETED)
+            return JSONResponse(response.result()) if response.done() else Response(status_code=499)
         finally:
-            for task in (whole, gone):
+            for task in (response, disconnect):
                 task.cancel()
-            await asyncio.gather(whole, gone, return_exceptions=True)
+            await asyncio.gather(response, disconnect, return_exceptions=True)
 
     def _requests(self, ask: SimulatedAsk) -> list[SimulatedRequest]:
         settings, workload = self._runtime.settings, self._runtime.engine.workload
@@ -248,7 +248,7 @@ class SimulatedApi:
             return None
         return metrics_of(sequences[0], record=settings.record != "none", times=settings.timings)
 
-    async def _whole(self, ask: SimulatedAsk, answer: SimulatedAnswer) -> dict[str, Any]:
+    async def _response(self, ask: SimulatedAsk, answer: SimulatedAnswer) -> dict[str, Any]:
         sequences: list[SimulatedSequence] = []
         async for _ in self._runtime.generate(self._requests(ask), ask.n, sequences):
             pass
@@ -261,7 +261,7 @@ class SimulatedApi:
             sum(sequence.generation_tokens for sequence in sequences),
         )
         reasons = [sequence.finished_reason for sequence in sequences]
-        return answer.whole(texts, reasons, counts, self._metrics_of(ask, sequences))
+        return answer.response(texts, reasons, counts, self._metrics_of(ask, sequences))
 
     async def _stream(self, ask: SimulatedAsk, answer: SimulatedAnswer) -> AsyncIterator[bytes]:
         keys = self._keys(ask)
@@ -271,9 +271,9 @@ class SimulatedApi:
             for index in range(len(keys)):
                 yield event(answer.opening(index, counts))
         sequences: list[SimulatedSequence] = []
-        news = self._runtime.generate(self._requests(ask), ask.n, sequences)
-        async with contextlib.aclosing(news):
-            async for tokens in news:
+        updates = self._runtime.generate(self._requests(ask), ask.n, sequences)
+        async with contextlib.aclosing(updates):
+            async for tokens in updates:
                 first, index = sent[tokens.index], tokens.index
                 sent[index] += tokens.new
                 text = "".join(token_text(keys[index], i) for i in range(first, sent[index]))

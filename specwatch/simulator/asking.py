@@ -177,11 +177,11 @@ def _max_tokens(
 ) -> int | None:
     longest = max(prompt.tokens for prompt in prompts)
     room = settings.max_model_len - longest
-    given = "max_completion_tokens" if fields.get("max_completion_tokens") else "max_tokens"
-    if fields.get(given) is None:
+    field = "max_completion_tokens" if fields.get("max_completion_tokens") else "max_tokens"
+    if fields.get(field) is None:
         max_tokens = None if chat else min(_COMPLETION_MAX_TOKENS, max(1, room))
     else:
-        max_tokens = _whole(fields, given, 1)
+        max_tokens = _whole(fields, field, 1)
         if max_tokens < 1:
             raise Refused(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens")
     if room < max(1, max_tokens or 1):
@@ -191,7 +191,7 @@ def _max_tokens(
             f" {longest} input tokens, for a total of at least {longest + (max_tokens or 1)}"
             " tokens. Please reduce the length of the input prompt or the number of requested"
             " output tokens.",
-            "input_tokens" if room < 1 else given,
+            "input_tokens" if room < 1 else field,
         )
     return max_tokens
 

@@ -102,13 +102,15 @@ def _read_flags(words: Sequence[str]) -> Arguments:
     """Read the words after ``vllm serve``; ConfigError says what cannot be understood."""
     table = {**FLAGS, **_OWN}
     try:
-        own = read_arguments(words, flags=table)
+        command_line = read_arguments(words, flags=table)
         file = config_file.find(words, lambda path: Path(path).read_text(encoding="utf-8"))
-        merged = own if file is None else read_arguments(file.merged(words)[0], flags=table)
+        merged = (
+            command_line if file is None else read_arguments(file.merged(words)[0], flags=table)
+        )
     except CannotStrip as error:
         raise ConfigError(str(error)) from None
-    if len(own.positionals) > 1:
-        unexpected = own.words[own.positionals[1]]
+    if len(command_line.positionals) > 1:
+        unexpected = command_line.words[command_line.positionals[1]]
         raise ConfigError(f"unexpected argument {unexpected!r}: the model is given already")
     for option in merged.options:
         spelling = option.spelling + (f".{option.key}" if option.key else "")
@@ -117,7 +119,7 @@ def _read_flags(words: Sequence[str]) -> Arguments:
         elif option.flag.nargs != "0" and not option.values:
             following = "".join(merged.words[option.stop : option.stop + 1]) or "none"
             raise ConfigError(f"{spelling}: expected a value after it, found {following}")
-    return replace(merged, model=own.model or merged.model)
+    return replace(merged, model=command_line.model or merged.model)
 
 
 def parse_flags(arguments: Sequence[str]) -> SimulatedSettings:

@@ -117,10 +117,10 @@ class SimulatedRuntime:
         ``sequences`` receives the sequences in order. Leaving early aborts what is unfinished.
         """
         loop = asyncio.get_running_loop()
-        news: asyncio.Queue[tuple[SimulatedSequence, int, str | None]] = asyncio.Queue()
+        updates: asyncio.Queue[tuple[SimulatedSequence, int, str | None]] = asyncio.Queue()
 
         def listener(sequence: SimulatedSequence, new: int, reason: str | None) -> None:
-            loop.call_soon_threadsafe(news.put_nowait, (sequence, new, reason))
+            loop.call_soon_threadsafe(updates.put_nowait, (sequence, new, reason))
 
         with self.synced() as engine:
             for request in requests:
@@ -132,7 +132,7 @@ class SimulatedRuntime:
         unfinished = len(sequences)
         try:
             while unfinished:
-                sequence, new, reason = await news.get()
+                sequence, new, reason = await updates.get()
                 unfinished -= reason is not None
                 yield SimulatedTokens(positions[id(sequence)], new, reason)
         finally:

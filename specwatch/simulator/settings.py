@@ -14,6 +14,8 @@ NEWEST = ENGINE_VERSIONS[-1]
 RECORD_LEVELS = ("none", "summary", "detailed")
 
 _CHEAP_DRAFTERS = {"ngram": 0.02, "ngram_gpu": 0.02, "suffix": 0.02}
+_DRAFT_MEMORY = 0.15
+"""Share of the KV cache that a draft model takes away."""
 _HEADS = ("eagle", "mtp", "medusa", "mlp_speculator")
 
 
@@ -60,8 +62,6 @@ class SimulatedSettings:
     kv_cache_tokens: int = 131072
     num_gpu_blocks: int | None = None
     """Blocks of the KV cache, overriding ``kv_cache_tokens``."""
-    draft_memory: float = 0.15
-    """Share of the KV cache that a draft model takes away."""
     engines: int = 1
     """Data-parallel size: engine cores behind one server."""
     engine_version: str = NEWEST
@@ -136,5 +136,5 @@ class SimulatedSettings:
             return self.num_gpu_blocks
         share = 1.0
         if speculating and self.speculation is not None and self.speculation.needs_memory:
-            share -= self.draft_memory
+            share -= _DRAFT_MEMORY
         return int(self.kv_cache_tokens * share) // self.block_size

@@ -14,12 +14,10 @@ from specwatch.errors import ConfigError
 class SimulatedProfile:
     """Piecewise linear factor over virtual seconds; constant before the first and after the last.
 
-    ``points`` are (seconds, factor) in ascending order of seconds. With ``period`` (seconds) the
-    profile starts over.
+    ``points`` are (seconds, factor) in ascending order of seconds.
     """
 
     points: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
-    period: float | None = None
 
     def __post_init__(self) -> None:
         times = [time for time, _ in self.points]
@@ -34,8 +32,6 @@ class SimulatedProfile:
         points = self.points
         if len(points) == 1:
             return points[0][1]
-        if self.period:
-            time %= self.period
         index = bisect.bisect_right(points, (time, float("inf")))
         if index == 0:
             return points[0][1]
@@ -168,6 +164,5 @@ class SimulatedWorkload:
             factor = traffic.rate_profile.at(time)
             if self._random.random() * highest < factor:
                 return time
-            ended = time >= traffic.rate_profile.points[-1][0] and not traffic.rate_profile.period
-            if ended and factor <= 0:
+            if factor <= 0 and time >= traffic.rate_profile.points[-1][0]:
                 return math.inf

@@ -48,12 +48,12 @@ class Splitter:
         self._searched = max(0, len(held) - _LONGEST_BLANK_LINE)
         return events
 
-    def rest(self) -> bytes:
+    def flush(self) -> bytes:
         """Returns and forgets what is held."""
-        rest = bytes(self._held)
+        remaining = bytes(self._held)
         self._held.clear()
         self._searched = 0
-        return rest
+        return remaining
 
 
 def is_one_line(event: bytes) -> bool:

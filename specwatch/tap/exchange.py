@@ -145,7 +145,7 @@ class Exchange:
             with contextlib.suppress(Exception):
                 await self._send({"type": "http.response.body", "body": held, "more_body": True})
 
-    def seen(self) -> ObservedRequest:
+    def observed(self) -> ObservedRequest:
         """What was observed, once the application has returned."""
         return ObservedRequest(
             facts=self._facts,
@@ -180,13 +180,13 @@ class Exchange:
             return body
         self._endpoint = request.endpoint
         facts = self._facts
-        asks = (
+        asks_usage = (
             request.askable
             and not (request.several or request.beam_search)
             and not (request.wants_usage or facts.forces_usage or facts.asks_nothing)
             and (facts.keeps_records or not request.open)
         )
-        if not asks:
+        if not asks_usage:
             return body
         body = request_options.with_usage(body, request)
         length = (b"content-length", str(len(body)).encode())

@@ -98,7 +98,7 @@ class Tap:
     def _count(self, exchange: Exchange) -> None:
         try:
             bucket = self._buckets.of(exchange.temperature)
-            self._counters.count(exchange.model_name, bucket, exchange.seen().outcome())
+            self._counters.count(exchange.model_name, bucket, exchange.observed().outcome())
         except Exception as error:
             self._fail("count", error)
 

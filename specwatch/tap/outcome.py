@@ -143,7 +143,7 @@ class ObservedRequest(msgspec.Struct, frozen=True):
         return None if self.facts.draft_tokens == 0 else reason
 
 
-def derived(seen: ObservedRequest, stream: StreamReader) -> Acceptance | None:
+def derived(request: ObservedRequest, stream: StreamReader) -> Acceptance | None:
     """Acceptance from the number of streamed steps, if the server keeps no record.
 
     The first content is the token that the prompt yields; each step after it yields one token of
@@ -151,11 +151,11 @@ def derived(seen: ObservedRequest, stream: StreamReader) -> Acceptance | None:
     because the server joined steps or held some back. A server also joins steps when the client is
     slow to read, so that the result may be too high under load.
     """
-    facts, options = seen.facts, seen.options
+    facts, options = request.facts, request.options
     most = facts.draft_tokens
-    if not most or facts.keeps_records or facts.joins_steps or seen.endpoint not in OPENAI:
+    if not most or facts.keeps_records or facts.joins_steps or request.endpoint not in OPENAI:
         return None
-    if options is None or not seen.is_one or options.tools or options.echo:
+    if options is None or not request.is_one or options.tools or options.echo:
         return None  # tools and echoes make more or fewer events than there are steps
     if not stream.ended or stream.failed or not stream.tokens or not stream.steps:
         return None

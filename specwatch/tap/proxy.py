@@ -150,8 +150,8 @@ class Proxy:
             page = generate_latest(self._registry)
             await _answer(scope, send, 200, page, CONTENT_TYPE_LATEST)
         elif scope["path"] == HEALTH:
-            known = {"status": "ok", "model_name": self.upstream.known.model_name}
-            await _answer(scope, send, 200, json.dumps(known).encode())
+            health = {"status": "ok", "model_name": self.upstream.last_facts.model_name}
+            await _answer(scope, send, 200, json.dumps(health).encode())
         elif scope["method"] == "CONNECT" or forwarding.asks_for_websocket(scope["headers"]):
             await _fail(scope, send, 501, "the proxy forwards neither WebSockets nor tunnels")
         else:

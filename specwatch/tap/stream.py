@@ -74,8 +74,8 @@ class StreamReader:
 
     def end(self) -> bytes:
         """The stream is over; returns what was held back."""
-        held, rest = self._release(), self._splitter.rest()
-        return held + rest if self._holds_back else held  # else it went on when it came
+        held, remaining = self._release(), self._splitter.flush()
+        return held + remaining if self._holds_back else held  # else it went on when it came
 
     def _event(self, event: bytes, now: float) -> bytes:
         """Read one event; returns what goes on in its place: the event itself if reading fails."""

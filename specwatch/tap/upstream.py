@@ -153,7 +153,7 @@ class Upstream:
         return self._facts
 
     @property
-    def known(self) -> ServerFacts:
+    def last_facts(self) -> ServerFacts:
         """The facts as last read."""
         return self._facts
 

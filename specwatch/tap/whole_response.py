@@ -33,15 +33,15 @@ class WholeReader:
         tail = self._tail
         tail += chunk
         beyond = max(0, len(tail) - TAIL)
-        gone = bytes(tail[:beyond]) if self._holds_back else chunk
+        passed = bytes(tail[:beyond]) if self._holds_back else chunk
         if beyond:
             del tail[:beyond]
             self._cut = True
         if not last:
-            return gone
+            return passed
         end = self._end(bytes(tail))
         tail.clear()
-        return gone + end if self._holds_back else gone
+        return passed + end if self._holds_back else passed
 
     def _end(self, text: bytes) -> bytes:
         """Look at the end; returns what goes on in its place, whatever happens here."""

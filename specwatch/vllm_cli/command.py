@@ -221,14 +221,14 @@ def _option(
     name, dot, key = head.partition(".")
     spelling = with_dashes(name)
     flag = resolve(spelling, flags)
-    rest = words[index + 1 :]
+    following = words[index + 1 :]
     if equals:
         values = [value]
     elif dot and not head.startswith("-O"):
-        values = list(rest[:1])
+        values = list(following[:1])
     else:
-        ahead = next((n for n, word in enumerate(rest) if not _is_value(word)), len(rest))
-        values = list(rest[: _count(spelling, flag, rest[:ahead], has_model=has_model)])
+        ahead = next((n for n, word in enumerate(following) if not _is_value(word)), len(following))
+        values = list(following[: _count(spelling, flag, following[:ahead], has_model=has_model)])
     stop = index + 1 if equals else index + 1 + len(values)
     return Option(flag, spelling, key if dot else "", tuple(values), index, stop, bool(equals))
 

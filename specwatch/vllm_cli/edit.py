@@ -45,23 +45,25 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     ``config.json``; without it no file is read. Raises CannotStrip with the reason and the remedy
     if the result would be uncertain.
     """
-    given = read_command(command)
-    arguments = given.with_file(read_file)
-    notes = _notes_on_model(arguments.model, given.reader(read_file))
+    serve_command = read_command(command)
+    arguments = serve_command.with_file(read_file)
+    notes = _notes_on_model(arguments.model, serve_command.reader(read_file))
     options = arguments.speculation
     if not speculates(options):
         return Stripped(tuple(command), (), notes)
     if not any(o.is_set and arguments.places[o.start] is None for o in options):
         options = [o for o in options if arguments.places[o.start] is not None]
-    gone = {place for option in options for place in range(option.start, option.stop)}
-    _refuse_captured(arguments, gone)
-    removed = tuple(arguments.words[place].replace(VARIABLE_MARK, "$...") for place in sorted(gone))
-    dropped = {p for place in gone if (p := arguments.places[place]) is not None}
+    removals = {place for option in options for place in range(option.start, option.stop)}
+    _refuse_captured(arguments, removals)
+    removed = tuple(
+        arguments.words[place].replace(VARIABLE_MARK, "$...") for place in sorted(removals)
+    )
+    dropped = {p for place in removals if (p := arguments.places[place]) is not None}
     file = arguments.file
-    if file is None or all(arguments.places[place] is not None for place in gone):
-        changed = given.location.changed(dropped, {})
-        return Stripped((*given.assignments, *changed), removed, notes)
-    own, serve = given.arguments, given.location.serve
+    if file is None or all(arguments.places[place] is not None for place in removals):
+        changed = serve_command.location.changed(dropped, {})
+        return Stripped((*serve_command.assignments, *changed), removed, notes)
+    own, serve = serve_command.arguments, serve_command.location.serve
     if serve and MODEL in file.words and (doubtful := _doubtful_model(own)):
         raise CannotStrip(
             f"{file.path} names a model, and {spelt(doubtful)} may be another: put the model"
@@ -70,9 +72,9 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     kept = [
         word
         for place, word in enumerate(arguments.words)
-        if arguments.places[place] is None and place not in gone
+        if arguments.places[place] is None and place not in removals
     ]
-    changed = given.location.changed(
+    changed = serve_command.location.changed(
         dropped | {file.named_at, file.named_at + 1},
         {file.goes_to: file.written_out(kept, own.model, serve=serve)},
     )
@@ -80,7 +82,7 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
         f"{file.path} holds speculation: its other settings are on the command line instead, and"
         " later changes of the file have no effect"
     )
-    return Stripped((*given.assignments, *changed), removed, (*notes, note), inlined=True)
+    return Stripped((*serve_command.assignments, *changed), removed, (*notes, note), inlined=True)
 
 
 def speculates(options: Sequence[Option]) -> bool:
@@ -119,16 +121,16 @@ def with_flags(command: ServeCommand, flags: Sequence[tuple[str, str | None]]) -
     return read_command([*command.assignments, *location.changed(set(), inserted)])
 
 
-def _refuse_captured(arguments: Arguments, gone: Set[int]) -> None:
+def _refuse_captured(arguments: Arguments, removals: Set[int]) -> None:
     """Raise CannotStrip if a word would become the value of another flag without those removed."""
     for place in arguments.positionals:
-        if place - 1 not in gone:
+        if place - 1 not in removals:
             continue
-        before = max((o for o in arguments.options if o.stop <= place and o.start not in gone),
+        before = max((o for o in arguments.options if o.stop <= place and o.start not in removals),
                      key=lambda o: o.stop, default=None)  # fmt: skip
         if before is None or before.joined or before.key:
             continue
-        if any(p not in gone for p in range(before.stop, place)):
+        if any(p not in removals for p in range(before.stop, place)):
             continue
         unknown = "0" if is_switch(before.spelling) else "+"
         nargs = unknown if before.flag is None else before.flag.nargs

@@ -139,7 +139,7 @@ WRONG = {
     "a length without end": (f"--max-model-len {'9' * 400}", "is not a number of tokens"),
     "no length": ("--max-model-len 0", "is not a number of tokens"),
     "a share that is none": ("--gpu-memory-utilization nan", "is not a number above 0"),
-    "a value and parts": ("-sc.a 1 -sc.a.b 2", "a has a value of its own already"),
+    "a value and parts": ("-sc.a 1 -sc.a.b 2", "a has a value already"),
 }
 
 

@@ -8,10 +8,22 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import Counts, counted, running
-from tests.lab.http_get import page
+
+
+def get(url: str) -> tuple[int, str]:
+    """Status and body of a GET."""
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+    try:
+        connection.request("GET", f"{place.path}?{place.query}" if place.query else place.path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
 
 
 class DaemonApi(abc.ABC):
@@ -26,14 +38,18 @@ class DaemonApi(abc.ABC):
     def log_text(self) -> str:
         """What it logged."""
 
-    def metrics(self) -> str:
+    def page(self) -> str:
         """Its own metrics page."""
-        return page(self.url + "/metrics")
+        status, body = get(self.url + "/metrics")
+        assert status == 200, body
+        return body
 
     def status(self) -> dict[str, Any]:
         """What ``/api/v1/targets`` says."""
-        status: dict[str, Any] = json.loads(page(self.url + "/api/v1/targets"))
-        return status
+        code, body = get(self.url + "/api/v1/targets")
+        assert code == 200, body
+        found: dict[str, Any] = json.loads(body)
+        return found
 
     def wait(
         self, true: Callable[[dict[str, Any]], bool], *, what: str, within: float = 120.0

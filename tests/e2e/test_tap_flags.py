@@ -53,7 +53,7 @@ FLAGS = (
 )
 
 
-def advised(*words: str, environment: dict[str, str] | None = None) -> tap.Advice:
+def advised(*words: str, environment: dict[str, str] | None = None) -> tap.TapAdvice:
     command = read_command(words)
     return tap.advise((0, 32), environment=environment or {}, timings=True, command=command)
 

@@ -28,8 +28,10 @@ from specwatch.generate.alerts.rules import Alert, Group, Recording, render
 from specwatch.generate.runbook import Section, markdown
 from tests.generate.boards import boards, everything
 from tests.generate.test_dashboard_queries import exist, labels_of, parsed, problems
+from tests.test_words import PLAIN
 
 ROOT = Path(__file__).parents[2]
+TEMPLATES = ROOT / "specwatch" / "generate" / "templates"
 RULE_FILES = ("specwatch.rules.yml", "vllm.rules.yml")
 DURATION = re.compile(r"[1-9]\d*[mhd]")
 PRINTF = re.compile(
@@ -271,3 +273,14 @@ def test_the_job_and_the_address_of_the_runbook_are_as_asked() -> None:
     assert 'up{job="a \\"b\\""} == 0' in text
     assert "https://wiki/x#specwatchdown" in text
     assert DEFAULT_RUNBOOK_URL not in text
+
+
+def test_templates_are_plain_english() -> None:
+    found = [
+        f"{path.name}: {match[0]!r}: rather {plain}"
+        for path in TEMPLATES.rglob("*")
+        if path.is_file()
+        for phrase, plain in PLAIN.items()
+        for match in re.finditer(phrase, path.read_text().replace("\n", " "), re.IGNORECASE)
+    ]
+    assert found == []

@@ -10,10 +10,10 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-
-from tests.lab.http_get import is_ok, page
 
 SERVE = Path(__file__).parent / "serve_vllm.sh"
 START_TIMEOUT = 600.0
@@ -22,6 +22,7 @@ STOP_TIMEOUT = 120.0
 """Seconds that a server has to obey SIGTERM."""
 
 _DEBRIS = re.compile(r"nanobind: | - leaked |See .*nanobind| - \.\.\. skipped")
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port() -> int:
@@ -134,11 +135,16 @@ class VllmServer:
 
     def healthy(self) -> bool:
         """Whether ``GET /health`` answers 200 now."""
-        return is_ok(self.url + "/health", timeout=5)
+        try:
+            with _OPENER.open(self.url + "/health", timeout=5) as response:
+                return bool(response.status == 200)
+        except (OSError, urllib.error.HTTPError):
+            return False
 
     def metrics(self) -> str:
         """The text of ``GET /metrics``."""
-        return page(self.url + "/metrics")
+        with _OPENER.open(self.url + "/metrics", timeout=60) as response:
+            return str(response.read().decode())
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
         """SIGTERM, then after ``timeout`` seconds SIGKILL; nothing of the group survives."""

@@ -18,7 +18,7 @@ cuts = st.lists(st.integers(0, 100), max_size=20)
 def test_nothing_is_lost_added_or_moved(stream: bytes, places: list[int]) -> None:
     splitter = Splitter()
     events = [event for chunk in chunked(stream, places) for event in splitter.split(chunk)]
-    assert b"".join(events) + splitter.rest() == stream
+    assert b"".join(events) + splitter.flush() == stream
     assert splitter.idle
 
 
@@ -30,7 +30,7 @@ def test_chunking_does_not_matter(stream: bytes, places: list[int]) -> None:
     at_once, in_parts = Splitter(), Splitter()
     expected = at_once.split(stream)
     events = [event for chunk in chunked(stream, places) for event in in_parts.split(chunk)]
-    assert (events, in_parts.rest()) == (expected, at_once.rest())
+    assert (events, in_parts.flush()) == (expected, at_once.flush())
 
 
 def test_an_endless_event_is_handed_out_in_pieces() -> None:

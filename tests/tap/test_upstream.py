@@ -219,7 +219,7 @@ def test_a_second_look_sees(
             assert await upstream.learn(session)
             pages.pages = {**before, **change}
             for _ in range(2):
-                assert (await upstream.learn(session), upstream.known) == expected
+                assert (await upstream.learn(session), upstream.last_facts) == expected
 
     with HostileServer(pages) as server:
         asyncio.run(look_thrice(server.url))
@@ -270,12 +270,12 @@ def test_what_is_known_stays_known_while_nobody_answers(monkeypatch: pytest.Monk
     pages = Pages(models=MODELS, metrics=SPECULATING)
 
     async def step(upstream: Upstream) -> None:
-        await until(lambda: upstream.known.draft_tokens == 3)
+        await until(lambda: upstream.last_facts.draft_tokens == 3)
         pages.pages = {"models": 503, "metrics": 503}
         asked = len(pages.asked)
         upstream.look_again()
         await until(lambda: len(pages.asked) > asked + 3)
-        assert upstream.known == ServerFacts("org/base", draft_tokens=3)
+        assert upstream.last_facts == ServerFacts("org/base", draft_tokens=3)
 
     with HostileServer(pages) as server:
         keeps_learning(server.url, step)
@@ -291,7 +291,7 @@ def test_a_server_that_comes_back_otherwise_is_seen_without_being_told(
     async def step(upstream: Upstream) -> None:
         await until(lambda: len(pages.asked) > 6)
         pages.pages = {"models": MODELS, "metrics": QUIET}
-        await until(lambda: upstream.known.draft_tokens == 0)
+        await until(lambda: upstream.last_facts.draft_tokens == 0)
 
     with HostileServer(pages) as server:
         keeps_learning(server.url, step)
@@ -306,11 +306,11 @@ def test_a_server_that_answers_is_read_now_and_then_and_after_a_failure(
     pages = Pages(models=MODELS, metrics=QUIET)
 
     async def step(upstream: Upstream) -> None:
-        await until(lambda: upstream.known.draft_tokens == 0)
+        await until(lambda: upstream.last_facts.draft_tokens == 0)
         pages.pages["metrics"] = SPECULATING
         if failed:
             upstream.look_again()
-        await until(lambda: upstream.known.draft_tokens == 3)
+        await until(lambda: upstream.last_facts.draft_tokens == 3)
 
     with HostileServer(pages) as server:
         keeps_learning(server.url, step)

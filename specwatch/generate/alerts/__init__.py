@@ -95,12 +95,12 @@ def sections(groups: Iterable[Group]) -> tuple[Section, ...]:
     by_name: dict[str, Section] = {}
     for alert in (alert for group in groups for alert in group.alerts):
         section = Section(alert.name, alert.severity, alert.meaning, alert.look, alert.do)
-        known = by_name.setdefault(alert.name, section)
-        if known._replace(severity=alert.severity) != section:
+        first = by_name.setdefault(alert.name, section)
+        if first._replace(severity=alert.severity) != section:
             raise ValueError(f"{alert.name}: alerts of one name share one section of the runbook")
-        if alert.severity not in known.severity.split(" or "):
-            severity = f"{known.severity} or {alert.severity}"
-            by_name[alert.name] = known._replace(severity=severity)
+        if alert.severity not in first.severity.split(" or "):
+            severity = f"{first.severity} or {alert.severity}"
+            by_name[alert.name] = first._replace(severity=severity)
     return tuple(by_name.values())
 
 

@@ -144,8 +144,8 @@ def _can_burn(slo: Slo, burn: Burn) -> bool:
 def _burn_values(slo: Slo, bound: float, burn: Burn) -> dict[str, object]:
     threshold = format_duration(bound)
     if bound != slo.threshold:
-        asked = format_duration(slo.threshold)
-        threshold += f" (for {asked}, which is not a bound of the histogram)"
+        configured = format_duration(slo.threshold)
+        threshold += f" (for {configured}, which is not a bound of the histogram)"
     return {
         **burn._asdict(),
         "factor": f"{burn.factor:g}",

@@ -75,9 +75,9 @@ def load(template: str, **values: object) -> tuple[Group, ...]:
     that a value may contain anything. Raises TypeError for a missing or unknown field of a rule.
     """
     document = yaml.safe_load(source(template))
-    known = {**values, "lookup": lookup, "servers": servers}
+    context = {**values, "lookup": lookup, "servers": servers}
     return tuple(
-        Group(group["name"], tuple(_rules(group["rules"], known)), group.get("interval", ""))
+        Group(group["name"], tuple(_rules(group["rules"], context)), group.get("interval", ""))
         for group in document["groups"]
     )
 
@@ -91,13 +91,13 @@ def _rules(
                 yield from _rules(entry["rules"], {**values, **row})
             continue
         labels = entry.get("labels", {})
-        known = {"labels": labels, **entry.get("with", {}), **values}
+        context = {"labels": labels, **entry.get("with", {}), **values}
         filled_in: dict[str, Any] = {
-            _FIELDS.get(key, key): render_text(text, known)
+            _FIELDS.get(key, key): render_text(text, context)
             for key, text in entry.items()
             if key not in ("labels", "with")
         }
-        filled_in["labels"] = {key: render_text(text, known) for key, text in labels.items()}
+        filled_in["labels"] = {key: render_text(text, context) for key, text in labels.items()}
         yield Recording(**filled_in) if "record" in entry else Alert(**filled_in)
 
 

@@ -268,38 +268,38 @@ def _variable(name: str, label: str, of: str, *, multi: bool = False) -> dict[st
 
 def _variable_json(template: Any, current: dict[str, Any]) -> dict[str, Any]:
     fields = template.to_json_data()
-    known = {key: fields[key] for key in _VARIABLE_KEYS if fields[key] is not None}
-    return known | {"current": current}
+    kept = {key: fields[key] for key in _VARIABLE_KEYS if fields[key] is not None}
+    return kept | {"current": current}
 
 
 def _modern(dashboard: Mapping[str, Any]) -> dict[str, Any]:
     """Without keys of Grafana before 10; ``id`` is null, as in a dashboard that was never saved."""
-    known = {key: value for key, value in dashboard.items() if key in _DASHBOARD_KEYS}
+    kept = {key: value for key, value in dashboard.items() if key in _DASHBOARD_KEYS}
     return {
-        **_without_nulls(known),
+        **_without_nulls(kept),
         "id": None,
-        "panels": [_modern_panel(panel) for panel in known["panels"]],
+        "panels": [_modern_panel(panel) for panel in kept["panels"]],
         "timepicker": {},
     }
 
 
 def _modern_panel(panel: Mapping[str, Any]) -> dict[str, Any]:
-    known = {
+    kept = {
         key: value
         for key, value in _without_nulls(panel).items()
         if key in _PANEL_KEYS and (value or key not in ("links", "transformations", "targets"))
     }
     if panel["type"] == "row":
-        known.pop("fieldConfig", None)
-        known["panels"] = [_modern_panel(inner) for inner in panel["panels"]]
-        return known
-    defaults = known["fieldConfig"]["defaults"]
+        kept.pop("fieldConfig", None)
+        kept["panels"] = [_modern_panel(inner) for inner in panel["panels"]]
+        return kept
+    defaults = kept["fieldConfig"]["defaults"]
     defaults["thresholds"] = panel["fieldConfig"]["defaults"]["thresholds"]
     if panel["type"] == "text":
-        known["fieldConfig"] = {"defaults": {}, "overrides": []}
+        kept["fieldConfig"] = {"defaults": {}, "overrides": []}
     if panel["type"] == "table":
         defaults["custom"].pop("displayMode", None)
-    return known
+    return kept
 
 
 def _without_nulls(value: Any) -> Any:
