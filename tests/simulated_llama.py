@@ -48,7 +48,6 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from starlette.applications import Starlette
@@ -115,12 +114,7 @@ class SimulatedLlama:
         self._http.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         assert self._http.stop(10)
 
     def generate(self, asked: dict[str, Any]) -> Work:
