@@ -50,28 +50,35 @@ def unavailable(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def _installed(install: Callable[[], Path], missing: str) -> Path:
+    """Install something that is missing, if that is wanted; else skip and say so."""
+    if not in_ci() and os.environ.get("SPECWATCH_E2E_INSTALL") != "1":
+        unavailable(missing)
+    try:
+        return install()
+    except subprocess.CalledProcessError as error:
+        pytest.fail(f"it could not be installed: {error}", pytrace=False)
+
+
 @pytest.fixture(scope="session")
 def vllm_install() -> Path:
     """The virtual environment of a real CPU vLLM; ``bin/vllm`` and ``bin/python`` are in it."""
     if lab.is_installed():
         return lab.vllm_folder()
-    if not in_ci() and os.environ.get("SPECWATCH_E2E_INSTALL") != "1":
-        unavailable(f"no vLLM in {lab.vllm_folder()}: 'make lab' installs it (3.4 GB)")
-    try:
-        return lab.install()
-    except subprocess.CalledProcessError as error:
-        pytest.fail(f"vLLM could not be installed: {error}", pytrace=False)
+    return _installed(
+        lab.install, f"no vLLM in {lab.vllm_folder()}: 'make lab' installs it (3.4 GB)"
+    )
 
 
 @pytest.fixture(scope="session")
 def aiperf(vllm_install: Path) -> Path:
     """The virtual environment of NVIDIA's AIPerf; ``bin/aiperf`` is in it."""
-    if not (lab.has_aiperf() or in_ci()) and os.environ.get("SPECWATCH_E2E_INSTALL") != "1":
-        unavailable(f"no AIPerf in {lab.aiperf_folder()}: 'make lab' installs it (1.2 GB)")
-    try:
-        return lab.install_aiperf(vllm_install)
-    except subprocess.CalledProcessError as error:
-        pytest.fail(f"AIPerf could not be installed: {error}", pytrace=False)
+    if lab.has_aiperf():
+        return lab.aiperf_folder()
+    return _installed(
+        lambda: lab.install_aiperf(vllm_install),
+        f"no AIPerf in {lab.aiperf_folder()}: 'make lab' installs it (1.2 GB)",
+    )
 
 
 @pytest.fixture(scope="session")
