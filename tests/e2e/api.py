@@ -1,4 +1,4 @@
-"""A running daemon as its HTTP surface shows it, and waiting for what it shows."""
+"""A running daemon as its HTTP API shows it, and waiting for what it shows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.lab.http_get import page
 
 
 class DaemonApi(abc.ABC):
-    """A daemon that somebody started somewhere."""
+    """A running daemon."""
 
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """Where it serves."""
+        """Base URL of its HTTP server."""
 
     @abc.abstractmethod
     def log_text(self) -> str:
@@ -31,14 +31,14 @@ class DaemonApi(abc.ABC):
         return page(self.url + "/metrics")
 
     def status(self) -> dict[str, Any]:
-        """What ``/api/v1/targets`` says."""
+        """The answer of ``/api/v1/targets``."""
         status: dict[str, Any] = json.loads(page(self.url + "/api/v1/targets"))
         return status
 
     def wait(
         self, true: Callable[[dict[str, Any]], bool], *, what: str, within: float = 120.0
     ) -> dict[str, Any]:
-        """The first status for which something is true."""
+        """The first status for which ``true`` returns true."""
         last: dict[str, Any] = {}
 
         def look() -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ class DaemonApi(abc.ABC):
         )
 
     def wait_written(self, after: float, within: float = 240.0) -> None:
-        """Return once something was written after this Unix time and nothing waits."""
+        """Return once windows were written after this Unix time and none is queued."""
         self.wait(
             lambda status: (
                 (status["store"]["last_write"] or 0) > after and not status["store"]["queued"]
@@ -74,7 +74,7 @@ class DaemonApi(abc.ABC):
 
 
 def settled(metrics: Callable[[], str], daemons: Iterable[DaemonApi]) -> Counts:
-    """What a server has counted, once it is idle and every daemon has seen that."""
+    """What a server has counted, once it is idle and every daemon has scraped that."""
     seen: list[Counts] = []
 
     def still() -> bool:

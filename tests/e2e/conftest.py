@@ -139,10 +139,10 @@ def start_vllm(
 
 @pytest.fixture(scope="session")
 def shared_vllm(start_vllm: StartVllm, request: pytest.FixtureRequest) -> SharedVllm:
-    """``shared_vllm(name)`` is the one of :data:`SHARED`, which may not answer yet.
+    """``shared_vllm(name)`` is one of :data:`SHARED`; it may not answer yet.
 
-    It keeps what it has counted. It is started when it does not run, and stopped when nobody will
-    use it any more.
+    It is started if it does not run, keeps its counters from file to file, and is stopped after the
+    last test that uses it.
     """
 
     def flags_of(name: str) -> tuple[str, ...]:
@@ -185,8 +185,7 @@ def _shared_by(item: pytest.Item) -> set[str]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """See until which test a shared server is used: the last of a file, whose fixtures may hold on
-    to it."""
+    """Find the last test that may use a shared server: the last of a file, because of fixtures."""
     used: dict[Path, set[str]] = {}
     for item in session.items:
         used.setdefault(item.path, set()).update(_shared_by(item))
@@ -196,7 +195,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Stop what nobody will use any more."""
+    """Stop the servers that no later test uses."""
     yield
     for name, last in _last_users.items():
         if last is item and name in _running:

@@ -277,7 +277,7 @@ def test_net_negative_inhibits_low_acceptance(alerting: Alerting) -> None:
         by = alerting.inhibited().get(LOW_ACCEPTANCE, set())
         return LOW_ACCEPTANCE not in active and breaches == ["net-negative"] and bool(by)
 
-    # Alerts are sent again and again, and for a moment one may be there without the other.
+    # Alerts are sent again and again, and for a moment one may exist without the other.
     eventually(only_the_loss_is_left, what="only the loss is left", within=TELLS_WITHIN)
     assert alerting.inhibited()[LOW_ACCEPTANCE] <= {BREACH, NET_NEGATIVE}
     messages = alerting.receivers.messages

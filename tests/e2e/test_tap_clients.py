@@ -141,7 +141,7 @@ def test_openai_streams(server: VllmServer) -> None:
             records.append(record_of(asking[-1]))
     counts = difference(before, tapped(at_rest(server.metrics)))["(0.3,0.7]"]
     assert all(quiet and quiet == asking for quiet, asking in texts)
-    assert_counted(counts, [record for record in records for _ in ("quiet", "told")])
+    assert_counted(counts, [record for record in records for _ in ("quiet", "asking")])
 
 
 def text_of(chunks: list[Any]) -> str:
