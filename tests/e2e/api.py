@@ -62,14 +62,14 @@ class DaemonApi(abc.ABC):
             what="every target is scraped",
         )
 
-    def wait_written(self, after: float, within: float = 240.0) -> None:
+    def wait_written(self, after: float) -> None:
         """Return once windows were written after this Unix time and none is queued."""
         self.wait(
             lambda status: (
                 (status["store"]["last_write"] or 0) > after and not status["store"]["queued"]
             ),
             what="windows are written",
-            within=within,
+            within=240.0,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -98,7 +98,7 @@ def tiny_models(vllm_install: Path) -> Path:
 def start_vllm(
     vllm_install: Path, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartVllm]:
-    """``start_vllm(*flags, port, env, speculation, k, wait, models)``: a server of the tiny target.
+    """``start_vllm(*flags, speculation, k, wait, models)``: a server of the tiny target.
 
     ``speculation`` is ``draft-good``, ``draft-bad``, ``ngram`` or None, with ``k`` draft tokens and
     per-request records. With ``wait`` it answers when the call returns. Tests should
@@ -110,8 +110,6 @@ def start_vllm(
 
     def start(
         *flags: str,
-        port: int | None = None,
-        env: Mapping[str, str] | None = None,
         speculation: str | None = None,
         k: int = 4,
         wait: bool = True,
@@ -120,7 +118,7 @@ def start_vllm(
         log = logs / f"vllm-{len(_servers)}.log"
         server = VllmServer(
             vllm_install, models, log, *flags,
-            port=port, env=env, speculation=speculation, k=k,
+            speculation=speculation, k=k,
         )  # fmt: skip
         _servers.append(server)
         stopping.callback(server.stop)

@@ -131,10 +131,10 @@ def refused(count: int) -> list[Request]:
     ]
 
 
-def leave(url: str, request: Request, *, key: str | None = None, after: float = 0.3) -> None:
+def leave(url: str, request: Request, *, key: str | None = None) -> None:
     """Send a request and disconnect in the middle of the answer.
 
-    From a stream when its first event is there; from a whole response ``after`` seconds.
+    From a stream when its first event is there; from a whole response after a moment.
     """
     place = urlsplit(url)
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
@@ -144,7 +144,7 @@ def leave(url: str, request: Request, *, key: str | None = None, after: float = 
         assert response.readline().startswith(b"data: ")
         response.close()
     else:
-        time.sleep(after)
+        time.sleep(0.3)
     connection.close()
 
 

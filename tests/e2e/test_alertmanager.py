@@ -74,7 +74,8 @@ def wait_for_alert(server: RunningAlertmanager, name: str = "SpecwatchIncident")
     )
 
 
-def wait_for_end(server: RunningAlertmanager, name: str = "SpecwatchIncident") -> None:
+def wait_for_end(server: RunningAlertmanager) -> None:
+    name = "SpecwatchIncident"
     eventually(lambda: name not in alerts(server), what=f"{name} is over", within=HEARD_WITHIN)
 
 

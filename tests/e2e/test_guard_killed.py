@@ -176,7 +176,7 @@ class KillLab:
     def wait_point(self, name: str) -> None:
         eventually(lambda: name in self.points(), what=f"it comes to {name}", within=_WITHIN)
 
-    def wait_disabled(self, within: float = _WITHIN) -> GuardState:
+    def wait_disabled(self) -> GuardState:
         """The state once the order is done."""
 
         def done() -> bool:
@@ -184,7 +184,7 @@ class KillLab:
             return state.phase is Phase.DISABLED and state.order is None
 
         try:
-            eventually(done, what="speculation is off", within=within)
+            eventually(done, what="speculation is off", within=_WITHIN)
         except AssertionError as error:
             log_text = "\n".join(daemon.log_text()[-3000:] for daemon in self._daemons)
             raise AssertionError(f"{error}\n{self.state()}\n{log_text}") from None
