@@ -136,7 +136,6 @@ def test_an_alert_ends_by_itself_when_its_sender_was_killed(
         from specwatch.alerts.sender import Alertmanagers
         from specwatch.alerts.alert import Alert
         from specwatch.config.guard import Alertmanager
-from specwatch.generate.alerts import alertmanager_sample
         section = Alertmanager(urls=["{server.url}"], resend="2s")
         Alertmanagers(section).set([Alert({{"alertname": "SpecwatchIncident"}}, {{}}, time.time())])
         time.sleep(600)
