@@ -8,7 +8,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Self
 
 LONGEST = 30.0
@@ -109,12 +108,7 @@ class HostileServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.stopped.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)

@@ -48,7 +48,6 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from starlette.applications import Starlette
@@ -82,15 +81,12 @@ class SimulatedLlama:
         *,
         draft_tokens: int = 4,
         temperature: float = 0.8,
-        metrics: bool = True,
         api_key: str | None = None,
-        port: int = 0,
         older_props: bool = False,
         slots: bool = True,
     ) -> None:
         self.draft_tokens = draft_tokens
         self.temperature = temperature
-        self.metrics = metrics
         self.api_key = api_key
         self.older_props = older_props
         self.slots = slots
@@ -99,7 +95,7 @@ class SimulatedLlama:
         self.paths: list[str] = []
         self._random = random.Random(7)
         self._lock = threading.Lock()
-        self._http = HttpServer(_application(self), "127.0.0.1", port, name="simulated-llama")
+        self._http = HttpServer(_application(self), "127.0.0.1", 0, name="simulated-llama")
 
     @property
     def url(self) -> str:
@@ -115,12 +111,7 @@ class SimulatedLlama:
         self._http.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         assert self._http.stop(10)
 
     def generate(self, asked: dict[str, Any]) -> Work:
@@ -256,8 +247,6 @@ def _page(server: SimulatedLlama, path: str) -> Response:
         if not server.slots:
             return _error(501, "This server does not support slots endpoint", "not_supported_error")
         return JSONResponse([{"id": 0, "speculative": bool(server.draft_tokens)}])
-    if not server.metrics:
-        return _error(501, "This server does not support metrics endpoint", "not_supported_error")
     family = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
     lines = ["# TYPE llamacpp:requests_processing gauge", "llamacpp:requests_processing 0"]
     if server.draft_tokens:

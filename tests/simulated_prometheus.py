@@ -68,9 +68,9 @@ class SimulatedPrometheus(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, recording: Recording | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.recording = recording or Recording()
+        self.recording = Recording()
         self.most_samples = 50_000_000
         self.look_back = 29.0
         """Seconds; shorter than between scrapes, as there are no markers of staleness."""

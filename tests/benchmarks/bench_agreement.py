@@ -52,11 +52,10 @@ def run() -> list[Figure]:
     models = lab.tiny_models(lab.vllm_folder())
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        server = VllmServer(
+        with VllmServer(
             lab.vllm_folder(), models, folder / "server.log", speculation="draft-good"
-        )
-        server.start()
-        try:
+        ) as server:
+            server.start()
             server.wait_healthy()
             clients = _clients(server.url, models / "target", folder)
             for measure in clients.values():  # the first of each warms up what it touches
@@ -66,8 +65,6 @@ def run() -> list[Figure]:
                 order = [*clients][at % 3 :] + [*clients][: at % 3]
                 runs.append({name: clients[name]() for name in order})
                 print(f"  round {at + 1} of {_ROUNDS}: {runs[-1]}", file=sys.stderr, flush=True)
-        finally:
-            server.stop()
     return [figure for name in _UNITS for figure in _compared(name, runs)]
 
 

@@ -20,8 +20,7 @@ from specwatch.scrape.page_client import PageClient
 from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import pack_batch
 from tests.benchmarks.figure import Figure
-from tests.benchmarks.moving_page import pages
-from tests.benchmarks.page_server import PageServer
+from tests.benchmarks.page_server import PageServer, pages
 
 _T = TypeVar("_T")
 _PAGES = 60

@@ -1,4 +1,4 @@
-"""A process that serves pages to watchers: cheap itself, and counting what it served.
+"""A process that serves moving pages to watchers at little cost, and counts them.
 
 ``python -m tests.benchmarks.page_server TARGETS`` listens on as many free ports of loopback and
 prints them as JSON. ``GET /scrapes`` on any of them tells how many pages went out.
@@ -10,12 +10,44 @@ import asyncio
 import json
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
-from tests.benchmarks.moving_page import pages
+from tests.lab.http_get import page
+from tests.pages import capture
+
+_GROWTH = 0.01
+
+
+def pages(count: int) -> list[bytes]:
+    """Pages as of a busy server: every counter and histogram grows by a hundredth from each to the
+    next."""
+    lines = capture("draft-k4.2").decode().splitlines()
+    kinds = dict(line.split(" ")[2:4] for line in lines if line.startswith("# TYPE "))
+    counting = {name for name, kind in kinds.items() if kind in ("counter", "histogram")}
+    parts = [_split(line, counting) for line in lines]
+    return [
+        "".join(
+            f"{head}\n" if value is None else f"{head} {_grown(value, number)}\n"
+            for head, value in parts
+        ).encode()
+        for number in range(count)
+    ]
+
+
+def _split(line: str, counting: set[str]) -> tuple[str, float | None]:
+    head, _, value = line.rpartition(" ")
+    name = head.partition("{")[0]
+    family = name
+    for suffix in ("_bucket", "_sum", "_count"):
+        family = family.removesuffix(suffix) if family not in counting else family
+    return (head, float(value)) if family in counting and line[0] != "#" else (line, None)
+
+
+def _grown(value: float, number: int) -> float:
+    grown = value * (1 + _GROWTH * number)
+    return float(int(grown)) if value.is_integer() else grown
+
 
 _PAGES = 120
 """Of each target; from then on its counters stand still."""
@@ -40,25 +72,18 @@ class PageServer:
         self.ports: list[int] = json.loads(self._process.stdout.readline())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._process.kill()
         self._process.communicate()
 
     def scrapes(self) -> int:
         """How many pages went out so far."""
-        url = f"http://127.0.0.1:{self.ports[0]}/scrapes"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return int(answer.read())
+        return int(page(f"http://127.0.0.1:{self.ports[0]}/scrapes"))
 
 
 class _Served:
     def __init__(self) -> None:
-        self.answers = [_answer(page, "text/plain; version=0.0.4") for page in pages(_PAGES)]
+        self.answers = [_answer(body, "text/plain; version=0.0.4") for body in pages(_PAGES)]
         self.others = {path: _answer(body, "application/json") for path, body in _OTHERS.items()}
         self.missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
         self.scrapes = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.e2e.api import get
+from tests.lab.http_get import get
 
 
 class QueryRefused(Exception):

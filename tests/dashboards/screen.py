@@ -15,6 +15,7 @@ from tests.dashboards.lines import Chart, Line
 from tests.dashboards.prometheus import Series
 from tests.dashboards.tables import table
 
+WIDTH = 1600
 UNIT, GAP, COLUMNS = 30, 8, 24
 """Height of one unit of the grid and what lies between two, in pixels; units of its width."""
 HEAD, BAR = 34, 44
@@ -26,14 +27,14 @@ Panel = Mapping[str, Any]
 class Screen:
     """Draws one dashboard with what its queries answer."""
 
-    def __init__(self, asker: Asker, theme: Theme, width: int = 1600) -> None:
+    def __init__(self, asker: Asker, theme: Theme) -> None:
         self._asker = asker
         self._rows = list(unfolded(asker))
         self._theme = theme
-        self._width = width
-        self._column = (width - GAP) / COLUMNS
+        self._width = WIDTH
+        self._column = (WIDTH - GAP) / COLUMNS
         bottom = max(bottom_of(panel) for panel, _ in self._rows)
-        self.canvas = Canvas(width, round(BAR + bottom * (UNIT + GAP) + GAP), theme)
+        self.canvas = Canvas(WIDTH, round(BAR + bottom * (UNIT + GAP) + GAP), theme)
         self.empty: list[str] = []
         """Titles of the panels that show no data."""
 

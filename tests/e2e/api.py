@@ -1,4 +1,4 @@
-"""A running daemon as its HTTP surface shows it, and waiting for what it shows."""
+"""A running daemon as its HTTP API shows it, and waiting for what it shows."""
 
 from __future__ import annotations
 
@@ -8,53 +8,37 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import Counts, counted, running
-
-
-def get(url: str) -> tuple[int, str]:
-    """Status and body of a GET."""
-    place = urlsplit(url)
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
-    try:
-        connection.request("GET", f"{place.path}?{place.query}" if place.query else place.path)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-    finally:
-        connection.close()
+from tests.lab.http_get import page
 
 
 class DaemonApi(abc.ABC):
-    """A daemon that somebody started somewhere."""
+    """A running daemon."""
 
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """Where it serves."""
+        """Base URL of its HTTP server."""
 
     @abc.abstractmethod
     def log_text(self) -> str:
         """What it logged."""
 
-    def page(self) -> str:
+    def metrics(self) -> str:
         """Its own metrics page."""
-        status, body = get(self.url + "/metrics")
-        assert status == 200, body
-        return body
+        return page(self.url + "/metrics")
 
     def status(self) -> dict[str, Any]:
-        """What ``/api/v1/targets`` says."""
-        code, body = get(self.url + "/api/v1/targets")
-        assert code == 200, body
-        found: dict[str, Any] = json.loads(body)
-        return found
+        """The answer of ``/api/v1/targets``."""
+        status: dict[str, Any] = json.loads(page(self.url + "/api/v1/targets"))
+        return status
 
     def wait(
         self, true: Callable[[dict[str, Any]], bool], *, what: str, within: float = 120.0
     ) -> dict[str, Any]:
-        """The first status for which something is true."""
+        """The first status for which ``true`` returns true."""
         last: dict[str, Any] = {}
 
         def look() -> dict[str, Any] | None:
@@ -78,19 +62,19 @@ class DaemonApi(abc.ABC):
             what="every target is scraped",
         )
 
-    def wait_written(self, after: float, within: float = 240.0) -> None:
-        """Return once something was written after this Unix time and nothing waits."""
+    def wait_written(self, after: float) -> None:
+        """Return once windows were written after this Unix time and none is queued."""
         self.wait(
             lambda status: (
                 (status["store"]["last_write"] or 0) > after and not status["store"]["queued"]
             ),
             what="windows are written",
-            within=within,
+            within=240.0,
         )
 
 
 def settled(metrics: Callable[[], str], daemons: Iterable[DaemonApi]) -> Counts:
-    """What a server has counted, once it is idle and every daemon has seen that."""
+    """What a server has counted, once it is idle and every daemon has scraped that."""
     seen: list[Counts] = []
 
     def still() -> bool:

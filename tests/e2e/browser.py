@@ -37,7 +37,7 @@ Event = dict[str, Any]
 
 
 def program() -> str | None:
-    """Where Chromium is installed; None where it is not."""
+    """The path of Chromium; None if it is not installed."""
     found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
     return next((path for path in found if path), None)
 
@@ -127,7 +127,7 @@ class Chromium:
         return result
 
     def wait(self, until: Callable[[], bool], *, what: str, within: float = WITHIN) -> None:
-        """Read what the browser says until something is true."""
+        """Read messages of the browser until ``until`` returns true."""
         deadline = time.monotonic() + within
         while not until():
             left = deadline - time.monotonic()
@@ -220,7 +220,7 @@ class Page:
         return answer["result"].get("value")
 
     def text(self) -> str:
-        """What a reader sees."""
+        """The visible text."""
         return str(self.evaluate("document.body.innerText"))
 
     def overflow(self) -> list[str]:
@@ -277,7 +277,7 @@ _OVERFLOW = """
 
 
 def _problem(method: str, event: Mapping[str, Any]) -> str | None:
-    """What is wrong, if an event says so."""
+    """The problem that an event reports, if any."""
     if method == "Runtime.exceptionThrown":
         return f"exception: {json.dumps(event['exceptionDetails'])[:500]}"
     if method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning", "assert"):

@@ -1,20 +1,32 @@
-"""Clients that keep a server busy."""
+"""Clients that keep a server busy, and how long its requests take."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from statistics import median
 from typing import Self
 
-from tests.lab.traffic import Outcome, Request, prompt_number, send
+from tests.lab.traffic import Outcome, Request, prompt_number, requests_at, send
 
 
 def streams(user: int) -> Iterator[Request]:
     """Short streams without an end, at temperature 0."""
     for number in itertools.count(user):
         yield Request(stream=True, prompt=prompt_number(number), max_tokens=24)
+
+
+def request_seconds(urls: Iterable[str], temperatures: Sequence[float], tokens: int) -> float:
+    """How long a request takes: the median of the slowest of some servers."""
+    requests = requests_at(temperatures, 6, max_tokens=tokens)
+    medians = []
+    for url in urls:
+        outcomes = [send(url, request) for request in requests]
+        assert all(outcome.ok for outcome in outcomes)
+        medians.append(median(outcome.finished or 0.0 for outcome in outcomes))
+    return max(medians)
 
 
 class Clients:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,28 +50,35 @@ def unavailable(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def _installed(install: Callable[[], Path], missing: str) -> Path:
+    """Install something that is missing, if that is wanted; else skip and say so."""
+    if not in_ci() and os.environ.get("SPECWATCH_E2E_INSTALL") != "1":
+        unavailable(missing)
+    try:
+        return install()
+    except subprocess.CalledProcessError as error:
+        pytest.fail(f"it could not be installed: {error}", pytrace=False)
+
+
 @pytest.fixture(scope="session")
 def vllm_install() -> Path:
     """The virtual environment of a real CPU vLLM; ``bin/vllm`` and ``bin/python`` are in it."""
     if lab.is_installed():
         return lab.vllm_folder()
-    if not in_ci() and os.environ.get("SPECWATCH_E2E_INSTALL") != "1":
-        unavailable(f"no vLLM in {lab.vllm_folder()}: 'make lab' installs it (3.4 GB)")
-    try:
-        return lab.install()
-    except subprocess.CalledProcessError as error:
-        pytest.fail(f"vLLM could not be installed: {error}", pytrace=False)
+    return _installed(
+        lab.install, f"no vLLM in {lab.vllm_folder()}: 'make lab' installs it (3.4 GB)"
+    )
 
 
 @pytest.fixture(scope="session")
 def aiperf(vllm_install: Path) -> Path:
     """The virtual environment of NVIDIA's AIPerf; ``bin/aiperf`` is in it."""
-    if not (lab.has_aiperf() or in_ci()) and os.environ.get("SPECWATCH_E2E_INSTALL") != "1":
-        unavailable(f"no AIPerf in {lab.aiperf_folder()}: 'make lab' installs it (1.2 GB)")
-    try:
-        return lab.install_aiperf(vllm_install)
-    except subprocess.CalledProcessError as error:
-        pytest.fail(f"AIPerf could not be installed: {error}", pytrace=False)
+    if lab.has_aiperf():
+        return lab.aiperf_folder()
+    return _installed(
+        lambda: lab.install_aiperf(vllm_install),
+        f"no AIPerf in {lab.aiperf_folder()}: 'make lab' installs it (1.2 GB)",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +98,7 @@ def tiny_models(vllm_install: Path) -> Path:
 def start_vllm(
     vllm_install: Path, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartVllm]:
-    """``start_vllm(*flags, port, env, speculation, k, wait, models)``: a server of the tiny target.
+    """``start_vllm(*flags, speculation, k, wait, models)``: a server of the tiny target.
 
     ``speculation`` is ``draft-good``, ``draft-bad``, ``ngram`` or None, with ``k`` draft tokens and
     per-request records. With ``wait`` it answers when the call returns. Tests should
@@ -103,8 +110,6 @@ def start_vllm(
 
     def start(
         *flags: str,
-        port: int | None = None,
-        env: Mapping[str, str] | None = None,
         speculation: str | None = None,
         k: int = 4,
         wait: bool = True,
@@ -113,7 +118,7 @@ def start_vllm(
         log = logs / f"vllm-{len(_servers)}.log"
         server = VllmServer(
             vllm_install, models, log, *flags,
-            port=port, env=env, speculation=speculation, k=k,
+            speculation=speculation, k=k,
         )  # fmt: skip
         _servers.append(server)
         stopping.callback(server.stop)
@@ -132,10 +137,10 @@ def start_vllm(
 
 @pytest.fixture(scope="session")
 def shared_vllm(start_vllm: StartVllm, request: pytest.FixtureRequest) -> SharedVllm:
-    """``shared_vllm(name)`` is the one of :data:`SHARED`, which may not answer yet.
+    """``shared_vllm(name)`` is one of :data:`SHARED`; it may not answer yet.
 
-    It keeps what it has counted. It is started when it does not run, and stopped when nobody will
-    use it any more.
+    It is started if it does not run, keeps its counters from file to file, and is stopped after the
+    last test that uses it.
     """
 
     def flags_of(name: str) -> tuple[str, ...]:
@@ -178,8 +183,7 @@ def _shared_by(item: pytest.Item) -> set[str]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """See until which test a shared server is used: the last of a file, whose fixtures may hold on
-    to it."""
+    """Find the last test that may use a shared server: the last of a file, because of fixtures."""
     used: dict[Path, set[str]] = {}
     for item in session.items:
         used.setdefault(item.path, set()).update(_shared_by(item))
@@ -189,7 +193,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Stop what nobody will use any more."""
+    """Stop the servers that no later test uses."""
     yield
     for name, last in _last_users.items():
         if last is item and name in _running:

@@ -43,7 +43,7 @@ RestartSec=1
 
 @dataclass
 class Guarded:
-    """A server as a unit of a machine."""
+    """A server that is a unit of a machine."""
 
     machine: SystemdMachine
     name: str
@@ -61,7 +61,7 @@ class Guarded:
         return is_ok(self.url + "/health")
 
     def speculates(self) -> bool:
-        """What its page says now."""
+        """Whether its page has the families of speculation."""
         return speculates(self.url)
 
     def starts(self) -> int:
@@ -80,7 +80,7 @@ class GuardedVllm(Guarded):
     models: Path
 
     def configure(self, draft: str) -> None:
-        """As its owner does it: the flags in a file of variables, the unit naming them.
+        """Write its unit as an owner does: the flags are in an environment file.
 
         ``draft`` is the folder of the draft model.
         """
@@ -115,7 +115,7 @@ class LoadBalancer:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def hook(self, what: str) -> list[str]:
-        """The command that tells it."""
+        """The command of a hook."""
         script = (
             "import os, sys, urllib.request\n"
             "url = f\"{sys.argv[1]}/{os.environ['SPECWATCH_TARGET']}/{sys.argv[2]}\"\n"
@@ -186,7 +186,7 @@ class GuardService(DaemonUnit):
         return self.state(target)
 
     def history(self, target: str) -> list[dict[str, Any]]:
-        """Its steps, oldest first, as the command line tells them."""
+        """Its steps, oldest first, as ``specwatch guard history`` prints them."""
         found = self.guard("history", target, "--limit", "1000")
         return sorted(found["steps"], key=lambda step: step["version"])
 

@@ -45,17 +45,17 @@ LEAST_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class Period:
-    """What can be asked, and of when: Unix seconds."""
+    """A Prometheus, and the Unix seconds for which it has data."""
 
     prometheus: RunningPrometheus
     begun: float
     ended: float
     rules: Sequence[Mapping[str, Any]]
-    """As Prometheus had them at the end, with their health."""
+    """The rules at the end, with their health."""
 
 
 class Story:
-    """Tells it of a server with speculation; ``off`` is the same without, of which is not asked."""
+    """Runs it for a server with speculation; ``off`` is the same server without."""
 
     def __init__(self, folder: Path, server: VllmServer, off: VllmServer) -> None:
         self._folder = folder
@@ -65,7 +65,7 @@ class Story:
 
     @contextmanager
     def play(self, rule_files: Mapping[str, str], minutes: int = 0) -> Iterator[Period]:
-        """All of it, with so many minutes more of load than it needs."""
+        """Run all of it, with so many minutes more of load than necessary."""
         with ThreadPoolExecutor(2) as pool:
             off, on = pool.map(self._life, (self._off, self._server))
         self._off.stop()
@@ -120,7 +120,7 @@ def wait_answered(users: Clients, count: int) -> None:
 
 
 def seen_by(prometheus: RunningPrometheus, after: float) -> float:
-    """A Unix time at which it has what all showed after another, the page that was refused too."""
+    """A Unix time at which Prometheus has scraped everything after another, alerts too."""
     shown = (
         f"timestamp(specwatch_acceptance_length) > {after}",
         f"timestamp(vllm:num_requests_running) > {after}",
@@ -136,7 +136,7 @@ def seen_by(prometheus: RunningPrometheus, after: float) -> float:
 
 
 def kinds(number: int) -> Iterator[Request]:
-    """Requests of every kind without an end; some for several completions, some to be refused."""
+    """Endless requests of every kind; some ask for several completions, some are refused."""
     for at in itertools.count(number, USERS):
         yield from with_usage(covered(1, at, max_tokens=24))
         if at % UNUSUAL == 0:

@@ -1,6 +1,6 @@
 """What the expression of a rule asks, so that it answers on a day on which nothing is wrong.
 
-An alert's expression is empty as long as all is well, which does not show that it could ever
+An alert's expression is empty as long as all is well, and so does not show that it could
 fire. So comparisons are changed to return 0 or 1, ``absent(x)`` becomes x, and what ``unless``
 excludes must exist under the same labels. Each alternative of an ``or`` is asked by itself.
 """

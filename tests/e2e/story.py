@@ -3,8 +3,8 @@
 Four lives of one server: drafting with k = 4, the same again after SIGKILL, without speculation,
 and with another draft and k = 3. Two daemons watch all of it, one into SQLite and one into
 Postgres, and are themselves killed in the middle of traffic. What vLLM counts between the last
-scrape and its death nobody can know: so traffic stops, and everybody is let catch up, before a life
-ends.
+scrape and its death is lost: so before a life ends, traffic stops and all daemons scrape
+again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def mixture(count: int) -> list[Request]:
 
 
 class StoryRunner:
-    """Makes the story happen; every step waits for what it needs, with a deadline."""
+    """Runs all of it; every step waits for what it needs, with a deadline."""
 
     def __init__(self, folder: Path, server: VllmServer, databases: dict[str, str]) -> None:
         self.story = Story()

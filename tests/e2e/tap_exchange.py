@@ -26,7 +26,7 @@ SAME_STEPS_WITHIN = 40
 reader has not fetched yet, so a busy machine gets it in fewer or in other pieces."""
 _OTHER_HEADERS = frozenset({"date"})
 _HOST = {"Host": "vllm.example"}
-"""By which both servers go, for it stands in redirections."""
+"""The same name for both servers, since redirections contain it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Answer:
         return [len(str(event)) for event in self.shown()[2]] if self.streamed else []
 
     def shown(self) -> tuple[int, list[tuple[str, str]], Any]:
-        """All of it, for a comparison.
+        """The whole answer, for a comparison.
 
         Of a stream each event as its fields in their order. Between the choices of one answer
         the order of events is chance, so they come choice by choice.

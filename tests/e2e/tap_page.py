@@ -1,4 +1,4 @@
-"""What a tap counted, read off the page without specwatch, in the names of the other witness."""
+"""What a tap counted, read from its page without specwatch, under the names of ``witness``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of every kind that a tap meets, and what becomes of their records."""
+"""Requests of every kind that a tap gets, with and without a record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ USAGE_FORMS: Sequence[dict[str, Any]] = (
     {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     {"stream_options": {"include_usage": False, "continuous_usage_stats": True}},
 )
-"""Ways of a stream to ask for usage, and not to."""
+"""Ways in which a stream asks for usage or does not."""
 EVERY_PAIR = len(TEMPERATURES) * 2 * 2 * len(CHAT_FORMS)
 """Requests after which :func:`covered` has been through all of that, two by two: each form at each
 temperature, and each with each way to ask for usage."""
@@ -131,10 +131,10 @@ def refused(count: int) -> list[Request]:
     ]
 
 
-def leave(url: str, request: Request, *, key: str | None = None, after: float = 0.3) -> None:
-    """Send a request and go away in the middle of the answer.
+def leave(url: str, request: Request, *, key: str | None = None) -> None:
+    """Send a request and disconnect in the middle of the answer.
 
-    From a stream when its first event is there; from a whole response ``after`` seconds.
+    From a stream when its first event is there; from a whole response after a moment.
     """
     place = urlsplit(url)
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
@@ -144,7 +144,7 @@ def leave(url: str, request: Request, *, key: str | None = None, after: float = 
         assert response.readline().startswith(b"data: ")
         response.close()
     else:
-        time.sleep(after)
+        time.sleep(0.3)
     connection.close()
 
 
@@ -155,7 +155,7 @@ def leave_all(url: str, requests: Sequence[Request], *, key: str | None = None) 
 
 
 def long_ones(count: int) -> list[Request]:
-    """Requests that nobody waits for: they take seconds."""
+    """Requests that take seconds."""
     return [
         Request(
             temperature=TEMPERATURES[number % 7], chat=bool(number % 2),

@@ -1,4 +1,4 @@
-"""A real Alertmanager hears of alerts, keeps them while they fire, and of their end."""
+"""A real Alertmanager gets alerts, keeps them while they fire, resolves and inhibits them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from specwatch.alerts.alert import Alert
 from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.guard import Alertmanager
+from specwatch.generate.alerts import alertmanager_sample
 from tests.e2e.monitoring import RunningAlertmanager
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.waiting import eventually
@@ -71,7 +73,8 @@ def wait_for_alert(server: RunningAlertmanager, name: str = "SpecwatchIncident")
     )
 
 
-def wait_for_end(server: RunningAlertmanager, name: str = "SpecwatchIncident") -> None:
+def wait_for_end(server: RunningAlertmanager) -> None:
+    name = "SpecwatchIncident"
     eventually(lambda: name not in alerts(server), what=f"{name} is over", within=HEARD_WITHIN)
 
 
@@ -202,3 +205,117 @@ def test_an_alertmanager_that_was_down_gets_the_alert_when_it_is_back(
             within=HEARD_WITHIN,
         )
     assert alertmanagers.status()[1].failures == {}
+
+
+BREACH, STOCK, SLO, DOWN = (
+    "SpeculationRuleBreach", "VllmSpeculationLowAcceptance", "LatencySloBurn", "SpecwatchDown",
+)  # fmt: skip
+Labels = dict[str, str]
+SLO_OF_ONE = {"alertname": SLO, "servers": "one"}
+STOCK_SLO_OF_ONE = {"alertname": "VllmLatencySloBurn", "servers": "one"}
+HELD = {"alertname": "SpeculationGuardHeld"}
+INHIBITIONS: list[tuple[Labels, Labels]] = [
+    ({"alertname": DOWN}, {"alertname": SLO, "severity": "critical"}),
+    ({"alertname": DOWN}, {"alertname": "SpecwatchCoverageLow"}),
+    ({"alertname": DOWN}, HELD),
+    ({"alertname": DOWN}, {"alertname": "SpecwatchStoreBehind", "target": ""}),
+    ({"rule": "net-negative"}, {"rule": "low-acceptance", "temperature": "0"}),
+    ({"rule": "net-negative"}, {"rule": "losing-bucket"}),
+    ({"rule": "net-negative"}, {"rule": "bucket-loses", "temperature": "0"}),
+    ({"rule": "net-negative"}, {"rule": "not-worth-it"}),
+    ({"rule": "garbage", "temperature": "1"}, {"rule": "low-acceptance", "temperature": "1"}),
+    ({"alertname": SLO, "severity": "critical"}, {"alertname": SLO, "severity": "warning"}),
+    ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "short-outputs"}),
+    ({"alertname": BREACH, "rule": "garbage", "temperature": "1"},
+     {"rule": "garbage", "temperature": "1"}),
+    ({"alertname": "SpeculationSwitchedOff"}, {"alertname": "SpeculationGuardActed"}),
+    ({"alertname": "SpeculationGuardBlocked"}, {"alertname": "SpeculationGuardWaiting"}),
+    ({"alertname": "SpeculationGuardFailed"}, HELD),
+    ({"alertname": "VllmSpeculationGarbage"}, {"alertname": STOCK}),
+]  # fmt: skip
+"""What inhibits what, of the same server only."""
+OVERRULED: list[tuple[Labels, Labels]] = [
+    ({"rule": "net-negative"}, {"alertname": STOCK}),
+    ({"rule": "tail-widening"}, {"alertname": "VllmTailWidening"}),
+    ({"rule": "kv-squeeze"}, {"alertname": "VllmKvSqueeze"}),
+    *(
+        ({**SLO_OF_ONE, "severity": own}, {**STOCK_SLO_OF_ONE, "severity": to})
+        for own, to in (("critical", "critical"), ("critical", "warning"), ("warning", "warning"))
+    ),
+]  # fmt: skip
+"""What inhibits what of the same model: the objectives' always, the others once the marks of these
+rules are taken away."""
+SPARED: list[tuple[Labels, Labels]] = [
+    ({"alertname": DOWN}, {"alertname": BREACH}),
+    ({"alertname": DOWN}, {"alertname": "SpeculationGuardFailed"}),
+    ({"alertname": DOWN}, {"alertname": STOCK}),
+    ({"alertname": DOWN, "target": "", "instance": ""},
+     {"alertname": "SpecwatchStoreBehind", "target": "", "instance": ""}),
+    ({"alertname": DOWN, "target": ""}, HELD),
+    ({"alertname": DOWN, "target": "", "instance": ""}, {"alertname": "SpecwatchStoreBehind"}),
+    ({"alertname": "SpeculationGuardBlocked"}, {"alertname": "SpeculationGuardBudgetExhausted"}),
+    ({"alertname": BREACH, "rule": "garbage", "temperature": "0"},
+     {"rule": "garbage", "temperature": "1"}),
+    ({"rule": "garbage", "temperature": "1"}, {"rule": "low-acceptance", "temperature": "0"}),
+    ({"alertname": BREACH, "rule": "losing-bucket"}, {"rule": "bucket-loses"}),
+    ({"rule": "garbage"}, {"alertname": "VllmSpeculationGarbage", "severity": "critical"}),
+    ({**SLO_OF_ONE, "severity": "warning"}, {**STOCK_SLO_OF_ONE, "severity": "critical"}),
+    ({**SLO_OF_ONE, "severity": "critical", "slo": "a"},
+     {**STOCK_SLO_OF_ONE, "severity": "critical", "slo": "b"}),
+    *(
+        ({**SLO_OF_ONE, "severity": "critical", "servers": own},
+         {**STOCK_SLO_OF_ONE, "severity": "critical", "servers": to})
+        for own, to in (("one", "several"), ("several", "one"), ("several", "several"), ("", ""))
+    ),
+    ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "my-own"}),
+    ({"alertname": BREACH, "rule": "kv-squeeze"}, {"rule": "kv-squeeze", "model_name": "another"}),
+    ({"rule": "net-negative"}, {"rule": "garbage"}),
+    ({"rule": "low-acceptance"}, {"rule": "net-negative"}),
+    ({"alertname": SLO, "severity": "warning"}, {"alertname": SLO, "severity": "critical"}),
+    ({"alertname": SLO, "severity": "critical"},
+     {"alertname": SLO, "severity": "warning", "slo": "another"}),
+]  # fmt: skip
+"""What does not inhibit what."""
+
+
+def of_server(labels: Labels, model: int, server: str) -> Labels:
+    """An alert of a server of a model, under all the names that it has."""
+    named = dict.fromkeys(("target", "instance", "job"), f"{server}-{model}")
+    found = {"alertname": "Some", "model_name": f"model-{model}", **named, **labels}
+    return {name: value for name, value in found.items() if value}
+
+
+@pytest.mark.parametrize("across_servers", [False, True])
+def test_the_sample_inhibits_alerts_of_the_same_server_only(
+    tmp_path: Path, across_servers: bool
+) -> None:
+    posted, expected = [], {}
+    for model, (source, target) in enumerate([*INHIBITIONS, *OVERRULED, *SPARED]):
+        posted.append(of_server(source, model, "own"))
+        for server in ("own", "other"):
+            case = f"{source} and {target} of {server}"
+            posted.append({**of_server(target, model, server), "case": case})
+            always = source.get("alertname") == SLO
+            across = (across_servers or always) and (source, target) in OVERRULED
+            reaches = across or (server == "own" and (source, target) in INHIBITIONS)
+            expected[case] = "suppressed" if reaches else "active"
+        posted.append({**of_server(target, 100 + model, "third"), "case": f"{target} alone"})
+        expected[f"{target} alone"] = "active"
+    sample = alertmanager_sample(across_servers=across_servers)
+    with RunningAlertmanager(tmp_path, sample) as alertmanager:
+        url, alerts = f"{alertmanager.url}/api/v2/alerts", [{"labels": each} for each in posted]
+        assert requests.post(url, json=alerts, timeout=60).status_code == 200
+        deadline = time.monotonic() + HEARD_WITHIN
+        # Alertmanager applies inhibitions a moment after it has taken the alerts.
+        while (found := states(alertmanager)) != expected and time.monotonic() < deadline:
+            time.sleep(0.2)
+    assert found == expected
+
+
+def states(alertmanager: RunningAlertmanager) -> dict[str, str]:
+    """By their label ``case``, what became of the alerts that Alertmanager has."""
+    return {
+        alert["labels"]["case"]: alert["status"]["state"]
+        for alert in alertmanager.alerts()
+        if "case" in alert["labels"]
+    }

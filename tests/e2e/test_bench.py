@@ -11,7 +11,6 @@ import sys
 import time
 from itertools import zip_longest
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 from msgspec.structs import replace
@@ -24,8 +23,8 @@ from specwatch.loadtest.bench_run import BenchPlan, BenchRun
 from specwatch.loadtest.prompts import PROMPTS
 from specwatch.loadtest.requests import Prompt
 from specwatch.loadtest.server import Server
+from tests.e2e.clients import request_seconds
 from tests.e2e.processes import CHECKOUT, experiments_of, measurements_of, specwatch
-from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer
 
 TOKENS = 16
@@ -39,11 +38,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def duration(*servers: VllmServer) -> str:
     """Of a level: on any machine long enough for some turns of three requests each."""
-    slowest = 0.0
-    for server in servers:
-        outcomes = [send(server.url, one) for one in requests_at([0.0], 5, max_tokens=TOKENS)]
-        assert all(outcome.ok for outcome in outcomes)
-        slowest = max(slowest, fmean(outcome.finished or 0.0 for outcome in outcomes))
+    slowest = request_seconds((server.url for server in servers), [0.0], TOKENS)
     return f"{max(2400, round(18_000 * slowest))}ms"
 
 

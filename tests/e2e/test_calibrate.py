@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pytest
 
 from specwatch.domain.baseline import Origin
+from tests.e2e.clients import request_seconds
 from tests.e2e.processes import measurements_of, specwatch
-from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer
 
 COLD, HOT = 0.0, 1.2
@@ -45,12 +44,7 @@ def servers(plain_server: VllmServer, good_server: VllmServer, bad_server: VllmS
 
 def duration(off: VllmServer, on: VllmServer) -> str:
     """Of a stage: on any machine long enough for ten requests of each temperature."""
-    slowest = 0.0
-    for server in (off, on):
-        requests = requests_at([COLD, HOT], 6, max_tokens=16)
-        outcomes = [send(server.url, request) for request in requests]
-        assert all(outcome.ok for outcome in outcomes)
-        slowest = max(slowest, median(outcome.finished or 0.0 for outcome in outcomes))
+    slowest = request_seconds((off.url, on.url), [COLD, HOT], 16)
     return f"{max(4800, round(40_000 * slowest))}ms"
 
 

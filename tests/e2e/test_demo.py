@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
-from tests.e2e.processes import CHECKOUT
+from tests.e2e.processes import specwatch
 
 
 def test_the_demo_shows_acceptance_falling_with_temperature() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "specwatch", "demo", "--json", "--duration", "20"],
-        cwd=CHECKOUT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = specwatch("demo", "--json", "--duration", "20")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     predictable, creative, without = found["phases"]

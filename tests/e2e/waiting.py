@@ -1,4 +1,4 @@
-"""Waiting for what must come true, with a deadline."""
+"""Waiting for a condition, with a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a vLLM counted, read off its page without specwatch, and what a store says it counted.
+"""What a vLLM counted, read from its page without specwatch, and what a store has of it.
 
 Both are counts by a name such as ``drafts``, ``accepted at 2``, ``requests stop`` or
 ``ttft <= 0.02``; what is zero is left out, so that lives with and without speculation add up.

@@ -50,15 +50,14 @@ class SystemdMachine:
     bound. Units written to ``/etc/systemd/system`` need ``run("systemctl", "daemon-reload")``.
     """
 
-    def __init__(self, root: Path, *nspawn_flags: str) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self._flags = nspawn_flags
 
     def up(self) -> None:
         """Boot it, in one to three seconds; ``subprocess.CalledProcessError`` when that fails."""
         checkout = Path(__file__).parents[2]
         python = {Path(sys.prefix), Path(sys.base_prefix)}
-        flags = [*bindings({checkout, *python}), *self._flags]
+        flags = bindings({checkout, *python})
         subprocess.run([SCRIPT, "up", self.root, *flags], check=True, timeout=300)
 
     def down(self) -> None:
@@ -86,9 +85,9 @@ class SystemdMachine:
             )
         return done
 
-    def shell(self, script: str, *, check: bool = True, timeout: float = 180) -> str:
+    def shell(self, script: str) -> str:
         """Run a script with ``sh -e`` inside; returns what it wrote to stdout."""
-        return self.run("sh", "-ec", script, check=check, timeout=timeout).stdout
+        return self.run("sh", "-ec", script).stdout
 
     def show(self, name: str, unit: str) -> str:
         """A property of a unit."""

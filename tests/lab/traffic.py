@@ -85,8 +85,6 @@ class Outcome:
     """What came of one request; ``error`` says why it has no answer, or no whole one."""
 
     request: Request
-    sent_at: float
-    """Unix time."""
     status: int | None = None
     """HTTP status, None where no response came."""
     ttft: float | None = None
@@ -212,7 +210,7 @@ def send(url: str, request: Request, *, key: str | None = None) -> Outcome:
     place = urlsplit(url)
     assert place.hostname is not None
     connection = http.client.HTTPConnection(place.hostname, place.port, timeout=TIMEOUT)
-    outcome, start = Outcome(request, time.time()), time.perf_counter()
+    outcome, start = Outcome(request), time.perf_counter()
     try:
         connection.request("POST", request.path, json.dumps(request.body), headers(key))
         outcome.read(connection.getresponse(), start)

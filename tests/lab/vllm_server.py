@@ -10,10 +10,9 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
+
+from tests.lab.http_get import is_ok, page
 
 SERVE = Path(__file__).parent / "serve_vllm.sh"
 START_TIMEOUT = 600.0
@@ -22,7 +21,6 @@ STOP_TIMEOUT = 120.0
 """Seconds that a server has to obey SIGTERM."""
 
 _DEBRIS = re.compile(r"nanobind: | - leaked |See .*nanobind| - \.\.\. skipped")
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port() -> int:
@@ -61,7 +59,7 @@ class ServerFailed(Exception):
 class VllmServer:
     """One port on which a vLLM process is served, with one log for all its lives.
 
-    ``flags`` go to ``vllm serve`` as they are; ``env`` is added to the environment.
+    ``flags`` go to ``vllm serve`` as they are.
     """
 
     def __init__(
@@ -70,17 +68,14 @@ class VllmServer:
         models: Path,
         log: Path,
         *flags: str,
-        port: int | None = None,
-        env: Mapping[str, str] | None = None,
         speculation: str | None = None,
         k: int = 4,
     ) -> None:
-        self.port = port or free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         self._vllm = vllm
         self._models = models
-        self._env = dict(env or {})
         self._flags = flags
         self._speculation = speculation
         self._k = k
@@ -108,7 +103,7 @@ class VllmServer:
             "setpriv", "--pdeathsig", "TERM",
             str(SERVE), str(self._vllm), str(self._models), *flags, *self._flags,
         ]  # fmt: skip
-        environment = {**os.environ, "PORT": str(self.port), **self._env}
+        environment = {**os.environ, "PORT": str(self.port)}
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -119,32 +114,27 @@ class VllmServer:
                 start_new_session=True,
             )
 
-    def wait_healthy(self, timeout: float = START_TIMEOUT) -> None:
+    def wait_healthy(self) -> None:
         """Return once ``GET /health`` answers 200.
 
-        Raises :class:`ServerFailed` when the process ends, or after ``timeout`` seconds.
+        Raises :class:`ServerFailed` when the process ends, or after :data:`START_TIMEOUT`.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + START_TIMEOUT
         while not self.healthy():
             if not self.running:
                 code = self._process.returncode if self._process else None
                 raise ServerFailed(f"vLLM ended with status {code}\n{self.log_tail()}")
             if time.monotonic() > deadline:
-                raise ServerFailed(f"no answer within {timeout:g} s\n{self.log_tail()}")
+                raise ServerFailed(f"no answer within {START_TIMEOUT:g} s\n{self.log_tail()}")
             time.sleep(0.2)
 
     def healthy(self) -> bool:
         """Whether ``GET /health`` answers 200 now."""
-        try:
-            with _OPENER.open(self.url + "/health", timeout=5) as response:
-                return bool(response.status == 200)
-        except (OSError, urllib.error.HTTPError):
-            return False
+        return is_ok(self.url + "/health", timeout=5)
 
     def metrics(self) -> str:
         """The text of ``GET /metrics``."""
-        with _OPENER.open(self.url + "/metrics", timeout=60) as response:
-            return str(response.read().decode())
+        return page(self.url + "/metrics")
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
         """SIGTERM, then after ``timeout`` seconds SIGKILL; nothing of the group survives."""
@@ -182,22 +172,19 @@ class VllmServer:
                 alive.append(int(folder.name))
         return sorted(alive)
 
-    def restart(
-        self, *flags: str, speculation: str | None = None, k: int = 4, wait: bool = True
-    ) -> None:
-        """Stop and start again on the same port, with these flags in place of the former."""
+    def restart(self, *, speculation: str | None = None, k: int = 4) -> None:
+        """Stop and start again on the same port, without the former flags."""
         self.stop()
-        self._flags, self._speculation, self._k = flags, speculation, k
+        self._flags, self._speculation, self._k = (), speculation, k
         self.start()
-        if wait:
-            self.wait_healthy()
+        self.wait_healthy()
 
-    def log_tail(self, lines: int = 100) -> str:
+    def log_tail(self) -> str:
         """The last lines of the log, but for the debris that this build reports when it ends."""
         if not self.log.exists():
             return ""
         written = self.log.read_text(errors="replace").splitlines()
-        return "\n".join([line for line in written if not _DEBRIS.match(line)][-lines:])
+        return "\n".join([line for line in written if not _DEBRIS.match(line)][-100:])
 
     def __enter__(self) -> VllmServer:
         return self

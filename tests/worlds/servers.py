@@ -47,21 +47,18 @@ class ServedWorld:
         deploys: Sequence[float] = (),
         lost: float = 0.0,
         outages: float = 0.0,
-        calibrated: Regime | None = None,
     ) -> None:
         """``down``: seconds that a restart takes.
 
         ``coverage``: the share of requests that the tap sees, by temperature; None: no tap.
         ``deploys``: times, in seconds since the first page, of restarts by another tool, always
         with speculation. ``lost``: share of the scrapes that fail singly. ``outages``: share of the
-        ten minutes in which all scrapes fail. ``calibrated``: what the calibration runs under,
-        where that is not the first regime.
+        ten minutes in which all scrapes fail.
         """
         self.name, self.interval = name, interval
         self._schedule, self._seed, self._down, self._coverage = schedule, seed, down, coverage
         self._deploys = sorted(deploys)
         self._lost, self._outages = lost, outages
-        self._calibrated = calibrated
         self._conditions = Conditions(schedule, seed)
         self._source = OpenLoop(schedule, seed, coverage or (lambda _: 0.0))
         self._zero: float | None = None
@@ -95,7 +92,7 @@ class ServedWorld:
         self, load: int, prompt_tokens: int, output_tokens: int, seconds: float
     ) -> list[str]:
         """Pages of a fresh server without speculation under so many requests at a time."""
-        regime = self._calibrated or self._schedule(0.0)[0]
+        regime = self._schedule(0.0)[0]
         seed = hash((self._seed, load, prompt_tokens, output_tokens)) % 2**31
         source = ClosedLoop(load, prompt_tokens, output_tokens, start=0.5)
         conditions = Conditions(constant(regime), seed)

@@ -57,8 +57,8 @@ class Planned:
         return {"final_state": "done", "held": False}
 
 
-def scored(world: Stub, *switches: tuple[float, bool], hours: float = 10) -> Score:
-    return live(world, Planned(*switches), hours=hours, seed=1)
+def scored(world: Stub, *switches: tuple[float, bool]) -> Score:
+    return live(world, Planned(*switches), hours=10, seed=1)
 
 
 def test_a_long_false_disable_counts_and_a_short_one_apart() -> None:
