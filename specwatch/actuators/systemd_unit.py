@@ -79,48 +79,48 @@ class SystemdUnit:
 
     def plan(self) -> Plan:
         """What :meth:`disable` would do, with secrets masked."""
-        now = self._read()
-        self._check_limit("disable", now.unit)
+        state = self._read()
+        self._check_limit("disable", state.unit)
         path = str(self._files.drop_in)
-        if now.ours and now.in_force and not self._stale(now):
-            ours = now.ours
+        if state.ours and state.in_force and not self._stale(state):
+            ours = state.ours
             return Plan(
                 masking.masked(ours.original.words), masking.masked(ours.command.words), (),
                 (f"restart {self._name}",),
                 (f"speculation is off already, by {path} for incident {ours.incident}",),
             )  # fmt: skip
-        if path in now.unit.drop_ins:
-            return self._plan_again(now)
-        original = now.unit.only_command()
-        result = self._without_speculation(now.unit, original)
-        known = masking.secrets_in(result.words, self._environment(now.unit))
+        if path in state.unit.drop_ins:
+            return self._plan_again(state)
+        original = state.unit.only_command()
+        result = self._without_speculation(state.unit, original)
+        known = masking.secrets_in(result.words, self._environment(state.unit))
         shown_words = dict(zip(result.words, masking.masked(result.words), strict=True))
         values = {
             name: masking.masked_text(shown_words[value], known)
             for name, value in result.variables.items()
         }
-        drop_in = self._drop_in("INCIDENT", now, result, original)
+        drop_in = self._drop_in("INCIDENT", state, result, original)
         before, after = (masking.masked(command.words) for command in (original, result.command))
         shown = replace(
             drop_in,
             original=replace(original, words=before),
             command=replace(result.command, words=after),
         )
-        files = [FileChange(path, _masked(now.texts.drop_in), shown.text())]
+        files = [FileChange(path, _masked(state.texts.drop_in), shown.text())]
         if values:
-            old = None if now.texts.variables is None else f"{masking.MASK}\n"
+            old = None if state.texts.variables is None else f"{masking.MASK}\n"
             files.insert(0, FileChange(str(self._files.variables), old, environment_file(values)))
         writes = (f"write {file.path}" for file in files)
         steps = (*writes, _READ_AGAIN, f"restart {self._name}")
         notes = tuple(masking.masked_text(note, known) for note in result.notes)
         return Plan(before, after, tuple(files), steps, notes)
 
-    def _plan_again(self, now: _UnitState) -> Plan:
+    def _plan_again(self, state: _UnitState) -> Plan:
         path = str(self._files.drop_in)
         return Plan(
-            masking.masked(now.unit.only_command().words),
+            masking.masked(state.unit.only_command().words),
             (),
-            (FileChange(path, _masked(now.texts.drop_in), None),),
+            (FileChange(path, _masked(state.texts.drop_in), None),),
             (
                 f"remove {path}", _READ_AGAIN, f"write {path} again, without speculation",
                 _READ_AGAIN, f"restart {self._name}",
@@ -131,8 +131,8 @@ class SystemdUnit:
 
     def status(self) -> Service:
         """The unit now, as systemd knows it."""
-        now = self._read(must_be_loaded=False)
-        unit = now.unit
+        state = self._read(must_be_loaded=False)
+        unit = state.unit
         mode: Mode | None = None
         detail = []
         if unit.load_state == "loaded":
@@ -149,28 +149,28 @@ class SystemdUnit:
             detail.append(unit.status_text)
         if unit.needs_reload:
             detail.append("its files changed since systemd read them")
-        stale = self._stale(now)
+        stale = self._stale(state)
         if stale:
             detail.append("its own files changed since speculation was switched off")
         return Service(unit.life, mode, unit.instance or None, "; ".join(detail), stale)
 
     def disable(self, incident: str) -> None:
         """Write the drop-in, reload, compare, restart."""
-        now = self._read()
-        self._check_limit("disable", now.unit, incident)
-        with self._marking_changes(now):
-            if not (now.in_force and not self._stale(now)):
-                now = self._switch_off(now, incident)
-            self._restart("disable", incident, now.unit)
+        state = self._read()
+        self._check_limit("disable", state.unit, incident)
+        with self._marking_changes(state):
+            if not (state.in_force and not self._stale(state)):
+                state = self._switch_off(state, incident)
+            self._restart("disable", incident, state.unit)
 
     def enable(self, incident: str) -> None:
         """Remove the drop-in, reload, restart."""
-        now = self._read()
-        self._check_limit("enable", now.unit, incident)
-        with self._marking_changes(now):
-            if now.texts != Texts():
-                self._change(now, Texts())
-            elif now.unit.needs_reload:
+        state = self._read()
+        self._check_limit("enable", state.unit, incident)
+        with self._marking_changes(state):
+            if state.texts != Texts():
+                self._change(state, Texts())
+            elif state.unit.needs_reload:
                 self._manager.reload()
             self._restart("enable", incident, self._manager.load(self._name))
 
@@ -211,30 +211,30 @@ class SystemdUnit:
                 raise
             raise ActuatorError(str(error), changed=True, retry=error.retry) from error
 
-    def _stale(self, now: _UnitState) -> bool:
-        if now.ours is None:
+    def _stale(self, state: _UnitState) -> bool:
+        if state.ours is None:
             return False
-        paths = [*self._others(now.unit), *filter(None, [now.ours.variables])]
-        return now.ours.files != digests(paths)
+        paths = [*self._others(state.unit), *filter(None, [state.ours.variables])]
+        return state.ours.files != digests(paths)
 
     def _others(self, unit: LoadedUnit) -> list[str]:
         paths = [unit.fragment, *unit.drop_ins]
         return [path for path in paths if path and path != str(self._files.drop_in)]
 
-    def _switch_off(self, now: _UnitState, incident: str) -> _UnitState:
+    def _switch_off(self, state: _UnitState, incident: str) -> _UnitState:
         """Put the drop-in in force; on an error, restore everything."""
-        if now.unit.needs_reload:
+        if state.unit.needs_reload:
             self._manager.reload()
-            now = self._read()
-        before = now.texts
-        if str(self._files.drop_in) in now.unit.drop_ins:
-            self._change(now, Texts())
-            now = self._read()
+            state = self._read()
+        before = state.texts
+        if str(self._files.drop_in) in state.unit.drop_ins:
+            self._change(state, Texts())
+            state = self._read()
         try:
-            original = now.unit.only_command()
-            result = self._without_speculation(now.unit, original)
-            drop_in = self._drop_in(incident, now, result, original)
-            self._change(now, Texts(drop_in.text(), _variables(result)))
+            original = state.unit.only_command()
+            result = self._without_speculation(state.unit, original)
+            drop_in = self._drop_in(incident, state, result, original)
+            self._change(state, Texts(drop_in.text(), _variables(result)))
         except BaseException:
             if before.drop_in is not None and self._texts().drop_in is None:
                 self._put_back(before)
@@ -287,9 +287,9 @@ class SystemdUnit:
         return environment_of(unit, self._manager.environment(), passes_on=self._user)
 
     def _drop_in(
-        self, incident: str, now: _UnitState, result: Rewritten, original: UnitCommand
+        self, incident: str, state: _UnitState, result: Rewritten, original: UnitCommand
     ) -> DropIn:
-        files = digests(self._others(now.unit))
+        files = digests(self._others(state.unit))
         variables = _variables(result)
         if variables is None:
             return DropIn(incident, original, result.command, files)
@@ -297,14 +297,14 @@ class SystemdUnit:
         files[path] = digest(variables.encode())
         return DropIn(incident, original, result.command, files, path)
 
-    def _change(self, now: _UnitState, texts: Texts) -> None:
+    def _change(self, state: _UnitState, texts: Texts) -> None:
         """Write or remove the files and let systemd read them; on an error, put them back."""
         try:
             self._files.write(texts)
         except OSError as error:
             if texts.variables is not None:
                 with suppress(OSError):  # the error then says that something was changed
-                    self._restore(now.texts)
+                    self._restore(state.texts)
             raise ActuatorError(
                 f"{self._files.drop_in} cannot be {'written' if texts.drop_in else 'removed'}:"
                 f" {error.strerror}"
@@ -314,12 +314,12 @@ class SystemdUnit:
             if texts.variables is None:
                 self._files.remove_variables()
         except OSError as error:
-            self._put_back(now.texts)
+            self._put_back(state.texts)
             raise ActuatorError(
                 f"{self._files.variables} cannot be removed: {error.strerror}"
             ) from error
         except ActuatorError:
-            self._put_back(now.texts)
+            self._put_back(state.texts)
             raise
 
     def _restore(self, texts: Texts) -> None:
@@ -336,11 +336,11 @@ class SystemdUnit:
                 f"{self._files.drop_in} could not be put back as it was: {error}", changed=True
             ) from error
 
-    def _why_not_in_force(self, now: _UnitState) -> str:
+    def _why_not_in_force(self, state: _UnitState) -> str:
         path = str(self._files.drop_in)
-        if path not in now.unit.drop_ins:
+        if path not in state.unit.drop_ins:
             return f"{self._name}: systemd does not read {path}; another file may hide it"
-        later = now.unit.drop_ins[now.unit.drop_ins.index(path) + 1 :]
+        later = state.unit.drop_ins[state.unit.drop_ins.index(path) + 1 :]
         if later:
             return self._counts_after(later)
         return f"{self._name}: systemd reads another command from {path} than was written"

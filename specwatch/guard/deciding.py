@@ -96,7 +96,7 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if why:
         return wait(state, why)
     incident = state.incident or _incident(state, Cause.RULE, seen, seen.breaches[0])
-    return begin(state, seen, policy, Mode.OFF, incident, "speculation is to be off")
+    return begin(state, seen, policy, Mode.OFF, incident, "switching speculation off")
 
 
 def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -128,13 +128,13 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned
     waited = seen.now - (state.disabled_at or 0.0)
     if due and predicted is not None and loses and waited < patience:
-        return wait(state, "a trial is due; speculation would lose now, by prediction")
+        return wait(state, "a trial is due; speculation is predicted to lose now")
     why = blocked(state, seen, policy)
     if why:
         return wait(state, f"a trial is due; {why}")
     incident = state.incident or _incident(state, Cause.TRIAL, seen)
     incident = replace(incident, cause=Cause.TRIAL)
-    reason = "it is time for a trial" if due else "speculation would pay now, by prediction"
+    reason = "it is time for a trial" if due else "speculation is predicted to pay now"
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
     return begin(state, seen, policy, Mode.ON, incident, reason, inputs)
 
@@ -145,12 +145,12 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     certain = seen.trial is not None and seen.trial.certain is not None
     known = seen.trial is not None or seen.passing
     if not seen.breaches and not certain and not (over and known):
-        return wait(state, "too little traffic to judge the trial by") if over else None
+        return wait(state, "too little traffic for a result of the trial") if over else None
     speedup = None if seen.trial is None else seen.trial.certain or seen.trial.speedup
     lost = speedup is not None and speedup.value < 1
     unsure = speedup is not None and speedup.upper >= 1
     if lost and unsure and not seen.breaches and seen.now - state.since < 2 * policy.rearm.trial:
-        return wait(state, "the trial may go either way yet, and goes on")
+        return wait(state, "the trial is not decided yet, and goes on")
     inputs = {} if speedup is None else {"speedup": asdict(speedup)}
     if not seen.breaches and not lost:
         reason = "the trial was won: no rule is in breach"
@@ -191,7 +191,7 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     )
     state, inputs = replace(state, order=None), {"ordered_by": order.by}
     if order.until is not None and seen.now >= order.until:
-        return Step(state, f"{reason}; refused: its time was over before it could be done")
+        return Step(state, f"{reason}; refused: its time is over already")
     if seen.mode is order.goal:
         step = _as_ordered(state, seen, reason, order.until)
         return replace(step, inputs=inputs)

@@ -44,7 +44,7 @@ def draining(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if seen.service is None or seen.settled is None:
         if seen.now - state.since < policy.drain_timeout + policy.start_timeout:
             return None
-        why = seen.service_error or "the server's manager did not come to rest"
+        why = seen.service_error or "the server's manager did not finish in time"
         return held(_as_before(state), seen, f"nothing was done: {why}")
     if seen.settled is ProcessState.STOPPED and not _by_person(state):
         return _abandoned(state, seen, "the server was stopped by hand")
@@ -82,7 +82,7 @@ def restarting(state: GuardState, seen: Situation, policy: Guard) -> Step | None
         return _issued(state, seen, Phase.VERIFYING, why)
     if seen.now - state.since < policy.start_timeout:
         return None
-    why = seen.service_error or "the server's manager did not come to rest"
+    why = seen.service_error or "the server's manager did not finish in time"
     return _roll_back(state, seen, why)
 
 
@@ -128,7 +128,7 @@ def rolling_back(state: GuardState, seen: Situation, policy: Guard) -> Step | No
         if seen.outcome is None and _done(state, seen):
             return _issued(state, seen, Phase.ROLLING_BACK, "the server is as it was")
         if seen.outcome is not None and seen.outcome.changed:
-            reason = f"the server was put back, as far as is known: {seen.outcome.error}"
+            reason = f"the server was probably put back: {seen.outcome.error}"
             return _issued(state, seen, Phase.ROLLING_BACK, reason)
         if seen.now - state.since < policy.start_timeout:
             return None
@@ -163,7 +163,7 @@ def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None
         return None
     if state.models and set(seen.models) != set(state.models):
         served, before = ", ".join(sorted(seen.models)), ", ".join(state.models)
-        return _roll_back(state, seen, f"it serves {served or 'nothing'}, and served {before}")
+        return _roll_back(state, seen, f"it serves {served or 'nothing'} instead of {before}")
     if wrong:
         what = "still speculates" if state.goal is Mode.OFF else "does not speculate"
         if seen.mode is None:
@@ -194,9 +194,12 @@ def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     verification = seen.verification
     if verification is None:
         if watched < MOST_VERIFY * policy.verify:
-            return wait(state, "too few whole minutes of traffic to verify by: it goes on")
+            return wait(state, "too few whole minutes of traffic for a verification: it goes on")
         return _arrived(
-            state, seen, policy, "too few whole minutes of traffic to verify by; it is left off"
+            state,
+            seen,
+            policy,
+            "too few whole minutes of traffic for a verification; left off",
         )
     speedup = verification.speedup
     unsure = speedup.lower <= 1 <= speedup.upper

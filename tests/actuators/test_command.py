@@ -165,21 +165,20 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
     wait_for(lambda: not alive([int((tmp_path / "child").read_text())]))
 
 
-def test_a_group_that_ignores_sigterm_is_killed(script: Script, tmp_path: Path) -> None:
-    switch = script(f"trap '' TERM; (sleep 60) & echo $! > {tmp_path}/child; echo $$; sleep 60")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "trap '' TERM; (sleep 60) & echo $! > {child}; echo $$; sleep 60",
+        "(trap '' TERM; sleep 60; sleep 60) & echo $! > {child}; echo $$; sleep 60",
+    ],
+    ids=["the leader", "a grandchild"],
+)
+def test_a_group_that_ignores_sigterm_is_killed(script: Script, tmp_path: Path, lines: str) -> None:
+    child = tmp_path / "child"
+    switch = script(lines.format(child=child))
     finished = run_command([switch], timeout=LONG_ENOUGH, environment={}, grace=0.1)
     assert finished.status is None
-    wait_for(lambda: not alive([int((tmp_path / "child").read_text())]))
-    assert not alive([int(finished.answer)])
-
-
-def test_a_grandchild_that_ignores_sigterm_does_not_outlive_the_leader(
-    script: Script, tmp_path: Path
-) -> None:
-    switch = script(f"(trap '' TERM; sleep 60; sleep 60) & echo $! > {tmp_path}/child; sleep 60")
-    finished = run_command([switch], timeout=LONG_ENOUGH, environment={}, grace=0.1)
-    assert finished.status is None
-    wait_for(lambda: not alive([int((tmp_path / "child").read_text())]))
+    wait_for(lambda: not alive([int(child.read_text()), int(finished.answer)]))
 
 
 def test_a_child_left_in_the_background_does_not_hold_up_its_parent(

@@ -60,6 +60,8 @@ def only(alertmanagers: Alertmanagers) -> PagerStatus:
 
 
 def failed(alertmanagers: Alertmanagers) -> PagerStatus:
+    """How delivering an alert has failed."""
+    alertmanagers.set([LOW])
     wait_for(lambda: only(alertmanagers).error)
     return only(alertmanagers)
 
@@ -189,9 +191,7 @@ def test_an_answer_that_is_no_yes_is_described(
 ) -> None:
     receiver.status = status
     receiver.said = "start time must\nbe before end time" if status == 400 else "x" * 100_000
-    alertmanagers = tell(receiver.url)
-    alertmanagers.set([LOW])
-    delivery = failed(alertmanagers)
+    delivery = failed(tell(receiver.url))
     assert set(delivery.failures) == {reason}
     assert said in str(delivery.error)
     assert len(str(delivery.error)) < 600
@@ -201,7 +201,6 @@ def test_a_server_that_is_away_is_told_when_it_is_back(tell: Told) -> None:
     with Receiver() as gone:
         port = gone.server_address[1]
     alertmanagers = tell(gone.url)
-    alertmanagers.set([LOW])
     delivery = failed(alertmanagers)
     assert set(delivery.failures) == {PostReason.REFUSED}
     assert delivery.error == (f"nothing listens at {gone.url}; is Alertmanager up, on this port?")
@@ -222,9 +221,7 @@ def test_a_server_that_never_answers_is_given_up_in_time(tell: Told) -> None:
 
 
 def test_a_host_that_there_is_not_is_unreachable(tell: Told) -> None:
-    alertmanagers = tell("http://alertmanager.invalid:9093")
-    alertmanagers.set([LOW])
-    delivery = failed(alertmanagers)
+    delivery = failed(tell("http://alertmanager.invalid:9093"))
     assert set(delivery.failures) == {PostReason.UNREACHABLE}
     assert "cannot reach http://alertmanager.invalid:9093: " in str(delivery.error)
 
@@ -246,7 +243,6 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 ) -> None:
     with Receiver(tls=server_tls) as secure:
         alertmanagers = tell(secure.url)
-        alertmanagers.set([LOW])
         delivery = failed(alertmanagers)
         assert set(delivery.failures) == {PostReason.TLS}
         assert "name the authority in ca_file" in str(delivery.error)
@@ -284,7 +280,6 @@ def test_credentials_are_sent_and_read_anew_for_each_letter(
     ]
     assert sent == [("Bearer first-hunter2", "ml"), ("Bearer second-hunter2", "ml")]
     token.unlink()
-    alertmanagers.set([LOW])
     delivery = failed(alertmanagers)
     assert set(delivery.failures) == {PostReason.CREDENTIALS}
     assert "alertmanager: cannot read" in str(delivery.error)
@@ -314,7 +309,6 @@ def test_no_error_tells_a_secret(
     monkeypatch.chdir(tmp_path)
     receiver.status, receiver.echo = 401, True
     alertmanagers = tell(receiver.url, **section)
-    alertmanagers.set([LOW])
     shown = f"{failed(alertmanagers)} {log}"
     assert "alertmanager: " in shown or "***" in shown
     assert "hunter2" not in shown
@@ -327,7 +321,6 @@ def test_closing_tells_what_waits(receiver: Receiver, tell: Told, monkeypatch: A
     monkeypatch.setattr(sender, "LONGEST_DELAY", 25.0)
     receiver.status = 500
     alertmanagers = tell(receiver.url)
-    alertmanagers.set([LOW])
     failed(alertmanagers)
     receiver.status = 200
     alertmanagers.close(10)

@@ -65,7 +65,7 @@ def test_a_guard_that_is_off_does_nothing_but_finish_what_was_begun(tmp_path: Pa
 ENDS = {
     "crash": "vLLM does not run; it runs again as before",
     "hang": "vLLM was not healthy within 15m; it runs again as before",
-    "model": "it serves another, and served tiny; it runs again as before",
+    "model": "it serves another instead of tiny; it runs again as before",
     "ignore": "it still speculates after the restart; it runs again as before",
     "silent": "it does not report whether it speculates after the restart; it runs again as before",
     "refuse": "nothing was done: the unit is masked",

@@ -52,7 +52,7 @@ ENDS = {
     "loop": r"vLLM died ([3-9]|\d\d+) times after the restart",
     "killed": "vLLM does not run",
     "hang": f"vLLM was not healthy within {format_duration(STARTS_WITHIN)}",
-    "model": "it serves another, and served tiny",
+    "model": "it serves another instead of tiny",
     "ignore": "it still speculates after the restart",
 }
 """What the guard says in the end, of those that it gives up, as patterns."""

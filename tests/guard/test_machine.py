@@ -144,7 +144,7 @@ def test_a_prediction_of_a_loss_puts_a_trial_off_but_not_for_ever() -> None:
     due = replace(off, now=NOW + 6 * HOUR, scraped_at=NOW + 6 * HOUR)
     step = machine.step(DISABLED, due, ACT)
     assert (step.state.phase, step.state.waiting) == (
-        Phase.DISABLED, "a trial is due; speculation would lose now, by prediction",
+        Phase.DISABLED, "a trial is due; speculation is predicted to lose now",
     )  # fmt: skip
     late = NOW + ACT.rearm.most
     step = machine.step(DISABLED, replace(off, now=late, scraped_at=late), ACT)
@@ -155,7 +155,7 @@ def test_a_prediction_of_a_loss_puts_a_trial_off_but_not_for_ever() -> None:
 def test_a_predicted_gain_brings_a_trial_early_once_it_may() -> None:
     gains = seen(mode=Mode.OFF, breaches=(), predicted=about(1.5))
     step = machine.step(DISABLED, gains, ACT)
-    assert step.reason == "speculation would pay now, by prediction"
+    assert step.reason == "speculation is predicted to pay now"
     assert (step.state.phase, step.state.goal) == (Phase.DRAINING, Mode.ON)
     assert machine.step(replace(DISABLED, early_at=NOW + 1), gains, ACT) is None
     little = replace(gains, predicted=about(1.06))

@@ -93,7 +93,7 @@ def test_a_manager_that_does_not_come_to_rest_ends_the_restart() -> None:
     assert machine.step(RESTARTING, replace(look, now=NOW + START - 1), ACT) is None
     step = machine.step(RESTARTING, replace(look, now=NOW + START), ACT)
     assert (step.state.phase, step.state.goal) == (Phase.ROLLING_BACK, Mode.ON)
-    assert step.state.why == "the server's manager did not come to rest"
+    assert step.state.why == "the server's manager did not finish in time"
 
 
 # After it

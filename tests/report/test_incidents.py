@@ -34,7 +34,7 @@ CAUSE = (
 BREACH = (0, "confirmed", "the rule net-negative is in breach", FINDING)
 OFF = (
     BREACH,
-    (0.1, "draining", "speculation is to be off"),
+    (0.1, "draining", "switching speculation off"),
     (0.2, "restarting", "no request runs, after 3s"),
     (0.3, "verifying", "the server was restarted"),
     (0.5, "disabled", "no slower than before"),
