@@ -42,7 +42,10 @@ def loads(model: ModelReport) -> ReportSection:
             figures.percent(one.acceptance_rate),
             layout.rate(one.break_even_acceptance),
             layout.ratio(one.speedup),
-            layout.ratio(one.step_cost)._replace(short=_value(one.step_cost), style=""),
+            Cell(
+                layout.ratio(one.step_cost).text,
+                layout.times(one.step_cost and one.step_cost.value),
+            ),
             layout.mean(one.tpot_on),
             layout.change(one.tpot_on, one.tpot_off),
             layout.quantile(one.tpot_on, "p99"),
@@ -65,10 +68,6 @@ def loads(model: ModelReport) -> ReportSection:
         )
     )
     return ReportSection("Load", parts)
-
-
-def _value(cost: object) -> str:
-    return layout.times(getattr(cost, "value", None))
 
 
 def _crossing(model: ModelReport) -> str:
