@@ -20,7 +20,7 @@ class Ratio(Struct, frozen=True, kw_only=True):
 
 
 def ratio_of(estimate: Interval | Estimate | None) -> Ratio | None:
-    """A measured ratio with its interval; None if there is none."""
+    """A measured ratio with its interval; None of None."""
     if estimate is None:
         return None
     return Ratio(value=estimate.value, lower=estimate.lower, upper=estimate.upper)

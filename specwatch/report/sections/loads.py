@@ -9,7 +9,7 @@ from specwatch.loadtest import verdicts, zones
 from specwatch.report import layout, schedule
 from specwatch.report.experiments import headline, others
 from specwatch.report.layout import Cell, Figure, Part, ReportSection, Sentence, Style, Table, table
-from specwatch.report.model import Experiment, MeasuredLoad, ModelReport
+from specwatch.report.model import Experiment, MeasuredLoad, ModelReport, ReportLoad
 from specwatch.wording import figures, speculation
 from specwatch.wording.figures import finite
 from specwatch.wording.moments import moment
@@ -42,10 +42,7 @@ def loads(model: ModelReport) -> ReportSection:
             figures.percent(one.acceptance_rate),
             layout.rate(one.break_even_acceptance),
             layout.ratio(one.speedup),
-            Cell(
-                layout.ratio(one.step_cost).text,
-                layout.times(one.step_cost and one.step_cost.value),
-            ),
+            _step_cost(one),
             layout.mean(one.tpot_on),
             layout.change(one.tpot_on, one.tpot_off),
             layout.quantile(one.tpot_on, "p99"),
@@ -68,6 +65,11 @@ def loads(model: ModelReport) -> ReportSection:
         )
     )
     return ReportSection("Load", parts)
+
+
+def _step_cost(load: ReportLoad) -> Cell:
+    cost = load.step_cost
+    return Cell(layout.ratio(cost).text, layout.times(None if cost is None else cost.value))
 
 
 def _crossing(model: ModelReport) -> str:
