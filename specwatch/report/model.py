@@ -284,11 +284,10 @@ class LatencyPoint(Struct, frozen=True, kw_only=True):
 
 
 class ReportSeries(Struct, frozen=True, kw_only=True):
-    """The points of the charts, each of ``step`` seconds; without traffic there is no point."""
+    """Points of the charts, of ``step`` seconds with traffic; acceptance by temperature bucket."""
 
     step: int
     acceptance: dict[str, tuple[AcceptancePoint, ...]] = {}
-    """By temperature bucket, ``all`` among them."""
     latency: tuple[LatencyPoint, ...] = ()
 
 
@@ -306,7 +305,8 @@ class MeasuredLoad(Struct, frozen=True, kw_only=True):
 
     ``throughput`` is in tokens a second, ``per_user`` the median of what single requests got after
     their first token; of a comparison both are with speculation, and so is ``tpot_p99``.
-    ``throughput_off``, ``speedup`` and ``verdict`` are of a comparison only.
+    ``throughput_off``, ``speedup`` and ``verdict`` are of a comparison only. A load that was broken
+    off is not ``complete``.
     """
 
     concurrency: int | None
@@ -318,7 +318,6 @@ class MeasuredLoad(Struct, frozen=True, kw_only=True):
     speedup: Ratio | None = None
     verdict: Verdict | None = None
     complete: bool = True
-    """Whether it was measured to its end; of a comparison always true."""
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
@@ -339,7 +338,6 @@ class Experiment(Struct, frozen=True, kw_only=True):
     """Of a probe, at its load."""
     loads: tuple[MeasuredLoad, ...] = ()
     speedup: Ratio | None = None
-    """Of a comparison, over all loads."""
     crossing: float | None = None
     """The load at which the speedup falls to 1, in the unit of the loads."""
     verdict: Verdict | None = None
@@ -349,7 +347,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     """One model of one target; ``engine_version`` is the newest with speculation.
 
     ``all`` comes first in temperatures and goodput, the newest in experiments. The guard switched
-    off by itself for ``seconds_off_by_guard``, by order of an operator for ``seconds_off_by_order``.
+    it off by itself for ``seconds_off_by_guard``, else by order for ``seconds_off_by_order``.
     """
 
     target: str

@@ -103,10 +103,6 @@ def test_the_last_whole_days_are_written_and_sent(
     assert world.slept == []
 
 
-def test_nobody_to_send_to_is_no_failure(world: World) -> None:
-    assert world.deliver(world.config()).channels == {}
-
-
 def test_run_again_nothing_is_made_or_sent_twice(
     world: World, start_mail: StartMail, hook: Receiver
 ) -> None:
