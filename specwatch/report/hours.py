@@ -167,8 +167,8 @@ def _between(
         for group, window in fold(minutes, wanted, contents, reader.damage):
             rank = ranked[group.series_id][0]
             key = (group.start, rank, group.context, group.mode, group.load_bin)
-            known = [windows[key]] if key in windows else []
-            windows[key] = merge_windows([*known, window], start=group.start, length=HOUR)
+            earlier = [windows[key]] if key in windows else []
+            windows[key] = merge_windows([*earlier, window], start=group.start, length=HOUR)
     yield from _settled(windows)
 
 

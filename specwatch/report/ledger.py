@@ -191,11 +191,15 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
     seconds = sum(minute.pace.seconds for minute in minutes)
     tokens = sum(minute.pace.tokens for minute in minutes)
     timed = Histogram((), (round(tokens),), seconds)
-    asked = [minute.requests for minute in minutes if minute.requests is not None]
-    firsts = sum(requests.firsts for requests in asked) if len(asked) == len(minutes) else 0
-    prompts = sum((requests.prompt or 0.0) * requests.firsts for requests in asked)
-    computed = sum(requests.prompt_tokens for requests in asked)
-    outputs = sum((requests.output or 0.0) * requests.firsts for requests in asked)
+    counted_requests = [minute.requests for minute in minutes if minute.requests is not None]
+    firsts = (
+        sum(requests.firsts for requests in counted_requests)
+        if len(counted_requests) == len(minutes)
+        else 0
+    )
+    prompts = sum((requests.prompt or 0.0) * requests.firsts for requests in counted_requests)
+    computed = sum(requests.prompt_tokens for requests in counted_requests)
+    outputs = sum((requests.output or 0.0) * requests.firsts for requests in counted_requests)
     waiting = sum(
         minute.requests.population * minute.gauges.busy_seconds - minute.gauges.running_seconds
         for minute in minutes
@@ -211,7 +215,7 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
         prompt_tokens=round(prompts) if firsts else None,
         prefix_cache_hits=round(prompts - computed) if firsts else None,
         ttft=(
-            Histogram((), (firsts,), sum(requests.first_seconds for requests in asked))
+            Histogram((), (firsts,), sum(requests.first_seconds for requests in counted_requests))
             if firsts
             else None
         ),

@@ -99,15 +99,15 @@ def _latency(start: int, mode: Mode, slices: Sequence[WindowSlice]) -> LatencyPo
         counted = [window.tally for window in piece.wholes]
         parts = [window.tally for window in piece.parts]
         # Whatever the server does not count comes from its buckets.
-        asked = counted if any(tally.requests for tally in counted) or not counted else parts
-        requests += sum(sum(tally.requests.values()) for tally in asked)
-        for metric, known in histograms.items():
+        counting = counted if any(tally.requests for tally in counted) or not counted else parts
+        requests += sum(sum(tally.requests.values()) for tally in counting)
+        for metric, pile in histograms.items():
             silent = counted and getattr(counted[0], metric) is None
-            known += [getattr(tally, metric) for tally in (parts if silent else counted)]
+            pile += [getattr(tally, metric) for tally in (parts if silent else counted)]
     quantiles: dict[str, Quantile | None] = {}
-    for metric, known in histograms.items():
-        whole = summed(known)
-        p50, p99 = (whole and histogram.quantiles(whole, (0.5, 0.99))) or (None, None)
+    for metric, pile in histograms.items():
+        merged = summed(pile)
+        p50, p99 = (merged and histogram.quantiles(merged, (0.5, 0.99))) or (None, None)
         quantiles |= {f"{metric}_p50": p50, f"{metric}_p99": p99}
     if not requests and not any(quantiles.values()):
         return None

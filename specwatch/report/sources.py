@@ -41,11 +41,11 @@ Drafted = tuple[int, int, int]
 
 def add_drafted(drafted: dict[str, Drafted], label: str, counts: Drafted) -> None:
     """Add to the counts of a temperature."""
-    known = drafted.get(label)
+    before = drafted.get(label)
     drafted[label] = (
         counts
-        if known is None
-        else (known[0] + counts[0], known[1] + counts[1], known[2] + counts[2])
+        if before is None
+        else (before[0] + counts[0], before[1] + counts[1], before[2] + counts[2])
     )
 
 

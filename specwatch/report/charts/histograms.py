@@ -66,8 +66,8 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
 
 
 def _shares(counts: Sequence[int] | None) -> list[float]:
-    whole = sum(max(count, 0) for count in counts or ())
-    return [max(count, 0) / whole for count in counts or ()] if whole else []
+    total = sum(max(count, 0) for count in counts or ())
+    return [max(count, 0) / total for count in counts or ()] if total else []
 
 
 def _levels(

@@ -78,12 +78,12 @@ def _crossing(model: ModelReport) -> str:
         return f"Speculation pays up to about {running:.0f} running requests, and loses above that."
     speedups = [one.speedup for one in model.loads]
     values = [finite(one.value) for one in speedups if one and one.basis == "measured"]
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return "No speedup was measured at any load."
-    if min(known) > 1:
+    if min(numbers) > 1:
         return "At no load that was measured does speculation lose."
-    if max(known) < 1:
+    if max(numbers) < 1:
         return "At no load that was measured does speculation pay."
     return "Speculation does not stop paying at any one load."
 
@@ -212,6 +212,6 @@ def _measured(experiment: Experiment) -> Table:
 def _load(measured_load: MeasuredLoad) -> str:
     """``16`` clients, or ``4/s``; ``16, in part`` if it was broken off."""
     rate = finite(measured_load.rate)
-    known = measured_load.concurrency is not None or rate is None
-    load = figures.number(measured_load.concurrency) if known else f"{rate:g}/s"
+    by_clients = measured_load.concurrency is not None or rate is None
+    load = figures.number(measured_load.concurrency) if by_clients else f"{rate:g}/s"
     return load if measured_load.complete else f"{load}, in part"
