@@ -102,7 +102,7 @@ class ReportSources:
     damaged: Callable[[], int] = lambda: 0
 
 
-_SAID = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
+_COUNTED_BY_SERVERS = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
 """Fields that some servers do not count, but only their taps."""
 
 
@@ -198,4 +198,4 @@ def _bin_of(window: Window) -> int | None:
 
 
 def _silent(window: Window) -> tuple[bool, ...]:
-    return tuple(count is None for count in _SAID(window.tally))
+    return tuple(count is None for count in _COUNTED_BY_SERVERS(window.tally))
