@@ -189,25 +189,6 @@ def test_who_has_it_does_not_get_it_again_because_of_somebody_else(
     assert first == second
 
 
-def test_a_run_that_is_killed_goes_on_where_it_was(
-    world: World, start_mail: StartMail, hook: Receiver
-) -> None:
-    """Killed while it waits to try the webhook again: the mail is not sent a second time."""
-    mail = start_mail()
-    hook.answers = [500]
-
-    def killed() -> None:
-        raise KeyboardInterrupt
-
-    world.before_sleep = killed
-    config = world.config(mail.url, hook.url)
-    with pytest.raises(KeyboardInterrupt):
-        world.deliver(config)
-    world.before_sleep = lambda: None
-    assert open_channels(world.deliver(config)) == []
-    assert (len(mail.box.sent), len(hook.posted), len(world.asked)) == (1, 2, 1)
-
-
 def test_who_is_new_gets_it_and_who_left_is_not_waited_for(
     world: World, start_mail: StartMail, hook: Receiver
 ) -> None:
