@@ -140,10 +140,12 @@ def _saved(
     """
     if speedup is None or speedup.lower is None or speedup.upper is None:
         return None
-    known = [(busy.get(load.load, 0.0), load.speedup) for load in loads if load.speedup is not None]
+    measured_loads = [
+        (busy.get(load.load, 0.0), load.speedup) for load in loads if load.speedup is not None
+    ]
     measured = [
         (seconds / HOUR, ratio.value, ratio.lower, ratio.upper)
-        for seconds, ratio in known or [(sum(busy.values()), speedup)]
+        for seconds, ratio in measured_loads or [(sum(busy.values()), speedup)]
         if ratio.lower is not None and ratio.upper is not None
     ]
     return Amount(

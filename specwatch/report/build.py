@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import Environment, Tally, Window
 from specwatch.report.answer import answer, traffic
 from specwatch.report.changes import changes
 from specwatch.report.experiments import newest
 from specwatch.report.health import health
 from specwatch.report.incidents import breaches, incidents, seconds_off
-from specwatch.report.ledger import MOST_AT_ONCE, Ledger
+from specwatch.report.ledger import Ledger, RunningSum
 from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
 from specwatch.report.model import Health, ModelReport
 from specwatch.report.objectives import goodput, objectives
@@ -43,7 +42,7 @@ class KeptWindows:
         self._environments: set[Environment] = set()
         self._first: dict[str, int] = {}
         self._last: dict[str, Window] = {}
-        self._seen: dict[str, list[Tally]] = {}
+        self._seen: dict[str, RunningSum] = {}
 
     def take(self, slices: Iterable[WindowSlice], *, now: bool) -> None:
         """Add slices; ``now`` are those of the period."""
@@ -70,10 +69,10 @@ class KeptWindows:
         tallies, and a window without a tally at the first start."""
         return [
             window
-            for label, tallies in self._seen.items()
+            for label, added in self._seen.items()
             for window in (
                 replace(self._last[label], start=self._first[label], tally=Tally()),
-                replace(self._last[label], tally=_summed(tallies)),
+                replace(self._last[label], tally=added.total()),
             )
         ]
 
@@ -88,17 +87,7 @@ class KeptWindows:
     def _see(self, part: Window) -> None:
         label = part.series.temperature
         self._last[label] = part
-        seen = self._seen.get(label)
-        if seen is None:
-            self._seen[label] = [part.tally]
-        elif len(seen) < MOST_AT_ONCE:
-            seen.append(part.tally)
-        else:
-            self._seen[label] = [_summed(seen), part.tally]
-
-
-def _summed(tallies: Iterable[Tally]) -> Tally:
-    return Tally(**sum_fields(tallies, _OF_HEALTH))
+        self._seen.setdefault(label, RunningSum(_OF_HEALTH)).add(part.tally)
 
 
 class _Model(NamedTuple):

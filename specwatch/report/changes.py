@@ -101,19 +101,19 @@ def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
     wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
     start = attrgetter("start")
     slots = [list(group) for _, group in groupby(sorted(wholes, key=start), key=start)]
-    known = _ServerState()
+    server = _ServerState()
     for slot, following in zip(slots, [*slots[1:], []], strict=False):
-        same = _those(slot, known)
+        same = _those(slot, server)
         for one in same:
-            known = known.updated(_ServerState.of(one.environment))
-        if len(same) == len(slot) or (same and _those(following, known)):
+            server = server.updated(_ServerState.of(one.environment))
+        if len(same) == len(slot) or (same and _those(following, server)):
             continue
         stayed = sum(window.gauges.sampled_seconds for window in same)
         time = slot[0].start + min(stayed, float(slot[0].length))
         others = [_ServerState.of(window.environment) for window in slot if window not in same]
         last = next((window for window in others if _those(following, window)), others[-1])
-        yield _Switch(time, known, known.updated(last))
-        known = known.updated(last)
+        yield _Switch(time, server, server.updated(last))
+        server = server.updated(last)
 
 
 def _those(windows: Iterable[Window], server: _ServerState) -> list[Window]:
@@ -150,8 +150,8 @@ def _what(before: _ServerState, after: _ServerState) -> str:
 def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> ReportSide:
     """With speculation only, but for the hours: of all that was watched."""
     ran = [sample for sample in samples if sample.mode is Mode.ON]
-    whole = Tally(**sum_fields((sample.tally for sample in ran), _FIELDS))
-    tpot = whole.tpot
+    tally = Tally(**sum_fields((sample.tally for sample in ran), _FIELDS))
+    tpot = tally.tpot
     quantiles = {
         name: None if tpot is None else histogram.quantile(tpot, q)
         for name, q in (("tpot_p50", 0.5), ("tpot_p99", 0.99))
@@ -159,8 +159,8 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> ReportSide:
     p50, p99 = (None if quantile is None else quantile.value for quantile in quantiles.values())
     return ReportSide(
         hours=sum(sample.gauges.sampled_seconds for sample in samples) / HOUR,
-        acceptance_rate=acceptance_rate(whole),
-        mean_length=mean_acceptance_length(whole),
+        acceptance_rate=acceptance_rate(tally),
+        mean_length=mean_acceptance_length(tally),
         tpot_mean=None if tpot is None else histogram.mean(tpot),
         tpot_p50=p50,
         tpot_p99=p99,

@@ -246,9 +246,9 @@ class Hook:
         tls = context_for(self._section, url, f"report.webhooks ({self._section.name})")
         body = io.BytesIO(self._body(outgoing))
         # A receiver recognises a report that it has already.
-        known = {"Idempotency-Key": outgoing.id, "X-Specwatch-Delivery": outgoing.id}
+        ids = {"Idempotency-Key": outgoing.id, "X-Specwatch-Delivery": outgoing.id}
         try:
-            self._post(url, {**known, **headers}, tls, body)
+            self._post(url, {**ids, **headers}, tls, body)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as e:
             error = self._failure(e, url, headers)
             # If the timeout came earlier, such as while connecting, some of it was not read.
@@ -338,6 +338,6 @@ def _shown(url: str) -> str:
 def _secrets(url: str, headers: Mapping[str, str]) -> Iterable[str]:
     parts = urlsplit(url)
     pieces = [piece for piece in parts.path.split("/") if len(piece) >= 8]
-    rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    return {url, *(part for part in (rest, parts.path, parts.query) if len(part) > 1), *pieces,
+    address = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return {url, *(part for part in (address, parts.path, parts.query) if len(part) > 1), *pieces,
             *secrets_in(headers.values())}  # fmt: skip

@@ -126,13 +126,13 @@ def _coverage(wholes: Sequence[Window], parts: Sequence[Window]) -> float | None
     server = sum(window.tally.drafts or 0 for window in wholes)
     if not server or not parts:
         return None
-    known = sum(
+    drafts = sum(
         window.tally.drafts or 0
         for window in parts
         if window.series.temperature != UNKNOWN_TEMPERATURE
     )
     # A record comes at the end of its request, so a request under way may count twice.
-    return min(known / server, 1.0)
+    return min(drafts / server, 1.0)
 
 
 def _watching(health: Health, late: float | None) -> Iterator[str]:
@@ -186,14 +186,14 @@ def _counting(health: Health, wholes: Sequence[Window], parts: Sequence[Window])
 
 
 def _coarsened(metric: str, wholes: Sequence[Window]) -> bool:
-    seen = [value for whole in wholes if (value := getattr(whole.tally, metric)) is not None]
+    seen = [value for window in wholes if (value := getattr(window.tally, metric)) is not None]
     return (
         any(histogram.coarsened for histogram in seen)
         or len({histogram.bounds for histogram in seen}) > 1
     )
 
 
-def _uncovered(health: Health, known: int, drafted: int) -> str:
+def _uncovered(health: Health, first_known: int, first_drafted: int) -> str:
     """``known`` and ``drafted`` are the starts of the first windows that have a temperature, and
     drafts."""
     share = 1 - (health.coverage or 0.0)
@@ -203,8 +203,8 @@ def _uncovered(health: Health, known: int, drafted: int) -> str:
     if reasons:
         named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
         text += f"; requests not covered: {named}"
-    if known > drafted:
-        return f"{text}; none is known before {moment(known)}"
+    if first_known > first_drafted:
+        return f"{text}; none is known before {moment(first_known)}"
     return text if reasons else f"{text}; does all traffic pass through the tap?"
 
 

@@ -35,10 +35,6 @@ Summed = Callable[
 that cannot be decoded."""
 
 
-def _nothing(_: SeriesId) -> Collection[str]:
-    return ()
-
-
 class Member(NamedTuple):
     """A series of the target. Minutes before ``rolled_until`` are contained in hours; those before
     ``pruned_until`` are deleted, but for late ones."""
@@ -86,7 +82,7 @@ def hours_of(
     since: float,
     until: float,
     *,
-    without: Without = _nothing,
+    without: Without = lambda _: (),
     contents: dict[int, str] | None = None,
     summed: Summed | None = None,
 ) -> Iterator[Recorded]:
@@ -171,8 +167,8 @@ def _between(
         for group, window in fold(minutes, wanted, contents, reader.damage):
             rank = ranked[group.series_id][0]
             key = (group.start, rank, group.context, group.mode, group.load_bin)
-            known = [windows[key]] if key in windows else []
-            windows[key] = merge_windows([*known, window], start=group.start, length=HOUR)
+            earlier = [windows[key]] if key in windows else []
+            windows[key] = merge_windows([*earlier, window], start=group.start, length=HOUR)
     yield from _settled(windows)
 
 

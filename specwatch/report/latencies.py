@@ -21,8 +21,8 @@ def quantiles(observed: Histogram | None, count: int | None = None) -> Quantiles
     """Of a latency in seconds; None of no request. ``count`` is for a weighted histogram."""
     if observed is None or not observed.count:
         return None
-    known = histogram.quantiles(observed, tuple(_QUANTILES.values()))
-    by_name = dict(zip(_QUANTILES, known, strict=True))
+    estimates = histogram.quantiles(observed, tuple(_QUANTILES.values()))
+    by_name = dict(zip(_QUANTILES, estimates, strict=True))
     values = {name: quantile.value for name, quantile in by_name.items()}
     return Quantiles(
         count=observed.count if count is None else count,
@@ -58,18 +58,20 @@ def mixed(measured: Mapping[_Load, Histogram], requests: Mapping[_Load, int]) ->
 
     None if too many requests were at a load that was not measured.
     """
-    known = {
+    histograms = {
         load: observed
         for load, count in requests.items()
         if count and (observed := measured.get(load)) is not None and observed.count
     }
-    whole = sum(requests.values())
-    if not known or sum(requests[load] for load in known) < _NEARLY_ALL * whole:
+    total = sum(requests.values())
+    if not histograms or sum(requests[load] for load in histograms) < _NEARLY_ALL * total:
         return None
-    if len(known) == 1:
-        return quantiles(next(iter(known.values())))
-    put = quantile.mixture((observed, float(requests[load])) for load, observed in known.items())
-    return None if put is None else quantiles(put[0], sum(e.count for e in known.values()))
+    if len(histograms) == 1:
+        return quantiles(next(iter(histograms.values())))
+    put = quantile.mixture(
+        (observed, float(requests[load])) for load, observed in histograms.items()
+    )
+    return None if put is None else quantiles(put[0], sum(e.count for e in histograms.values()))
 
 
 def summed(histograms: Iterable[Histogram | None]) -> Histogram | None:

@@ -147,20 +147,20 @@ def count(value: float | None) -> Cell:
 
 def times(value: float | None) -> str:
     """``1.62x``."""
-    known = finite(value)
-    return UNKNOWN if known is None else f"{known:.2f}x"
+    number = finite(value)
+    return UNKNOWN if number is None else f"{number:.2f}x"
 
 
 def ratio(value: Ratio | None) -> Cell:
     """``1.62x (1.55 to 1.69)``; ``about 1.4x, assumed``."""
-    known = None if value is None else finite(value.value)
-    if value is None or known is None:
+    number = None if value is None else finite(value.value)
+    if value is None or number is None:
         return Cell(UNKNOWN)
     if value.basis != "measured":
-        return Cell(f"about {known:.1f}x, {shown(value.basis)}", f"~{known:.1f}")
+        return Cell(f"about {number:.1f}x, {shown(value.basis)}", f"~{number:.1f}")
     interval = _between(value.lower, value.upper, "{:.2f}")
     return Cell(
-        f"{known:.2f}x{interval}", f"{known:.2f}{interval.replace(' to ', '-')}", verdict(value)
+        f"{number:.2f}x{interval}", f"{number:.2f}{interval.replace(' to ', '-')}", verdict(value)
     )
 
 
@@ -175,36 +175,36 @@ def verdict(value: Ratio | None) -> Style:
 
 def rate(value: Ratio | None) -> str:
     """A ratio that is a rate: ``41.2%``; ``about 50%, assumed``."""
-    known = None if value is None else finite(value.value)
-    if value is None or known is None:
+    number = None if value is None else finite(value.value)
+    if value is None or number is None:
         return UNKNOWN
-    least = "any" if known <= 0 else figures.percent(known) if known <= 1 else "out of reach"
+    least = "any" if number <= 0 else figures.percent(number) if number <= 1 else "out of reach"
     return least if value.basis == "measured" else f"{least}, {shown(value.basis)}"
 
 
 def share(value: Ratio | None) -> str:
     """A ratio that is a share, with its interval: ``81.2% (79.0 to 83.1)``."""
-    known = None if value is None else finite(value.value)
-    if value is None or known is None:
+    number = None if value is None else finite(value.value)
+    if value is None or number is None:
         return UNKNOWN
     lower, upper = (None if one is None else 100 * one for one in (value.lower, value.upper))
-    return f"{figures.percent(known)}{_between(lower, upper, '{:.1f}')}"
+    return f"{figures.percent(number)}{_between(lower, upper, '{:.1f}')}"
 
 
 def hours(amount: Amount | None, unit: str = "h") -> str:
     """``41 h (38 to 45)``."""
-    known = None if amount is None else finite(amount.value)
-    if amount is None or known is None:
+    number = None if amount is None else finite(amount.value)
+    if amount is None or number is None:
         return UNKNOWN
-    size = abs(known)
+    size = abs(number)
     form = "{:z.2f}" if size < 1 else "{:z.1f}" if size < 10 else "{:,.0f}"
-    return f"{form.format(known)} {unit}{_between(amount.lower, amount.upper, form)}"
+    return f"{form.format(number)} {unit}{_between(amount.lower, amount.upper, form)}"
 
 
 def length(value: float | None) -> str:
     """Seconds as hours: ``111.7 h``."""
-    known = finite(value)
-    return UNKNOWN if known is None else f"{known / HOUR:,.1f} h"
+    number = finite(value)
+    return UNKNOWN if number is None else f"{number / HOUR:,.1f} h"
 
 
 def quantile(latency: Quantiles | ReportSide | None, which: str) -> str:

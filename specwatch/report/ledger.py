@@ -21,7 +21,7 @@ from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, 
 from specwatch.report.sources import Drafted, SlicePlace, WindowSlice, add_drafted
 
 _Any = TypeVar("_Any")
-MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 64
 """Tallies that are kept before they are added up: a month of them would fill the memory."""
 _SUMMED = (
     "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "prompt_tokens",
@@ -70,12 +70,30 @@ Kind = tuple[Mode, int, Environment, bool, bool]
 """Mode, load bin, environment, how the pace was counted, and whether drafts are."""
 
 
+class RunningSum:
+    """Some fields of tallies, added up a few dozen tallies at once."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._waiting: list[Tally] = []
+
+    def add(self, tally: Tally) -> None:
+        """Add one tally."""
+        if len(self._waiting) > _MOST_AT_ONCE:
+            self._waiting = [self.total()]
+        self._waiting.append(tally)
+
+    def total(self) -> Tally:
+        """The sum of all of them."""
+        return Tally(**sum_fields(self._waiting, self._names))
+
+
 class Ledger:
     """Of one model; slices come in the order of time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._piles: dict[SlicePlace, dict[str, list[Tally]]] = {}
+        self._sums: dict[SlicePlace, dict[str, RunningSum]] = {}
         self._sampled: dict[SlicePlace, list[float]] = {}
         self.minutes: dict[Kind, list[LedgerMinute]] = {}
         """Of the period with speculation, and of both periods without."""
@@ -89,7 +107,7 @@ class Ledger:
 
     def cells(self) -> list[LedgerCell]:
         """All sums; what servers do not count is taken from their temperatures."""
-        return [self._cell(place, piles) for place, piles in self._piles.items()]
+        return [self._cell(place, sums) for place, sums in self._sums.items()]
 
     def samples(self, most: int) -> list[Sample]:
         """The period with speculation as samples, of each kind at most so many stretches."""
@@ -100,24 +118,20 @@ class Ledger:
             for stretch in stretches(minutes, most)
         ]
 
-    def _cell(self, place: SlicePlace, piles: dict[str, list[Tally]]) -> LedgerCell:
-        tallies = {label: _summed(place, pile) for label, pile in piles.items()}
+    def _cell(self, place: SlicePlace, sums: dict[str, RunningSum]) -> LedgerCell:
+        tallies = {label: added.total() for label, added in sums.items()}
         whole = tallies.pop(ALL_TEMPERATURES, None)
         if whole is not None:
             tallies = {ALL_TEMPERATURES: completed(whole, tallies.values()), **tallies}
         return LedgerCell(place, tallies, *self._sampled.get(place, ()))
 
     def _add(self, one: WindowSlice) -> None:
-        piles = self._piles.setdefault(one.place, {})
+        sums = self._sums.setdefault(one.place, {})
         for window in (*one.wholes, *one.parts):
             label = window.series.temperature
-            pile = piles.get(label)
-            if pile is None:
-                piles[label] = [window.tally]
-            elif len(pile) < MOST_AT_ONCE:
-                pile.append(window.tally)
-            else:
-                piles[label] = [_summed(one.place, pile), window.tally]
+            if label not in sums:
+                sums[label] = RunningSum(_SUMMED if one.place.now else _BEFORE)
+            sums[label].add(window.tally)
         if not one.wholes:
             return
         sampled = self._sampled.setdefault(one.place, [0.0, 0.0, 0.0])
@@ -172,21 +186,21 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
     return [ordered[begin:end] for begin, end in pairwise(ends)]
 
 
-def _summed(place: SlicePlace, tallies: Sequence[Tally]) -> Tally:
-    return Tally(**sum_fields(tallies, _SUMMED if place.now else _BEFORE))
-
-
 def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
     mode, _, environment, by_token, _ = kind
     first, last = minutes[0], minutes[-1]
     seconds = sum(minute.pace.seconds for minute in minutes)
     tokens = sum(minute.pace.tokens for minute in minutes)
     timed = Histogram((), (round(tokens),), seconds)
-    asked = [minute.requests for minute in minutes if minute.requests is not None]
-    firsts = sum(requests.firsts for requests in asked) if len(asked) == len(minutes) else 0
-    prompts = sum((requests.prompt or 0.0) * requests.firsts for requests in asked)
-    computed = sum(requests.prompt_tokens for requests in asked)
-    outputs = sum((requests.output or 0.0) * requests.firsts for requests in asked)
+    counted_requests = [minute.requests for minute in minutes if minute.requests is not None]
+    firsts = (
+        sum(requests.firsts for requests in counted_requests)
+        if len(counted_requests) == len(minutes)
+        else 0
+    )
+    prompts = sum((requests.prompt or 0.0) * requests.firsts for requests in counted_requests)
+    computed = sum(requests.prompt_tokens for requests in counted_requests)
+    outputs = sum((requests.output or 0.0) * requests.firsts for requests in counted_requests)
     waiting = sum(
         minute.requests.population * minute.gauges.busy_seconds - minute.gauges.running_seconds
         for minute in minutes
@@ -202,7 +216,7 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
         prompt_tokens=round(prompts) if firsts else None,
         prefix_cache_hits=round(prompts - computed) if firsts else None,
         ttft=(
-            Histogram((), (firsts,), sum(requests.first_seconds for requests in asked))
+            Histogram((), (firsts,), sum(requests.first_seconds for requests in counted_requests))
             if firsts
             else None
         ),

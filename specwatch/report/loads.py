@@ -67,8 +67,8 @@ def crossing(rows: Sequence[ReportLoad]) -> Crossing | None:
     Between the two loads about it the logarithm of the speedup is taken to be linear in that of
     the running requests. None where speculation pays at the highest load, or nowhere.
     """
-    known = [(row.running, row.speedup.value) for row in rows if row.speedup is not None]
-    for (low, above), (high, below) in reversed(list(itertools.pairwise(known))):
+    points = [(row.running, row.speedup.value) for row in rows if row.speedup is not None]
+    for (low, above), (high, below) in reversed(list(itertools.pairwise(points))):
         if below >= 1.0:
             return None
         if above >= 1.0:
@@ -100,26 +100,26 @@ def what_if(
         if sample.pace is not None and sample.load_bin is not None:
             label = load_bin_label(sample.load_bin)
             seconds[label] = seconds.get(label, 0.0) + sample.pace.seconds
-    known = {
+    measured_loads = {
         row.load: (seconds[row.load], row.speedup)
         for row in rows
         if row.speedup is not None and seconds.get(row.load)
     }
-    lost = losing((load, speedup) for load, (_, speedup) in known.items())
+    lost = losing((load, speedup) for load, (_, speedup) in measured_loads.items())
     if not lost:
         return None
-    took = sum(seconds for seconds, _ in known.values())
-    share = sum(known[load][0] for load in lost) / took
-    paying = set(winning((load, speedup) for load, (_, speedup) in known.items()))
+    took = sum(seconds for seconds, _ in measured_loads.values())
+    share = sum(measured_loads[load][0] for load in lost) / took
+    paying = set(winning((load, speedup) for load, (_, speedup) in measured_loads.items()))
     if not paying or yields_too_little(measured.samples):
-        plain = sum(seconds * speedup.value for seconds, speedup in known.values())
+        plain = sum(seconds * speedup.value for seconds, speedup in measured_loads.values())
         off = WhatIf(loads=(), setting=(), share=share, gain=took / plain)
         return off if plain < took else None
     above = list(itertools.takewhile(lambda row: row.load in lost, reversed(rows)))
     kept = rows[: len(rows) - len(above)]
     if not above or not k or not paying & {load.load for load in kept}:
         return None
-    of_these = [known[load.load] for load in above]
+    of_these = [measured_loads[load.load] for load in above]
     spent = sum(seconds for seconds, _ in of_these)
     return WhatIf(
         loads=tuple(load.load for load in kept),

@@ -34,16 +34,15 @@ speedup was not measured."""
 
 class ReportAnswer(Struct, frozen=True, kw_only=True):
     """Did speculation pay. ``hours_saved`` are hours of the server, ``gpu_hours_saved`` those times
-    its GPUs, if their number is known; negative if hours were lost."""
+    its GPUs; negative if hours were lost. ``missing`` is why nothing was measured."""
 
     outcome: Outcome
     sentence: str
     recommendation: str
     speedup: Ratio | None = None
     objective: Literal["e2e", "tpot", "ttft"] | None = None
-    """What a measured speedup is of; those by temperature, load and draft tokens are per token."""
+    """Of the overall speedup; those by temperature, load and draft tokens are per token."""
     missing: str | None = None
-    """Why nothing was measured."""
     hours_saved: Amount | None = None
     gpu_hours_saved: Amount | None = None
     gpus: int | None = None
@@ -101,7 +100,7 @@ class ReportLoad(Struct, frozen=True, kw_only=True):
 
 
 class Crossing(Struct, frozen=True, kw_only=True):
-    """Where the speedup crosses 1: at so many running requests, above which speculation loses."""
+    """The number of running requests above which speculation loses."""
 
     running: float
 
@@ -118,12 +117,11 @@ class ReportBestK(Struct, frozen=True, kw_only=True):
 class WhatIf(Struct, frozen=True, kw_only=True):
     """What to do about the loads at which speculation loses, ``share`` of the measured time.
 
-    Where ``loads`` is empty it pays at none: ``gain`` is how many times as fast the same work would
-    have been done with speculation off, 1.24 is 24 % more. Else it pays at ``loads``, and
-    ``setting`` is the value for vLLM's ``num_speculative_tokens_per_batch_size`` that stops
-    drafting above them. Its gain is not known: with 0 draft tokens the drafter still runs. The
-    speedup above them is measured to be ``now``, and expected to be ``without_drafts`` at most: the
-    drafter's pass costs a draft token by the assumed cost.
+    If ``loads`` is empty it pays at none: switched off, the same work would have been done ``gain``
+    times as fast (1.24 is 24 % more). Else it pays at ``loads``, and ``setting`` is the value for
+    vLLM's ``num_speculative_tokens_per_batch_size`` that stops drafting above them. Its gain is not
+    known, because the drafter still runs: the speedup there is ``now``, and is expected to be
+    ``without_drafts`` at most, by the assumed cost of a draft token.
     """
 
     loads: tuple[str, ...]
@@ -164,8 +162,8 @@ class ReportGoodput(Struct, frozen=True, kw_only=True):
     """Requests that met all objectives, in all modes, or with speculation or without it.
 
     ``offered`` are all requests a second of the ``watched`` seconds, outages included; ``met``
-    those a second that met all objectives, ``share`` their share. Modes are not compared at equal
-    load.
+    those a second that met all objectives, ``share`` their share; None if no request was
+    measured against an objective. Modes are not compared at equal load.
     """
 
     mode: Literal["all", "on", "off"]
@@ -173,7 +171,6 @@ class ReportGoodput(Struct, frozen=True, kw_only=True):
     watched: float
     offered: float | None
     met: Bounds | None
-    """None where an objective was held against no request at all."""
     share: Bounds | None
 
 
@@ -266,7 +263,7 @@ class ReportChange(Struct, frozen=True, kw_only=True):
 
 
 class AcceptancePoint(Struct, frozen=True, kw_only=True):
-    """The drafts of a stretch of time, of one temperature bucket."""
+    """The drafts of one point of time, of one temperature bucket."""
 
     start: int
     drafts: int
@@ -274,8 +271,7 @@ class AcceptancePoint(Struct, frozen=True, kw_only=True):
 
 
 class LatencyPoint(Struct, frozen=True, kw_only=True):
-    """The latencies of a stretch of time in one mode; ``beyond`` names those that lie beyond the
-    last bound, and have its value."""
+    """Latencies in one mode; ``beyond`` names those beyond the last bound, which have its value."""
 
     start: int
     mode: str
@@ -288,11 +284,10 @@ class LatencyPoint(Struct, frozen=True, kw_only=True):
 
 
 class ReportSeries(Struct, frozen=True, kw_only=True):
-    """The points of the charts, each of ``step`` seconds; without traffic there is no point."""
+    """Points of the charts, of ``step`` seconds with traffic; acceptance by temperature bucket."""
 
     step: int
     acceptance: dict[str, tuple[AcceptancePoint, ...]] = {}
-    """By temperature bucket, ``all`` among them."""
     latency: tuple[LatencyPoint, ...] = ()
 
 
@@ -310,7 +305,8 @@ class MeasuredLoad(Struct, frozen=True, kw_only=True):
 
     ``throughput`` is in tokens a second, ``per_user`` the median of what single requests got after
     their first token; of a comparison both are with speculation, and so is ``tpot_p99``.
-    ``throughput_off``, ``speedup`` and ``verdict`` are of a comparison only.
+    ``throughput_off``, ``speedup`` and ``verdict`` are of a comparison only. A load that was broken
+    off is not ``complete``.
     """
 
     concurrency: int | None
@@ -322,7 +318,6 @@ class MeasuredLoad(Struct, frozen=True, kw_only=True):
     speedup: Ratio | None = None
     verdict: Verdict | None = None
     complete: bool = True
-    """Whether it was measured to its end; of a comparison always true."""
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
@@ -343,23 +338,24 @@ class Experiment(Struct, frozen=True, kw_only=True):
     """Of a probe, at its load."""
     loads: tuple[MeasuredLoad, ...] = ()
     speedup: Ratio | None = None
-    """Of a comparison, over all loads."""
     crossing: float | None = None
     """The load at which the speedup falls to 1, in the unit of the loads."""
     verdict: Verdict | None = None
 
 
 class ModelReport(Struct, frozen=True, kw_only=True):
-    """One model of one target."""
+    """One model of one target; ``engine_version`` is the newest with speculation.
+
+    ``all`` comes first in temperatures and goodput, the newest in experiments. The guard switched
+    it off by itself for ``seconds_off_by_guard``, else by order for ``seconds_off_by_order``.
+    """
 
     target: str
     model_name: str
     engine_version: str | None = None
-    """The newest with speculation."""
     answer: ReportAnswer
     traffic: ReportTraffic
     temperatures: tuple[Temperature, ...]
-    """``all`` first."""
     loads: tuple[ReportLoad, ...] = ()
     crossing: Crossing | None = None
     best_k: ReportBestK | None = None
@@ -368,20 +364,15 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     what_if: WhatIf | None = None
     objectives: tuple[ReportObjective, ...] = ()
     goodput: tuple[ReportGoodput, ...] = ()
-    """``all`` first; by mode where there were requests in both."""
     incidents: tuple[ReportIncident, ...] = ()
     breaches: tuple[ReportBreach, ...] = ()
     seconds_off_by_guard: float = 0.0
-    """Without an order of an operator."""
     seconds_off_by_order: float = 0.0
-    """By order of an operator, through the guard."""
     health: Health
     changes: tuple[ReportChange, ...] = ()
     series: ReportSeries
     experiments: tuple[Experiment, ...] = ()
-    """The newest first."""
     more_experiments: int = 0
-    """Older ones of the period, which are left out."""
 
 
 class Report(Struct, frozen=True, kw_only=True):

@@ -63,11 +63,11 @@ def goodput(
         sums[sample.mode] = tuple(
             a.plus(b) for a, b in zip(sums[sample.mode], counted, strict=True)
         )
-    whole = tuple(
+    total = tuple(
         Requests(*map(math.fsum, zip(*parts, strict=True)))
         for parts in zip(*sums.values(), strict=True)
     )
-    of_all = _goodput("all", core.goodput(slos, whole))
+    of_all = _goodput("all", core.goodput(slos, total))
     by_mode = (
         _goodput("on", core.goodput(slos, sums[Mode.ON])),
         _goodput("off", core.goodput(slos, sums[Mode.OFF])),
@@ -98,20 +98,20 @@ def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Repo
         hour = sample.start - sample.start % HOUR
         counted = requests_of(slo, sample.tally, sample.watched)
         hours[hour] = hours.get(hour, Requests()).plus(counted)
-    whole = Requests()
+    summed = Requests()
     for part in hours.values():
-        whole = whole.plus(part)
-    allowed = whole.total * (1 - slo.objective)
+        summed = summed.plus(part)
+    allowed = summed.total * (1 - slo.objective)
     return ReportObjective(
         name=slo.name,
         metric=slo.metric,
         threshold=slo.threshold,
         objective=slo.objective,
         window=slo.window,
-        requests=whole.total,
-        bad=whole.bad,
-        unknown=whole.unknown,
-        spent=whole.bad / allowed if allowed else None,
+        requests=summed.total,
+        bad=summed.bad,
+        unknown=summed.unknown,
+        spent=summed.bad / allowed if allowed else None,
         budget_left=left,
         worst_hour=_worst(hours),
     )

@@ -58,15 +58,15 @@ def answer(report: Report, longest: int = _LONGEST_SUBJECT_NAME) -> str:
         verb = OUTCOMES[models[0].answer.outcome].verb
         return f"speculation {verb} on {_name(models[0], longest)}"
     unit = "target" if len({model.target for model in models}) == len(models) else "model"
-    whole = counted(len(models), unit)
+    all_models = counted(len(models), unit)
     if pays and loses:
-        return f"speculation pays on {pays} and loses on {loses} of {whole}"
+        return f"speculation pays on {pays} and loses on {loses} of {all_models}"
     if pays or loses:
-        return f"speculation {'pays' if pays else 'loses'} on {pays or loses} of {whole}"
+        return f"speculation {'pays' if pays else 'loses'} on {pays or loses} of {all_models}"
     outcomes = {model.answer.outcome for model in models}
     if len(outcomes) == 1:
-        return f"speculation {OUTCOMES[outcomes.pop()].verb} on {whole}"
-    return f"no gain was measured on {whole}"
+        return f"speculation {OUTCOMES[outcomes.pop()].verb} on {all_models}"
+    return f"no gain was measured on {all_models}"
 
 
 def subject(template: str, report: Report) -> str:

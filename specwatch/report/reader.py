@@ -62,18 +62,18 @@ def read_report(
     """
     configured = {target.name: target for target in config.targets} if config else {}
     set_up = reader.is_set_up()
-    known = members_by_target(reader) if set_up else {}
-    starts = (member.first_start for members in known.values() for member in members.values())
+    series = members_by_target(reader) if set_up else {}
+    starts = (member.first_start for members in series.values() for member in members.values())
     # Without a history the period ends with the last minute, so that new experiments are in it.
     since, until = period(since, until, now, first=min(starts, default=now))
     measured = _measured(reader, since, until) if set_up else {}
-    notes = [] if known or measured else [_NOTHING_YET]
-    names = _chosen(targets, configured, {*known, *measured})
+    notes = [] if series or measured else [_NOTHING_YET]
+    names = _chosen(targets, configured, {*series, *measured})
     reading = _SourceReader(reader, since, until, config)
 
     def made_of(name: str) -> tuple[ModelReport, ...]:
         sources = reading.sources(
-            name, known.get(name, {}), configured.get(name), measured.get(name, {})
+            name, series.get(name, {}), configured.get(name), measured.get(name, {})
         )
         return build(sources, since, until)
 
@@ -83,13 +83,13 @@ def read_report(
             progress(done, len(names), name)
             made = next(parts)
             models += made
-            members = known.get(name, {})
+            members = series.get(name, {})
             expected = name in configured or targets is not None
             watched = any(
                 member.last_start >= since and member.first_start < until
                 for member in members.values()
             )
-            if not made and known and (expected or watched):
+            if not made and series and (expected or watched):
                 notes.append(_missing(name, members, since))
             notes += _unwatched(name, measured.get(name, {}), made)
     progress(len(names), len(names), "")
@@ -224,11 +224,11 @@ class _SourceReader:
 
     def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
         """Whether the period or the history is short, and its minutes are still stored."""
-        known = members.values()
-        first = max(before, min((one.first_start for one in known), default=before))
-        last = min(self._until, max((one.last_start for one in known), default=0) + MINUTE)
+        series = members.values()
+        first = max(before, min((one.first_start for one in series), default=before))
+        last = min(self._until, max((one.last_start for one in series), default=0) + MINUTE)
         short = self._until - self._since <= SHORT or last - first <= SHORT
-        return short and all(one.pruned_until <= first for one in known)
+        return short and all(one.pruned_until <= first for one in series)
 
 
 def _chosen(

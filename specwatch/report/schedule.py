@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from specwatch.report.model import ModelReport, WhatIf
 from specwatch.wording.text import shown
@@ -19,27 +18,17 @@ WITH_MTP = (
     " past the threshold (49548)."
 )
 
-Support = Literal["yes", "old", "unknown"]
-
-
-def support(version: str | None) -> Support:
-    """Whether an engine has the setting."""
-    text = version or ""
-    match = _VLLM.match(text)
-    if match is None or _UNTAGGED.match(text):
-        return "unknown"
-    return "yes" if (int(match[1]), int(match[2])) >= _SINCE else "old"
-
 
 def needs(version: str | None) -> str:
     """What the setting needs, as an aside."""
-    since = "vLLM {}.{} or later".format(*_SINCE)
-    alone = "no data parallelism"
-    has = support(version)
-    if has == "yes":
-        return f"needs {alone}; {_TESTED}"
-    this = f", this is {shown(version or '', _LONGEST_VERSION)}" if has == "old" else ""
-    return f"needs {since}{this}, {alone}; {_TESTED}"
+    alone, text = "no data parallelism", version or ""
+    match = _VLLM.match(text)
+    this = ""
+    if match is not None and not _UNTAGGED.match(text):
+        if (int(match[1]), int(match[2])) >= _SINCE:
+            return f"needs {alone}; {_TESTED}"
+        this = f", this is {shown(text, _LONGEST_VERSION)}"
+    return f"needs vLLM {_SINCE[0]}.{_SINCE[1]} or later{this}, {alone}; {_TESTED}"
 
 
 def setting(what_if: WhatIf) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from specwatch.domain import histogram
 from specwatch.domain.buckets import order_of
 from specwatch.domain.histogram import Quantile
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Window
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode
 from specwatch.report import latencies
 from specwatch.report.latencies import summed
 from specwatch.report.model import AcceptancePoint, LatencyPoint, ReportSeries
-from specwatch.report.sources import Drafted, WindowSlice, add_drafted
+from specwatch.report.sources import Drafted, WindowSlice, add_drafted, drafted_of
 
 MOST_POINTS = 200
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
@@ -79,66 +79,38 @@ class Plots:
 
 
 def _drafted(slices: Iterable[WindowSlice]) -> dict[str, Drafted]:
-    """By temperature, where there are drafts."""
+    """By temperature, if there are drafts."""
     drafted: dict[str, Drafted] = {}
     for piece in slices:
-        for window in piece.wholes:
-            counted = window.tally
-            _count(
-                drafted,
-                ALL_TEMPERATURES,
-                (counted.drafts or 0, counted.draft_tokens or 0, counted.accepted_tokens or 0),
-            )
-        silent = piece.wholes and piece.wholes[0].tally.drafts is None
-        for label, counts in piece.drafted.items():
-            _count(drafted, label, counts)
-            if silent:
-                _count(drafted, ALL_TEMPERATURES, counts)
+        counts = list(piece.drafted.items())
+        if piece.wholes and piece.wholes[0].tally.drafts is None:  # only the tap counts them
+            counts += [(ALL_TEMPERATURES, counted) for counted in piece.drafted.values()]
+        counts += [(ALL_TEMPERATURES, drafted_of(window.tally)) for window in piece.wholes]
+        for label, counted in counts:
+            if counted[0]:
+                add_drafted(drafted, label, counted)
     return drafted
 
 
-def _count(drafted: dict[str, Drafted], label: str, counts: Drafted) -> None:
-    if counts[0]:
-        add_drafted(drafted, label, counts)
-
-
 def _latency(start: int, mode: Mode, slices: Sequence[WindowSlice]) -> LatencyPoint | None:
-    requests = sum(
-        sum(window.tally.requests.values()) for piece in slices for window in _asked(piece)
-    )
-    ttft, tpot = (_quantiles(slices, metric) for metric in ("ttft", "tpot"))
-    if not requests and ttft is None and tpot is None:
-        return None
-    ttft_p50, ttft_p99 = ttft or (None, None)
-    tpot_p50, tpot_p99 = tpot or (None, None)
-    quantiles = {
-        "ttft_p50": ttft_p50, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p99": tpot_p99,
-    }  # fmt: skip
-    return LatencyPoint(
-        start=start,
-        mode=str(mode),
-        requests=requests,
-        **{
-            name: None if quantile is None else quantile.value
-            for name, quantile in quantiles.items()
-        },
-        beyond=latencies.beyond(quantiles),
-    )
-
-
-def _quantiles(slices: Iterable[WindowSlice], metric: str) -> Sequence[Quantile] | None:
-    """P50 and P99; None of no observations."""
-    histograms: list[Histogram | None] = []
+    requests = 0
+    histograms: dict[str, list[Histogram | None]] = {"ttft": [], "tpot": []}
     for piece in slices:
-        wholes = [getattr(window.tally, metric) for window in piece.wholes]
-        if wholes and wholes[0] is None:
-            wholes = [getattr(window.tally, metric) for window in piece.parts]
-        histograms += wholes
-    whole = summed(histograms)
-    return None if whole is None else histogram.quantiles(whole, (0.5, 0.99)) or None
-
-
-def _asked(one: WindowSlice) -> Sequence[Window]:
-    """The windows that count the requests of all temperatures."""
-    text = any(window.tally.requests for window in one.wholes)
-    return one.wholes if text or not one.wholes else one.parts
+        counted = [window.tally for window in piece.wholes]
+        parts = [window.tally for window in piece.parts]
+        # Whatever the server does not count comes from its buckets.
+        counting = counted if any(tally.requests for tally in counted) or not counted else parts
+        requests += sum(sum(tally.requests.values()) for tally in counting)
+        for metric, pile in histograms.items():
+            silent = counted and getattr(counted[0], metric) is None
+            pile += [getattr(tally, metric) for tally in (parts if silent else counted)]
+    quantiles: dict[str, Quantile | None] = {}
+    for metric, pile in histograms.items():
+        merged = summed(pile)
+        p50, p99 = (merged and histogram.quantiles(merged, (0.5, 0.99))) or (None, None)
+        quantiles |= {f"{metric}_p50": p50, f"{metric}_p99": p99}
+    if not requests and not any(quantiles.values()):
+        return None
+    values = {name: quantile and quantile.value for name, quantile in quantiles.items()}
+    beyond = latencies.beyond(quantiles)
+    return LatencyPoint(start=start, mode=str(mode), requests=requests, beyond=beyond, **values)

@@ -11,7 +11,15 @@ from specwatch.config.rules import Slo
 from specwatch.domain.baseline import MAX_AGE, Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.experiments import Experiment
-from specwatch.domain.model import ALL_TEMPERATURES, Environment, Mode, Objective, Window, load_bin
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    Environment,
+    Mode,
+    Objective,
+    Tally,
+    Window,
+    load_bin,
+)
 from specwatch.rules.decisions import Decision
 
 
@@ -33,12 +41,19 @@ Drafted = tuple[int, int, int]
 
 def add_drafted(drafted: dict[str, Drafted], label: str, counts: Drafted) -> None:
     """Add to the counts of a temperature."""
-    known = drafted.get(label)
+    before = drafted.get(label)
     drafted[label] = (
         counts
-        if known is None
-        else (known[0] + counts[0], known[1] + counts[1], known[2] + counts[2])
+        if before is None
+        else (before[0] + counts[0], before[1] + counts[1], before[2] + counts[2])
     )
+
+
+def drafted_of(tally: Tally) -> Drafted:
+    """The counts of a tally; zeros if it has no drafts."""
+    if not tally.drafts:
+        return 0, 0, 0
+    return tally.drafts, tally.draft_tokens or 0, tally.accepted_tokens or 0
 
 
 class Beside(NamedTuple):
@@ -87,9 +102,8 @@ class ReportSources:
     damaged: Callable[[], int] = lambda: 0
 
 
-_SAID = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
+_COUNTED_BY_SERVERS = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
 """Fields that some servers do not count, but only their taps."""
-_NONE: Drafted = (0, 0, 0)
 
 
 class SlicePlace(NamedTuple):
@@ -133,10 +147,11 @@ class _Group:
         if len(self.beside) == 1:
             return self.beside[0]
         drafted: dict[str, Drafted] = {}
-        part: Mapping[str, Drafted]
-        for part in self.beside or map(_drafted, self.parts):
-            for label, counts in part.items():
+        for beside in self.beside:
+            for label, counts in beside.items():
                 add_drafted(drafted, label, counts)
+        for part in () if self.beside else self.parts:
+            add_drafted(drafted, part.series.temperature, drafted_of(part.tally))
         return drafted
 
 
@@ -183,17 +198,4 @@ def _bin_of(window: Window) -> int | None:
 
 
 def _silent(window: Window) -> tuple[bool, ...]:
-    return tuple(count is None for count in _SAID(window.tally))
-
-
-def _drafted(part: Window) -> Mapping[str, Drafted]:
-    counted = part.tally
-    if not counted.drafts:
-        return {part.series.temperature: _NONE}
-    return {
-        part.series.temperature: (
-            counted.drafts,
-            counted.draft_tokens or 0,
-            counted.accepted_tokens or 0,
-        )
-    }
+    return tuple(count is None for count in _COUNTED_BY_SERVERS(window.tally))

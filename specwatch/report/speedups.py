@@ -40,8 +40,8 @@ class Chosen:
 
     def __call__(self, environment: Environment) -> Baseline:
         """The baseline of windows of that environment."""
-        known = self._found.get(environment)
-        if known is None:
+        baseline = self._found.get(environment)
+        if baseline is None:
             chosen = self._chosen(self._past, environment)
             # A later measurement is better than none, load by load.
             later = self._chosen(self._known, environment)
@@ -52,8 +52,8 @@ class Chosen:
                     {**later.own, **chosen.own},
                     others=later.others + chosen.others,
                 )
-            known = self._found[environment] = chosen
-        return known
+            baseline = self._found[environment] = chosen
+        return baseline
 
     def _chosen(self, among: Sequence[Measurement], environment: Environment) -> Baseline:
         return baselines.choose(among, environment, now=self._now, max_age=self._max_age)
@@ -127,9 +127,11 @@ def speedups(
     If the store has no measurement of a load, the windows without speculation are used.
     """
     samples = ledger.samples(_STRETCHES)
-    known = [measurement for measurement in stored if measurement.key.model_name == ledger.name]
-    own = _own(ledger, cells, target, known, (now - max_age, now + HOUR))
-    baseline = Chosen([*known, *own], now, max_age)
+    measurements = [
+        measurement for measurement in stored if measurement.key.model_name == ledger.name
+    ]
+    own = _own(ledger, cells, target, measurements, (now - max_age, now + HOUR))
+    baseline = Chosen([*measurements, *own], now, max_age)
     environments = {sample.environment for sample in samples}
     assessment = breakeven.assess(samples, baseline, objective=objective, given_loads=True)
     if assessment.measured and len({e.fingerprint for e in environments}) > 1:

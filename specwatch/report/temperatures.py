@@ -35,8 +35,8 @@ def temperatures(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[Tempe
     counted = {label: _counted(cells, label, now=True) for label in ordered}
     requests = {label: sum(one.requests.values()) for label, one in counted.items()}
     # A tap may count requests that the server does not.
-    whole = max(requests[ALL_TEMPERATURES], sum(requests[label] for label in ordered[1:]))
-    requests_in_all = {**dict.fromkeys(ordered, whole), ALL_TEMPERATURES: requests["all"]}
+    total = max(requests[ALL_TEMPERATURES], sum(requests[label] for label in ordered[1:]))
+    requests_in_all = {**dict.fromkeys(ordered, total), ALL_TEMPERATURES: requests["all"]}
     return tuple(
         Temperature(
             temperature=label,

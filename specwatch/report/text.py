@@ -80,8 +80,8 @@ def _part(part: Part, model: ModelReport, width: int, bar: str) -> Iterator[Line
 
 def _accepted_lengths(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
     """How many tokens of a draft were accepted, over all temperatures, as bars."""
-    whole = [bucket for bucket in model.temperatures if bucket.temperature == ALL_TEMPERATURES]
-    counts = whole[0].acceptance.histogram if whole else None
+    totals = [bucket for bucket in model.temperatures if bucket.temperature == ALL_TEMPERATURES]
+    counts = totals[0].acceptance.histogram if totals else None
     if counts and sum(counts) > 0 and len(counts) <= _MOST_LENGTHS:
         shares = [count / sum(counts) for count in counts]
         rows = [(str(length), figures.percent(share)) for length, share in enumerate(shares)]
@@ -95,9 +95,9 @@ def _records(part: Table, width: int) -> Iterator[Line]:
     texts = [column.name.lower() for column in part.columns if column.kind == "long"]
     for row in part.rows:
         kinds = [(cell, column.kind) for cell, column in zip(row, part.columns, strict=True)]
-        known = [cell.short or cell.text for cell, kind in kinds if kind != "long"]
+        lead_texts = [cell.short or cell.text for cell, kind in kinds if kind != "long"]
         long = [cell.text for cell, kind in kinds if kind == "long"]
-        lead = ", ".join(text for text in known if text not in ("", UNKNOWN))
+        lead = ", ".join(text for text in lead_texts if text not in ("", UNKNOWN))
         colour = _COLOURS[next((cell.style for cell in row if cell.style), "")]
         if len(long) == 1:
             yield from _paragraph(f"{lead}: {long[0]}", width, colour, indent=2)

@@ -103,10 +103,6 @@ def test_the_last_whole_days_are_written_and_sent(
     assert world.slept == []
 
 
-def test_nobody_to_send_to_is_no_failure(world: World) -> None:
-    assert world.deliver(world.config()).channels == {}
-
-
 def test_run_again_nothing_is_made_or_sent_twice(
     world: World, start_mail: StartMail, hook: Receiver
 ) -> None:
@@ -191,25 +187,6 @@ def test_who_has_it_does_not_get_it_again_because_of_somebody_else(
     assert [to for _, to, _ in mail.box.sent] == [["ops@example.com"], ["boss@example.com"]]
     first, second = (message["Message-ID"] for _, _, message in mail.box.sent)
     assert first == second
-
-
-def test_a_run_that_is_killed_goes_on_where_it_was(
-    world: World, start_mail: StartMail, hook: Receiver
-) -> None:
-    """Killed while it waits to try the webhook again: the mail is not sent a second time."""
-    mail = start_mail()
-    hook.answers = [500]
-
-    def killed() -> None:
-        raise KeyboardInterrupt
-
-    world.before_sleep = killed
-    config = world.config(mail.url, hook.url)
-    with pytest.raises(KeyboardInterrupt):
-        world.deliver(config)
-    world.before_sleep = lambda: None
-    assert open_channels(world.deliver(config)) == []
-    assert (len(mail.box.sent), len(hook.posted), len(world.asked)) == (1, 2, 1)
 
 
 def test_who_is_new_gets_it_and_who_left_is_not_waited_for(

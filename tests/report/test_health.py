@@ -7,7 +7,7 @@ import pytest
 from specwatch.domain.model import MINUTE, Histogram, Mode, Source, Tally
 from specwatch.report.health import MOST_GAPS, health
 from specwatch.report.model import Gap
-from tests.report.hours import T0, at, drafted, window
+from tests.report.hours import at, drafted, window
 
 
 def hours(*numbers, **others):
@@ -32,32 +32,45 @@ def test_scrapes_and_restarts_are_of_the_period_and_of_all_temperatures_together
     assert (found.scrapes_ok, found.scrapes_failed, found.restarts) == (1440, 3, 3)
 
 
-def test_missing_hours_are_a_gap():
+def minutes(*numbers):
+    return [window(number, length=MINUTE, seconds=60.0) for number in numbers]
+
+
+GAPS = {
+    "missing hours": (hours(0, 1, 4, 5), 6, [(2, 4)], 4.0),
+    "at either end": (hours(2, 3), 6, [(0, 2), (4, 6)], 2.0),
+    "what is missing beside it is part of it": (
+        [*hours(0), *hours(1, seconds=1200.0), *hours(4, seconds=600.0), *hours(5)],
+        6, [(1 + 1 / 3, 5 - 1 / 6)], 2.5,
+    ),
+    "what is missing of an hour alone has no place": (
+        [*hours(0, seconds=3300.0), *hours(1, seconds=1800.0)], 2, [], 1.5,
+    ),
+    "an hour that was hardly watched": (
+        [*hours(0), *hours(1, seconds=60.0, scrapes_failed=600), *hours(2)], 3, [(1, 2)], 121 / 60,
+    ),
+    "minutes": (
+        minutes(*range(7), *range(9, 60)), 1, [(7 / 60, 9 / 60)], 58 / 60,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("windows", "until", "gaps", "observed"), GAPS.values(), ids=GAPS)
+def test_missing_windows_are_gaps(windows, until, gaps, observed):
+    found = health([*hours(-1), *windows], at(0), at(until))
+    assert [(gap.start, gap.end) for gap in found.gaps] == [
+        (pytest.approx(at(begin)), pytest.approx(at(end))) for begin, end in gaps
+    ]
+    assert found.gap_count == len(gaps)
+    assert found.observed == pytest.approx(3600 * observed)
+
+
+def test_time_that_was_not_watched_is_a_warning():
     found = health(hours(-1, 0, 1, 4, 5), at(0), at(6))
-    assert found.gaps == (Gap(start=at(2), end=at(4)),)
     assert (found.gap_count, found.expected, found.observed) == (1, 6 * 3600, 4 * 3600)
     assert found.warnings == (
         "33% of the time was not watched (2 h): what was served then is not in here",
     )
-
-
-def test_what_is_missing_of_the_hours_beside_a_gap_is_part_of_it():
-    windows = [*hours(-1, 0), *hours(1, seconds=1200.0), *hours(4, seconds=600.0), *hours(5)]
-    found = health(windows, at(0), at(6))
-    assert found.gaps == (Gap(start=at(1) + 1200, end=at(5) - 600),)
-    assert found.observed == 2 * 3600 + 1800
-
-
-def test_an_hour_that_lacks_little_was_watched_and_one_that_lacks_much_only_in_part():
-    """What lies nobody knows where in an hour is missed, and still no stretch."""
-    windows = [*hours(-1), *hours(0, seconds=3300.0), *hours(1, seconds=1800.0)]
-    found = health(windows, at(0), at(2))
-    assert (found.gaps, found.observed) == ((), 3600 + 1800)
-
-
-def test_an_hour_that_was_hardly_watched_is_missing():
-    windows = [*hours(-1, 0), *hours(1, seconds=60.0, scrapes_failed=600), *hours(2)]
-    assert health(windows, at(0), at(3)).gaps == (Gap(start=at(1), end=at(2)),)
 
 
 def test_time_in_which_the_server_was_down_was_watched():
@@ -85,11 +98,6 @@ def test_down_time_that_two_daemons_saw_counts_once():
     assert (found.observed, found.down) == (3000, 600)
 
 
-def test_a_gap_at_either_end_is_one():
-    found = health(hours(-1, 2, 3), at(0), at(6))
-    assert found.gaps == (Gap(start=at(0), end=at(2)), Gap(start=at(4), end=at(6)))
-
-
 def test_before_a_target_was_there_nobody_could_watch_it():
     found = health(hours(2, 3), at(0), at(4))
     assert (found.expected, found.observed, found.gap_count) == (2 * 3600, 2 * 3600, 0)
@@ -108,15 +116,6 @@ def test_parts_of_an_hour_and_what_made_up_for_a_gap_are_no_more_than_the_hour()
     assert (found.observed, found.expected) == (3 * 3600, 3 * 3600)
     windows = hours(-1), hours(0, seconds=9000.0), hours(1, seconds=1800.0)
     assert health([each for one in windows for each in one], at(0), at(2)).observed == 5400
-
-
-def test_minutes_are_exact():
-    minutes = [
-        window(each, length=MINUTE, seconds=60.0) for each in range(-1, 60) if each not in (7, 8)
-    ]
-    found = health(minutes, T0, at(1))
-    assert found.gaps == (Gap(start=T0 + 420, end=T0 + 540),)
-    assert found.observed == 58 * 60
 
 
 def test_the_longest_gaps_are_told_and_all_of_them_counted():

@@ -353,14 +353,6 @@ def test_goodput_is_counted_to_the_request(told: Told) -> None:
     assert sum(each.requests for each in by_mode) in (0, len(told.log))
 
 
-def test_the_budget_left_is_that_of_the_objectives_own_window(told: Told) -> None:
-    """Of seven days, however long the report is."""
-    (found,) = told.model.objectives
-    last = truth.during(told.month.log, END - 7 * DAY, END)
-    slow = sum(truth.ttft(each) > LIMIT for each in last)
-    assert found.budget_left == pytest.approx(1 - slow / (len(last) * (1 - OBJECTIVE)))
-
-
 def test_the_month_was_watched_throughout(tell: Callable[[int, int], Told], month: Month) -> None:
     health = tell(*PERIODS["the month"]).model.health
     assert health.observed == pytest.approx(health.expected, abs=months.IDLE_SCRAPE)
@@ -401,35 +393,3 @@ def test_speculation_stops_to_pay_where_it_does(
     last_win = max(running for running, speedup in true.items() if speedup > 1)
     first_loss = min(running for running, speedup in true.items() if speedup < 1)
     assert last_win < found.running < first_loss * 1.1
-
-
-@pytest.mark.parametrize("days", [(12, 14), (1, 3)], ids=["idle", "without speculation"])
-def test_days_with_nothing_to_measure_say_so(
-    tell: Callable[[int, int], Told], days: tuple[int, int]
-) -> None:
-    told = tell(*days)
-    answer = told.model.answer
-    assert answer.outcome == ("no_traffic" if days[0] == 12 else "off")
-    assert answer.speedup is None
-    assert answer.hours_saved is None
-    assert told.model.traffic.requests == len(told.log)
-    assert told.model.health.observed == pytest.approx(2 * DAY)
-    if days[0] == 1:
-        assert told.model.temperatures[0].acceptance.drafts == 0
-        assert told.model.traffic.seconds_off == 2 * DAY
-
-
-def test_a_short_period_is_read_from_minutes(
-    tell: Callable[[int, int], Told], month: Month
-) -> None:
-    """One hour of a busy day, to the last token."""
-    reader = Reader.of(month.url)
-    since = START + 21 * DAY + months.OPEN[1] * months.HOUR
-    try:
-        report = read_report(reader, since=since, until=since + 3600, now=END + DAY)
-    finally:
-        reader.close()
-    (found,) = report.targets
-    known = truth.counts(truth.during(month.log, since, since + 3600))
-    assert found.traffic.requests == known.requests > 0
-    assert found.temperatures[0].acceptance.histogram == known.histogram

@@ -208,15 +208,6 @@ def test_a_target_without_windows_in_the_period_has_a_note(store: Store) -> None
     )
 
 
-def test_a_real_target_is_reported(store: Store) -> None:
-    windows = [window for at in range(120) for window in history.minute(at)]
-    store.write([batch(*windows)], now=0)
-    store.write_measurements([history._measurement()], 0)
-    (found,) = _read(store, T0, T0 + 2 * HOUR).targets
-    assert (found.target, found.traffic.requests) == ("chat", 20 * 120)
-    assert found.answer.speedup is not None
-
-
 def test_what_was_measured_on_purpose_goes_to_its_model_and_else_into_notes(store: Store) -> None:
     end = T0 + 2 * HOUR
     store.write([batch(*(minute(T0 + MINUTE * at) for at in range(120)))], now=0)

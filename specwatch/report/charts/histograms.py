@@ -58,7 +58,7 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
         content += _bars(shares, down, left, wide)
         content.append(words(shown(label, _NAME), left, top - 7, font_weight=600))
     height = math.ceil(len(drawn) / _IN_A_ROW) * row
-    text = "; ".join(_told(label, shares) for label, shares in drawn)
+    text = "; ".join(_in_words(label, shares) for label, shares in drawn)
     return document(
         prefix, (WIDTH, round(height + 4)),
         "Share of drafts by the number of tokens accepted, by temperature", f"{text}.", content,
@@ -66,8 +66,8 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
 
 
 def _shares(counts: Sequence[int] | None) -> list[float]:
-    whole = sum(max(count, 0) for count in counts or ())
-    return [max(count, 0) / whole for count in counts or ()] if whole else []
+    total = sum(max(count, 0) for count in counts or ())
+    return [max(count, 0) / total for count in counts or ()] if total else []
 
 
 def _levels(
@@ -92,7 +92,7 @@ def _bars(shares: Sequence[float], down: Scale, left: float, wide: float) -> Ite
             yield words(str(number), x + width / 2, down.start + SIZE + 2, "middle")
 
 
-def _told(label: str, shares: Sequence[float]) -> str:
+def _in_words(label: str, shares: Sequence[float]) -> str:
     listed = ", ".join(f"{number} in {share:.0%}" for number, share in enumerate(shares[:17]))
     more = "" if len(shares) <= 17 else ", and so on"
     name = "all temperatures" if label == "all" else f"temperature {shown(label)}"
@@ -106,7 +106,7 @@ def sparkline(
     low: float | None = None,
     high: float | None = None,
 ) -> str:
-    """Points of time and value, in order; None breaks the line. ``label`` tells it in words.
+    """Points of time and value, in order; None breaks the line. ``label`` describes it in words.
 
     ``low`` and ``high`` are the values of its edges, where they are not to be those of the points.
     """

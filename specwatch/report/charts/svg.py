@@ -69,26 +69,26 @@ def element(name: str, content: str | None = None, /, **attributes: object) -> s
     for key, value in attributes.items():
         if value is None:
             continue
-        known = place(value) if isinstance(value, float) else str(value)
-        text.append(f' {key.rstrip("_").replace("_", "-")}="{escape(known)}"')
+        shown_value = place(value) if isinstance(value, float) else str(value)
+        text.append(f' {key.rstrip("_").replace("_", "-")}="{escape(shown_value)}"')
     opened = f"<{name}{''.join(text)}"
     return f"{opened}/>" if content is None else f"{opened}>{content}</{name}>"
 
 
 def words(text: str, x: float, y: float, anchor: str = "start", **attributes: object) -> str:
     """A text; ``anchor`` is ``start``, ``middle`` or ``end``."""
-    known: dict[str, object] = {
+    defaults: dict[str, object] = {
         "x": float(x), "y": float(y), "class_": "c-ink", "fill": "#414b57",
         "text_anchor": None if anchor == "start" else anchor,
     }  # fmt: skip
-    return element("text", escape(shown(text)), **{**known, **attributes})
+    return element("text", escape(shown(text)), **{**defaults, **attributes})
 
 
 def rule(start: Point, end: Point, **attributes: object) -> str:
     """A straight line."""
-    known: dict[str, object] = {"class_": "c-grid", "stroke": "#dde1e6", "stroke_width": 1}
+    defaults: dict[str, object] = {"class_": "c-grid", "stroke": "#dde1e6", "stroke_width": 1}
     ends = {"x1": float(start[0]), "y1": float(start[1]), "x2": float(end[0]), "y2": float(end[1])}
-    return element("line", **{**ends, **known, **attributes})
+    return element("line", **{**ends, **defaults, **attributes})
 
 
 def lines(pieces: Iterable[Sequence[Point]], **attributes: object) -> str:

@@ -45,7 +45,7 @@ def overview(report: Report) -> Table:
             saved = layout.hours(answer.gpu_hours_saved, "GPU h")
         else:
             saved = layout.hours(answer.hours_saved, "server h")
-        whole = [bucket for bucket in model.temperatures if bucket.temperature == ALL_TEMPERATURES]
+        totals = [bucket for bucket in model.temperatures if bucket.temperature == ALL_TEMPERATURES]
         rows.append(
             (
                 Cell(
@@ -58,7 +58,7 @@ def overview(report: Report) -> Table:
                 layout.ratio(answer.speedup),
                 Cell(saved, saved.partition(" (")[0]),
                 layout.count(model.traffic.requests),
-                figures.percent(whole[0].acceptance.rate if whole else None),
+                figures.percent(totals[0].acceptance.rate if totals else None),
                 layout.sentence(answer.recommendation),
             )
         )
@@ -71,18 +71,18 @@ def overview(report: Report) -> Table:
 
 def answer(model: ModelReport) -> ReportSection:
     """What the sentences of the answer rest on."""
-    known, traffic = model.answer, model.traffic
+    result, traffic = model.answer, model.traffic
     parts: list[Part] = []
-    if known.missing:
-        parts.append(Sentence(f"Not measured: {layout.sentence(known.missing)}."))
-    of = "" if known.objective is None else f" {OBJECTIVES[known.objective]}"
+    if result.missing:
+        parts.append(Sentence(f"Not measured: {layout.sentence(result.missing)}."))
+    of = "" if result.objective is None else f" {OBJECTIVES[result.objective]}"
     speedup = Cell(f"Speedup{of}, with its 95 % interval", f"Speedup{of}")
-    rows: list[tuple[str | Cell, str | Cell, str]] = [(speedup, layout.ratio(known.speedup), "")]
-    if known.hours_saved is not None:
-        rows.append(("Server hours saved", layout.hours(known.hours_saved), ""))
-    if known.gpu_hours_saved is not None:
-        of = "" if known.gpus is None else f", of {known.gpus} GPUs"
-        rows.append((f"GPU hours saved{of}", layout.hours(known.gpu_hours_saved), ""))
+    rows: list[tuple[str | Cell, str | Cell, str]] = [(speedup, layout.ratio(result.speedup), "")]
+    if result.hours_saved is not None:
+        rows.append(("Server hours saved", layout.hours(result.hours_saved), ""))
+    if result.gpu_hours_saved is not None:
+        of = "" if result.gpus is None else f", of {result.gpus} GPUs"
+        rows.append((f"GPU hours saved{of}", layout.hours(result.gpu_hours_saved), ""))
     requests, generated = traffic.requests, traffic.generation_tokens
     before = layout.relative(requests, traffic.requests_before)
     rows.append(("Requests", figures.number(requests), before))
@@ -102,13 +102,13 @@ def answer(model: ModelReport) -> ReportSection:
         rows.append((f"Time in which it is {MODE_NOT_KNOWN}", time, ""))
     columns = "*What|Figure|Against the period before=Change"
     parts.append(table("Speedup, traffic and time", columns, rows))
-    if known.objective == "tpot":
+    if result.objective == "tpot":
         parts.append(Sentence("All speedups are per token."))
-    elif known.objective is not None:
+    elif result.objective is not None:
         parts.append(
             Sentence(
                 "The speedup of the answer and of all temperatures is"
-                f" {OBJECTIVES[known.objective]}; those of single temperatures, loads"
+                f" {OBJECTIVES[result.objective]}; those of single temperatures, loads"
                 " and numbers of draft tokens are per token."
             )
         )

@@ -9,7 +9,7 @@ from specwatch.loadtest import verdicts, zones
 from specwatch.report import layout, schedule
 from specwatch.report.experiments import headline, others
 from specwatch.report.layout import Cell, Figure, Part, ReportSection, Sentence, Style, Table, table
-from specwatch.report.model import Experiment, MeasuredLoad, ModelReport
+from specwatch.report.model import Experiment, MeasuredLoad, ModelReport, ReportLoad
 from specwatch.wording import figures, speculation
 from specwatch.wording.figures import finite, moment
 from specwatch.wording.text import shown
@@ -41,7 +41,7 @@ def loads(model: ModelReport) -> ReportSection:
             figures.percent(one.acceptance_rate),
             layout.rate(one.break_even_acceptance),
             layout.ratio(one.speedup),
-            layout.ratio(one.step_cost)._replace(short=_value(one.step_cost), style=""),
+            _step_cost(one),
             layout.mean(one.tpot_on),
             layout.change(one.tpot_on, one.tpot_off),
             layout.quantile(one.tpot_on, "p99"),
@@ -66,8 +66,9 @@ def loads(model: ModelReport) -> ReportSection:
     return ReportSection("Load", parts)
 
 
-def _value(cost: object) -> str:
-    return layout.times(getattr(cost, "value", None))
+def _step_cost(load: ReportLoad) -> Cell:
+    cost = load.step_cost
+    return Cell(layout.ratio(cost).text, layout.times(None if cost is None else cost.value))
 
 
 def _crossing(model: ModelReport) -> str:
@@ -76,12 +77,12 @@ def _crossing(model: ModelReport) -> str:
         return f"Speculation pays up to about {running:.0f} running requests, and loses above that."
     speedups = [one.speedup for one in model.loads]
     values = [finite(one.value) for one in speedups if one and one.basis == "measured"]
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return "No speedup was measured at any load."
-    if min(known) > 1:
+    if min(numbers) > 1:
         return "At no load that was measured does speculation lose."
-    if max(known) < 1:
+    if max(numbers) < 1:
         return "At no load that was measured does speculation pay."
     return "Speculation does not stop paying at any one load."
 
@@ -210,6 +211,6 @@ def _measured(experiment: Experiment) -> Table:
 def _load(measured_load: MeasuredLoad) -> str:
     """``16`` clients, or ``4/s``; ``16, in part`` if it was broken off."""
     rate = finite(measured_load.rate)
-    known = measured_load.concurrency is not None or rate is None
-    load = figures.number(measured_load.concurrency) if known else f"{rate:g}/s"
+    by_clients = measured_load.concurrency is not None or rate is None
+    load = figures.number(measured_load.concurrency) if by_clients else f"{rate:g}/s"
     return load if measured_load.complete else f"{load}, in part"

@@ -238,22 +238,22 @@ def _sides(before: ReportSide, after: ReportSide) -> Iterator[tuple[str | Cell, 
 
 def health(model: ModelReport) -> ReportSection:
     """Whether the figures can be relied on."""
-    known = model.health
+    state = model.health
     parts: list[Part] = []
-    if known.warnings:
-        parts.append(Listing([layout.sentence(one) for one in known.warnings], "warn"))
-    source = figures.UNKNOWN if known.source is None else known.source
-    failed = figures.number(known.scrapes_failed)
+    if state.warnings:
+        parts.append(Listing([layout.sentence(one) for one in state.warnings], "warn"))
+    source = figures.UNKNOWN if state.source is None else state.source
+    failed = figures.number(state.scrapes_failed)
     gaps = "; ".join(
-        f"{moment(gap.start)} for {figures.span(gap.end - gap.start)}" for gap in known.gaps
+        f"{moment(gap.start)} for {figures.span(gap.end - gap.start)}" for gap in state.gaps
     )
     gaps = (
-        f"{figures.number(known.gap_count)}, the longest: {gaps}"
+        f"{figures.number(state.gap_count)}, the longest: {gaps}"
         if gaps
-        else (figures.number(known.gap_count) if known.gap_count else "none")
+        else (figures.number(state.gap_count) if state.gap_count else "none")
     )
-    unwatched = known.expected - known.observed - known.down
-    times = {"watched": known.observed, "that the server was down": known.down,
+    unwatched = state.expected - state.observed - state.down
+    times = {"watched": state.observed, "that the server was down": state.down,
              "that was not watched": unwatched}  # fmt: skip
     parts.append(
         table(
@@ -263,24 +263,24 @@ def health(model: ModelReport) -> ReportSection:
                 *(
                     (
                         f"Time {what}",
-                        f"{figures.percent(time / known.expected if known.expected else None)}"
-                        f" of {layout.length(known.expected)}",
+                        f"{figures.percent(time / state.expected if state.expected else None)}"
+                        f" of {layout.length(state.expected)}",
                     )
                     for what, time in times.items()
                 ),
                 (
                     "Looks at the server",
-                    f"{figures.number(known.scrapes_ok)}, and {failed} that failed",
+                    f"{figures.number(state.scrapes_ok)}, and {failed} that failed",
                 ),
-                ("Restarts of the server", figures.number(known.restarts)),
+                ("Restarts of the server", figures.number(state.restarts)),
                 ("Temperatures come from", _SOURCES.get(source, shown(source))),
-                ("Drafts whose temperature is known", figures.percent(known.coverage)),
+                ("Drafts whose temperature is known", figures.percent(state.coverage)),
                 ("Gaps", gaps),
             ],
         )
     )
-    if known.uncovered:
-        reasons = sorted(known.uncovered.items(), key=lambda item: (-item[1], item[0]))
+    if state.uncovered:
+        reasons = sorted(state.uncovered.items(), key=lambda item: (-item[1], item[0]))
         parts.append(
             table(
                 "Requests whose acceptance is not known",

@@ -31,11 +31,11 @@ def latencies(model: ModelReport) -> ReportSection:
 
 
 def _acceptance(model: ModelReport) -> Iterator[Part]:
-    known = model.temperatures
-    if not any(one.acceptance.drafts or one.requests for one in known):
+    buckets = model.temperatures
+    if not any(one.acceptance.drafts or one.requests for one in buckets):
         yield Sentence("There was no request, so nothing is known by temperature.")
         return
-    if len(known) == 1:
+    if len(buckets) == 1:
         yield Sentence(
             "Temperatures are not known: only the server's own counters were read."
             " `specwatch tap flags` says what to add to vLLM's command line."
@@ -44,7 +44,7 @@ def _acceptance(model: ModelReport) -> Iterator[Part]:
         yield Figure(
             "acceptance", "Acceptance rate over time, by temperature. The table has its means."
         )
-    drafted = [(one, one.acceptance.histogram or ()) for one in known]
+    drafted = [(one, one.acceptance.histogram or ()) for one in buckets]
     drafted = [(one, counts) for one, counts in drafted if any(counts)]
     if drafted:
         yield Figure(
@@ -52,7 +52,7 @@ def _acceptance(model: ModelReport) -> Iterator[Part]:
             "Share of drafts by the number of tokens accepted. The second table has the figures.",
         )
     rows: list[tuple[str | Cell, ...]] = []
-    for one in known:
+    for one in buckets:
         counted, spread = one.acceptance, one.acceptance.per_request
         quantiles = (None, None, None) if spread is None else (spread.p10, spread.p50, spread.p90)
         rows.append(
@@ -72,8 +72,8 @@ def _acceptance(model: ModelReport) -> Iterator[Part]:
         "*Temperature=Temp|Requests|Share|Acceptance=Accept|Points against before=Change"
         "|P10 of requests=P10|P50|P90|Tokens a step=Tau|Speedup",
         rows,
-        whole=len(known) > 1,
-        bars=[(one.acceptance.rate, "") for one in known],
+        whole=len(buckets) > 1,
+        bars=[(one.acceptance.rate, "") for one in buckets],
     )
     if not drafted:
         yield Sentence("How many tokens of a draft were accepted is not known.")
