@@ -33,10 +33,7 @@ def latency(observed: Histogram | None) -> Json | None:
     return {
         "count": observed.count,
         "sum": observed.sum,
-        **{
-            name: None if quantile is None else quantile.value
-            for name, quantile in quantiles.items()
-        },
+        **_values(quantiles),
         "open_ended": any(
             quantile is not None and quantile.open_ended and quantile.value is not None
             for quantile in quantiles.values()
@@ -56,11 +53,12 @@ def request_acceptance(observed: Histogram | None) -> Json | None:
     quantiles = {name: histogram.quantile(observed, q) for name, q in ACCEPTANCE_QUANTILES.items()}
     return {
         "count": observed.count,
-        **{
-            name: None if quantile is None else quantile.value
-            for name, quantile in quantiles.items()
-        },
+        **_values(quantiles),
     }
+
+
+def _values(quantiles: Mapping[str, histogram.Quantile | None]) -> Json:
+    return {name: None if one is None else one.value for name, one in quantiles.items()}
 
 
 def acceptance_of(counted: Tally) -> Json:
