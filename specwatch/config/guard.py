@@ -12,8 +12,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import (
     BeforeValidator,
     Field,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -260,15 +258,7 @@ class Alertmanager(HttpAccess):
             raise errors_at(problems)
         return value
 
-    @field_validator("timeout", mode="wrap")
-    @classmethod
-    def _within_resend(
-        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> float:
-        resend: float = info.data.get("resend", math.inf)
-        if value is None:
-            return min(resend, 5.0)
-        return timeout_within(resend, "resend,", float(handler(value)))
+    _within_resend = timeout_within("resend", "resend,", 5.0)
 
     @property
     def _called(self) -> str:

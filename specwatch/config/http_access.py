@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     Field,
     SecretStr,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
 )
 
@@ -104,13 +106,25 @@ class HttpAccess(Section):
         return value
 
 
-def timeout_within(limit: float, name: str, timeout: float) -> float:
-    """Refuses a timeout that is longer than what is called ``name``, or too short; in seconds."""
-    if timeout > limit:
-        most = format_duration(limit)
-        raise ValueError(
-            f"{format_duration(timeout)} is longer than {name} {most}; make it at most {most}"
-        )
-    if timeout < 0.1:
-        raise ValueError(f"{format_duration(timeout)} is too short; make it at least 100ms")
-    return timeout
+def timeout_within(key: str, words: str, usual: float) -> Any:
+    """A validator of ``timeout``: at most the value of ``key``, which ``words`` name in messages.
+
+    The default is ``usual`` seconds, or that value if it is less.
+    """
+
+    def checked(
+        value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> float:
+        limit: float = info.data.get(key, math.inf)
+        if value is None:
+            return min(limit, usual)
+        timeout = float(handler(value))
+        if timeout > limit:
+            most = format_duration(limit)
+            given = format_duration(timeout)
+            raise ValueError(f"{given} is longer than {words} {most}; make it at most {most}")
+        if timeout < 0.1:
+            raise ValueError(f"{format_duration(timeout)} is too short; make it at least 100ms")
+        return timeout
+
+    return field_validator("timeout", mode="wrap")(checked)

@@ -98,15 +98,7 @@ class Target(HttpAccess):
             raise ValueError(f"{quoted(value)} is not a plain path; write it like /metrics")
         return value
 
-    @field_validator("timeout", mode="wrap")
-    @classmethod
-    def _within_interval(
-        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> float:
-        interval: float = info.data.get("interval", 60.0)
-        if value is None:
-            return min(interval, 4.0)
-        return timeout_within(interval, "the interval", float(handler(value)))
+    _within_interval = timeout_within("interval", "the interval", 4.0)
 
     @field_validator("draft_cost_ratio")
     @classmethod

@@ -77,7 +77,7 @@ class History:
         if self._first is None:
             self._first = sample.start
         self._minutes.append(_kept(sample))
-        if sample.usable() and sample.pace is not None:
+        if _has_pace(sample):
             self._paced.append(_paced(sample))
         self._count(sample)
         self._settle(sample.start + sample.length)
@@ -98,12 +98,9 @@ class History:
             self._minutes = deque(sample for sample in ordered if sample.length == MINUTE)
             self._blocks = deque(sample for sample in ordered if sample.length != MINUTE)
             now = ordered[-1].start + ordered[-1].length
-            completed = [
-                _paced(sample)
-                for sample in sorted(new, key=lambda sample: sample.start)
-                if sample.length == MINUTE and sample.usable() and sample.pace is not None
-            ]
-            self._paced.extendleft(reversed(completed))
+            # Blocks have no pace of single minutes.
+            paced = [_paced(e) for e in ordered[: len(new)] if e.length == MINUTE and _has_pace(e)]
+            self._paced.extendleft(reversed(paced))
             self._settle(now)
             self._blocks = deque(sorted(self._blocks, key=lambda sample: sample.start))
             self._forget(now)
@@ -175,6 +172,10 @@ class History:
         for hour in [hour for hour in self._hours if hour < oldest]:
             del self._hours[hour]
             self._whole_hours.discard(hour)
+
+
+def _has_pace(sample: Sample) -> bool:
+    return sample.usable() and sample.pace is not None
 
 
 def _kept(sample: Sample) -> Sample:

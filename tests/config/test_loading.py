@@ -130,19 +130,25 @@ def test_words_and_dates_of_old_yaml_are_text() -> None:
     assert [t.name for t in config.targets] == ["on", "1:30"]
 
 
-@pytest.mark.parametrize("extra", [{}, {"DB": "postgresql://u:hunter2@h/d?password=hunter2"}])
-def test_no_face_of_the_configuration_shows_a_secret(folder: Path, extra: dict[str, str]) -> None:
-    config = full(folder)
-    if extra:
-        text = "database: ${DB}\ntargets: [{url: 'http://h', headers: {K: hunter2}}]"
-        config = one(text, **extra)
-        assert (
-            config.database.connect_url() == "postgresql+psycopg://u:hunter2@h/d?password=hunter2"
-        )
+@pytest.mark.parametrize("name", ["config/valid-full.yml", "guard/valid.yml", "report/valid.yml"])
+def test_no_face_of_the_configuration_shows_a_secret(folder: Path, name: str) -> None:
+    path = Path(shutil.copy(DATA.parent / name, folder))
+    environ = {"CREDENTIALS": str(folder), "SCOPE": "scope-hunter2"}
+    secretless(load(path, environ=environ, hostname="h"))
+
+
+def test_a_password_in_a_variable_is_used_and_not_shown() -> None:
+    text = "database: ${DB}\ntargets: [{url: 'http://h', headers: {K: hunter2}}]"
+    config = one(text, DB="postgresql://u:hunter2@h/d?password=hunter2")
+    url = "postgresql+psycopg://u:hunter2@h/d?password=hunter2"
+    assert config.database.connect_url() == url
+    secretless(config)
+
+
+def secretless(config: Config) -> None:
     public = json.dumps(config.public())
     faces = [repr(config), str(config), public, str(config.model_dump()), config.database.shown()]
-    faces.append(config.model_dump_json())
-    for face in faces:
+    for face in (*faces, config.model_dump_json()):
         assert "hunter2" not in face
     assert "***" in public
 

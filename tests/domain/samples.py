@@ -116,6 +116,17 @@ def baseline(
     return Baseline(bins, bins)
 
 
+def baseline_of_paces(paces: Mapping[float, float]) -> Baseline:
+    """Measured seconds per token, by the number of running requests."""
+    bins = {}
+    for load, pace in paces.items():
+        bin_ = load_bin(load)
+        assert bin_ is not None
+        points = tuple(Point(60.0 * n, load, 1e3 * pace, 1e3) for n in range(10))
+        bins[bin_] = Measurement(BaselineKey("chat", "model"), bin_, Origin.WINDOWS, points)
+    return Baseline(bins)
+
+
 def evidence(
     samples: Sequence[Sample],
     *,

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
-from specwatch.domain.baseline_points import Point
+from specwatch.domain.baseline import Baseline
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally, load_bin
+from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally
 from specwatch.domain.prediction import Experience, RememberedMinutes, worth_it
 from specwatch.domain.sample import Sample
+from tests.domain.samples import baseline_of_paces
 
 PLAIN = 0.1
 """Seconds of a step without speculation, at any load."""
@@ -20,13 +20,7 @@ PLAIN = 0.1
 
 def baseline(*concurrencies: float) -> Baseline:
     """The same pace at each of some loads."""
-    bins = {}
-    for running in concurrencies:
-        bin_ = load_bin(running)
-        assert bin_ is not None
-        points = tuple(Point(60.0 * n, running, PLAIN * 1000, 1000.0) for n in range(10))
-        bins[bin_] = Measurement(BaselineKey("here", "m"), bin_, Origin.CALIBRATION, points)
-    return Baseline(bins)
+    return baseline_of_paces(dict.fromkeys(concurrencies, PLAIN))
 
 
 def on(start: int, running: float, cost: float, lengths: Mapping[str, float]) -> Sample:

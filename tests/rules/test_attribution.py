@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.config.rules import Condition, Rule
-from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
-from specwatch.domain.baseline_points import Point
+from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample
 from specwatch.rules.attribution import Attribution, Factor, attribute, explain
+from tests.domain.samples import baseline_of_paces
 
 K = 4
 PLAIN = {0: 0.010, 2: 0.012, 4: 0.020}
@@ -77,18 +77,7 @@ def minutes(count: int = 10, **facts: Any) -> list[Sample]:
 
 
 def baseline() -> Baseline:
-    key = BaselineKey("chat", "llama")
-    return Baseline(
-        {
-            bin_: Measurement(
-                key,
-                bin_,
-                Origin.WINDOWS,
-                tuple(Point(60.0 * n, CONCURRENCY[bin_], 1e3 * pace, 1e3) for n in range(5)),
-            )
-            for bin_, pace in PLAIN.items()
-        }
-    )
+    return baseline_of_paces({CONCURRENCY[bin_]: pace for bin_, pace in PLAIN.items()})
 
 
 def contributions(attribution: Attribution) -> dict[Factor, float]:
