@@ -32,12 +32,12 @@ from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import (
     Hold,
     backfilled,
+    counted_minutes,
     daemon_runs,
-    free_of,
     holds,
-    taken,
+    pick_missing,
     watched_models,
-    writer,
+    writing_daemon,
 )
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Backfill:
         held_by: Hold | None = None
         gone: list[Hold] = []
         if self._store is not None:
-            known = taken(self._store, source.target, span.since - HOUR)
+            known = counted_minutes(self._store, source.target, span.since - HOUR)
             unnamed = next(iter(watched_models(self._store, source.target)), unnamed)
             for hold in holds(self._store, source.target):
                 if self._past_cursors and not hold.runs and hold.wall < self._now() - OLD:
@@ -261,14 +261,14 @@ class Backfill:
         store = self._store
         if store is None:
             return []
-        whose = writer(store, source.target, hour) or self.daemon
-        packed = [pack(replace(w, series=replace(w.series, daemon=whose))) for w in windows]
+        daemon = writing_daemon(store, source.target, hour) or self.daemon
+        packed = [pack(replace(w, series=replace(w.series, daemon=daemon))) for w in windows]
         by_packed = dict(zip(packed, windows, strict=True))
-        free = free_of(source.target, hour, gone)
+        missing = pick_missing(source.target, hour, gone)
         chosen: list[PackedWindow] = []
 
         def pick(connection: sa.Connection, offered: Sequence[PackedWindow]) -> list[PackedWindow]:
-            chosen[:] = free(connection, offered)
+            chosen[:] = missing(connection, offered)
             return chosen
 
         for delay in (*_DELAYS, None):

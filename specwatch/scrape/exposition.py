@@ -217,10 +217,10 @@ class PageReader:
         labels: dict[str, str] = {}
         if line[position : position + 1] == "{":
             name, position = self._parse_labels(line, position + 1, name, labels)
-        rest = _VALUE.match(line, position)
-        if not name or rest is None:
+        value = _VALUE.match(line, position)
+        if not name or value is None:
             raise ValueError(f"cannot read {_excerpt(line)}: expected NAME{{LABELS}} VALUE")
-        return name, labels, rest[1], rest[2] or ""
+        return name, labels, value[1], value[2] or ""
 
     def _parse_labels(
         self, line: str, position: int, name: str, labels: dict[str, str]

@@ -159,8 +159,8 @@ def most_frequent(counts: Mapping[str, int]) -> Mapping[str, int]:
     if len(counts) <= MOST_KEYS:
         return counts
     ordered = sorted(counts.items(), key=lambda entry: (entry[0] == OTHER, -entry[1], entry[0]))
-    rest = sum(count for _, count in ordered[MOST_KEYS - 1 :])
-    return dict(sorted([*ordered[: MOST_KEYS - 1], (OTHER, rest)]))
+    others = sum(count for _, count in ordered[MOST_KEYS - 1 :])
+    return dict(sorted([*ordered[: MOST_KEYS - 1], (OTHER, others)]))
 
 
 def is_v0(samples: Iterable[Series]) -> bool:

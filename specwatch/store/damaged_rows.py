@@ -53,18 +53,13 @@ class SetAside(NamedTuple):
 
 def scan(connection: sa.Connection) -> Iterator[DamagedRow]:
     """Yield every row that cannot be decoded, and those that need a damaged context."""
-    for table in _ORDER:
-        yield from scan_table(connection, table)
-
-
-def scan_table(connection: sa.Connection, table: sa.Table) -> Iterator[DamagedRow]:
-    """The same for one table."""
-    decode = _decoder(connection, table)
     streaming = connection.execution_options(yield_per=_ROWS_AT_ONCE)
-    for row in streaming.execute(sa.select(table)):
-        why = _why(decode, row)
-        if why is not None:
-            yield DamagedRow(str(table.name), key_of(table, row), why)
+    for table in _ORDER:
+        decode = _decoder(connection, table)
+        for row in streaming.execute(sa.select(table)):
+            why = _why(decode, row)
+            if why is not None:
+                yield DamagedRow(str(table.name), key_of(table, row), why)
 
 
 def set_aside(

@@ -78,9 +78,9 @@ def fold(
     start. Rows that cannot be decoded are noted in ``damage``.
     """
     unwanted = frozenset.intersection(*(frozenset(unused) for _, unused in series.values()))
-    starts, ids, contexts, *rest = zip(*rows, strict=True)
+    starts, ids, contexts, *stored = zip(*rows, strict=True)
     try:
-        columns = RowColumns(rest, unwanted)
+        columns = RowColumns(stored, unwanted)
         places, group = _places(ints(starts), ints(ids), ints(contexts), columns)
         groups = [
             RowGroup(

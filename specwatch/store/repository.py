@@ -37,7 +37,6 @@ from specwatch.store.upkeep import Pruned
 _log = structlog.get_logger("specwatch.store")
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
 """Selects, inside the transaction, which windows to write."""
-_Chosen = tuple[Sequence[PackedWindow], Mapping[str, PackedCursor]]
 MOST_LAYOUT_BYTES = 4 << 20
 """Bytes of cursors' layouts that a target may add in an hour. Each set of counters has its layout,
 and they are never deleted: a server that makes up names would fill the disk."""
@@ -122,17 +121,19 @@ class Store(Reader):
         target may add (:data:`MOST_LAYOUT_BYTES`) is deleted instead, so that the next start counts
         from its first page. Raises ValueError for windows that are not whole minutes.
         """
-        superseded: frozenset[str] = frozenset()
-
-        def choose(connection: sa.Connection) -> _Chosen:
-            nonlocal superseded
-            own = [batch.cursor for batch in batches if batch.cursor]
-            superseded = cursor_rows.superseded(connection, self.daemon, own)
-            written = [b for b in batches if b.cursor is None or b.cursor.target not in superseded]
-            windows = [window for batch in written for window in batch]
-            return windows, {batch.cursor.target: batch.cursor for batch in written if batch.cursor}
-
-        self._write_all(choose, now)
+        own = [batch.cursor for batch in batches if batch.cursor]
+        with self._lock:
+            with self.writing(now) as connection:
+                superseded = cursor_rows.superseded(connection, self.daemon, own)
+                cursors = {c.target: c for c in own if c.target not in superseded}
+                windows = [
+                    window
+                    for batch in batches
+                    if batch.cursor is None or batch.cursor.target not in superseded
+                    for window in batch
+                ]
+                added = self._write(connection, windows, cursors, now)
+            self._remember(*added)
         return superseded
 
     def add_missing(self, windows: Sequence[PackedWindow], now: float, missing: Pick) -> int:
@@ -140,7 +141,12 @@ class Store(Reader):
 
         Cursors stay unchanged. Raises ValueError as :meth:`write` does.
         """
-        return self._write_all(lambda connection: (missing(connection, windows), {}), now)
+        with self._lock:
+            with self.writing(now) as connection:
+                chosen = missing(connection, windows)
+                added = self._write(connection, chosen, {}, now)
+            self._remember(*added)
+        return len(chosen)
 
     def write_measurements(self, measurements: Sequence[Measurement], now: float) -> None:
         """Write baselines in one transaction; repeating it changes nothing.
@@ -275,19 +281,6 @@ class Store(Reader):
                 self._forget()
                 raise
 
-    def _write_all(self, choose: Callable[[sa.Connection], _Chosen], now: float) -> int:
-        with self._lock:
-            with self.writing(now) as connection:
-                windows, cursors = choose(connection)
-                if any(window.length != MINUTE or window.start % MINUTE for window in windows):
-                    raise ValueError(
-                        "only whole minutes are written; hours are rolled up from them"
-                    )
-                new_contexts, new_series = self._write(connection, windows, cursors, now)
-            self._contexts |= new_contexts
-            self._series |= new_series
-        return len(windows)
-
     def _write(
         self,
         connection: sa.Connection,
@@ -295,6 +288,9 @@ class Store(Reader):
         cursors: Mapping[str, PackedCursor],
         now: float,
     ) -> tuple[set[int], dict[SeriesId, int]]:
+        """Write windows and cursors; returns contexts and series to remember after the commit."""
+        if any(window.length != MINUTE or window.start % MINUTE for window in windows):
+            raise ValueError("only whole minutes are written; hours are rolled up from them")
         run_id = 0 if self._run is None else self._run.id
         contexts = {window.context for window in windows}
         kept = {target: c for target, c in cursors.items() if self._affordable(c, now)}
@@ -307,6 +303,10 @@ class Store(Reader):
         if dropped:
             cursor_rows.delete(connection, self.daemon, dropped)
         return new_contexts, new_series
+
+    def _remember(self, contexts: set[int], series: Mapping[SeriesId, int]) -> None:
+        self._contexts |= contexts
+        self._series |= series
 
     def _affordable(self, cursor: PackedCursor, now: float) -> bool:
         """Whether a target may still add the layout of its cursor in this hour."""

@@ -25,7 +25,7 @@ _minutes, _hours, _series = schema.minutes, schema.hours, schema.series
 _runs, _cursors = schema.runs, schema.cursors
 
 
-def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
+def counted_minutes(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
     """Minutes since a time (Unix seconds) that windows of any daemon count, by model.
 
     A window that was observed, or down, for longer than its length also counts the gap before it:
@@ -34,9 +34,8 @@ def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
     minutes_of: dict[str, MinuteSet] = defaultdict(MinuteSet)
 
     def windows(length: int) -> Iterator[Window]:
-        every = ALL_TEMPERATURES
         return store.windows(
-            since=since, until=_FAR, target=target, temperature=every, length=length
+            since=since, until=_FAR, target=target, temperature=ALL_TEMPERATURES, length=length
         )
 
     for window in windows(MINUTE):
@@ -101,13 +100,13 @@ def holds(store: Store, target: str) -> list[Hold]:
         return _holds(connection, target)
 
 
-def writer(store: Store, target: str, hour: int) -> str | None:
+def writing_daemon(store: Store, target: str, hour: int) -> str | None:
     """The daemon that wrote most of an hour of a target, or else the last one that wrote any.
 
     None if there is no such daemon. An hour is read from one daemon only, so all of it needs one.
     """
     grid = _minutes.c.start >= hour, _minutes.c.start < hour + HOUR
-    here = (
+    of_hour = (
         sa.select(_series.c.daemon)
         .select_from(_minutes.join(_series))
         .where(*grid, _series.c.target == target)
@@ -120,14 +119,14 @@ def writer(store: Store, target: str, hour: int) -> str | None:
         .order_by(_series.c.last_start.desc(), _series.c.daemon)
     )
     with store.connected() as connection:
-        for query in (here, latest):
-            version = connection.execute(query.limit(1)).scalar()
-            if version is not None:
-                return str(version)
+        for query in (of_hour, latest):
+            daemon = connection.execute(query.limit(1)).scalar()
+            if daemon is not None:
+                return str(daemon)
     return None
 
 
-def free_of(
+def pick_missing(
     target: str, hour: int, gone: Sequence[Hold] = ()
 ) -> Callable[[sa.Connection, Sequence[PackedWindow]], list[PackedWindow]]:
     """A function that picks, inside a transaction, the windows of an hour that are not stored.
@@ -140,7 +139,7 @@ def free_of(
         if connection.dialect.name != "sqlite":
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
         last = max((window.start for window in windows), default=0)
-        _let_go(connection, target, [hold for hold in gone if hold.wall < last + MINUTE])
+        _delete_cursors(connection, target, [hold for hold in gone if hold.wall < last + MINUTE])
         grid = range(hour, hour + HOUR, MINUTE)
         query = (
             sa.select(_series.c.model_name, _minutes.c.start)
@@ -148,7 +147,7 @@ def free_of(
             .where(_minutes.c.start.in_(grid), _series.c.target == target)
             .distinct()
         )
-        there = {(row.model_name, row.start) for row in connection.execute(query)}
+        stored = {(row.model_name, row.start) for row in connection.execute(query)}
         pruned = _pruned_until(connection, target)
         rolled = (
             sa.select(_series.c.model_name)
@@ -161,7 +160,7 @@ def free_of(
             window
             for window in windows
             if window.series.model_name not in lost
-            and (window.series.model_name, window.start) not in there
+            and (window.series.model_name, window.start) not in stored
         ]
 
     return pick
@@ -194,7 +193,7 @@ def _holds(connection: sa.Connection, target: str) -> list[Hold]:
     ]
 
 
-def _let_go(connection: sa.Connection, target: str, gone: Sequence[Hold]) -> None:
+def _delete_cursors(connection: sa.Connection, target: str, gone: Sequence[Hold]) -> None:
     now = {hold.daemon: hold for hold in _holds(connection, target)} if gone else {}
     for hold in gone:
         current = now.get(hold.daemon)

@@ -94,7 +94,7 @@ def prune(
     first = 0
     while not stopping.is_set():
         with database.writing() as connection:
-            if not _alone(connection):
+            if not _lock_pruning(connection):
                 return deleted
             hour = _first_hour(connection, _minutes, first, cutoff)
             if hour is None:
@@ -107,7 +107,7 @@ def prune(
     while not stopping.is_set():
         with database.writing() as connection:
             hour = _first_hour(connection, _hours, first, hours_before)
-            if hour is None or not _alone(connection):
+            if hour is None or not _lock_pruning(connection):
                 break
             in_hour = (_hours.c.start >= hour, _hours.c.start < hour + HOUR)
             rows = connection.execute(_hours.delete().where(*in_hour)).rowcount
@@ -212,7 +212,7 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
         series = SeriesId(owner.daemon, owner.target, owner.model_name, owner.temperature)
         content = contents.get(row.context_id)
         window = assemble(series, row.start, MINUTE, content, tuple(row[3:]))
-        return (row.series_id, row.context_id, window.mode, _bin(window)), window
+        return (row.series_id, row.context_id, window.mode, _load_bin(window)), window
 
     for key, window in damage.sound(damage.of(connection), _minutes, rows, decode, place):
         groups[key].append(window)
@@ -254,11 +254,11 @@ def _insert_hours(
         )
 
 
-def _bin(window: Window) -> int:
+def _load_bin(window: Window) -> int:
     return -1 if window.load_bin is None else window.load_bin
 
 
-def _alone(connection: sa.Connection) -> bool:
+def _lock_pruning(connection: sa.Connection) -> bool:
     """Lock pruning until the transaction ends; on SQLite the transaction itself is the lock."""
     if connection.dialect.name == "sqlite":
         return True

@@ -377,12 +377,7 @@ def test_nothing_is_written_after_where_the_daemon_stopped(
     full: SimulatedPrometheus, store: Store
 ) -> None:
     """It counts from there on itself when it runs again."""
-    time = T0 + 1000.0
-    watch = WindowBuilder(DAEMON, TARGET, max_gap=60)
-    watch.observe(pages.read(page(1)), Moment(time, time))
-    windows = watch.close().batch
-    assert windows is not None
-    store.write([pack_batch(windows)], NOW)
+    store.write([stopped_at(T0 + 1000.0)], NOW)
     filled = fill(full, store)
     assert filled.until == T0 + 960
     assert max(starts(read(store))) == T0 + 960

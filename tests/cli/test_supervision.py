@@ -16,7 +16,7 @@ from specwatch.config.service import SupervisedService
 from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.state import Phase, Step
-from specwatch.store import creation
+from specwatch.store import database
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run
@@ -184,8 +184,8 @@ def test_a_database_that_comes_late_is_waited_for(
             raise answer
         return created(url)
 
-    created = creation.create
-    monkeypatch.setattr(creation, "create", create)
+    created = database.create
+    monkeypatch.setattr(database, "create", create)
     monkeypatch.setattr(run_command, "_AGAIN_SECONDS", 0.0)
     assert run_command.stored_mode(config) is Mode.ON
     assert len(asked) == 3

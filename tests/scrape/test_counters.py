@@ -25,16 +25,35 @@ def test_the_first_page_ever_counts_nothing():
     assert CounterTracker().advance({DRAFTS: 5.0, START: 1.0}) == ({}, False)
 
 
-def test_a_later_page_counts_the_difference_and_no_gauges():
-    tracker = CounterTracker({DRAFTS: 5.0}, None)
-    assert tracker.advance({DRAFTS: 7.0, RUNNING: 3.0}) == ({DRAFTS: 2.0}, False)
-
-
-def test_another_start_time_is_a_restart_even_if_every_counter_grew():
-    tracker = CounterTracker({DRAFTS: 5.0, TOKENS: 1.0}, 100.25)
-    page = {DRAFTS: 6.0, TOKENS: 8.0, START: 200.5}
-    assert tracker.advance(page) == ({DRAFTS: 6.0, TOKENS: 8.0}, True)
-    assert tracker.process_start == 200.5
+@pytest.mark.parametrize(
+    ("last", "start", "page", "increments", "restarted"),
+    [
+        pytest.param(
+            {DRAFTS: 5.0}, None, {DRAFTS: 7.0, RUNNING: 3.0}, {DRAFTS: 2.0}, False, id="no gauges"
+        ),
+        pytest.param(
+            {DRAFTS: 5.0}, 100.25, {DRAFTS: 6.0, START: 200.5}, {DRAFTS: 6.0}, True,
+            id="another start time, though every counter grew",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0}, 100.0, {DRAFTS: 3.0, START: 100.0}, {DRAFTS: 3.0}, True,
+            id="counters that fell, though the start time is the same",
+        ),
+        pytest.param(
+            {SUM: 2.0, DRAFTS: 5.0}, 100.0, {SUM: -1.0, DRAFTS: 6.0, START: 100.0},
+            {SUM: -3.0, DRAFTS: 1.0}, False,
+            id="a sum fell within one process, as for a latency across a clock step",
+        ),
+        pytest.param(
+            {SUM: 2.0, DRAFTS: 5.0}, None, {SUM: 1.5, DRAFTS: 5.0}, {SUM: 1.5, DRAFTS: 5.0}, True,
+            id="a sum fell on a page that names no process",
+        ),
+    ],
+)  # fmt: skip
+def test_a_page_counts_beyond_the_last_one_or_from_zero(last, start, page, increments, restarted):
+    tracker = CounterTracker(last, start)
+    assert tracker.advance(page) == (increments, restarted)
+    assert tracker.process_start == page.get(START, start if not restarted else None)
 
 
 def test_one_counter_that_fell_makes_all_of_them_count_in_full():
@@ -43,11 +62,6 @@ def test_one_counter_that_fell_makes_all_of_them_count_in_full():
     page = {DRAFTS: 4.0, TOKENS: 30.0, PROMPT: 7.0}
     assert tracker.advance(page) == (page, True)
     assert tracker.advance(page) == ({DRAFTS: 0.0, TOKENS: 0.0, PROMPT: 0.0}, False)
-
-
-def test_the_same_start_time_does_not_hide_counters_that_fell():
-    tracker = CounterTracker({DRAFTS: 5.0}, 100.0)
-    assert tracker.advance({DRAFTS: 3.0, START: 100.0}) == ({DRAFTS: 3.0}, True)
 
 
 def test_series_missing_from_a_page_do_not_count_twice_when_they_come_back():
@@ -91,26 +105,12 @@ def test_a_start_time_that_is_no_number_is_no_start_time(start):
         assert tracker.advance({DRAFTS: 5.0, START: start}) == ({DRAFTS: 0.0}, False)
 
 
-def test_a_sum_that_falls_within_one_process_is_no_restart():
-    """A latency across a clock step may be negative, and takes the sum down with it."""
-    tracker = CounterTracker({DRAFTS: 5.0, SUM: 2.0}, 100.0)
-    assert tracker.advance({DRAFTS: 6.0, SUM: -1.0, START: 100.0}) == (
-        {DRAFTS: 1.0, SUM: -3.0},
-        False,
-    )
-
-
 def test_a_sum_whose_last_digits_wander_is_no_restart():
     """Several processes' sums are added in any order."""
     tracker = CounterTracker({DRAFTS: 5.0, SUM: 0.1 + (0.2 + 0.3)}, None)
     increments, restarted = tracker.advance({DRAFTS: 5.0, SUM: (0.1 + 0.2) + 0.3 - 2e-16})
     assert not restarted
     assert increments[SUM] == pytest.approx(0, abs=1e-12)
-
-
-def test_a_sum_that_really_falls_is_a_restart_where_the_page_names_no_process():
-    tracker = CounterTracker({DRAFTS: 5.0, SUM: 2.0}, None)
-    assert tracker.advance({DRAFTS: 5.0, SUM: 1.5}) == ({DRAFTS: 5.0, SUM: 1.5}, True)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
@@ -156,39 +156,33 @@ def test_increments_add_up_over_any_number_of_processes(lives):
     }
 
 
+def buckets(**cumulative: float) -> dict[Series, float]:
+    """Buckets of a histogram by bound, like ``le_0_5`` for 0.5."""
+    bounds = {name.removeprefix("le_").replace("_", "."): n for name, n in cumulative.items()}
+    return {Series("ttft", "bucket", "m", "0", le): n for le, n in bounds.items()}
+
+
 def test_other_bounds_without_a_process_start_are_a_restart_though_nothing_fell():
     """An idle server in multi-process mode was replaced by one of another version."""
-
-    def buckets(*bounds: str) -> dict[Series, float]:
-        return {Series("ttft", "bucket", "m", "0", le): 0.0 for le in (*bounds, "+Inf")}
-
     tracker = CounterTracker()
-    tracker.advance(buckets("0.1", "1.0"))
-    assert tracker.advance(buckets("0.2", "1.0")).restarted
-    assert tracker.last == buckets("0.2", "1.0")
+    tracker.advance(buckets(le_0_1=0, le_1=0, le_inf=0))
+    other = buckets(le_0_2=0, le_1=0, le_inf=0)
+    assert tracker.advance(other).restarted
+    assert tracker.last == other
 
 
 def test_more_bounds_or_a_bucket_missing_from_one_page_are_no_restart():
-    def buckets(*bounds: str) -> dict[Series, float]:
-        return {Series("ttft", "bucket", "m", "0", le): 0.0 for le in (*bounds, "+Inf")}
-
     tracker = CounterTracker()
-    tracker.advance(buckets("0.1"))
-    assert not tracker.advance(buckets("0.1", "1.0")).restarted
-    assert not tracker.advance(buckets("1.0")).restarted
+    tracker.advance(buckets(le_0_1=0, le_inf=0))
+    assert not tracker.advance(buckets(le_0_1=0, le_1=0, le_inf=0)).restarted
+    assert not tracker.advance(buckets(le_1=0, le_inf=0)).restarted
 
 
 def test_a_single_bucket_that_fell_is_a_restart_where_the_page_names_no_process() -> None:
     """Faster requests than before hide the fall from every cumulative count."""
-
-    def buckets(*cumulative: float) -> dict[Series, float]:
-        bounds = ("0.5", "1", "inf")
-        return {
-            Series("ttft", "bucket", "m", "0", bound): count
-            for bound, count in zip(bounds, cumulative, strict=True)
-        }
-
     tracker = CounterTracker()
-    tracker.advance(buckets(0, 1, 1))
-    assert tracker.advance(buckets(3, 3, 3)) == (buckets(3, 3, 3), True)
-    assert tracker.advance(buckets(4, 5, 5)) == (buckets(1, 2, 2), False)
+    tracker.advance(buckets(le_0_5=0, le_1=1, le_inf=1))
+    faster = buckets(le_0_5=3, le_1=3, le_inf=3)
+    assert tracker.advance(faster) == (faster, True)
+    later = buckets(le_0_5=4, le_1=5, le_inf=5)
+    assert tracker.advance(later) == (buckets(le_0_5=1, le_1=2, le_inf=2), False)

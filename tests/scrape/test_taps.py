@@ -503,16 +503,6 @@ def test_engine_families_on_a_proxys_page_count_for_nobody() -> None:
     assert (of_all.tally.drafts, of_bucket.tally.drafts) == (10, 7)
 
 
-def test_a_daemon_that_stops_goes_on_with_the_proxy_where_it_was() -> None:
-    first = Story()
-    first.see(engine(0), proxy(drafts(2)))
-    first.see(engine(10), proxy(drafts(5)))
-    assert [window.tally.drafts for window in first.end()] == [10, 3]
-    second = Story(cursor=first.watch.cursor())
-    second.see(engine(20), proxy(drafts(9)))
-    assert [window.tally.drafts for window in second.end()] == [10, 4]
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_cursor_that_comes_late_counts_for_the_proxy_too(late: bool) -> None:
     """Whether the proxy was read before the database was there, or not yet."""

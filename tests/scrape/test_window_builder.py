@@ -320,17 +320,6 @@ def test_a_stopped_daemon_goes_on_where_it_was():
     assert window.gauges.sampled_seconds == 0
 
 
-def test_a_server_that_restarted_while_the_daemon_was_down_counts_in_full():
-    first = new_watch()
-    first.observe(server(10, start=1.5), at(1))
-    batch = first.close().batch
-    assert batch is not None
-    second = new_watch(cursor=batch.cursor)
-    assert second.observe(server(40, start=2.5), at(61)).restarted
-    window = only_window(second)
-    assert (window.tally.generation_tokens, window.restarts) == (40, 1)
-
-
 @pytest.mark.parametrize(("start", "counted", "restarts"), [(1.5, 31, 0), (2.5, 41, 1)])
 def test_a_restart_while_the_daemon_was_down_counts_where_the_cursor_comes_late(
     start: float, counted: int, restarts: int
@@ -397,28 +386,6 @@ def test_the_mode_of_a_window_is_mixed_when_speculation_changed_inside_it():
         modes += [(w.mode, w.tally.drafts) for w in windows_of(watch.observe(samples, at(seconds)))]
     assert modes == [(Mode.ON, 4), (Mode.MIXED, 2), (Mode.OFF, None)]
     assert watch.models == {"m": Mode.OFF}
-
-
-def test_a_restart_with_other_positions_keeps_the_counts_of_both():
-    watch = new_watch()
-    watch.observe(read(speculation(0, [0, 0])), at(1))
-    watch.observe(read(speculation(10, [8, 5])), at(6))
-    assert watch.observe(read(speculation(4, [4, 3, 2])), at(11)).restarted
-    watch.observe(read(speculation(5, [5, 4, 3])), at(16))
-    tally = only_window(watch).tally
-    assert (tally.drafts, tally.draft_tokens, tally.accepted_tokens) == (15, 35, 25)
-    assert tally.accepted_per_position == (13, 9, 3)
-
-
-def test_every_process_of_a_window_is_in_its_sum():
-    watch = new_watch()
-    watch.observe(server(0, drafts=0), at(1))
-    for life, counted in enumerate([3, 20, 100]):
-        watch.observe(server(counted, drafts=counted, start=life + 2.5), at(10 * life + 6))
-        watch.observe(server(counted + 1, drafts=counted, start=life + 2.5), at(10 * life + 11))
-    window = only_window(watch)
-    assert (window.tally.generation_tokens, window.tally.drafts) == (126, 123)
-    assert window.restarts == 3
 
 
 def test_a_restart_with_another_model_leaves_windows_of_both_and_then_of_one():

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,18 @@ def corrupt(path: Path, kind: str, chance: random.Random) -> None:
     path.write_bytes(data)
 
 
+def _read(store: Store) -> None:
+    """Read all tables."""
+    list(store.windows(**FOREVER))
+    list(store.windows(**FOREVER, length=HOUR))
+    store.targets()
+    store.verdicts(**FOREVER)
+    store.open_breaches()
+    store.measurements()
+    store.experiments(0, 1e11)
+    GuardBook(store).history()
+
+
 def start(path: Path) -> Outcome:
     """Do all that a daemon and its surfaces do with a store, and what a report does."""
     now = Moment(NOW, NOW)
@@ -165,15 +178,7 @@ def start(path: Path) -> Outcome:
         except Exception:
             defects.append(traceback.format_exc())
 
-    def read() -> None:
-        list(store.windows(**FOREVER))
-        list(store.windows(**FOREVER, length=HOUR))
-        store.targets()
-        store.verdicts(**FOREVER)
-        store.open_breaches()
-        store.measurements()
-        store.experiments(0, 1e11)
-        GuardBook(store).history()
+    read = partial(_read, store)
 
     def report() -> None:
         for hours in (4, 24):

@@ -70,13 +70,6 @@ def test_the_result_of_another_specwatch_is_passed_over_and_named_when_asked_for
         store.experiment(number)
 
 
-def test_old_ones_are_pruned_with_the_hours(store: Store) -> None:
-    store.add_experiment(bench(T0 - 3 * HOUR), T0)
-    store.add_experiment(bench(T0), T0)
-    assert store.prune(T0, HOUR, 2 * HOUR).experiments == 1
-    assert [row.experiment.ended for row in store.experiments(0, T0 + 1)] == [T0]
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from specwatch.domain.model import HOUR, Mode
+from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard import machine
 from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step
@@ -234,16 +234,6 @@ def test_what_a_guard_knows_survives_the_database(book: GuardBook) -> None:
     state = machine.pause(state, until=NOW, by="bob").state
     book.advance(entry, Step(state, "r"), NOW, by="d")
     assert book.look()["chat"].state == state
-
-
-def test_old_steps_go_with_the_hours_and_guards_stay(store: Store, book: GuardBook) -> None:
-    for time in (NOW - 2 * HOUR, NOW - 2 * HOUR, NOW):
-        entry = held(book)
-        book.advance(entry, to(entry, Phase.SUSPECT), time, by="d")
-    assert store.prune(NOW, HOUR, HOUR).guard_steps == 2
-    assert [step.version for step in book.history()] == [3]
-    assert book.look()["chat"].version == 3
-    assert store.prune(NOW, HOUR, HOUR).guard_steps == 0
 
 
 def test_a_guard_is_made_once_however_many_begin(url: str, open_store: OpenStore) -> None:

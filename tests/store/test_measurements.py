@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from specwatch.domain.baseline import MAX_AGE, MOST_POINTS, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import HOUR, Histogram
-from specwatch.errors import StoreUnavailable
 from specwatch.store.database import Database
 from specwatch.store.repository import Store
 from specwatch.store.schema import baselines
@@ -185,14 +184,6 @@ def test_names_too_long_for_an_index_are_written_too(store: Store) -> None:
     long = BaselineKey("t" * 128, "m\0" * 5000, "v" * 5000, "c" * 5000)
     store.write_measurements([measurement(T0, key=long)], now=0)
     assert len(store.measurements("t" * 128)) == 1
-
-
-def test_a_database_that_is_not_there_has_none(store: Store, url: str) -> None:
-    if url.startswith("sqlite"):
-        with pytest.raises(StoreUnavailable, match="no daemon wrote it"):
-            Store(f"{url}.absent", daemon="d").measurements()
-    else:
-        assert store.measurements() == []
 
 
 @pytest.mark.parametrize(("origin", "load"), [(Origin.WINDOWS, 3.0), (Origin.CALIBRATION, 2.0)])

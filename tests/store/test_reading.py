@@ -166,9 +166,10 @@ def test_a_length_that_is_not_kept_is_refused(store: Store) -> None:
 
 
 def test_reading_a_sqlite_file_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
-    reader = Reader.of(f"sqlite:///{tmp_path}/none.db")
-    with pytest.raises(StoreUnavailable, match="does not exist"):
-        reader.targets()
+    store = Store(f"sqlite:///{tmp_path}/none.db", daemon="d")
+    for act in (Reader.of(store.url).targets, store.cursors, store.measurements):
+        with pytest.raises(StoreUnavailable, match="does not exist"):
+            act()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from specwatch.domain.model import HOUR
 from specwatch.rules.decisions import Decision
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore
@@ -71,13 +70,6 @@ def test_a_number_that_json_has_not_is_unknown(store: Store) -> None:
     odd = Decision("d", "t", "m", "all", "r", T0, "breach", "info", "alert", {"value": math.inf})
     store.write_verdicts([odd], now=0)
     assert store.verdicts(**FOREVER)[0].inputs == {"value": None}
-
-
-def test_old_ones_are_pruned_with_the_hours(store: Store) -> None:
-    changes = [change(T0 - 3 * HOUR), change(T0)]
-    store.write_verdicts(changes, now=0)
-    assert store.prune(T0, HOUR, 2 * HOUR).verdicts == 1
-    assert store.verdicts(**FOREVER) == [changes[1]]
 
 
 def test_hostile_names_are_written_too(store: Store) -> None:

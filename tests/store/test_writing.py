@@ -47,14 +47,6 @@ def test_any_cursor_comes_back_equal(store: Store) -> None:
     check()
 
 
-def test_writing_the_same_again_changes_nothing(store: Store) -> None:
-    batches = [batch(minute(T0), minute(T0, temperature="0"), cursor=cursor())]
-    for _ in range(3):
-        store.write(batches, now=0)
-    assert read(store) == [minute(T0, temperature="0"), minute(T0)]
-    assert store.info().rows["minutes"] == 2
-
-
 @pytest.mark.parametrize("since", [1.0, 59.0])
 def test_counts_that_another_process_has_written_are_left_out(store: Store, since: float) -> None:
     """Of its target only; what begins where the other one stopped is written."""
@@ -248,12 +240,6 @@ def test_leaving_does_not_wait_for_a_write_that_hangs(
         let_go.set()
         thread.join()
     assert read(store) == [minute(T0)]
-
-
-def test_asking_for_cursors_creates_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="does not exist"):
-        Store(f"sqlite:///{tmp_path}/none.db", daemon="d").cursors()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_large_batch_of_many_series_is_written(store: Store) -> None:
