@@ -59,18 +59,15 @@ def drawn(count: int, chance: float, seed: int, drafts: int = 12) -> list[Part]:
 
 def test_acceptance_adds_up_over_requests() -> None:
     found = acceptance_of([part([4, 0]), part([2]), part([1, 1, 4])])
-    assert found is not None
     assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (6, 24, 12)
     assert found.mean_length == 3
     assert found.histogram == (1, 2, 1, 0, 2)
     assert found.per_position == (5 / 6, 3 / 6, 2 / 6, 2 / 6)
-    assert found.rate is not None
     assert (found.rate.value, found.rate.lower) == (0.5, None), "too few for an interval"
 
 
 def test_what_is_unknown_of_one_request_is_unknown_of_all() -> None:
     found = acceptance_of([part([4, 0]), Part(None, 8, 4)])
-    assert found is not None
     assert (found.drafts, found.mean_length, found.histogram) == (None, None, None)
     assert found.accepted_tokens == 8
     assert acceptance_of([Part(0, 0, 0)]) is None
@@ -80,12 +77,9 @@ def test_what_is_unknown_of_one_request_is_unknown_of_all() -> None:
 def test_the_interval_covers_the_rate_that_requests_have(chance: float) -> None:
     """In at least nine of ten draws of twenty requests."""
     whole = acceptance_of(drawn(4000, chance, 1))
-    assert whole is not None
-    assert whole.rate is not None
     inside = 0
     for seed in range(100, 160):
         found = rate_interval(drawn(20, chance, seed))
-        assert found is not None
         assert 0 <= found.lower <= found.value <= found.upper <= 1
         inside += found.lower <= whole.rate.value <= found.upper
     assert inside >= 54
@@ -95,7 +89,6 @@ def test_the_interval_covers_the_rate_that_requests_have(chance: float) -> None:
 def test_all_or_nothing_has_an_interval_too(length: int) -> None:
     """Twenty requests that kept nothing do not prove that none ever will."""
     found = rate_interval([part([length] * 9)] * 20)
-    assert found is not None
     ends = (found.lower, found.upper) if length == 0 else (1 - found.upper, 1 - found.lower)
     assert ends == pytest.approx((0, 0.168), abs=0.001)
     assert rate_interval([part([length] * 9)] * 4) is None, "too few"
@@ -103,7 +96,6 @@ def test_all_or_nothing_has_an_interval_too(length: int) -> None:
 
 def test_requests_alike_are_as_sure_as_can_be() -> None:
     found = rate_interval([part([2, 2])] * 8)
-    assert found is not None
     assert (found.lower, found.value, found.upper) == pytest.approx((0.5, 0.5, 0.5))
 
 
@@ -111,15 +103,12 @@ def test_requests_of_one_prompt_are_drawn_together() -> None:
     """At temperature 0 they are the same: a hundred of ten prompts are as sure as the ten."""
     ten = [replace(each, prompts=frozenset(str(at))) for at, each in enumerate(drawn(10, 0.6, 1))]
     once, often = rate_interval(ten), rate_interval(ten * 10)
-    assert once is not None
-    assert often is not None
     assert (often.lower, often.value, often.upper) == pytest.approx(
         (once.lower, once.value, once.upper)
     )
     assert often.samples == 10
     assert rate_interval(ten[:4] * 25) is None, "too few prompts"
     whole = acceptance_of(ten[:4] * 25)
-    assert whole is not None
     assert whole.drafts == sum(each.drafts or 0 for each in ten[:4]) * 25
 
 
@@ -148,8 +137,6 @@ def test_prompts_sent_again_are_noted() -> None:
 def test_a_length_counts_steps_that_drafted_nothing() -> None:
     parts = [part([2, 4])] * 6
     always, half = length_interval(parts), length_interval(parts, drafting=0.5)
-    assert always is not None
-    assert half is not None
     assert (always.value, half.value) == pytest.approx((4, 2.5))
 
 
@@ -162,7 +149,6 @@ def test_a_quantile_needs_a_value_beyond_it(
 ) -> None:
     """P99 of twenty is no more than the largest."""
     found = distribution_of(map(float, range(count)))
-    assert found is not None
     assert (found.p95, found.p99) == (pytest.approx(p95), pytest.approx(p99))
     assert msgspec.json.decode(msgspec.json.encode(found), type=Distribution) == found
 
@@ -261,11 +247,7 @@ def test_a_measured_line_is_the_cost_of_a_step() -> None:
     ones = temperatures_of(found, cost)
     assert [one.zone for one in ones] == ["wins", "near", "loses"]
     for one in ones:
-        assert one.speedup is not None
-        assert one.acceptance is not None
-        assert one.acceptance.mean_length is not None
         assert one.speedup.value == pytest.approx(one.acceptance.mean_length / 2, rel=0.02)
-        assert one.speedup.lower is not None
         assert one.speedup.lower < one.speedup.value
 
 
