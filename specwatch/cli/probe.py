@@ -16,7 +16,7 @@ from specwatch.errors import StoreError, TooLittle
 if TYPE_CHECKING:
     from specwatch.domain.baseline import Baseline
     from specwatch.domain.experiments import Probe
-    from specwatch.loadtest.engine import Engine
+    from specwatch.loadtest.engine import MeasuredModel
     from specwatch.loadtest.probe import Sweep
     from specwatch.loadtest.probe_run import ProbePlan
     from specwatch.store.repository import Store
@@ -101,7 +101,7 @@ def command(**given: Any) -> None:
 
 
 def _baseline(
-    asked: Asked, store: Store | None, engine: Engine, given: Mapping[str, Any]
+    asked: Asked, store: Store | None, engine: MeasuredModel, given: Mapping[str, Any]
 ) -> Baseline | str:
     """What serving this model costs without speculation, or why that is not known, as words."""
     from specwatch.domain import baseline

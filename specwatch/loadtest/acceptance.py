@@ -22,7 +22,7 @@ from specwatch.loadtest.resampling import Pair, ratio_interval
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DraftCounts:
     """The drafts of one request, or of one block.
 
     ``histogram`` has the drafts that had 0, 1, .. tokens accepted. None means not known.
@@ -35,9 +35,9 @@ class Part:
     histogram: tuple[int, ...] | None = None
     prompts: frozenset[str] = frozenset()
 
-    def __add__(self, other: Part) -> Part:
+    def __add__(self, other: DraftCounts) -> DraftCounts:
         known = self.drafts is not None and other.drafts is not None
-        return Part(
+        return DraftCounts(
             (self.drafts or 0) + (other.drafts or 0) if known else None,
             self.draft_tokens + other.draft_tokens,
             self.accepted_tokens + other.accepted_tokens,
@@ -46,7 +46,7 @@ class Part:
         )
 
     @classmethod
-    def of_record(cls, record: Record, prompts: Iterable[str] = ()) -> Part:
+    def of_record(cls, record: Record, prompts: Iterable[str] = ()) -> DraftCounts:
         """From the record in a response."""
         return cls(
             record.drafts,
@@ -57,7 +57,7 @@ class Part:
         )
 
     @classmethod
-    def of_counters(cls, counted: Tally, prompts: Iterable[str] = ()) -> Part | None:
+    def of_counters(cls, counted: Tally, prompts: Iterable[str] = ()) -> DraftCounts | None:
         """From the counters of a server; None if it does not count draft and accepted tokens."""
         if counted.draft_tokens is None or counted.accepted_tokens is None:
             return None
@@ -73,9 +73,9 @@ class Part:
         )
 
 
-def drawn(parts: Iterable[Part]) -> list[Part]:
+def drawn(parts: Iterable[DraftCounts]) -> list[DraftCounts]:
     """The units of resampling: sums over the parts, with drafts, that have a prompt in common."""
-    by_key: dict[object, Part] = {}
+    by_key: dict[object, DraftCounts] = {}
     of_prompt: dict[str, object] = {}
     for part in parts:
         if not part.draft_tokens:
@@ -88,7 +88,7 @@ def drawn(parts: Iterable[Part]) -> list[Part]:
     return list(by_key.values())
 
 
-def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
+def acceptance_of(parts: Sequence[DraftCounts], *, seed: int = 0) -> Acceptance | None:
     """All parts together; None if nothing was drafted. No interval for fewer than five units."""
     drafted = sum(part.draft_tokens for part in parts)
     if not drafted:
@@ -108,7 +108,7 @@ def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
     )
 
 
-def rate_interval(parts: Sequence[Part], *, seed: int = 0) -> Interval | None:
+def rate_interval(parts: Sequence[DraftCounts], *, seed: int = 0) -> Interval | None:
     """Acceptance rate; None for too few parts.
 
     The logarithm of the smaller of the two shares, accepted and rejected, is resampled, so that the
@@ -135,7 +135,7 @@ def rate_interval(parts: Sequence[Part], *, seed: int = 0) -> Interval | None:
 
 
 def length_interval(
-    parts: Sequence[Part], *, drafting: float = 1.0, seed: int = 0
+    parts: Sequence[DraftCounts], *, drafting: float = 1.0, seed: int = 0
 ) -> Interval | None:
     """tau over all decoding steps, of which the share ``drafting`` drafted; None if unknown.
 
@@ -166,7 +166,7 @@ def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval
     return Interval(value, interval.lower, min(interval.upper, 1.0), count, interval.confidence)
 
 
-def _histogram(parts: Iterable[Part]) -> tuple[int, ...] | None:
+def _histogram(parts: Iterable[DraftCounts]) -> tuple[int, ...] | None:
     known = [part.histogram for part in parts if part.draft_tokens]
     values = [value for value in known if value is not None]
     if not values or len(values) < len(known):

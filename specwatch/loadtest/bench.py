@@ -18,7 +18,7 @@ import msgspec
 from specwatch.domain.experiments import Acceptance, Batch, Level
 from specwatch.domain.units import format_duration
 from specwatch.errors import PageError
-from specwatch.loadtest.acceptance import Part, acceptance_of
+from specwatch.loadtest.acceptance import DraftCounts, acceptance_of
 from specwatch.loadtest.calibration import MOST_ERRORS, Block, Stage
 from specwatch.loadtest.common import cut, distribution_of
 from specwatch.loadtest.requests import Answer, ErrorKind, Prompt
@@ -174,11 +174,11 @@ def error_of(answer: Answer) -> ErrorKind | None:
 
 def accepted(stage: Stage) -> Acceptance | None:
     """Acceptance by the server's counters, else by the records of its answers, else None."""
-    part = Part.of_counters(stage.whole)
+    part = DraftCounts.of_counters(stage.whole)
     if part is not None:
         return acceptance_of([part])
     records = [answer.acceptance for answer in stage.answers if answer.acceptance is not None]
-    return acceptance_of([Part.of_record(record) for record in records])
+    return acceptance_of([DraftCounts.of_record(record) for record in records])
 
 
 def answered_well(block: Block) -> float:

@@ -20,7 +20,7 @@ from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import Gauges, Mode, Series, Tally
 from specwatch.domain.sample import Sample, SentLengths
 from specwatch.errors import PageError, ScrapeReason
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.requests import Answer
 from specwatch.scrape import tally
 from specwatch.scrape.counters import CounterTracker
@@ -72,7 +72,7 @@ class Counts(NamedTuple):
 class Meter:
     """The counters of one model from look to look."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: MeasuredModel) -> None:
         self._engine = engine
         self._tracker = CounterTracker()
 
@@ -120,7 +120,7 @@ class Slice:
     label: str | None = None
     """The temperature bucket, if all of them have the same."""
 
-    def sample(self, engine: Engine) -> Sample:
+    def sample(self, engine: MeasuredModel) -> Sample:
         """As a sample of the decision, like a minute of traffic."""
         length = max(1, round(self.seconds))
         running = max(self.in_flight - self.waiting * self.seconds, 0.0)
@@ -147,7 +147,7 @@ class Slice:
 class Stage:
     """All load of one concurrency on one server, without the warm-up."""
 
-    engine: Engine
+    engine: MeasuredModel
     concurrency: int
     must_be_steady: bool = False
     """Whether its rounds have the same prompts, so that it is not used if their step times differ

@@ -13,7 +13,7 @@ import numpy as np
 from specwatch.domain.experiments import Distribution, Estimate, Subject, Workload
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 
 _Item = TypeVar("_Item")
 Note = Callable[[str], None]
@@ -27,7 +27,7 @@ LEAST_P95, LEAST_P99 = 20, 100
 """Values that a quantile needs: with fewer, less than one lies above it."""
 
 
-def subject_of(engine: Engine, *, target: str, url: str) -> Subject:
+def subject_of(engine: MeasuredModel, *, target: str, url: str) -> Subject:
     """The server in a result; ``k`` is the number of draft positions on its page."""
     environment = engine.environment
     positions = (environment.fingerprint or "").partition("-")[2]

@@ -19,7 +19,7 @@ from specwatch.domain.experiments import Estimate, Line, ProbeTemperature, Zone
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import load_bin_label
 from specwatch.domain.sample import Sample
-from specwatch.loadtest.acceptance import Part, acceptance_of, drawn, length_interval
+from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, drawn, length_interval
 from specwatch.loadtest.calibration import Stage, failures_of
 from specwatch.loadtest.common import distribution_of, estimate_of
 from specwatch.loadtest.requests import Answer
@@ -39,7 +39,7 @@ class Sweep:
 
     stage: Stage
     source: Source
-    parts: dict[float, list[Part]]
+    parts: dict[float, list[DraftCounts]]
     """Drafts by temperature."""
     answers: dict[float, list[Answer]]
     alone: bool | None = None

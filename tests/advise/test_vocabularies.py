@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.advice import Finding, Server
+from specwatch.advise.advice import Finding, ServerKind
 from specwatch.advise.files import MissingLibrary
 from specwatch.advise.model_files import TokenizerFiles
 from specwatch.advise.vocabulary import Vocabulary, read_vocabulary
@@ -308,7 +308,7 @@ def test_llama_cpp_takes_a_difference_of_up_to_128_rows(rows: int, level: str) -
     assert sizes.level == level
 
 
-NOTICED: dict[str, tuple[int, Server, str]] = {
+NOTICED: dict[str, tuple[int, ServerKind, str]] = {
     "vLLM compares no tokens": (200, "vllm", "never their tokens"),
     "llama.cpp compares from id 5 on": (5, "llama.cpp", "continues without speculation"),
     "and not before": (4, "llama.cpp", "and not these"),
@@ -316,7 +316,9 @@ NOTICED: dict[str, tuple[int, Server, str]] = {
 
 
 @pytest.mark.parametrize(("number", "server", "reason"), NOTICED.values(), ids=NOTICED)
-def test_what_the_server_makes_of_another_token(number: int, server: Server, reason: str) -> None:
+def test_what_the_server_makes_of_another_token(
+    number: int, server: ServerKind, reason: str
+) -> None:
     target = written("bpe.gguf")
     draft = replace(target, tokens={**target.tokens, number: "other"})
     finding = compare(target, draft, server=server)[0]

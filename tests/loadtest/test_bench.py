@@ -13,11 +13,11 @@ from specwatch.domain.model import Environment, Mode, Series, Tally
 from specwatch.engines.acceptance import Acceptance
 from specwatch.loadtest.bench import Load, Stretch, answered_well, level, written
 from specwatch.loadtest.calibration import Block, Look, Stage
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind, Prompt
 
 FULL = 21
-ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
+ENGINE = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
 LOAD = Load(concurrency=2)
 
 
@@ -248,14 +248,3 @@ def test_turns_that_are_too_short_say_how_long_it_should_be(latency: float, note
         ("a turn lasted 2.5 mean latencies, and 6 are recommended: give --duration 2m24s",)
         if noted else ()
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("count", "p95", "p99"), [(19, False, False), (20, True, False), (99, True, False),
-                              (100, True, True)],
-)  # fmt: skip
-def test_quantiles_that_few_requests_cannot_give_are_left_out(
-    count: int, p95: bool, p99: bool
-) -> None:
-    found = made([stretch([answer(11 + at / 100) for at in range(count)])]).latency
-    assert (found.p95 is not None, found.p99 is not None) == (p95, p99)

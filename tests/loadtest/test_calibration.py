@@ -13,13 +13,13 @@ from specwatch.domain.sample import SentLengths
 from specwatch.errors import ConfigError, PageError
 from specwatch.loadtest import calibration, calibration_report
 from specwatch.loadtest.calibration import Block, Look, Meter, Stage
-from specwatch.loadtest.engine import Engine, check, engine_of
+from specwatch.loadtest.engine import MeasuredModel, check, engine_of
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from tests import pages
 
 KEY = BaselineKey("chat", "tiny", "0.32.0", "abc")
-OFF = Engine("tiny", "tiny", Mode.OFF, Environment("0.32.0", "abc-0"))
-ON = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
+OFF = MeasuredModel("tiny", "tiny", Mode.OFF, Environment("0.32.0", "abc-0"))
+ON = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
 PACE = 0.01
 
 
@@ -85,7 +85,7 @@ STEADY = [(100 * at, 2 * at) for at in range(9)]
 """Eight seconds: one to start, six slices, one to end."""
 
 
-def stage(engine: Engine = OFF, **changes: float) -> Stage:
+def stage(engine: MeasuredModel = OFF, **changes: float) -> Stage:
     found = Stage(engine, 2)
     found.add(block(STEADY, [answer()] * 16, **changes), Meter(engine))
     return found
@@ -151,7 +151,7 @@ def test_stages_that_do_not_tell_conditions_are_doubtful() -> None:
     assert "has no prompt tokens or TTFT" in doubt
 
 
-def in_rounds(*paces: tuple[int | None, float], engine: Engine = OFF) -> Stage:
+def in_rounds(*paces: tuple[int | None, float], engine: MeasuredModel = OFF) -> Stage:
     """A stage of blocks, each with the length of its prompts and the seconds of a token."""
     found = Stage(engine, 4)
     for length, pace in paces:
@@ -332,7 +332,7 @@ def test_one_of_several_models_is_measured_when_it_is_named() -> None:
     ids=["off speculates", "on does not", "off does not say", "on does not say", "unlike models"],
 )
 def test_servers_that_cannot_be_compared_are_refused(
-    off: Engine, on: Engine | None, message: str
+    off: MeasuredModel, on: MeasuredModel | None, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         check(off, on)

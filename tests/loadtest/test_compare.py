@@ -54,29 +54,6 @@ def test_which_is_off_comes_from_the_mode() -> None:
     assert (one.off.mode, one.on.mode) == ("off", "on")
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_intervals_cover_the_truth_and_are_not_for_show(paired: bool) -> None:
-    """Of 150 repeats with a speedup of 1.5, about 95 % have it in their interval."""
-    covered, widths = 0, []
-    for seed in range(150):
-        common = noise(12, 0.2, f"both {seed}") if paired else [1.0] * 12
-        off = batches(
-            OFF, [a * b for a, b in zip(common, noise(12, 0.05, f"a{seed}"), strict=True)]
-        )
-        on = batches(
-            OFF / 1.5, [a * b for a, b in zip(common, noise(12, 0.05, f"b{seed}"), strict=True)]
-        )
-        (found,) = compare(
-            bench("off", [level(4, off)], interleaved=paired),
-            bench("on", [level(4, on)], interleaved=paired),
-            version="1",
-        ).levels
-        covered += found.decode.lower <= 1.5 <= found.decode.upper
-        widths.append(found.decode.upper - found.decode.lower)
-    assert covered >= 0.89 * 150
-    assert sum(widths) / 150 < 0.2, "what troubles both of a pair is no noise"
-
-
 def test_pairs_are_those_of_one_run_only() -> None:
     common = noise(12, 0.3, "both")
     levels = [level(4, batches(tpot, common)) for tpot in (OFF, ON)]

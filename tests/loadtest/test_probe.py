@@ -15,11 +15,11 @@ from specwatch.domain.experiments import Distribution
 from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
 from specwatch.domain.model import load_bin as load_bin_of
 from specwatch.engines.acceptance import Acceptance as Record
-from specwatch.loadtest.acceptance import Part, acceptance_of, length_interval, rate_interval
+from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, length_interval, rate_interval
 from specwatch.loadtest.acceptance import drawn as units
 from specwatch.loadtest.calibration import Slice, Stage
 from specwatch.loadtest.common import distribution_of
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.other_traffic import other_traffic, together
 from specwatch.loadtest.probe import (
     Source,
@@ -35,16 +35,16 @@ from specwatch.loadtest.probe import (
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 K = 4
-ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
+ENGINE = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
 
 
-def part(lengths: Sequence[int]) -> Part:
+def part(lengths: Sequence[int]) -> DraftCounts:
     """A request whose drafts had so many tokens accepted."""
     histogram = tuple(lengths.count(at) for at in range(K + 1))
-    return Part(len(lengths), K * len(lengths), sum(lengths), histogram)
+    return DraftCounts(len(lengths), K * len(lengths), sum(lengths), histogram)
 
 
-def drawn(count: int, chance: float, seed: int, drafts: int = 12) -> list[Part]:
+def drawn(count: int, chance: float, seed: int, drafts: int = 12) -> list[DraftCounts]:
     """Requests that each have a chance of their own around ``chance``."""
     generator = random.Random(seed)
     found = []
@@ -67,10 +67,10 @@ def test_acceptance_adds_up_over_requests() -> None:
 
 
 def test_what_is_unknown_of_one_request_is_unknown_of_all() -> None:
-    found = acceptance_of([part([4, 0]), Part(None, 8, 4)])
+    found = acceptance_of([part([4, 0]), DraftCounts(None, 8, 4)])
     assert (found.drafts, found.mean_length, found.histogram) == (None, None, None)
     assert found.accepted_tokens == 8
-    assert acceptance_of([Part(0, 0, 0)]) is None
+    assert acceptance_of([DraftCounts(0, 0, 0)]) is None
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
@@ -118,12 +118,12 @@ def test_blocks_with_a_prompt_in_common_are_drawn_together() -> None:
         replace(part([2, 3]), prompts=frozenset(prompts))
         for prompts in ("ab", "cd", "ef", "bc", "ab", "g")
     ]
-    found = units([*blocks, Part(0, 0, 0, None, frozenset("g")), part([1])])
+    found = units([*blocks, DraftCounts(0, 0, 0, None, frozenset("g")), part([1])])
     assert sorted("".join(sorted(each.prompts)) for each in found) == ["", "abcd", "ef", "g"]
     (most,) = [each for each in found if "a" in each.prompts]
     assert (most.drafts, most.draft_tokens, most.accepted_tokens) == (8, 32, 20)
     assert most.histogram == (0, 0, 4, 4, 0)
-    unknown = units([Part(None, 4, 2, None, frozenset("a")), blocks[0]])
+    unknown = units([DraftCounts(None, 4, 2, None, frozenset("a")), blocks[0]])
     assert (unknown[0].drafts, unknown[0].histogram) == (None, None)
 
 
@@ -156,8 +156,8 @@ def test_a_quantile_needs_a_value_beyond_it(
 def test_counters_and_records_make_the_same_part() -> None:
     whole = Tally(drafts=3, draft_tokens=12, accepted_tokens=7, accepted_per_position=(3, 2, 1, 1))
     record = Record("record", 3, 12, 7, (3, 2, 1, 1))
-    assert Part.of_counters(whole) == Part.of_record(record)
-    assert Part.of_counters(Tally(drafts=3)) is None
+    assert DraftCounts.of_counters(whole) == DraftCounts.of_record(record)
+    assert DraftCounts.of_counters(Tally(drafts=3)) is None
 
 
 def answer(
@@ -174,7 +174,7 @@ def answer(
 
 
 def sweep(
-    rates: dict[float, list[Part]], *, source: Source = "records", stage: Stage | None = None
+    rates: dict[float, list[DraftCounts]], *, source: Source = "records", stage: Stage | None = None
 ) -> Sweep:
     return Sweep(
         stage or Stage(ENGINE, 1),
@@ -297,7 +297,7 @@ def test_what_should_be_known_of_the_figures_is_noted() -> None:
 
 
 def test_why_no_acceptance_is_told_is_said() -> None:
-    found = sweep({0.0: drawn(6, 0.8, 1), 0.5: [Part(0, 0, 0, (0,))] * 6})
+    found = sweep({0.0: drawn(6, 0.8, 1), 0.5: [DraftCounts(0, 0, 0, (0,))] * 6})
     assert notes_of(found) == ["nothing was drafted at temperature 0.5"]
     assert problems_of(found) == []
     found = sweep({0.0: drawn(6, 0.8, 1)})
