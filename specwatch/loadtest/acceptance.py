@@ -9,7 +9,7 @@ Hinkley, *Bootstrap Methods and their Application*, 1997, 3.8).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 
 from specwatch.domain.acceptance import accepted_length_histogram
@@ -125,13 +125,7 @@ def rate_interval(parts: Sequence[DraftCounts], *, seed: int = 0) -> Interval | 
     rejected = _share([d - a for d, a in zip(drafted, accepted, strict=True)], drafted, seed)
     if rejected is None:
         return None
-    return Interval(
-        sum(accepted) / sum(drafted),
-        1 - rejected.upper,
-        1 - rejected.lower,
-        rejected.samples,
-        rejected.confidence,
-    )
+    return replace(linear(rejected, 1.0, -1.0), value=sum(accepted) / sum(drafted))
 
 
 def length_interval(
@@ -146,13 +140,13 @@ def length_interval(
         return None
     drafts = sum(part.drafts or 0 for part in parts)
     per_step = drafting * sum(part.draft_tokens for part in parts) / drafts if drafts else 0.0
-    return Interval(
-        1 + per_step * rate.value,
-        1 + per_step * rate.lower,
-        1 + per_step * rate.upper,
-        rate.samples,
-        rate.confidence,
-    )
+    return linear(rate, 1.0, per_step)
+
+
+def linear(interval: Interval, offset: float, factor: float) -> Interval:
+    """The interval of ``offset + factor * x``."""
+    value, *ends = (offset + factor * x for x in (interval.value, interval.lower, interval.upper))
+    return replace(interval, value=value, lower=min(ends), upper=max(ends))
 
 
 def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval | None:

@@ -9,7 +9,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -19,9 +18,8 @@ from specwatch.engines.acceptance import Acceptance
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.http_server import HttpServer
-from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from tests import simulated_load
 
 ASK = Ask("hello", 12, 0.4)
 Serve = Callable[[Callable[[Request], Any]], str]
@@ -29,16 +27,7 @@ Serve = Callable[[Callable[[Request], Any]], str]
 
 @pytest.fixture(scope="module")
 def vllm() -> Iterator[SimulatedServer]:
-    settings = SimulatedSettings(
-        model="tiny",
-        port=0,
-        speculation=SimulatedSpeculation(4),
-        record="summary",
-        costs=SimulatedCosts().scaled(0.1),
-        keep_log=True,
-        api_keys=("secret",),
-    )
-    with SimulatedServer(settings, CollectorRegistry()) as server:
+    with simulated_load.server(speculates=True, api_keys=("secret",)) as server:
         yield server
 
 
