@@ -36,9 +36,9 @@ class DraftCounts:
     prompts: frozenset[str] = frozenset()
 
     def __add__(self, other: DraftCounts) -> DraftCounts:
-        known = self.drafts is not None and other.drafts is not None
+        are_known = self.drafts is not None and other.drafts is not None
         return DraftCounts(
-            (self.drafts or 0) + (other.drafts or 0) if known else None,
+            (self.drafts or 0) + (other.drafts or 0) if are_known else None,
             self.draft_tokens + other.draft_tokens,
             self.accepted_tokens + other.accepted_tokens,
             _histogram([self, other]),
@@ -94,8 +94,8 @@ def acceptance_of(parts: Sequence[DraftCounts], *, seed: int = 0) -> Acceptance 
     if not drafted:
         return None
     accepted = sum(part.accepted_tokens for part in parts)
-    known = [part.drafts for part in parts if part.drafts is not None]
-    drafts = sum(known) if len(known) == len(parts) else None
+    counts = [part.drafts for part in parts if part.drafts is not None]
+    drafts = sum(counts) if len(counts) == len(parts) else None
     histogram = _histogram(parts)
     return Acceptance(
         drafts=drafts,
@@ -161,9 +161,9 @@ def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval
 
 
 def _histogram(parts: Iterable[DraftCounts]) -> tuple[int, ...] | None:
-    known = [part.histogram for part in parts if part.draft_tokens]
-    values = [value for value in known if value is not None]
-    if not values or len(values) < len(known):
+    histograms = [part.histogram for part in parts if part.draft_tokens]
+    values = [value for value in histograms if value is not None]
+    if not values or len(values) < len(histograms):
         return None
     return tuple(map(sum, zip_longest(*values, fillvalue=0)))
 

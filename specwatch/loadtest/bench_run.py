@@ -96,14 +96,14 @@ class _Active(NamedTuple):
         turn = self.turn
         return turn.server.loop.block if self.planned is None else turn.opened.block
 
-    def stretch(self, asked: int, broken_off: float | None = None) -> Stretch | None:
+    def stretch(self, full_length: int, broken_off: float | None = None) -> Stretch | None:
         """The part of it that counts, up to the time at which it was ``broken_off``."""
         if self.planned is None:
-            return Stretch.of(self.block, asked, broken_off=broken_off)
+            return Stretch.of(self.block, full_length, broken_off=broken_off)
         begin, end = (self.turn.opened.began + planned for planned in self.planned)
         if broken_off is not None:
             end = min(end, broken_off)
-        return Stretch.between(self.block, begin, end, asked)
+        return Stretch.between(self.block, begin, end, full_length)
 
 
 class BenchRun:
@@ -190,7 +190,7 @@ class BenchRun:
             await self._stretch(self._turns[0], load, SLICES, self._plan.duration, 0)
         else:
             await self._take_turns(load)
-        self._close(whole=True)
+        self._close(complete=True)
 
     async def _take_turns(self, load: Load) -> None:
         """Measure the servers alternately, so that a change in between affects both."""
@@ -273,16 +273,16 @@ class BenchRun:
             if stretch is not None and stretch.counted:
                 turn.stretches.append(stretch)
         if self._load is not None:
-            self._close(whole=False)
+            self._close(complete=False)
 
-    def _close(self, *, whole: bool) -> None:
+    def _close(self, *, complete: bool) -> None:
         """Add the levels of this load to the results."""
         load, self._load = self._load, None
         for measured, turn in zip(self.measured, self._turns, strict=True):
             if load is None or not turn.stretches:
                 continue
             level = bench.level(
-                load, turn.stage, turn.stretches, turns=len(self._turns) > 1, whole=whole
+                load, turn.stage, turn.stretches, turns=len(self._turns) > 1, complete=complete
             )
             measured.levels.append(level)
             measured.stages.append(turn.stage)

@@ -165,11 +165,11 @@ class CalibrationRun:
                 some = _SOME if length < _LONG else _FEW
                 asks = itertools.islice(self._asks((0.0,), length, "size"), some)
                 counts = [await server.client.count_tokens(ask.prompt) for ask in asks]
-                known = [count for count in counts if count is not None]
-                if len(known) < len(counts):
+                lengths = [count for count in counts if count is not None]
+                if len(lengths) < len(counts):
                     await self._size_by_request(server)
                     return
-                mean = sum(known) / len(known)
+                mean = sum(lengths) / len(lengths)
                 if abs(mean - length) <= _CLOSE * length:
                     break
                 words = self._words[length]
@@ -250,10 +250,10 @@ class CalibrationRun:
             )
         asks: dict[_Turn, Iterator[Ask]] = {}
         for turn, slices in self._blocks(concurrency, len(servers)):
-            _, length, one = turn
+            _, length, temperature = turn
             if turn not in asks:
-                kinds = plan.temperatures if one is None else [one]
-                asks[turn] = self._asks(kinds, length, f"{concurrency}/{length}/{one}")
+                kinds = plan.temperatures if temperature is None else [temperature]
+                asks[turn] = self._asks(kinds, length, f"{concurrency}/{length}/{temperature}")
             await self._block(servers[turn.server], stages[turn.server], turn, asks[turn], slices)
         for stage in stages:
             failed = sum(stage.errors.values())

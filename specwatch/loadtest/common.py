@@ -72,16 +72,16 @@ def distribution_of(values: Iterable[float | None]) -> Distribution | None:
 
     P95 and P99 are None if less than one value lies above them.
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    p50, p95, p99 = map(float, np.quantile(known, (0.5, 0.95, 0.99)))
+    p50, p95, p99 = map(float, np.quantile(numbers, (0.5, 0.95, 0.99)))
     return Distribution(
-        count=len(known),
-        mean=math.fsum(known) / len(known),
+        count=len(numbers),
+        mean=math.fsum(numbers) / len(numbers),
         p50=p50,
-        p95=p95 if len(known) >= LEAST_P95 else None,
-        p99=p99 if len(known) >= LEAST_P99 else None,
+        p95=p95 if len(numbers) >= LEAST_P95 else None,
+        p99=p99 if len(numbers) >= LEAST_P99 else None,
     )
 
 

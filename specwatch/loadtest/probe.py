@@ -119,8 +119,8 @@ def temperatures_of(
     seed: int = 0,
 ) -> tuple[ProbeTemperature, ...]:
     """The results of each temperature, in ascending order."""
-    known = cost if isinstance(cost, StepCost) else draft_cost_ratio
-    return tuple(_temperature(answer, sweep, known, seed) for answer in sorted(sweep.answers))
+    step_cost = cost if isinstance(cost, StepCost) else draft_cost_ratio
+    return tuple(_temperature(answer, sweep, step_cost, seed) for answer in sorted(sweep.answers))
 
 
 def problems_of(sweep: Sweep) -> list[str]:
@@ -186,9 +186,9 @@ def _missing(sweep: Sweep, missing: str | None, baseline: Baseline) -> str:
         return own
     bins = sorted({sample.load_bin for sample in samples if sample.load_bin is not None})
     if baseline and bins:
-        known = ", ".join(load_bin_label(load_bin) for load_bin in sorted(baseline.bins))
-        ours = ", ".join(map(load_bin_label, bins))
-        return f"the baseline is for load {known}, and this was {ours}"
+        measured = ", ".join(load_bin_label(load_bin) for load_bin in sorted(baseline.bins))
+        own = ", ".join(map(load_bin_label, bins))
+        return f"the baseline is for load {measured}, and this was {own}"
     return missing or "no baseline"
 
 
@@ -229,7 +229,7 @@ def _few(sweep: Sweep) -> Iterator[str]:
 def _unlike(sweep: Sweep) -> Iterator[str]:
     """A note if the records do not add up to what the server counted."""
     parts = [part for own in sweep.parts.values() for part in own]
-    recorded, counted = sum(part.drafts or 0 for part in parts), sweep.stage.whole.drafts
+    recorded, counted = sum(part.drafts or 0 for part in parts), sweep.stage.total.drafts
     if sweep.source == "records" and sweep.alone and counted not in (None, recorded):
         yield (
             f"the records have {figures.number(recorded)} drafts, and the server counted"

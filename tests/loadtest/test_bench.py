@@ -161,7 +161,7 @@ def test_what_was_broken_off_counts_up_to_then() -> None:
     found = Stretch.of(block, FULL, broken_off=14.0)
     assert (found.begin, found.end) == (10.0, 14.0)
     assert len(found.counted) == 3
-    whole = level(LOAD, Stage(ENGINE, 2), [found], turns=False, whole=False)
+    whole = level(LOAD, Stage(ENGINE, 2), [found], turns=False, complete=False)
     assert whole.alone is None, "what ran when it was broken off, nobody can tell"
     assert not whole.complete
     assert whole.notes[0].startswith("broken off: ")
@@ -170,7 +170,7 @@ def test_what_was_broken_off_counts_up_to_then() -> None:
 
 def test_acceptance_is_the_servers_own_count() -> None:
     stage = Stage(ENGINE, 2)
-    stage.whole = Tally(
+    stage.total = Tally(
         drafts=10, draft_tokens=40, accepted_tokens=20, accepted_per_position=(9, 6, 4, 1)
     )
     found = level(LOAD, stage, [stretch([answer(12.0)])], turns=False).acceptance
@@ -233,10 +233,10 @@ def test_acceptance_comes_from_the_records_where_the_page_counts_none() -> None:
 
 def test_prompts_from_the_prefix_cache_are_named() -> None:
     stage = Stage(ENGINE, 2)
-    stage.whole = Tally(prefix_cache_queries=200, prefix_cache_hits=100)
+    stage.total = Tally(prefix_cache_queries=200, prefix_cache_hits=100)
     (note,) = level(LOAD, stage, [stretch([answer(12.0)])], turns=False).notes
     assert "prompts of which 50% came from the prefix cache" in note
-    stage.whole = Tally(prefix_cache_queries=200, prefix_cache_hits=10)
+    stage.total = Tally(prefix_cache_queries=200, prefix_cache_hits=10)
     assert level(LOAD, stage, [stretch([answer(12.0)])], turns=False).notes == ()
 
 

@@ -101,8 +101,8 @@ def test_a_slice_holds_what_the_server_counted_between_its_looks() -> None:
         assert sample.pace.seconds / sample.pace.tokens == pytest.approx(PACE)
         assert sample.gauges.concurrency == pytest.approx(2.0)
         assert sample.mode is Mode.OFF
-    assert found.whole.generation_tokens == 800
-    assert found.whole.ttft.count == 16
+    assert found.total.generation_tokens == 800
+    assert found.total.ttft.count == 16
 
 
 def test_a_slice_tells_its_conditions() -> None:
@@ -200,8 +200,8 @@ def test_what_happens_between_blocks_counts_for_nobody() -> None:
     meter, found = Meter(OFF), Stage(OFF, 2)
     found.add(block(STEADY), meter)
     found.add(block([(tokens + 5000, ended + 70) for tokens, ended in STEADY]), meter)
-    assert found.whole.generation_tokens == 1600
-    assert sum(found.whole.requests.values()) == 32
+    assert found.total.generation_tokens == 1600
+    assert sum(found.total.requests.values()) == 32
     assert len(found.slices) == 12
 
 

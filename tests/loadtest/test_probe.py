@@ -219,7 +219,7 @@ def stage(seconds_per_step: float, slices: int = 8, *, requests: int = 0) -> Sta
             inter_token=Histogram((), (100,), 100 * seconds_per_step * noise),
         )  # fmt: skip
         found.slices.append(Slice(1000.0 + at, 1.0, 1.0, 0.0, tally, {}))
-    found.whole = Tally(requests={"length": requests})
+    found.total = Tally(requests={"length": requests})
     return found
 
 
@@ -290,7 +290,7 @@ def test_what_should_be_known_of_the_figures_is_noted() -> None:
     assert "server's counters" in counters
     assert "no interval at temperature 0.5: fewer than 5 blocks of prompts" in few
     found = sweep({0.5: drawn(6, 0.8, 1, drafts=10)})
-    found.stage.whole = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
+    found.stage.total = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
     unlike, cached = notes_of(found)
     assert unlike == "the records have 60 drafts, and the server counted 61"
     assert "50% came from the prefix cache" in cached
