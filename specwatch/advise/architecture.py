@@ -294,8 +294,8 @@ def _layers(keys: ConfigKeys, elements: int) -> tuple[Layer, ...]:
     }
     layers = [by_kind[kind] for kind in _layer_kinds(keys, count)]
     # Gemma 3n: the last layers use the cache of earlier ones.
-    own = count - (keys.optional("num_kv_shared_layers", least=0) or 0)
-    return (*layers[: max(own, 0)], *(Layer("none") for _ in layers[max(own, 0) :]))
+    cached = count - (keys.optional("num_kv_shared_layers", least=0) or 0)
+    return (*layers[: max(cached, 0)], *(Layer("none") for _ in layers[max(cached, 0) :]))
 
 
 def _layer_kinds(keys: ConfigKeys, count: int) -> list[LayerKind]:

@@ -258,14 +258,14 @@ def _request_findings(
     memory: Memory, context: int, concurrency: int | None, request_bytes: float
 ) -> Iterator[Finding]:
     """Findings on how many requests of the wanted context fit, and whether these are enough."""
-    known, without = memory.kv_with is not None, memory.requests_without
-    requests = memory.requests_with if known else without
+    draft_known, without = memory.kv_with is not None, memory.requests_without
+    requests = memory.requests_with if draft_known else without
     left = memory.kv_without if memory.kv_with is None else memory.kv_with
     if not left or requests is None or without is None:
         return
     length = f"{figures.number(context)} tokens"
     if requests == 0:
-        tokens = memory.tokens_with if known else memory.tokens_without
+        tokens = memory.tokens_with if draft_known else memory.tokens_without
         yield _shortage(
             memory, request_bytes - left, f"not one request of {length} fits beside the weights",
             f"there is KV cache for {figures.number(tokens)} tokens, {gigabytes(left)} on each GPU",
@@ -276,7 +276,7 @@ def _request_findings(
         f"{figures.counted(requests, 'request')} of {length} {'fits' if requests == 1 else 'fit'}"
     )
     text += " at once"
-    if not known:
+    if not draft_known:
         text += ", without the draft"
     elif memory.draft_weights or requests != without:
         text += f"; without the draft {figures.number(without)}"
