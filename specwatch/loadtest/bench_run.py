@@ -219,7 +219,7 @@ class BenchRun:
 
         self._step(str(load), 0)
         ramp = min(_RAMP * turn.latency, seconds)
-        self._active = _Active(turn, None if load.concurrency else (ramp, ramp + seconds))
+        self._active = _Active(turn, None if load.rate is None else (ramp, ramp + seconds))
         seed = f"{self._plan.seed}/{load.rate}/{number}"
         block = await self._run(turn, load, slices, seconds, seed, ramp, slice_ended)
         stretch = self._active.stretch(self._plan.max_tokens)
