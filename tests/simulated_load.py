@@ -24,7 +24,7 @@ from specwatch.loadtest import bench_run, probe_run
 from specwatch.loadtest import server as load_server
 from specwatch.loadtest.calibration import Meter
 from specwatch.loadtest.closed_loop import ClosedLoop
-from specwatch.loadtest.engine import Engine, counted_of, engine_of
+from specwatch.loadtest.engine import MeasuredModel, counted_of, engine_of
 from specwatch.loadtest.fixed_load import FixedLoad
 from specwatch.loadtest.open_loop import OpenLoop
 from specwatch.loadtest.requests import Answer, Ask
@@ -193,7 +193,7 @@ class VirtualServer(load_server.Server):
         self._samples = PageReader()
         self._virtual_client = VirtualClient(engine, virtual)
         self.client = self._virtual_client  # type: ignore[assignment]
-        self.engine: Engine = engine_of(
+        self.engine: MeasuredModel = engine_of(
             self._look(), engine.settings.engine_version, engine.settings.served, model=model,
             where=where,
         )  # fmt: skip

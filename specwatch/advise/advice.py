@@ -21,7 +21,7 @@ Level = Literal["ok", "note", "doubt", "wrong"]
 Topic = Literal["tokenizer", "pairing", "memory", "k", "quantization", "method", "use", "model"]
 LEVELS: tuple[Level, ...] = ("wrong", "doubt", "note", "ok")
 """The most severe first."""
-Server = Literal["vllm", "llama.cpp"]
+ServerKind = Literal["vllm", "llama.cpp"]
 Workload = Literal["chat", "code", "summarization", "creative", "extraction", "rag"]
 Latency = Literal["ttft", "tpot", "throughput"]
 TOPICS: tuple[Topic, ...] = (
@@ -63,7 +63,7 @@ class Finding(Struct, frozen=True):
 class ServerPlan:
     """The server to start; None means not given. Lengths are tokens."""
 
-    server: Server = "vllm"
+    server: ServerKind = "vllm"
     from_command: bool = False
     """Whether this is the command of a server, and not options of advise."""
     target: str | None = None

@@ -142,8 +142,8 @@ def _tokenizer_findings(
             )  # fmt: skip
     yield from compare_vocabularies(
         *vocabularies,
-        target_size=None if target.files is None else target.files.vocabulary_size,
-        draft_size=None if draft.files is None else draft.files.vocabulary_size,
+        target_size=None if target.architecture is None else target.architecture.vocabulary,
+        draft_size=None if draft.architecture is None else draft.architecture.vocabulary,
         server=plan.server,
         head=head,
         heterogeneous=bool(plan.speculation.get("use_heterogeneous_vocab")),

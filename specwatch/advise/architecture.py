@@ -182,31 +182,14 @@ def read_architecture(config: Mapping[str, Any], where: str) -> Architecture:
     keys = ConfigKeys(text, where)
     without_attention = draft_kind in ("medusa", "mlp_speculator")
     heads = 0 if without_attention else keys.required("num_attention_heads", "n_head", "n_heads")
-    positions = None
-    if draft_kind == "medusa":
-        positions = keys.optional("medusa_num_heads", "num_heads", most=_MOST_POSITIONS) or 5
-    elif draft_kind == "mlp_speculator":
-        positions = keys.optional("n_predict", most=_MOST_POSITIONS) or 3
-    experts = None
-    expert_count = keys.optional("num_local_experts", "n_routed_experts", "num_experts", least=0)
-    if expert_count and expert_count > 1:
-        active = keys.required("num_experts_per_tok", "num_experts_per_token", "moe_topk")
-        experts = Experts(expert_count, active)
-    mtp = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
     hidden = keys.required(*_HIDDEN_SIZE)
     head_dim = keys.optional("head_dim") or (hidden // heads if heads else 0)
     if heads and not head_dim:
         raise ConfigError(
             f"{where}: num_attention_heads is {heads}, above hidden_size, {hidden}: expected fewer"
         )
-    kv_heads = keys.optional("num_key_value_heads", "n_head_kv", "num_kv_heads") or heads
-    if text.get("multi_query") is True and "num_key_value_heads" not in text:
-        kv_heads = 1
-    if text.get("kv_lora_rank") and text.get("qk_rope_head_dim"):
-        kv_heads = 1
-        elements = keys.required("kv_lora_rank") + keys.required("qk_rope_head_dim")
-    else:
-        elements = kv_heads * (head_dim + (keys.optional("v_head_dim") or head_dim))
+    kv_heads, elements = _kv_entry(keys, heads, head_dim)
+    mtp = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
     return Architecture(
         model_type=str(text.get("model_type") or "unknown"),
         layers=() if without_attention else _layers(keys, elements),
@@ -216,24 +199,48 @@ def read_architecture(config: Mapping[str, Any], where: str) -> Architecture:
         kv_heads=kv_heads,
         head_dim=head_dim,
         tied=bool(text.get("tie_word_embeddings", False)),
-        experts=experts,
+        experts=_experts(keys),
         context=keys.optional("max_position_embeddings", "n_positions", "max_sequence_length"),
-        dtype=next(
-            (
-                part[key].removeprefix("torch.")
-                for part in (config, text)
-                for key in ("dtype", "torch_dtype")
-                if isinstance(part.get(key), str)
-            ),
-            None,
-        ),
+        dtype=_dtype(config) or _dtype(text),
         quantization=formats.declared_format(config) or formats.declared_format(text),
         draft_kind=draft_kind,
-        positions=positions,
+        positions=_positions(keys, draft_kind),
         mtp_layers=0 if draft_kind else keys.optional(*mtp, least=0) or 0,
         multimodal=multimodal,
         keys=keys,
     )
+
+
+def _kv_entry(keys: ConfigKeys, heads: int, head_dim: int) -> tuple[int, int]:
+    """Key-value heads of a layer, and elements of a token in its cache."""
+    text = keys.config
+    if text.get("kv_lora_rank") and text.get("qk_rope_head_dim"):
+        return 1, keys.required("kv_lora_rank") + keys.required("qk_rope_head_dim")
+    kv_heads = keys.optional("num_key_value_heads", "n_head_kv", "num_kv_heads") or heads
+    if text.get("multi_query") is True and "num_key_value_heads" not in text:
+        kv_heads = 1
+    return kv_heads, kv_heads * (head_dim + (keys.optional("v_head_dim") or head_dim))
+
+
+def _experts(keys: ConfigKeys) -> Experts | None:
+    count = keys.optional("num_local_experts", "n_routed_experts", "num_experts", least=0)
+    if not count or count == 1:
+        return None
+    names = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+    return Experts(count, keys.required(*names))
+
+
+def _positions(keys: ConfigKeys, kind: DraftKind | None) -> int | None:
+    if kind == "medusa":
+        return keys.optional("medusa_num_heads", "num_heads", most=_MOST_POSITIONS) or 5
+    if kind == "mlp_speculator":
+        return keys.optional("n_predict", most=_MOST_POSITIONS) or 3
+    return None
+
+
+def _dtype(config: Mapping[str, Any]) -> str | None:
+    values = (config.get("dtype"), config.get("torch_dtype"))
+    return next((name.removeprefix("torch.") for name in values if isinstance(name, str)), None)
 
 
 def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
@@ -287,8 +294,8 @@ def _layers(keys: ConfigKeys, elements: int) -> tuple[Layer, ...]:
     }
     layers = [by_kind[kind] for kind in _layer_kinds(keys, count)]
     # Gemma 3n: the last layers use the cache of earlier ones.
-    own = count - (keys.optional("num_kv_shared_layers", least=0) or 0)
-    return (*layers[: max(own, 0)], *(Layer("none") for _ in layers[max(own, 0) :]))
+    cached = count - (keys.optional("num_kv_shared_layers", least=0) or 0)
+    return (*layers[: max(cached, 0)], *(Layer("none") for _ in layers[max(cached, 0) :]))
 
 
 def _layer_kinds(keys: ConfigKeys, count: int) -> list[LayerKind]:

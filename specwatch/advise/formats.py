@@ -97,8 +97,8 @@ def weight_bits(name: str) -> float | None:
 
     Raises ConfigError with the nearest name for an unknown format.
     """
-    known = canonical_name(name)
-    return _VLLM_BITS.get(known, _GGUF_BITS.get(known))
+    form = canonical_name(name)
+    return _VLLM_BITS.get(form, _GGUF_BITS.get(form))
 
 
 def cache_bits(name: str) -> float | None:
@@ -116,7 +116,7 @@ def cache_bits(name: str) -> float | None:
 
 
 def _nearest(name: str, names: list[str]) -> str:
-    by_lower = {known.lower(): known for known in names}
+    by_lower = {form.lower(): form for form in names}
     near = difflib.get_close_matches(name, by_lower, n=1, cutoff=0.4)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
@@ -127,10 +127,10 @@ def part_quantized(name: str) -> Literal["all", "linear", "experts"]:
     ``linear`` layers only (embeddings and output head keep 16 bits), the routed ``experts`` only,
     or ``all``. Raises as :func:`weight_bits`.
     """
-    known = canonical_name(name)
-    if known in ("fp32", "bf16", "fp16") or known not in _VLLM_BITS:
+    form = canonical_name(name)
+    if form in ("fp32", "bf16", "fp16") or form not in _VLLM_BITS:
         return "all"
-    return "experts" if known == "mxfp4" else "linear"
+    return "experts" if form == "mxfp4" else "linear"
 
 
 def first_with_bits(*names: str | None) -> str | None:

@@ -123,8 +123,8 @@ def _methods(given: Mapping[str, str]) -> list[str]:
     types = [name.strip() for name in given.get("type", "").split(",") if name.strip()]
     for name in types:
         if name not in _METHODS and not name.startswith("ngram-"):
-            known = ", ".join([*_METHODS, "ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod"])
-            raise ConfigError(f"--spec-type {quoted(name)} is not known; there are: {known}")
+            names = ", ".join([*_METHODS, "ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod"])
+            raise ConfigError(f"--spec-type {quoted(name)} is not known; there are: {names}")
     if not types and ("draft" in given or "draft_repository" in given):
         return ["draft_model"]
     methods = [_METHODS.get(name, "ngram") for name in types]

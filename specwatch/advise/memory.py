@@ -137,12 +137,7 @@ def plan_memory(
     ``draft_tokens`` is k. Raises ConfigError for a ``tensor_parallel`` above ``gpus``.
     """
     parallel = gpus if tensor_parallel is None else tensor_parallel
-    if not 1 <= parallel <= gpus:
-        raise ConfigError(
-            f"tensor parallelism {parallel} on {figures.counted(gpus, 'GPU')}: expected 1 to "
-            f"{gpus}; give as many GPUs as one engine has"
-        )
-    stages = gpus // parallel
+    stages = _stages(gpus, parallel)
     draft_parallel = min(draft_tensor_parallel or parallel, parallel)
     usable = int(gpu_memory * utilization)
     target_weights = math.ceil((target.weights or 0) / parallel / stages)
@@ -175,13 +170,30 @@ def plan_memory(
     findings = [*_weight_findings(memory, _COMPUTED if alone else _FROM_SIZE)]
     if alone:
         findings += _request_findings(memory, context, concurrency, both)
-    elif memory.kv_without and memory.kv_with != 0:
-        text = f"{gigabytes(memory.kv_without)} of each GPU are left for the KV cache"
-        if memory.kv_with is not None:
-            without = f"{gigabytes(memory.kv_without)} without the draft"
-            text = f"{gigabytes(memory.kv_with)} of each GPU are left for the KV cache, {without}"
-        findings.append(Finding("memory", "note", text, source=_FROM_SIZE))
+    else:
+        findings += _cache_findings(memory)
     return memory, findings
+
+
+def _stages(gpus: int, parallel: int) -> int:
+    """Stages of the pipeline. Raises ConfigError if ``parallel`` is above ``gpus``."""
+    if not 1 <= parallel <= gpus:
+        raise ConfigError(
+            f"tensor parallelism {parallel} on {figures.counted(gpus, 'GPU')}: expected 1 to "
+            f"{gpus}; give as many GPUs as one engine has"
+        )
+    return gpus // parallel
+
+
+def _cache_findings(memory: Memory) -> Iterator[Finding]:
+    """The finding on the memory left for the cache, if its use by a token is not known."""
+    if memory.kv_without and memory.kv_with != 0:
+        left, without = memory.kv_with, gigabytes(memory.kv_without)
+        text = (
+            f"{without if left is None else gigabytes(left)} of each GPU are left for the KV cache"
+        )
+        text += "" if left is None else f", {without} without the draft"
+        yield Finding("memory", "note", text, source=_FROM_SIZE)
 
 
 def _weight_findings(memory: Memory, source: str) -> Iterator[Finding]:
@@ -246,14 +258,14 @@ def _request_findings(
     memory: Memory, context: int, concurrency: int | None, request_bytes: float
 ) -> Iterator[Finding]:
     """Findings on how many requests of the wanted context fit, and whether these are enough."""
-    known, without = memory.kv_with is not None, memory.requests_without
-    requests = memory.requests_with if known else without
+    draft_known, without = memory.kv_with is not None, memory.requests_without
+    requests = memory.requests_with if draft_known else without
     left = memory.kv_without if memory.kv_with is None else memory.kv_with
     if not left or requests is None or without is None:
         return
     length = f"{figures.number(context)} tokens"
     if requests == 0:
-        tokens = memory.tokens_with if known else memory.tokens_without
+        tokens = memory.tokens_with if draft_known else memory.tokens_without
         yield _shortage(
             memory, request_bytes - left, f"not one request of {length} fits beside the weights",
             f"there is KV cache for {figures.number(tokens)} tokens, {gigabytes(left)} on each GPU",
@@ -264,7 +276,7 @@ def _request_findings(
         f"{figures.counted(requests, 'request')} of {length} {'fits' if requests == 1 else 'fit'}"
     )
     text += " at once"
-    if not known:
+    if not draft_known:
         text += ", without the draft"
     elif memory.draft_weights or requests != without:
         text += f"; without the draft {figures.number(without)}"

@@ -27,7 +27,6 @@ _TOKENIZER_SETTINGS = frozenset({
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt",
     "special_tokens_map.json", "tokenizer_config.json",
 })  # fmt: skip
-_NESTED = ("text_config", "llm_config", "language_config", "transformer_layer_config")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _DOWNLOAD = "download it first (hf download ORGANISATION/NAME), specwatch fetches nothing"
 _MISTRAL_KEYS = {
@@ -67,11 +66,6 @@ class ModelFiles:
     """Whether there is a LoRA adapter in the folder."""
     weights: Weights | None = None
     tokenizer: TokenizerFiles | None = None
-
-    @property
-    def vocabulary_size(self) -> int | None:
-        """Rows of the embedding by the configuration, often padded to more than the tokens."""
-        return _vocabulary_size(self.config)
 
 
 def open_model(path: Path) -> ModelFiles:
@@ -206,15 +200,6 @@ def _tokenizer_files(folder: Path, names: frozenset[str]) -> TokenizerFiles | No
         if data is not None:
             files[name] = data
     return TokenizerFiles(where=str(folder), files=files)
-
-
-def _vocabulary_size(config: Mapping[str, Any]) -> int | None:
-    size = config.get("vocab_size")
-    if isinstance(size, int) and not isinstance(size, bool):
-        return size
-    parts = (config.get(name) for name in _NESTED)
-    sizes = (_vocabulary_size(part) for part in parts if isinstance(part, Mapping))
-    return next((size for size in sizes if size is not None), None)
 
 
 def _name(folder: Path) -> str:

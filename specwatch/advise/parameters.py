@@ -60,8 +60,8 @@ def count_parameters(model: Architecture) -> Parameters | None:
         routed += experts
     last = len(model.layers)
     # Each layer for MTP: a decoder layer, and a projection of two widths to one.
-    one = _attention(model) + _mlp(model, last)[0] + 2 * model.hidden_size**2
-    return Parameters(total, active, embedding, routed, model.mtp_layers * one)
+    layer_size = _attention(model) + _mlp(model, last)[0] + 2 * model.hidden_size**2
+    return Parameters(total, active, embedding, routed, model.mtp_layers * layer_size)
 
 
 def _width(model: Architecture, *names: str) -> int:
@@ -105,11 +105,11 @@ def _mlp(model: Architecture, index: int) -> tuple[int, int, int]:
     if model.experts is None or not _is_mixture(model, index):
         return hidden * inner * (2 if model.model_type in _UNGATED else 3), 0, 0
     inner = _width(model, "moe_intermediate_size") or inner
-    one, count = 3 * hidden * inner, model.experts.total
+    expert, count = 3 * hidden * inner, model.experts.total
     shared = _width(model, "shared_expert_intermediate_size")
     shared = shared or _width(model, "n_shared_experts", "num_shared_experts") * inner
     idle = count - min(model.experts.active, count)
-    return count * one + hidden * count + 3 * hidden * shared, idle * one, count * one
+    return count * expert + hidden * count + 3 * hidden * shared, idle * expert, count * expert
 
 
 def _is_mixture(model: Architecture, index: int) -> bool:

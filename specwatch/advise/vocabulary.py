@@ -156,9 +156,9 @@ def _tekken(files: TokenizerFiles) -> Vocabulary:
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable(where, f"{type(error).__name__} {error}", "a tekken vocabulary") from None
     roles = {"bos": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>"}
-    known = set(special.values())
-    roles = {role: token for role, token in roles.items() if token in known}
-    return _with_settings(files, "tekken.json", tokens, known, roles)
+    special_tokens = set(special.values())
+    roles = {role: token for role, token in roles.items() if token in special_tokens}
+    return _with_settings(files, "tekken.json", tokens, special_tokens, roles)
 
 
 def _tiktoken(files: TokenizerFiles, name: str) -> Vocabulary:
@@ -222,10 +222,10 @@ def _with_settings(
 ) -> Vocabulary:
     """A vocabulary with the tokens and roles from the smaller files beside it."""
     config = _settings(files, "tokenizer_config.json")
-    known, more = set(tokens.values()), set()
+    present, more = set(tokens.values()), set()
     for number, text in _added_tokens(files, config):
         more.add(text)
-        if text not in known:
+        if text not in present:
             tokens[number] = text
     for number in tokens:
         if not isinstance(number, int) or not 0 <= number < MOST_TOKENS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specwatch.advise.advice import Finding, Level, Server
+from specwatch.advise.advice import Finding, Level, ServerKind
 from specwatch.advise.vocabulary import Vocabulary
 from specwatch.wording.text import shown
 
@@ -60,7 +60,7 @@ def compare_vocabularies(
     *,
     target_size: int | None = None,
     draft_size: int | None = None,
-    server: Server = "vllm",
+    server: ServerKind = "vllm",
     head: bool = False,
     heterogeneous: bool = False,
 ) -> list[Finding]:
@@ -128,7 +128,7 @@ def _missing(target: Vocabulary | None, draft: Vocabulary | None) -> Finding:
 
 
 def _compare(
-    target: Vocabulary, draft: Vocabulary, server: Server, heterogeneous: bool
+    target: Vocabulary, draft: Vocabulary, server: ServerKind, heterogeneous: bool
 ) -> list[Finding]:
     source = f"{target.where} and {draft.where}"
     ours, theirs = dict(target.tokens), dict(draft.tokens)
@@ -184,7 +184,7 @@ def _compare(
 
 
 def _different_tokens(
-    target: Vocabulary, draft: Vocabulary, differing: list[int], most: int, server: Server
+    target: Vocabulary, draft: Vocabulary, differing: list[int], most: int, server: ServerKind
 ) -> Finding:
     first = differing[0]
     verb = "differs" if len(differing) == 1 else "differ, the first"
@@ -317,7 +317,7 @@ def _encodings(target: Vocabulary, draft: Vocabulary, source: str) -> tuple[Find
 
 
 def _size_verdict(
-    target: int, draft: int, server: Server, head: bool, heterogeneous: bool
+    target: int, draft: int, server: ServerKind, head: bool, heterogeneous: bool
 ) -> tuple[Level, str, str]:
     """Level, reason and remedy of vocabularies of different sizes."""
     if head:

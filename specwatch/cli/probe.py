@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specwatch.config.target import Target
     from specwatch.domain.baseline import Baseline
     from specwatch.domain.experiments import Probe
-    from specwatch.loadtest.engine import Engine
+    from specwatch.loadtest.engine import MeasuredModel
     from specwatch.loadtest.probe import Sweep
     from specwatch.loadtest.probe_run import ProbePlan
     from specwatch.store.repository import Store
@@ -102,7 +102,7 @@ def command(**given: Any) -> None:
 
 
 def _baseline(
-    measured: MeasuredServer, store: Store | None, engine: Engine, given: Mapping[str, Any]
+    measured: MeasuredServer, store: Store | None, engine: MeasuredModel, given: Mapping[str, Any]
 ) -> Baseline | str:
     """The cost of serving this model without speculation, or the reason why it is unknown."""
     from specwatch.domain import baseline

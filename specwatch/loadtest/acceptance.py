@@ -9,7 +9,7 @@ Hinkley, *Bootstrap Methods and their Application*, 1997, 3.8).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 
 from specwatch.domain.acceptance import accepted_length_histogram
@@ -22,7 +22,7 @@ from specwatch.loadtest.resampling import Pair, ratio_interval
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DraftCounts:
     """The drafts of one request, or of one block.
 
     ``histogram`` has the drafts that had 0, 1, .. tokens accepted. None means not known.
@@ -35,10 +35,10 @@ class Part:
     histogram: tuple[int, ...] | None = None
     prompts: frozenset[str] = frozenset()
 
-    def __add__(self, other: Part) -> Part:
-        known = self.drafts is not None and other.drafts is not None
-        return Part(
-            (self.drafts or 0) + (other.drafts or 0) if known else None,
+    def __add__(self, other: DraftCounts) -> DraftCounts:
+        are_known = self.drafts is not None and other.drafts is not None
+        return DraftCounts(
+            (self.drafts or 0) + (other.drafts or 0) if are_known else None,
             self.draft_tokens + other.draft_tokens,
             self.accepted_tokens + other.accepted_tokens,
             _histogram([self, other]),
@@ -46,7 +46,7 @@ class Part:
         )
 
     @classmethod
-    def of_record(cls, record: Record, prompts: Iterable[str] = ()) -> Part:
+    def of_record(cls, record: Record, prompts: Iterable[str] = ()) -> DraftCounts:
         """From the record in a response."""
         return cls(
             record.drafts,
@@ -57,7 +57,7 @@ class Part:
         )
 
     @classmethod
-    def of_counters(cls, counted: Tally, prompts: Iterable[str] = ()) -> Part | None:
+    def of_counters(cls, counted: Tally, prompts: Iterable[str] = ()) -> DraftCounts | None:
         """From the counters of a server; None if it does not count draft and accepted tokens."""
         if counted.draft_tokens is None or counted.accepted_tokens is None:
             return None
@@ -73,9 +73,9 @@ class Part:
         )
 
 
-def drawn(parts: Iterable[Part]) -> list[Part]:
+def drawn(parts: Iterable[DraftCounts]) -> list[DraftCounts]:
     """The units of resampling: sums over the parts, with drafts, that have a prompt in common."""
-    by_key: dict[object, Part] = {}
+    by_key: dict[object, DraftCounts] = {}
     of_prompt: dict[str, object] = {}
     for part in parts:
         if not part.draft_tokens:
@@ -88,14 +88,14 @@ def drawn(parts: Iterable[Part]) -> list[Part]:
     return list(by_key.values())
 
 
-def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
+def acceptance_of(parts: Sequence[DraftCounts], *, seed: int = 0) -> Acceptance | None:
     """All parts together; None if nothing was drafted. No interval for fewer than five units."""
     drafted = sum(part.draft_tokens for part in parts)
     if not drafted:
         return None
     accepted = sum(part.accepted_tokens for part in parts)
-    known = [part.drafts for part in parts if part.drafts is not None]
-    drafts = sum(known) if len(known) == len(parts) else None
+    counts = [part.drafts for part in parts if part.drafts is not None]
+    drafts = sum(counts) if len(counts) == len(parts) else None
     histogram = _histogram(parts)
     return Acceptance(
         drafts=drafts,
@@ -108,7 +108,7 @@ def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
     )
 
 
-def rate_interval(parts: Sequence[Part], *, seed: int = 0) -> Interval | None:
+def rate_interval(parts: Sequence[DraftCounts], *, seed: int = 0) -> Interval | None:
     """Acceptance rate; None for too few parts.
 
     The logarithm of the smaller of the two shares, accepted and rejected, is resampled, so that the
@@ -125,17 +125,11 @@ def rate_interval(parts: Sequence[Part], *, seed: int = 0) -> Interval | None:
     rejected = _share([d - a for d, a in zip(drafted, accepted, strict=True)], drafted, seed)
     if rejected is None:
         return None
-    return Interval(
-        sum(accepted) / sum(drafted),
-        1 - rejected.upper,
-        1 - rejected.lower,
-        rejected.samples,
-        rejected.confidence,
-    )
+    return replace(linear(rejected, 1.0, -1.0), value=sum(accepted) / sum(drafted))
 
 
 def length_interval(
-    parts: Sequence[Part], *, drafting: float = 1.0, seed: int = 0
+    parts: Sequence[DraftCounts], *, drafting: float = 1.0, seed: int = 0
 ) -> Interval | None:
     """tau over all decoding steps, of which the share ``drafting`` drafted; None if unknown.
 
@@ -146,13 +140,13 @@ def length_interval(
         return None
     drafts = sum(part.drafts or 0 for part in parts)
     per_step = drafting * sum(part.draft_tokens for part in parts) / drafts if drafts else 0.0
-    return Interval(
-        1 + per_step * rate.value,
-        1 + per_step * rate.lower,
-        1 + per_step * rate.upper,
-        rate.samples,
-        rate.confidence,
-    )
+    return linear(rate, 1.0, per_step)
+
+
+def linear(interval: Interval, offset: float, factor: float) -> Interval:
+    """The interval of ``offset + factor * x``."""
+    value, *ends = (offset + factor * x for x in (interval.value, interval.lower, interval.upper))
+    return replace(interval, value=value, lower=min(ends), upper=max(ends))
 
 
 def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval | None:
@@ -166,10 +160,10 @@ def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval
     return Interval(value, interval.lower, min(interval.upper, 1.0), count, interval.confidence)
 
 
-def _histogram(parts: Iterable[Part]) -> tuple[int, ...] | None:
-    known = [part.histogram for part in parts if part.draft_tokens]
-    values = [value for value in known if value is not None]
-    if not values or len(values) < len(known):
+def _histogram(parts: Iterable[DraftCounts]) -> tuple[int, ...] | None:
+    histograms = [part.histogram for part in parts if part.draft_tokens]
+    values = [value for value in histograms if value is not None]
+    if not values or len(values) < len(histograms):
         return None
     return tuple(map(sum, zip_longest(*values, fillvalue=0)))
 

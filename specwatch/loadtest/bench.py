@@ -18,7 +18,7 @@ import msgspec
 from specwatch.domain.experiments import Acceptance, Batch, Level
 from specwatch.domain.units import format_duration
 from specwatch.errors import PageError
-from specwatch.loadtest.acceptance import Part, acceptance_of
+from specwatch.loadtest.acceptance import DraftCounts, acceptance_of
 from specwatch.loadtest.calibration import MOST_ERRORS, Block, Stage
 from specwatch.loadtest.common import cut, distribution_of
 from specwatch.loadtest.requests import Answer, ErrorKind, Prompt
@@ -51,17 +51,19 @@ class Stretch:
     """Answers under a constant load, and the time that counts.
 
     Times are on the client's clock, ``in_flight`` is the time integral of the requests in flight,
-    all in seconds. ``asked`` is the length of a full answer, in tokens.
+    all in seconds. ``full_length`` is the length of a full answer, in tokens.
     """
 
     begin: float
     end: float
     in_flight: float
     answers: tuple[Answer, ...]
-    asked: int
+    full_length: int
 
     @classmethod
-    def of(cls, block: Block, asked: int, *, broken_off: float | None = None) -> Stretch | None:
+    def of(
+        cls, block: Block, full_length: int, *, broken_off: float | None = None
+    ) -> Stretch | None:
         """Of a closed loop that ended, or was ``broken_off`` at that time of its clock; None if
         none of it counts. A load that was broken off counts until the first request began that was
         never answered: of those after it only the fast ones have an answer."""
@@ -71,23 +73,23 @@ class Stretch:
         first, last = inner[0], inner[-1]
         if broken_off is not None:
             end = _answered_until(block, broken_off)
-            return cls.between(block, first.clock, end, asked)
+            return cls.between(block, first.clock, end, full_length)
         in_flight = last.in_flight - first.in_flight
-        return cls(first.clock, last.clock, in_flight, block.answers, asked)
+        return cls(first.clock, last.clock, in_flight, block.answers, full_length)
 
     @classmethod
-    def between(cls, block: Block, begin: float, end: float, asked: int) -> Stretch | None:
+    def between(cls, block: Block, begin: float, end: float, full_length: int) -> Stretch | None:
         """Of an open loop, for requests that were due in this time; only until the first of them
         that was never answered."""
         end = _answered_until(block, end)
         if end <= begin:
             return None
-        return cls(begin, end, _in_flight(block.answers, begin, end), block.answers, asked)
+        return cls(begin, end, _in_flight(block.answers, begin, end), block.answers, full_length)
 
     @property
     def counted(self) -> list[Answer]:
         """The requests that count, including failed ones, by their beginning."""
-        full = (answer for answer in self.answers if answer.ask.max_tokens == self.asked)
+        full = (answer for answer in self.answers if answer.ask.max_tokens == self.full_length)
         answers = [answer for answer in full if self.begin <= answer.began < self.end]
         return sorted(answers, key=lambda answer: answer.began)
 
@@ -106,15 +108,15 @@ class Stretch:
 
 
 def level(
-    load: Load, stage: Stage, stretches: Sequence[Stretch], *, turns: bool, whole: bool = True
+    load: Load, stage: Stage, stretches: Sequence[Stretch], *, turns: bool, complete: bool = True
 ) -> Level:
-    """The figures at one load; ``whole`` is False if it was broken off.
+    """The figures at one load; ``complete`` is False if it was broken off.
 
     ``turns`` is whether another server was measured alternately: then each stretch is a batch, so
     that those of both can be paired.
     """
-    counted = [(stretch, one) for stretch in stretches for one in stretch.counted]
-    good = [one for _, one in counted if error_of(one) is None]
+    counted = [answer for stretch in stretches for answer in stretch.counted]
+    good = [answer for answer in counted if error_of(answer) is None]
     seconds = math.fsum(stretch.end - stretch.begin for stretch in stretches)
     running = math.fsum(stretch.in_flight for stretch in stretches) / seconds if seconds else None
     if turns:
@@ -128,7 +130,7 @@ def level(
         rate=load.rate,
         seconds=seconds,
         requests=len(good),
-        errors=dict(Counter(str(error) for _, one in counted if (error := error_of(one)))),
+        errors=dict(Counter(str(error) for error in map(error_of, counted) if error)),
         prompt_tokens=sum(answer.prompt_tokens or 0 for answer in good),
         tokens=sum(answer.tokens or 0 for answer in good),
         throughput=math.fsum(stretch.tokens for stretch in stretches) / seconds if seconds else 0.0,
@@ -138,16 +140,16 @@ def level(
         latency=distribution_of(answer.latency for answer in good),
         running=running,
         lateness=distribution_of(
-            one.sent - one.due for _, one in counted if one.due is not None
+            answer.sent - answer.due for answer in counted if answer.due is not None
         ),
         acceptance=accepted(stage),
-        alone=_alone(stage) if whole else None,
-        complete=whole,
+        alone=_alone(stage) if complete else None,
+        complete=complete,
         batches=tuple(batches),
         notes=(
-            *(() if whole else (BROKEN_OFF,)),
-            *_notes(load, stretches, running, [one for _, one in counted]),
-            *(_short(stretches, good) if turns and whole and load.rate is None else ()),
+            *(() if complete else (BROKEN_OFF,)),
+            *_notes(load, stretches, running, counted),
+            *(_short(stretches, good) if turns and complete and load.rate is None else ()),
             *_cached(stage),
         ),
     )  # fmt: skip
@@ -174,11 +176,11 @@ def error_of(answer: Answer) -> ErrorKind | None:
 
 def accepted(stage: Stage) -> Acceptance | None:
     """Acceptance by the server's counters, else by the records of its answers, else None."""
-    part = Part.of_counters(stage.whole)
+    part = DraftCounts.of_counters(stage.total)
     if part is not None:
         return acceptance_of([part])
     records = [answer.acceptance for answer in stage.answers if answer.acceptance is not None]
-    return acceptance_of([Part.of_record(record) for record in records])
+    return acceptance_of([DraftCounts.of_record(record) for record in records])
 
 
 def answered_well(block: Block) -> float:
@@ -245,7 +247,7 @@ def _in_flight(answers: Iterable[Answer], begin: float, end: float) -> float:
 
 def _alone(stage: Stage) -> bool | None:
     """Whether only this client used the server; None if its page has no counts."""
-    if stage.whole.generation_tokens is None and not stage.whole.requests:
+    if stage.total.generation_tokens is None and not stage.total.requests:
         return None
     return not stage.shared
 

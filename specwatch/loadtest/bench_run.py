@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -96,13 +96,14 @@ class _Active(NamedTuple):
         turn = self.turn
         return turn.server.loop.block if self.planned is None else turn.opened.block
 
-    def stretch(self, end: float, asked: int) -> Stretch | None:
-        """The part of it that counts, up to a time."""
+    def stretch(self, full_length: int, broken_off: float | None = None) -> Stretch | None:
+        """The part of it that counts, up to the time at which it was ``broken_off``."""
         if self.planned is None:
-            return Stretch.of(self.block, asked, broken_off=end)
-        began = self.turn.opened.began
-        begin, last = (began + planned for planned in self.planned)
-        return Stretch.between(self.block, begin, min(end, last), asked)
+            return Stretch.of(self.block, full_length, broken_off=broken_off)
+        begin, end = (self.turn.opened.began + planned for planned in self.planned)
+        if broken_off is not None:
+            end = min(end, broken_off)
+        return Stretch.between(self.block, begin, end, full_length)
 
 
 class BenchRun:
@@ -189,7 +190,7 @@ class BenchRun:
             await self._stretch(self._turns[0], load, SLICES, self._plan.duration, 0)
         else:
             await self._take_turns(load)
-        self._close(whole=True)
+        self._close(complete=True)
 
     async def _take_turns(self, load: Load) -> None:
         """Measure the servers alternately, so that a change in between affects both."""
@@ -203,20 +204,8 @@ class BenchRun:
                 self._step(str(load), done)
 
     async def _warm_up(self, turn: _LevelTurn, load: Load) -> None:
-        plan, self._active = self._plan, None
-        if load.concurrency is not None:
-            block = await turn.server.loop.run(
-                turn.asks, concurrency=load.concurrency, slices=1, seconds=plan.warm_up
-            )
-        else:
-            block = await turn.opened.run(
-                turn.asks,
-                arrivals=poisson(load.rate or 1.0, plan.warm_up, f"{plan.seed}/warm-up"),
-                ramp=0.0,
-                slices=1,
-                seconds=plan.warm_up,
-                most=plan.most,
-            )
+        self._active = None
+        block = await self._run(turn, load, 1, self._plan.warm_up, f"{self._plan.seed}/warm-up")
         turn.latency = _mean_latency(block.answers)
 
     async def _stretch(
@@ -229,38 +218,46 @@ class BenchRun:
                 self._step(str(load), 1)
 
         self._step(str(load), 0)
-        asked = self._plan.max_tokens
-        if load.concurrency is not None:
-            self._active = _Active(turn)
-            block = await turn.server.loop.run(
-                turn.asks,
-                concurrency=load.concurrency,
-                slices=slices,
-                seconds=seconds / slices,
-                slice_ended=slice_ended,
-                level_to_the_end=True,
-            )
-            stretch = Stretch.of(block, asked)
-        else:
-            ramp = min(_RAMP * turn.latency, seconds)
-            self._active = _Active(turn, (ramp, ramp + seconds))
-            chance = f"{self._plan.seed}/{load.rate}/{number}"
-            block = await turn.opened.run(
-                turn.asks,
-                arrivals=poisson(load.rate or 1.0, ramp + seconds, chance),
-                ramp=ramp,
-                slices=slices,
-                seconds=seconds / slices,
-                most=self._plan.most,
-                slice_ended=slice_ended,
-            )
-            begin = turn.opened.began + ramp
-            stretch = Stretch.between(block, begin, begin + seconds, asked)
+        ramp = min(_RAMP * turn.latency, seconds)
+        self._active = _Active(turn, None if load.rate is None else (ramp, ramp + seconds))
+        seed = f"{self._plan.seed}/{load.rate}/{number}"
+        block = await self._run(turn, load, slices, seconds, seed, ramp, slice_ended)
+        stretch = self._active.stretch(self._plan.max_tokens)
         turn.stage.add(block, turn.server.meter)
         _see_mode(turn.server, block.answers)
         self._active = None
         if stretch is not None:
             turn.stretches.append(stretch)
+
+    async def _run(
+        self,
+        turn: _LevelTurn,
+        load: Load,
+        slices: int,
+        seconds: float,
+        seed: str,
+        ramp: float = 0.0,
+        slice_ended: Callable[[], None] | None = None,
+    ) -> Block:
+        """Put a load on a server; ``slice_ended`` is None for the warm-up."""
+        if load.concurrency is not None:
+            return await turn.server.loop.run(
+                turn.asks,
+                concurrency=load.concurrency,
+                slices=slices,
+                seconds=seconds / slices,
+                slice_ended=slice_ended or (lambda: None),
+                level_to_the_end=slice_ended is not None,
+            )
+        return await turn.opened.run(
+            turn.asks,
+            arrivals=poisson(load.rate or 1.0, ramp + seconds, seed),
+            ramp=ramp,
+            slices=slices,
+            seconds=seconds / slices,
+            most=self._plan.most,
+            slice_ended=slice_ended or (lambda: None),
+        )
 
     def _break_off(self, why: str, now: float | None) -> None:
         """Keep the part of the level that ran; it was good until ``now`` on the client's clock, or
@@ -272,20 +269,20 @@ class BenchRun:
                 with contextlib.suppress(SpecwatchError):
                     turn.stage.add(block, turn.server.meter)
             end = bench.answered_well(block) if now is None else now
-            stretch = self._active.stretch(end, self._plan.max_tokens)
+            stretch = self._active.stretch(self._plan.max_tokens, end)
             if stretch is not None and stretch.counted:
                 turn.stretches.append(stretch)
         if self._load is not None:
-            self._close(whole=False)
+            self._close(complete=False)
 
-    def _close(self, *, whole: bool) -> None:
+    def _close(self, *, complete: bool) -> None:
         """Add the levels of this load to the results."""
         load, self._load = self._load, None
         for measured, turn in zip(self.measured, self._turns, strict=True):
             if load is None or not turn.stretches:
                 continue
             level = bench.level(
-                load, turn.stage, turn.stretches, turns=len(self._turns) > 1, whole=whole
+                load, turn.stage, turn.stretches, turns=len(self._turns) > 1, complete=complete
             )
             measured.levels.append(level)
             measured.stages.append(turn.stage)

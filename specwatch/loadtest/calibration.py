@@ -20,7 +20,7 @@ from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import Gauges, Mode, Series, Tally
 from specwatch.domain.sample import Sample, SentLengths
 from specwatch.errors import PageError, ScrapeReason
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.requests import Answer
 from specwatch.scrape import tally
 from specwatch.scrape.counters import CounterTracker
@@ -72,7 +72,7 @@ class Counts(NamedTuple):
 class Meter:
     """The counters of one model from look to look."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: MeasuredModel) -> None:
         self._engine = engine
         self._tracker = CounterTracker()
 
@@ -120,7 +120,7 @@ class Slice:
     label: str | None = None
     """The temperature bucket, if all of them have the same."""
 
-    def sample(self, engine: Engine) -> Sample:
+    def sample(self, engine: MeasuredModel) -> Sample:
         """As a sample of the decision, like a minute of traffic."""
         length = max(1, round(self.seconds))
         running = max(self.in_flight - self.waiting * self.seconds, 0.0)
@@ -147,13 +147,13 @@ class Slice:
 class Stage:
     """All load of one concurrency on one server, without the warm-up."""
 
-    engine: Engine
+    engine: MeasuredModel
     concurrency: int
     must_be_steady: bool = False
     """Whether its rounds have the same prompts, so that it is not used if their step times differ
     too much."""
     slices: list[Slice] = field(default_factory=list)
-    whole: Tally = field(default_factory=Tally)
+    total: Tally = field(default_factory=Tally)
     """Counts of the server from the first request to the end of the last."""
     answers: list[Answer] = field(default_factory=list)
 
@@ -165,7 +165,7 @@ class Stage:
         meter.advance(block.looks[0].samples)
         counts = [meter.advance(look.samples) for look in block.looks[1:]]
         self.answers += block.answers
-        self.whole = reduce(merge_tallies, (count.tally for count in counts), self.whole)
+        self.total = reduce(merge_tallies, (count.tally for count in counts), self.total)
         by_tap: dict[str, Tally] = {}
         for count in counts:
             for temperature, part in count.buckets.items():
@@ -174,7 +174,7 @@ class Stage:
         inner = block.looks[1:-1]
         for (before, now), counted in zip(pairwise(inner), counts[1:-1], strict=True):
             # A tap counts a request at its end: only over a whole block do its counts add up.
-            known = {label: counted.tally} if label is not None else by_tap
+            by_label = {label: counted.tally} if label is not None else by_tap
             self.slices.append(
                 Slice(
                     at=now.at,
@@ -182,7 +182,7 @@ class Stage:
                     in_flight=now.in_flight - before.in_flight,
                     waiting=min(self._waiting(before), self._waiting(now)),
                     tally=counted.tally,
-                    buckets=known,
+                    buckets=by_label,
                     usual=usual,
                     length=length,
                     label=label,
@@ -220,7 +220,7 @@ class Stage:
     @property
     def cached(self) -> float | None:
         """Share of the prompt tokens that came from the prefix cache; None if small or unknown."""
-        queries, hits = self.whole.prefix_cache_queries, self.whole.prefix_cache_hits
+        queries, hits = self.total.prefix_cache_queries, self.total.prefix_cache_hits
         share = (hits or 0) / queries if queries else 0.0
         return share if share >= _LEAST_CACHED else None
 
@@ -233,22 +233,22 @@ class Stage:
     @property
     def foreign_requests(self) -> int:
         """Requests of other clients that ended."""
-        return max(sum(self.whole.requests.values()) - len(self.answers), 0)
+        return max(sum(self.total.requests.values()) - len(self.answers), 0)
 
     @property
     def shared(self) -> bool:
         """Whether other clients used the server meanwhile."""
         own = sum(answer.tokens or 0 for answer in self.answers)
-        known = all(answer.tokens is not None for answer in self.answers)
-        tokens = self.whole.generation_tokens or 0
-        return self.foreign_requests > 0 or (known and tokens - own > MOST_FOREIGN * tokens)
+        all_known = all(answer.tokens is not None for answer in self.answers)
+        tokens = self.total.generation_tokens or 0
+        return self.foreign_requests > 0 or (all_known and tokens - own > MOST_FOREIGN * tokens)
 
     @property
     def shortfall(self) -> str | None:
         """Why it cannot be used, as words; None if it can."""
         if failures := failures_of(self.answers):
             return failures
-        if self.whole.inter_token is None and self.whole.tpot is None:
+        if self.total.inter_token is None and self.total.tpot is None:
             return "the server's page has neither the time between tokens nor TPOT"
         counted = sum(sample.pace is not None for sample in self.samples)
         if counted < LEAST_SAMPLES:
@@ -335,7 +335,7 @@ def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]
     samples = [sample for stage in usable for sample in stage.samples]
     measured = []
     for one in baseline.measured(key, Origin.CALIBRATION, samples):
-        own = [stage.whole for stage in usable if _main_bin(stage) == one.load_bin]
+        own = [stage.total for stage in usable if _main_bin(stage) == one.load_bin]
         measured.append(
             replace(
                 one,

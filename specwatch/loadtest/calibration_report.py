@@ -79,9 +79,9 @@ def stage(one: Stage) -> Json:
         "shared": one.shared,
         "shortfall": one.shortfall,
         "prompt_tokens": sum(prompts) / len(prompts) if prompts else None,
-        "prefix_cache_hits": one.whole.prefix_cache_hits,
-        "ttft": latency(one.whole.ttft),
-        "tpot": latency(one.whole.tpot),
+        "prefix_cache_hits": one.total.prefix_cache_hits,
+        "ttft": latency(one.total.ttft),
+        "tpot": latency(one.total.tpot),
         **acceptance_of(total(samples)),
         "clients": _clients(one),
     }

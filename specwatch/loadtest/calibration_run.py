@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
@@ -59,31 +59,35 @@ class CalibrationPlan:
     seed: int
     mark: str = ""
     unsteady: bool = False
+    mixed: bool = False
+    """Whether requests of all temperatures run at once."""
 
     @property
     def each_length(self) -> tuple[int | None, ...]:
         """The lengths, or only None for unchanged prompts."""
         return self.lengths or (None,)
 
-    def kinds(self, *, mixed: bool) -> int:
+    @property
+    def kinds(self) -> int:
         """How many temperatures have separate slices, for each length."""
-        return 1 if mixed else len(self.temperatures)
+        return 1 if self.mixed else len(self.temperatures)
 
-    def rounds(self, *, mixed: bool) -> int:
+    @property
+    def rounds(self) -> int:
         """How many slices each length and temperature gets (``mixed``: temperatures together)."""
-        kinds, lengths = self.kinds(mixed=mixed), len(self.each_length)
+        kinds, lengths = self.kinds, len(self.each_length)
         rounds = math.ceil(SLICES / (kinds * lengths))
         return rounds if kinds == 1 else max(rounds, math.ceil(LEAST_OF_TEMPERATURE / lengths))
 
-    def slices(self, *, mixed: bool) -> int:
+    @property
+    def slices(self) -> int:
         """Slices of each concurrency and server."""
-        return self.rounds(mixed=mixed) * self.kinds(mixed=mixed) * len(self.each_length)
+        return self.rounds * self.kinds * len(self.each_length)
 
-    def slice_seconds(self, *, mixed: bool) -> float:
+    def slice_seconds(self) -> float:
         """Length of a slice. Raises ConfigError if it is too short."""
-        slices = self.slices(mixed=mixed)
+        slices, kinds = self.slices, self.kinds
         if self.duration < round(LEAST_SLICE * slices, 3):
-            kinds = self.kinds(mixed=mixed)
             of = "" if kinds == 1 else f" of {kinds} temperatures"
             raise ConfigError(
                 f"--duration: {format_duration(self.duration)} is too short for {slices} slices"
@@ -118,14 +122,13 @@ class CalibrationRun:
 
         Raises ConfigError for a plan whose slices are too short.
         """
-        self._plan = plan
         self._servers = [off] if on is None else [off, on]
         self._buckets = buckets
         self._note = note
         self._step = step
-        self.mixed = on is None or on.engine.tapped
-        """Whether requests of all temperatures run at once: a tap distinguishes them."""
-        self._seconds = plan.slice_seconds(mixed=self.mixed)
+        # A tap distinguishes temperatures that run at once.
+        self._plan = plan = replace(plan, mixed=on is None or on.engine.tapped)
+        self._seconds = plan.slice_seconds()
         self._serial = itertools.count()
         self._words = {length: max(1, round(length / TOKENS_PER_WORD)) for length in plan.lengths}
         """Words of prompts by their length in tokens."""
@@ -133,8 +136,7 @@ class CalibrationRun:
     @property
     def slices(self) -> int:
         """Number of slices of all stages."""
-        slices = self._plan.slices(mixed=self.mixed)
-        return slices * len(self._servers) * len(self._plan.concurrencies)
+        return self._plan.slices * len(self._servers) * len(self._plan.concurrencies)
 
     async def run(self) -> list[Stage]:
         """Measure everything. Raises ScrapeError, NoAnswer, ConfigError."""
@@ -163,11 +165,11 @@ class CalibrationRun:
                 some = _SOME if length < _LONG else _FEW
                 asks = itertools.islice(self._asks((0.0,), length, "size"), some)
                 counts = [await server.client.count_tokens(ask.prompt) for ask in asks]
-                known = [count for count in counts if count is not None]
-                if len(known) < len(counts):
+                lengths = [count for count in counts if count is not None]
+                if len(lengths) < len(counts):
                     await self._size_by_request(server)
                     return
-                mean = sum(known) / len(known)
+                mean = sum(lengths) / len(lengths)
                 if abs(mean - length) <= _CLOSE * length:
                     break
                 words = self._words[length]
@@ -202,10 +204,10 @@ class CalibrationRun:
         """
         plan = self._plan
         generator = Random(f"{plan.seed}/{concurrency}/order")
-        temperatures: Sequence[float | None] = [None] if self.mixed else plan.temperatures
+        temperatures: Sequence[float | None] = [None] if plan.mixed else plan.temperatures
         work = list(itertools.product(plan.each_length, temperatures))
         turns: list[_Turn] = []
-        for number in range(plan.rounds(mixed=self.mixed)):
+        for number in range(plan.rounds):
             if number % 2 == 0:
                 generator.shuffle(work)
                 order = [_Turn(server, *kind) for kind in work for server in range(servers)]
@@ -248,10 +250,10 @@ class CalibrationRun:
             )
         asks: dict[_Turn, Iterator[Ask]] = {}
         for turn, slices in self._blocks(concurrency, len(servers)):
-            _, length, one = turn
+            _, length, temperature = turn
             if turn not in asks:
-                kinds = plan.temperatures if one is None else [one]
-                asks[turn] = self._asks(kinds, length, f"{concurrency}/{length}/{one}")
+                kinds = plan.temperatures if temperature is None else [temperature]
+                asks[turn] = self._asks(kinds, length, f"{concurrency}/{length}/{temperature}")
             await self._block(servers[turn.server], stages[turn.server], turn, asks[turn], slices)
         for stage in stages:
             failed = sum(stage.errors.values())

@@ -39,16 +39,16 @@ def shape_of(samples: Iterable[Sample]) -> Shape | None:
     """The shape of the traffic of some minutes or hours; None if there were too few requests, or
     prompt lengths are not known."""
     parts = [
-        (asked, sample.gauges.busy_seconds)
+        (requests, sample.gauges.busy_seconds)
         for sample in samples
-        if (asked := sample.requests) is not None and asked.prompt is not None
+        if (requests := sample.requests) is not None and requests.prompt is not None
     ]
-    firsts = sum(asked.firsts for asked, _ in parts)
+    firsts = sum(requests.firsts for requests, _ in parts)
     if firsts < LEAST_REQUESTS:
         return None
-    prompt = sum((asked.prompt or 0.0) * asked.firsts for asked, _ in parts) / firsts
-    output = sum((asked.output or 0.0) * asked.firsts for asked, _ in parts) / firsts
-    highest = _HIGHEST * _at_p99([(asked.population, busy) for asked, busy in parts])
+    prompt = sum((requests.prompt or 0.0) * requests.firsts for requests, _ in parts) / firsts
+    output = sum((requests.output or 0.0) * requests.firsts for requests, _ in parts) / firsts
+    highest = _HIGHEST * _at_p99([(requests.population, busy) for requests, busy in parts])
     loads = [1]
     while loads[-1] < highest:
         loads.append(2 * loads[-1])
@@ -58,10 +58,12 @@ def shape_of(samples: Iterable[Sample]) -> Shape | None:
 def shape_of_page(counted: Tally) -> Shape | None:
     """The shape of what a server has counted since it started, with the default loads, as a page
     has no history of concurrency. None as in :func:`shape_of`."""
-    asked = requests_of(counted, Gauges(busy_seconds=1.0))
-    if asked is None or asked.firsts < LEAST_REQUESTS or asked.prompt is None:
+    requests = requests_of(counted, Gauges(busy_seconds=1.0))
+    if requests is None or requests.firsts < LEAST_REQUESTS or requests.prompt is None:
         return None
-    return Shape(max(1, round(asked.prompt)), max(LEAST_TOKENS, round(asked.output or 0.0)), LOADS)
+    return Shape(
+        max(1, round(requests.prompt)), max(LEAST_TOKENS, round(requests.output or 0.0)), LOADS
+    )
 
 
 def _at_p99(populations: Iterable[tuple[float, float]]) -> float:

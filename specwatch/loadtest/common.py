@@ -13,7 +13,7 @@ import numpy as np
 from specwatch.domain.experiments import Distribution, Estimate, Subject, Workload
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 
 _Item = TypeVar("_Item")
 Note = Callable[[str], None]
@@ -27,7 +27,7 @@ LEAST_P95, LEAST_P99 = 20, 100
 """Values that a quantile needs: with fewer, less than one lies above it."""
 
 
-def subject_of(engine: Engine, *, target: str, url: str) -> Subject:
+def subject_of(engine: MeasuredModel, *, target: str, url: str) -> Subject:
     """The server in a result; ``k`` is the number of draft positions on its page."""
     environment = engine.environment
     positions = (environment.fingerprint or "").partition("-")[2]
@@ -72,16 +72,16 @@ def distribution_of(values: Iterable[float | None]) -> Distribution | None:
 
     P95 and P99 are None if less than one value lies above them.
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    p50, p95, p99 = map(float, np.quantile(known, (0.5, 0.95, 0.99)))
+    p50, p95, p99 = map(float, np.quantile(numbers, (0.5, 0.95, 0.99)))
     return Distribution(
-        count=len(known),
-        mean=math.fsum(known) / len(known),
+        count=len(numbers),
+        mean=math.fsum(numbers) / len(numbers),
         p50=p50,
-        p95=p95 if len(known) >= LEAST_P95 else None,
-        p99=p99 if len(known) >= LEAST_P99 else None,
+        p95=p95 if len(numbers) >= LEAST_P95 else None,
+        p99=p99 if len(numbers) >= LEAST_P99 else None,
     )
 
 

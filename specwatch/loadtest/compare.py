@@ -69,14 +69,9 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
     notes += [*off.notes, *on.notes]
     judged = verdicts.judge(compared)
     falls, rises = verdicts.falling_crossing(compared), verdicts.rising_crossing(compared)
-    return Comparison(
-        version=version,
-        began=min(off.began, on.began),
-        ended=max(off.ended, on.ended),
+    return replace(
+        _uncompared(off, on, version),
         complete=off.complete and on.complete,
-        off=off.subject,
-        on=on.subject,
-        workload=on.workload,
         interleaved=paired,
         levels=tuple(compared),
         speedup=verdicts.overall(compared),
@@ -97,6 +92,10 @@ def uncompared(first: Bench, second: Bench, *, version: str) -> Comparison:
     """A result with two benches that have no load in common. Raises ConfigError if both or neither
     had speculation."""
     off, on = _modes(first, second)
+    return replace(_uncompared(off, on, version), benches=(off, on))
+
+
+def _uncompared(off: Bench, on: Bench, version: str) -> Comparison:
     return Comparison(
         version=version,
         began=min(off.began, on.began),
@@ -112,7 +111,6 @@ def uncompared(first: Bench, second: Bench, *, version: str) -> Comparison:
         verdict="unknown",
         sentence="Not compared: no load was measured on both to its end.",
         notes=tuple(dict.fromkeys((*off.notes, *on.notes))),
-        benches=(off, on),
     )
 
 

@@ -12,7 +12,7 @@ from specwatch.scrape import tally
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class MeasuredModel:
     """One model of one server, as its metrics page shows it."""
 
     series_name: str
@@ -42,7 +42,7 @@ def engine_of(
     drafting: bool | None = None,
     model: str | None = None,
     where: str = "the server",
-) -> Engine:
+) -> MeasuredModel:
     """The model to measure: the one called ``model``, or the only one.
 
     ``version``, ``served`` and ``drafting`` come from the engine's other endpoints. Raises
@@ -64,7 +64,7 @@ def engine_of(
             f"{where} does not serve {chosen}; it serves {', '.join(sorted(names)) or 'no model'}"
         )
     gauges = tally.sampled(parts.models[names[chosen]])
-    return Engine(
+    return MeasuredModel(
         names[chosen],
         chosen,
         tally.mode_of(parts.models[names[chosen]], drafting),
@@ -74,7 +74,7 @@ def engine_of(
     )
 
 
-def counted_of(samples: Mapping[Series, float], engine: Engine) -> Tally:
+def counted_of(samples: Mapping[Series, float], engine: MeasuredModel) -> Tally:
     """Counts of a model since the engine started; empty if they cannot be read."""
     try:
         return tally.tally_of(engine.series(samples), [])
@@ -82,7 +82,7 @@ def counted_of(samples: Mapping[Series, float], engine: Engine) -> Tally:
         return Tally()
 
 
-def check(off: Engine, on: Engine | None) -> list[str]:
+def check(off: MeasuredModel, on: MeasuredModel | None) -> list[str]:
     """Raise ConfigError for servers that cannot be compared; return doubts, as words."""
     for option, engine in (("--off", off), ("--on", on)):
         if engine is not None and engine.mode is Mode.UNKNOWN:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specwatch.domain.model import Series, Tally
 from specwatch.loadtest.calibration import Block, Meter
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.requests import Answer, ErrorKind
 from specwatch.wording import figures
 
@@ -48,7 +48,7 @@ class OtherTraffic:
 
 
 def other_traffic(
-    engine: Engine,
+    engine: MeasuredModel,
     before: Mapping[Series, float],
     after: Mapping[Series, float],
     answers: Sequence[Answer],
@@ -83,7 +83,7 @@ def together(blocks: Sequence[bool | None]) -> bool | None:
     return True if blocks and None not in blocks else None
 
 
-def settled(engine: Engine, block: Block, page: Mapping[Series, float]) -> bool:
+def settled(engine: MeasuredModel, block: Block, page: Mapping[Series, float]) -> bool:
     """Whether a page has counted everything that a block received."""
     others = other_traffic(engine, block.looks[0].samples, page, block.answers)
     return not engine.busy_on(page) and (others.requests or 0) >= 0 and (others.tokens or 0) >= 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from specwatch.domain.experiments import Estimate, Line, ProbeTemperature, Zone
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import load_bin_label
 from specwatch.domain.sample import Sample
-from specwatch.loadtest.acceptance import Part, acceptance_of, drawn, length_interval
+from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, drawn, length_interval, linear
 from specwatch.loadtest.calibration import Stage, failures_of
 from specwatch.loadtest.common import distribution_of, estimate_of
 from specwatch.loadtest.requests import Answer
@@ -39,7 +39,7 @@ class Sweep:
 
     stage: Stage
     source: Source
-    parts: dict[float, list[Part]]
+    parts: dict[float, list[DraftCounts]]
     """Drafts by temperature."""
     answers: dict[float, list[Answer]]
     alone: bool | None = None
@@ -119,8 +119,8 @@ def temperatures_of(
     seed: int = 0,
 ) -> tuple[ProbeTemperature, ...]:
     """The results of each temperature, in ascending order."""
-    known = cost if isinstance(cost, StepCost) else draft_cost_ratio
-    return tuple(_temperature(answer, sweep, known, seed) for answer in sorted(sweep.answers))
+    step_cost = cost if isinstance(cost, StepCost) else draft_cost_ratio
+    return tuple(_temperature(answer, sweep, step_cost, seed) for answer in sorted(sweep.answers))
 
 
 def problems_of(sweep: Sweep) -> list[str]:
@@ -154,7 +154,7 @@ def _temperature(
     speedup = None
     if isinstance(cost, StepCost):
         length = length_interval(parts, drafting=cost.drafting, seed=seed)
-        speedup = None if length is None else _scaled(length, cost.kept).over(cost.step)
+        speedup = None if length is None else linear(length, 0.0, cost.kept).over(cost.step)
     return ProbeTemperature(
         temperature=temperature,
         requests=len(good),
@@ -180,91 +180,66 @@ def _zone(speedup: Interval | None, rate: Estimate | None, cost: StepCost | floa
     return "wins" if rate.lower > cost else "loses" if rate.upper < cost else "near"
 
 
-def _scaled(length: Interval, factor: float) -> Interval:
-    return Interval(
-        length.value * factor,
-        length.lower * factor,
-        length.upper * factor,
-        length.samples,
-        length.confidence,
-    )
-
-
 def _missing(sweep: Sweep, missing: str | None, baseline: Baseline) -> str:
     samples: Sequence[Sample] = sweep.stage.samples
     if baseline and (own := shortfall_of(sweep)) is not None:
         return own
     bins = sorted({sample.load_bin for sample in samples if sample.load_bin is not None})
     if baseline and bins:
-        known = ", ".join(load_bin_label(load_bin) for load_bin in sorted(baseline.bins))
-        ours = ", ".join(map(load_bin_label, bins))
-        return f"the baseline is for load {known}, and this was {ours}"
+        measured = ", ".join(load_bin_label(load_bin) for load_bin in sorted(baseline.bins))
+        own = ", ".join(map(load_bin_label, bins))
+        return f"the baseline is for load {measured}, and this was {own}"
     return missing or "no baseline"
 
 
-def _counted(sweep: Sweep) -> Sequence[str]:
-    if sweep.source == "records":
-        return ()
-    return (
-        "acceptance is from the server's counters, as its answers carry no record: from blocks in"
-        f" which it counted no other requests ({RECORDS_FLAG}, from vLLM 0.29, is better)",
-    )
+def _counted(sweep: Sweep) -> Iterator[str]:
+    if sweep.source != "records":
+        yield (
+            "acceptance is from the server's counters, as its answers carry no record: from blocks"
+            f" in which it counted no other requests ({RECORDS_FLAG}, from vLLM 0.29, is better)"
+        )
 
 
-def _again(sweep: Sweep) -> Sequence[str]:
-    """Prompts that were sent more than once."""
+def _again(sweep: Sweep) -> Iterator[str]:
+    """A note if prompts were sent more than once."""
     most = max(sweep.answers.values(), key=len, default=())
     distinct = len({(answer.ask.prompt, str(answer.ask.messages)) for answer in most})
-    if distinct == len(most):
-        return ()
-    return (
-        f"{figures.counted(distinct, 'distinct prompt')}, each sent more than once: intervals are"
-        " computed over prompts, not requests",
-    )
+    if distinct != len(most):
+        yield (
+            f"{figures.counted(distinct, 'distinct prompt')}, each sent more than once: intervals"
+            " are computed over prompts, not requests"
+        )
 
 
-def _few(sweep: Sweep) -> Sequence[str]:
-    samples: Mapping[float, int] = {
-        temperature: len(drawn(parts)) for temperature, parts in sweep.parts.items()
-    }
-    notes = []
-    without = [
-        f"{sample:g}" for sample in sorted(samples) if sweep.parts[sample] and not samples[sample]
-    ]
+def _few(sweep: Sweep) -> Iterator[str]:
+    """Notes if drafts are missing, or too few for an interval."""
+    units = {temperature: len(drawn(parts)) for temperature, parts in sorted(sweep.parts.items())}
+    without = [f"{key:g}" for key, count in units.items() if sweep.parts[key] and not count]
     if without:
-        notes.append(f"nothing was drafted at temperature {', '.join(without)}")
-    few = [
-        f"{temperature:g}"
-        for temperature, count in sorted(samples.items())
-        if 0 < count < LEAST_SAMPLES
-    ]
+        yield f"nothing was drafted at temperature {', '.join(without)}"
+    few = [f"{key:g}" for key, count in units.items() if 0 < count < LEAST_SAMPLES]
     if few:
         what = "prompts" if sweep.source == "records" else "blocks of prompts"
-        notes.append(
+        yield (
             f"no interval at temperature {', '.join(few)}: fewer than {LEAST_SAMPLES} {what}; give"
             " more --requests, and more prompts (--prompts)"
         )
-    return notes
 
 
-def _unlike(sweep: Sweep) -> Sequence[str]:
+def _unlike(sweep: Sweep) -> Iterator[str]:
     """A note if the records do not add up to what the server counted."""
-    if sweep.source != "records" or not sweep.alone:
-        return ()
     parts = [part for own in sweep.parts.values() for part in own]
-    ours, counted = sum(part.drafts or 0 for part in parts), sweep.stage.whole.drafts
-    if counted is None or counted == ours:
-        return ()
-    return (
-        f"the records have {figures.number(ours)} drafts, and the server counted"
-        f" {figures.number(counted)}",
-    )
+    recorded, counted = sum(part.drafts or 0 for part in parts), sweep.stage.total.drafts
+    if sweep.source == "records" and sweep.alone and counted not in (None, recorded):
+        yield (
+            f"the records have {figures.number(recorded)} drafts, and the server counted"
+            f" {figures.number(counted)}"
+        )
 
 
-def _cached(sweep: Sweep) -> Sequence[str]:
-    if sweep.stage.cached is None:
-        return ()
-    return (
-        f"TTFT is that of prompts of which {sweep.stage.cached:.0%} came from the prefix cache:"
-        " each is sent at every temperature",
-    )
+def _cached(sweep: Sweep) -> Iterator[str]:
+    if sweep.stage.cached is not None:
+        yield (
+            f"TTFT is that of prompts of which {sweep.stage.cached:.0%} came from the prefix cache:"
+            " each is sent at every temperature"
+        )

@@ -10,7 +10,7 @@ from functools import partial
 
 from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
-from specwatch.loadtest.acceptance import Part
+from specwatch.loadtest.acceptance import DraftCounts
 from specwatch.loadtest.calibration import Block, Stage
 from specwatch.loadtest.common import Note, Step
 from specwatch.loadtest.fixed_load import FixedLoad
@@ -155,7 +155,7 @@ class ProbeRun:
         url = self._server.url
         counted = tally.tally_of(self._server.engine.series(await self._server.read()), [])
         remedy = f"start vLLM 0.29 or later with {RECORDS_FLAG}"
-        if Part.of_counters(counted) is None:
+        if DraftCounts.of_counters(counted) is None:
             raise TooLittle(
                 f"{url} does not report its acceptance: its answers carry no record, and its page"
                 f" has no counters of drafts and accepted tokens; {remedy}"
@@ -194,7 +194,7 @@ class ProbeRun:
             sweep.answers[temperature].append(answer)
             if answer.ok and answer.acceptance is not None:
                 sweep.parts[temperature].append(
-                    Part.of_record(answer.acceptance, [answer.ask.prompt])
+                    DraftCounts.of_record(answer.acceptance, [answer.ask.prompt])
                 )
         if len(block.looks) < 2:
             return
@@ -251,7 +251,7 @@ class ProbeRun:
                 "others used the server while requests failed, first at temperature"
                 f" {temperature:g} ({others.reason}), which affects latencies"
             )
-        part = Part.of_counters(others.counted, [ask.prompt for ask in asks])
+        part = DraftCounts.of_counters(others.counted, [ask.prompt for ask in asks])
         if not failed and part is not None:
             sweep.parts[temperature].append(part)
             sweep.stage.add(

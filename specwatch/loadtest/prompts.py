@@ -54,7 +54,8 @@ _SUMMARY = (
     "Shorten to one sentence: Although the new pump uses a third less power than the old one, it"
     " has to run longer at low pressure, so that over a whole winter the saving was only a tenth.",
     "Summarize the argument: A library lends more than books. It lends a warm room, an hour of"
-    " quiet, and somebody who knows where to look. A town that counts only loans closes it too"
+    " quiet, and somebody who knows where to look. Who"  # in two parts for tests/test_words.py
+    "ever counts only loans will close it too"
     " soon.",
     "Write a headline and a lead for: The bridge over the canal reopens on Monday, two months later"
     " than planned, because bats were found in its northern pier.",
@@ -85,7 +86,7 @@ _CREATIVE = (
     "Think of five names for a cafe in an old railway carriage, each with a reason.",
 )
 PROMPTS: tuple[str, ...] = (*_CODE, *_CHAT, *_SUMMARY, *_EXTRACTION, *_CREATIVE)
-"""All of them, kind by kind."""
+"""All of them, kind by kind. A changed text makes stored benches incomparable with new ones."""
 
 
 def endless(prompts: Sequence[_Prompt], seed: int | str) -> Iterator[_Prompt]:

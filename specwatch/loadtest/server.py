@@ -12,7 +12,7 @@ from specwatch.errors import ConfigError, NoAnswer
 from specwatch.loadtest.calibration import Meter
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.closed_loop import ClosedLoop
-from specwatch.loadtest.engine import Engine, counted_of, engine_of
+from specwatch.loadtest.engine import MeasuredModel, counted_of, engine_of
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import engine_info
@@ -47,7 +47,7 @@ class Server:
             samples = self._reader.read(self._page.fetch(self._path))
         finally:
             self._page.close()
-        self.engine: Engine = engine_of(
+        self.engine: MeasuredModel = engine_of(
             samples, info.version, info.models, drafting=info.drafting, model=model,
             where=f"{where}: {target.url}",
         )  # fmt: skip

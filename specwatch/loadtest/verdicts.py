@@ -67,13 +67,13 @@ def overall(levels: Sequence[ComparedLevel]) -> Estimate | None:
     *Construction of confidence limits about effect measures: a general approach*, Statistics in
     Medicine 27, 2008).
     """
-    known = [level.speedup for level in levels if level.speedup is not None]
-    sure = [ratio for ratio in known if ratio.lower is not None and ratio.upper is not None]
-    known = sure or known
-    count = len(known)
+    speedups = [level.speedup for level in levels if level.speedup is not None]
+    sure = [ratio for ratio in speedups if ratio.lower is not None and ratio.upper is not None]
+    speedups = sure or speedups
+    count = len(speedups)
     if not count:
         return None
-    value = math.exp(math.fsum(math.log(ratio.value) for ratio in known) / count)
+    value = math.exp(math.fsum(math.log(ratio.value) for ratio in speedups) / count)
     if not sure:
         return Estimate(value=value)
     down = [math.log(ratio.value / (ratio.lower or ratio.value)) ** 2 for ratio in sure]
@@ -189,12 +189,12 @@ def rising_crossing(levels: Sequence[ComparedLevel]) -> float | None:
 
 
 def _points(levels: Sequence[ComparedLevel]) -> list[_Point]:
-    known = [
+    points = [
         (_height(level), level.speedup)
         for level in levels
         if level.speedup is not None and level.speedup.value > 0
     ]
-    return sorted(known, key=lambda point: point[0])
+    return sorted(points, key=lambda point: point[0])
 
 
 def _loses(speedup: Estimate) -> bool:

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from specwatch.advise.model_files import TokenizerFiles, open_model
 from specwatch.advise.vocabulary import Vocabulary, read_vocabulary
+from specwatch.advise.weights import Weights
+from specwatch.errors import ConfigError
 
 WRITTEN = Path(__file__).parent / "data" / "tokenizers"
 CONFIG = {"model_type": "qwen2", "vocab_size": 352}
@@ -85,3 +89,17 @@ def key(name: str, kind: int, value: bytes) -> bytes:
 def text(value: str) -> bytes:
     """A text of a .gguf file."""
     return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def refused(path: Path) -> str:
+    """The error of a model that cannot be read."""
+    with pytest.raises(ConfigError) as raised:
+        open_model(path)
+    return str(raised.value)
+
+
+def weights_of(path: Path) -> Weights:
+    """The weights of a model."""
+    weights = open_model(path).weights
+    assert weights is not None
+    return weights

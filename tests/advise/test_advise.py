@@ -99,10 +99,6 @@ def test_the_shape_of_the_target_gives_requests() -> None:
     whole = advise(target, gpus=1, gpu_memory=80 * GB, method="ngram", k=3, context=8192).memory
     eight = advise(target, gpus=1, gpu_memory=80 * GB, method="ngram", k=3, context=8192,
                    kv_dtype="fp8").memory  # fmt: skip
-    assert whole is not None
-    assert eight is not None
-    assert whole.requests_with is not None
-    assert eight.requests_with is not None
     assert eight.requests_with >= 1.9 * whole.requests_with
     assert whole.tokens_with == whole.tokens_without
 
@@ -146,7 +142,6 @@ def test_weights_take_what_they_are_served_in() -> None:
     assert from_files(stored(F32=1000), name="m", dtype="float32").weights == 4000
     assert from_files(stored(BF16=1000), name="m", dtype="float32").weights == 4000
     eight = from_files(stored(BF16=8_030_261_248), name="m", quantized="fp8").weights
-    assert eight is not None
     assert 8.0e9 < eight < 9.5e9
 
 
@@ -179,7 +174,6 @@ def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> 
     for name in ("Qwen/Qwen2.5-32B-Instruct-AWQ", "Qwen2.5-32B-Instruct-Q4_K_M.gguf"):
         found = advise(from_name(name), from_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
         assert found.sound
-        assert found.memory is not None
         assert 16e9 < found.memory.target_weights < 20e9
         assert of(found, f"{name}: its files are not here, so its size is read from its name, and")
     # Its files have 65.2 GB, of 117 billion parameters.
@@ -202,7 +196,6 @@ def test_the_size_in_the_name_of_a_head_is_that_of_its_target(
 ) -> None:
     found = advise(sized("8B"), from_name(name), method=method, k=5, gpus=1, gpu_memory=24 * GB)
     assert found.sound
-    assert found.draft is not None
     assert (found.draft.parameters, found.draft.weights) == (None, None)
     assert of(found, f"{name}: its files are not here, the size in its name is that of its target")
     assert of(found, "the draft's memory is not known") == ["note"]
@@ -222,7 +215,6 @@ def test_a_draft_of_unknown_size_leaves_nothing_known_beside_it() -> None:
         found = advise(target, from_name("mystery/drafter"), k=5, gpus=4, gpu_memory=80 * GB)
         assert of(found, "the draft's memory is not known") == ["doubt"]
         plan = found.memory
-        assert plan is not None
         assert (plan.draft_weights, plan.kv_with, plan.requests_with) == (None, None, None)
         assert plan.kv_without > 0
 
@@ -237,8 +229,6 @@ def test_gpus_that_a_command_does_not_use_hold_nothing() -> None:
     assert four.memory == eight.memory
     assert of(eight, "4 of 8 GPUs are not used by this engine") == ["note"]
     stages = advise(target, gpus=8, tensor_parallel=4, pipeline_parallel=2, **COMMAND)
-    assert stages.memory is not None
-    assert four.memory is not None
     assert stages.memory.target_weights == pytest.approx(four.memory.target_weights / 2)
     assert not of(stages, "4 of 8")
     replicas = advise(target, gpus=8, tensor_parallel=4, data_parallel=2, **COMMAND)
@@ -251,7 +241,6 @@ def test_too_few_gpus_are_wrong_and_planned_as_if_there_were_enough() -> None:
     for given in ({"tensor_parallel": 4}, {"tensor_parallel": 2, "pipeline_parallel": 2}):
         found = advise(target, gpus=2, **given, **COMMAND)
         assert of(found, "one engine needs 4 GPUs, and there are 2") == ["wrong"]
-        assert found.memory is not None
         assert found.memory.gpus == 4
 
 
@@ -274,18 +263,15 @@ def test_layers_for_multi_token_prediction_are_counted_once() -> None:
     given: dict[str, Any] = {"gpus": 1, "gpu_memory": 80 * GB, "method": "mtp", "context": 8192}
     folder = ModelFiles(name="m", where="here", config=MTP)
     computed = advise(from_files(folder, name="m"), k=1, **given).memory
-    assert computed is not None
     assert 0.4e9 < (computed.draft_weights or 0) < 0.6e9
     weights = stored(BF16=8 * GB).weights
     assert weights is not None
     brings = from_files(replace(folder, weights=replace(weights, mtp=10**9)), name="m")
     found = advise(brings, k=1, **given).memory
-    assert found is not None
     assert (found.draft_weights, found.target_weights) == (0, 16 * GB)
     assert found.tokens_with == pytest.approx((found.tokens_without or 0) * 32 / 33, rel=0.001)
     assert advise(brings, **given).k == 1, "as many as there are layers"
     unknown = advise(sized("8B"), k=1, **given).memory
-    assert unknown is not None
     assert unknown.draft_weights is None
 
 

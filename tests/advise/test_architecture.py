@@ -57,7 +57,6 @@ def test_what_a_configuration_tells() -> None:
     deepseek = shape("DeepSeek-V3")
     assert (deepseek.layers[0].token_elements, deepseek.kv_heads) == (576, 1), "MLA"
     assert (deepseek.quantization, deepseek.mtp_layers, deepseek.context) == ("fp8", 1, 163840)
-    assert deepseek.experts is not None
     assert (deepseek.experts.total, deepseek.experts.active) == (256, 8)
     gemma = shape("gemma-3-4b-it")
     assert (gemma.multimodal, gemma.heads, gemma.vocabulary, gemma.tied) == (True, 8, 262208, True)

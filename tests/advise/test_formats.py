@@ -140,7 +140,6 @@ def size(model: Parameters, form: str) -> int | None:
 
 def usual_bytes(text: str, form: str) -> int | None:
     plain = plain_size(text)
-    assert plain is not None
     return weight_bytes(form, plain.total, usual_embedding(plain.active))
 
 
@@ -177,8 +176,6 @@ def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: flo
 def test_a_size_alone_gives_about_what_the_config_gives(said: str, name: str, form: str) -> None:
     """Bits times parameters were 14 to 30 % less: embeddings and output head have 16 bits."""
     plain, exact = plain_size(said), size(parameters(name), form)
-    assert plain is not None
-    assert exact is not None
     # 1B is 1.24 billion, 7B 7.6: what a size is rounded to is not ours.
     rounded = exact * plain.total / parameters(name).total
     assert usual_bytes(said, form) == pytest.approx(rounded, rel=0.1)
@@ -191,7 +188,6 @@ def test_a_size_alone_gives_about_what_the_config_gives(said: str, name: str, fo
 def test_embeddings_of_the_largest_are_no_share_of_smaller_ones(said: str, embedding: int) -> None:
     """Llama 3.1 405B, DeepSeek-V3 and Kimi K2; a share as of 72B made 6 to 9 % more of them."""
     plain = plain_size(said)
-    assert plain is not None
     exact = (plain.total * 4.15625 + embedding * (16 - 4.15625)) / 8
     assert usual_bytes(said, "awq") == pytest.approx(exact, rel=0.015)
 
@@ -207,5 +203,4 @@ def test_embeddings_of_the_largest_are_no_share_of_smaller_ones(said: str, embed
 )
 def test_smaller_groups_have_more_scales(declared: dict[str, Any], expected: float) -> None:
     found = declared_format({"quantization_config": declared})
-    assert found is not None
     assert weight_bits(found) == expected

@@ -43,7 +43,6 @@ def test_sizes_of_names(name: str, size: tuple[float, float] | None) -> None:
 def test_a_product_is_an_upper_bound() -> None:
     """Mixtral 8x7B has 46.7 billion parameters."""
     found = size_in("Mixtral-8x7B")
-    assert found is not None
     assert found.at_most
     assert found.total > 46.7e9
 

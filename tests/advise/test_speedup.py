@@ -60,8 +60,6 @@ def test_the_best_k_is_better_than_its_neighbours_and_grows_with_acceptance() ->
     ks = []
     for acceptance in speedup.ACCEPTANCES:
         found = speedup.expected_speedup(acceptance, 5, 0.1)
-        assert found.best_k is not None
-        assert found.best_speedup is not None
         for other in (found.best_k - 1, found.best_k + 1):
             if 1 <= other <= speedup.MOST_TOKENS:
                 length = speedup.tokens_per_step(found.per_token, other)

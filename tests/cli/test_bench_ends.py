@@ -21,7 +21,7 @@ from specwatch.errors import ConfigError
 from specwatch.loadtest import server as load_server
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.compare import compare, with_benches
-from specwatch.loadtest.engine import Engine, engine_of
+from specwatch.loadtest.engine import MeasuredModel, engine_of
 from specwatch.loadtest.requests import Answer, Ask
 from specwatch.simulator.server import SimulatedServer
 from tests.cli.conftest import Run, experiments, measurements
@@ -181,7 +181,7 @@ def test_who_speculates_may_show_in_the_answers_alone(
 ) -> None:
     """A page of llama.cpp does not tell: it would become the baseline without speculation."""
 
-    def silent(*arguments: Any, **more: Any) -> Engine:
+    def silent(*arguments: Any, **more: Any) -> MeasuredModel:
         return replace(engine_of(*arguments, **more), mode=Mode.OFF)
 
     monkeypatch.setattr(load_server, "engine_of", silent)

@@ -104,8 +104,8 @@ def test_what_clients_got_is_what_the_server_counted(good_server: VllmServer, lo
     (measured,) = run.measured
     (level,), (stage,) = measured.levels, measured.stages
     records = [answer.acceptance for answer in stage.answers if answer.acceptance is not None]
-    assert len(records) == len(stage.answers) == sum(stage.whole.requests.values())
-    assert sum(answer.tokens or 0 for answer in stage.answers) == stage.whole.generation_tokens
+    assert len(records) == len(stage.answers) == sum(stage.total.requests.values())
+    assert sum(answer.tokens or 0 for answer in stage.answers) == stage.total.generation_tokens
     found = level.acceptance
     assert found is not None
     assert found.drafts == sum(record.drafts for record in records)

@@ -36,7 +36,6 @@ def test_the_highest_load_counts_by_how_long_it_was() -> None:
     """An hour at one load may be a few busy seconds, and another a whole hour."""
     samples = [traffic(50, 100, 40, load=2.0, busy=3600.0), traffic(5, 100, 40, load=30.0, busy=9)]
     shape = calibration_shape.shape_of(samples)
-    assert shape is not None
     assert shape.loads == (1, 2, 4)
 
 

@@ -9,7 +9,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -19,9 +18,8 @@ from specwatch.engines.acceptance import Acceptance
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.http_server import HttpServer
-from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from tests import simulated_load
 
 ASK = Ask("hello", 12, 0.4)
 Serve = Callable[[Callable[[Request], Any]], str]
@@ -29,16 +27,7 @@ Serve = Callable[[Callable[[Request], Any]], str]
 
 @pytest.fixture(scope="module")
 def vllm() -> Iterator[SimulatedServer]:
-    settings = SimulatedSettings(
-        model="tiny",
-        port=0,
-        speculation=SimulatedSpeculation(4),
-        record="summary",
-        costs=SimulatedCosts().scaled(0.1),
-        keep_log=True,
-        api_keys=("secret",),
-    )
-    with SimulatedServer(settings, CollectorRegistry()) as server:
+    with simulated_load.server(speculates=True, api_keys=("secret",)) as server:
         yield server
 
 
@@ -96,8 +85,6 @@ def test_an_answer_is_timed_counted_and_has_its_record(
     assert (answer.status, answer.error, answer.detail) == (200, None, "")
     assert answer.tokens == 12
     assert answer.finish_reason == "length"
-    assert answer.first is not None
-    assert answer.last is not None
     assert answer.sent < answer.first < answer.last <= answer.ended
     assert answer.ttft == answer.first - answer.sent
     assert answer.tpot == (answer.last - answer.first) / 11
@@ -105,9 +92,7 @@ def test_an_answer_is_timed_counted_and_has_its_record(
         (request,) = engine.log[before:]
     assert request.request.temperature == 0.4
     found = answer.acceptance
-    assert found is not None
     assert found.draft_tokens == 4 * found.drafts
-    assert found.accepted_lengths is not None
     assert sum(found.accepted_lengths) == found.drafts
     assert sum(kept * n for kept, n in enumerate(found.accepted_lengths)) == found.accepted_tokens
 
@@ -212,22 +197,22 @@ def test_an_answer_that_takes_too_long_is_given_up(serve: Serve) -> None:
     assert found.first is not None
 
 
-def test_llama_cpp_without_a_record_has_none(serve: Serve) -> None:
-    found = send(serve(streamed(piece("a"), {**USAGE, "timings": {"draft_n": 4}})))
-    assert found.ok
-    assert found.acceptance is None
-
-
-def test_llama_cpp_tells_steps_by_its_tokens(serve: Serve) -> None:
-    """Of 20 tokens the first is the prompt's, and 12 were accepted: 7 steps."""
-    found = send(serve(streamed(piece("a"), {**USAGE, "timings": TIMINGS})))
-    assert found.acceptance == Acceptance("timings", 7, 28, 12)
-
-
-def test_a_record_that_tells_no_lengths_is_taken(serve: Serve) -> None:
-    metrics = {"metrics": {"speculative_decoding": RECORD}}
-    found = send(serve(streamed(piece("a"), {**USAGE, **metrics})))
-    assert found.acceptance == Acceptance("record", 2, 8, 3)
+@pytest.mark.parametrize(
+    ("members", "acceptance"),
+    [
+        ({"metrics": {"speculative_decoding": RECORD}}, Acceptance("record", 2, 8, 3)),
+        ({"timings": TIMINGS}, Acceptance("timings", 7, 28, 12)),
+        ({"timings": {"draft_n": 4}}, None),
+        ({"error": None}, None),
+    ],
+    ids=["vLLM", "llama.cpp", "too little", "none"],
+)
+def test_the_record_of_either_server_is_taken(
+    serve: Serve, members: dict[str, Any], acceptance: Acceptance | None
+) -> None:
+    """Of 20 tokens of llama.cpp the first is the prompt's, and 12 were accepted: 7 steps."""
+    found = send(serve(streamed(piece("a"), {**USAGE, **members})))
+    assert (found.ok, found.tokens, found.acceptance) == (True, 5, acceptance)
 
 
 @pytest.mark.parametrize(
@@ -254,21 +239,6 @@ def test_what_is_no_count_makes_an_answer_unreadable(serve: Serve, last: object)
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"metrics": {"speculative_decoding": {**RECORD, "num_spec_steps": -2}}},
-        {"metrics": {"speculative_decoding": {**RECORD, "num_accepted_draft_tokens": 9}}},
-        {"metrics": {"speculative_decoding": {**RECORD, "acceptance_histogram": [0, 1, 1, 0, -1]}}},
-        {"metrics": {"speculative_decoding": {**RECORD, "acceptance_histogram": [1, 0, 1]}}},
-        {"timings": {**TIMINGS, "draft_n_accepted": 29}},
-    ],
-)
-def test_a_record_that_contradicts_itself_is_none(serve: Serve, more: dict[str, Any]) -> None:
-    found = send(serve(streamed(piece("a"), {**USAGE, **more})))
-    assert (found.ok, found.tokens, found.acceptance) == (True, 5, None)
-
-
-@pytest.mark.parametrize(
     "delta",
     [
         {"content": "a"},
@@ -284,10 +254,6 @@ def test_reasoning_and_tool_calls_are_content(serve: Serve, delta: dict[str, Any
     assert found.chunks == 2
     assert found.ttft is not None
     assert found.tpot is not None
-
-
-def test_an_error_that_is_null_is_none(serve: Serve) -> None:
-    assert send(serve(streamed({**piece("a"), "error": None}, USAGE))).ok
 
 
 def counted(url: str, prompt: str, **settings: Any) -> int | None:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Container, Iterator, Mapping
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from specwatch.domain.model import Series
 from specwatch.errors import NoAnswer, ScrapeError, ScrapeReason
@@ -20,17 +19,14 @@ from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
-from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings
+from tests import simulated_load
 from tests.hostile import wait_for
 
 
 @pytest.fixture
 def server() -> Iterator[SimulatedServer]:
-    costs = SimulatedCosts().scaled(0.2)
-    settings = SimulatedSettings(model="tiny", port=0, costs=costs, keep_log=True)
-    with SimulatedServer(settings, CollectorRegistry()) as running:
+    with simulated_load.server() as running:
         yield running
 
 

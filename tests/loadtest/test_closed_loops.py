@@ -14,7 +14,7 @@ from specwatch.domain.model import Environment, Mode
 from specwatch.loadtest.bench import Load, Stretch, level
 from specwatch.loadtest.calibration import Block, Look, Stage
 from specwatch.loadtest.compare import compare
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.requests import Answer, Ask
 from tests.loadtest.benches import bench
 
@@ -53,7 +53,7 @@ def turn(chance: random.Random, latency: Latency, seconds: float) -> Stretch:
 
 
 def side(chance: random.Random, latency: Latency, seconds: float, mode: Mode) -> Level:
-    stage = Stage(Engine("tiny", "tiny", mode, Environment("0.32.0", "abc")), CLIENTS)
+    stage = Stage(MeasuredModel("tiny", "tiny", mode, Environment("0.32.0", "abc")), CLIENTS)
     turns = [turn(chance, latency, seconds) for _ in range(TURNS)]
     return level(Load(concurrency=CLIENTS), stage, turns, turns=True)
 

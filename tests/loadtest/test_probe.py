@@ -15,11 +15,11 @@ from specwatch.domain.experiments import Distribution
 from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
 from specwatch.domain.model import load_bin as load_bin_of
 from specwatch.engines.acceptance import Acceptance as Record
-from specwatch.loadtest.acceptance import Part, acceptance_of, length_interval, rate_interval
+from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, length_interval, rate_interval
 from specwatch.loadtest.acceptance import drawn as units
 from specwatch.loadtest.calibration import Slice, Stage
 from specwatch.loadtest.common import distribution_of
-from specwatch.loadtest.engine import Engine
+from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.other_traffic import other_traffic, together
 from specwatch.loadtest.probe import (
     Source,
@@ -35,16 +35,16 @@ from specwatch.loadtest.probe import (
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 K = 4
-ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
+ENGINE = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
 
 
-def part(lengths: Sequence[int]) -> Part:
+def part(lengths: Sequence[int]) -> DraftCounts:
     """A request whose drafts had so many tokens accepted."""
     histogram = tuple(lengths.count(at) for at in range(K + 1))
-    return Part(len(lengths), K * len(lengths), sum(lengths), histogram)
+    return DraftCounts(len(lengths), K * len(lengths), sum(lengths), histogram)
 
 
-def drawn(count: int, chance: float, seed: int, drafts: int = 12) -> list[Part]:
+def drawn(count: int, chance: float, seed: int, drafts: int = 12) -> list[DraftCounts]:
     """Requests that each have a chance of their own around ``chance``."""
     generator = random.Random(seed)
     found = []
@@ -59,33 +59,27 @@ def drawn(count: int, chance: float, seed: int, drafts: int = 12) -> list[Part]:
 
 def test_acceptance_adds_up_over_requests() -> None:
     found = acceptance_of([part([4, 0]), part([2]), part([1, 1, 4])])
-    assert found is not None
     assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (6, 24, 12)
     assert found.mean_length == 3
     assert found.histogram == (1, 2, 1, 0, 2)
     assert found.per_position == (5 / 6, 3 / 6, 2 / 6, 2 / 6)
-    assert found.rate is not None
     assert (found.rate.value, found.rate.lower) == (0.5, None), "too few for an interval"
 
 
 def test_what_is_unknown_of_one_request_is_unknown_of_all() -> None:
-    found = acceptance_of([part([4, 0]), Part(None, 8, 4)])
-    assert found is not None
+    found = acceptance_of([part([4, 0]), DraftCounts(None, 8, 4)])
     assert (found.drafts, found.mean_length, found.histogram) == (None, None, None)
     assert found.accepted_tokens == 8
-    assert acceptance_of([Part(0, 0, 0)]) is None
+    assert acceptance_of([DraftCounts(0, 0, 0)]) is None
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
 def test_the_interval_covers_the_rate_that_requests_have(chance: float) -> None:
     """In at least nine of ten draws of twenty requests."""
     whole = acceptance_of(drawn(4000, chance, 1))
-    assert whole is not None
-    assert whole.rate is not None
     inside = 0
     for seed in range(100, 160):
         found = rate_interval(drawn(20, chance, seed))
-        assert found is not None
         assert 0 <= found.lower <= found.value <= found.upper <= 1
         inside += found.lower <= whole.rate.value <= found.upper
     assert inside >= 54
@@ -95,7 +89,6 @@ def test_the_interval_covers_the_rate_that_requests_have(chance: float) -> None:
 def test_all_or_nothing_has_an_interval_too(length: int) -> None:
     """Twenty requests that kept nothing do not prove that none ever will."""
     found = rate_interval([part([length] * 9)] * 20)
-    assert found is not None
     ends = (found.lower, found.upper) if length == 0 else (1 - found.upper, 1 - found.lower)
     assert ends == pytest.approx((0, 0.168), abs=0.001)
     assert rate_interval([part([length] * 9)] * 4) is None, "too few"
@@ -103,7 +96,6 @@ def test_all_or_nothing_has_an_interval_too(length: int) -> None:
 
 def test_requests_alike_are_as_sure_as_can_be() -> None:
     found = rate_interval([part([2, 2])] * 8)
-    assert found is not None
     assert (found.lower, found.value, found.upper) == pytest.approx((0.5, 0.5, 0.5))
 
 
@@ -111,15 +103,12 @@ def test_requests_of_one_prompt_are_drawn_together() -> None:
     """At temperature 0 they are the same: a hundred of ten prompts are as sure as the ten."""
     ten = [replace(each, prompts=frozenset(str(at))) for at, each in enumerate(drawn(10, 0.6, 1))]
     once, often = rate_interval(ten), rate_interval(ten * 10)
-    assert once is not None
-    assert often is not None
     assert (often.lower, often.value, often.upper) == pytest.approx(
         (once.lower, once.value, once.upper)
     )
     assert often.samples == 10
     assert rate_interval(ten[:4] * 25) is None, "too few prompts"
     whole = acceptance_of(ten[:4] * 25)
-    assert whole is not None
     assert whole.drafts == sum(each.drafts or 0 for each in ten[:4]) * 25
 
 
@@ -129,12 +118,12 @@ def test_blocks_with_a_prompt_in_common_are_drawn_together() -> None:
         replace(part([2, 3]), prompts=frozenset(prompts))
         for prompts in ("ab", "cd", "ef", "bc", "ab", "g")
     ]
-    found = units([*blocks, Part(0, 0, 0, None, frozenset("g")), part([1])])
+    found = units([*blocks, DraftCounts(0, 0, 0, None, frozenset("g")), part([1])])
     assert sorted("".join(sorted(each.prompts)) for each in found) == ["", "abcd", "ef", "g"]
     (most,) = [each for each in found if "a" in each.prompts]
     assert (most.drafts, most.draft_tokens, most.accepted_tokens) == (8, 32, 20)
     assert most.histogram == (0, 0, 4, 4, 0)
-    unknown = units([Part(None, 4, 2, None, frozenset("a")), blocks[0]])
+    unknown = units([DraftCounts(None, 4, 2, None, frozenset("a")), blocks[0]])
     assert (unknown[0].drafts, unknown[0].histogram) == (None, None)
 
 
@@ -148,8 +137,6 @@ def test_prompts_sent_again_are_noted() -> None:
 def test_a_length_counts_steps_that_drafted_nothing() -> None:
     parts = [part([2, 4])] * 6
     always, half = length_interval(parts), length_interval(parts, drafting=0.5)
-    assert always is not None
-    assert half is not None
     assert (always.value, half.value) == pytest.approx((4, 2.5))
 
 
@@ -162,7 +149,6 @@ def test_a_quantile_needs_a_value_beyond_it(
 ) -> None:
     """P99 of twenty is no more than the largest."""
     found = distribution_of(map(float, range(count)))
-    assert found is not None
     assert (found.p95, found.p99) == (pytest.approx(p95), pytest.approx(p99))
     assert msgspec.json.decode(msgspec.json.encode(found), type=Distribution) == found
 
@@ -170,8 +156,8 @@ def test_a_quantile_needs_a_value_beyond_it(
 def test_counters_and_records_make_the_same_part() -> None:
     whole = Tally(drafts=3, draft_tokens=12, accepted_tokens=7, accepted_per_position=(3, 2, 1, 1))
     record = Record("record", 3, 12, 7, (3, 2, 1, 1))
-    assert Part.of_counters(whole) == Part.of_record(record)
-    assert Part.of_counters(Tally(drafts=3)) is None
+    assert DraftCounts.of_counters(whole) == DraftCounts.of_record(record)
+    assert DraftCounts.of_counters(Tally(drafts=3)) is None
 
 
 def answer(
@@ -188,7 +174,7 @@ def answer(
 
 
 def sweep(
-    rates: dict[float, list[Part]], *, source: Source = "records", stage: Stage | None = None
+    rates: dict[float, list[DraftCounts]], *, source: Source = "records", stage: Stage | None = None
 ) -> Sweep:
     return Sweep(
         stage or Stage(ENGINE, 1),
@@ -233,7 +219,7 @@ def stage(seconds_per_step: float, slices: int = 8, *, requests: int = 0) -> Sta
             inter_token=Histogram((), (100,), 100 * seconds_per_step * noise),
         )  # fmt: skip
         found.slices.append(Slice(1000.0 + at, 1.0, 1.0, 0.0, tally, {}))
-    found.whole = Tally(requests={"length": requests})
+    found.total = Tally(requests={"length": requests})
     return found
 
 
@@ -261,11 +247,7 @@ def test_a_measured_line_is_the_cost_of_a_step() -> None:
     ones = temperatures_of(found, cost)
     assert [one.zone for one in ones] == ["wins", "near", "loses"]
     for one in ones:
-        assert one.speedup is not None
-        assert one.acceptance is not None
-        assert one.acceptance.mean_length is not None
         assert one.speedup.value == pytest.approx(one.acceptance.mean_length / 2, rel=0.02)
-        assert one.speedup.lower is not None
         assert one.speedup.lower < one.speedup.value
 
 
@@ -308,14 +290,14 @@ def test_what_should_be_known_of_the_figures_is_noted() -> None:
     assert "server's counters" in counters
     assert "no interval at temperature 0.5: fewer than 5 blocks of prompts" in few
     found = sweep({0.5: drawn(6, 0.8, 1, drafts=10)})
-    found.stage.whole = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
+    found.stage.total = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
     unlike, cached = notes_of(found)
     assert unlike == "the records have 60 drafts, and the server counted 61"
     assert "50% came from the prefix cache" in cached
 
 
 def test_why_no_acceptance_is_told_is_said() -> None:
-    found = sweep({0.0: drawn(6, 0.8, 1), 0.5: [Part(0, 0, 0, (0,))] * 6})
+    found = sweep({0.0: drawn(6, 0.8, 1), 0.5: [DraftCounts(0, 0, 0, (0,))] * 6})
     assert notes_of(found) == ["nothing was drafted at temperature 0.5"]
     assert problems_of(found) == []
     found = sweep({0.0: drawn(6, 0.8, 1)})

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from specwatch.advise.advice import Finding, Server
-from specwatch.advise.files import MissingLibrary
+from specwatch.advise.advice import Finding, ServerKind
 from specwatch.advise.model_files import TokenizerFiles
 from specwatch.advise.vocabulary import Vocabulary, read_vocabulary
 from specwatch.advise.vocabulary_comparison import compare_vocabularies as compare
@@ -204,33 +202,6 @@ def test_two_sentencepiece_models_encode_texts() -> None:
     assert finding.text.endswith("texts encoded alike")
 
 
-def test_pieces_are_those_that_sentencepiece_lists() -> None:
-    """The list in the file was written by the library itself."""
-    for name in ("spm-bpe", "spm-unigram"):
-        pieces = json.loads((WRITTEN / name / "pieces.json").read_text())
-        model = written(name)
-        assert list(model.tokens.values()) == [piece for piece, _score in pieces]
-        assert model.special == {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}
-
-
-TEKKEN = {
-    "config": {"default_vocab_size": 1002, "default_num_special_tokens": 1000, "pattern": "x"},
-    "vocab": [{"rank": 0, "token_bytes": "AA==", "token_str": None},
-              {"rank": 1, "token_bytes": "IMSA", "token_str": "x"},
-              {"rank": 2, "token_bytes": "AQ==", "token_str": "beyond default_vocab_size"}],
-}  # fmt: skip
-
-
-def test_tekken_puts_special_tokens_first_and_writes_bytes_as_others_do() -> None:
-    tekken = vocabulary(tekken_json=TEKKEN)
-    assert tekken.size == 1002
-    assert [tekken.tokens[number] for number in (1, 10, 999, 1000, 1001)] == [
-        "<s>", "[IMG]", "<SPECIAL_999>", "Ā", "ĠÄĢ"
-    ]  # fmt: skip
-    listed = {**TEKKEN, "special_tokens": [{"rank": 10, "token_str": "[THINK]"}]}
-    assert vocabulary(tekken_json=listed).tokens[10] == "[THINK]"
-
-
 def test_special_tokens_of_tiktoken_files_are_not_known_and_no_difference() -> None:
     """Llama 3 has them under the name of SentencePiece's, Qwen 1 under its own."""
     target = vocabulary(qwen_tiktoken=b"IQ== 0\nIg== 1\n")
@@ -242,19 +213,6 @@ def test_special_tokens_of_tiktoken_files_are_not_known_and_no_difference() -> N
         assert "the special tokens are not known from model/qwen.tiktoken" in findings[0].text
         assert not texts(findings, "ok", "wrong")
         assert not any("differ" in finding.text for finding in findings)
-
-
-def test_a_folder_without_a_vocabulary_says_what_was_expected() -> None:
-    with pytest.raises(ConfigError, match=r"model: no vocabulary; expected tokenizer\.json"):
-        vocabulary(tokenizer_config_json={})
-
-
-def test_a_missing_library_is_named_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
-    with pytest.raises(MissingLibrary, match=r"tokenizers.* -m pip install .*tokenizers"):
-        tokenizer(fast())
 
 
 def test_reserved_tokens_that_differ_touch_only_texts_that_have_them() -> None:
@@ -308,7 +266,7 @@ def test_llama_cpp_takes_a_difference_of_up_to_128_rows(rows: int, level: str) -
     assert sizes.level == level
 
 
-NOTICED: dict[str, tuple[int, Server, str]] = {
+NOTICED: dict[str, tuple[int, ServerKind, str]] = {
     "vLLM compares no tokens": (200, "vllm", "never their tokens"),
     "llama.cpp compares from id 5 on": (5, "llama.cpp", "continues without speculation"),
     "and not before": (4, "llama.cpp", "and not these"),
@@ -316,7 +274,9 @@ NOTICED: dict[str, tuple[int, Server, str]] = {
 
 
 @pytest.mark.parametrize(("number", "server", "reason"), NOTICED.values(), ids=NOTICED)
-def test_what_the_server_makes_of_another_token(number: int, server: Server, reason: str) -> None:
+def test_what_the_server_makes_of_another_token(
+    number: int, server: ServerKind, reason: str
+) -> None:
     target = written("bpe.gguf")
     draft = replace(target, tokens={**target.tokens, number: "other"})
     finding = compare(target, draft, server=server)[0]
