@@ -336,8 +336,8 @@ def _jobs(prometheus: Prometheus, time: float) -> str:
     from specwatch.backfill.prometheus_pages import presence_selector
     from specwatch.backfill.prometheus_targets import named
 
-    asked = f"group by (job) (last_over_time({presence_selector('{}')}[{_LOOK_BACK}]))"
-    jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(asked, time))
+    query = f"group by (job) (last_over_time({presence_selector('{}')}[{_LOOK_BACK}]))"
+    jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(query, time))
     if jobs:
         return f"in the hour before {moment(time)} these jobs have some: {named(jobs)}"
     return f"no job has any in the hour before {moment(time)}; does this Prometheus scrape vLLM?"

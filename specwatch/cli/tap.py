@@ -278,14 +278,10 @@ def _size(text: str) -> int:
     callback=options.parsed(_size),
     help="Larger requests pass without being read, and so without a temperature.",
 )  # fmt: skip
-@click.option(
-    "--connect-timeout", default="10s", show_default=True, callback=options.duration,
-    metavar="TIME", help="Time limit for connecting to the server.",
-)  # fmt: skip
-@click.option(
-    "--grace", default="30s", show_default=True, callback=options.duration, metavar="TIME",
-    help="Time that running responses may still take after SIGTERM or SIGINT.",
-)  # fmt: skip
+@options.time_option("--connect-timeout", "10s", "Time limit for connecting to the server.")
+@options.time_option(
+    "--grace", "30s", "Time that running responses may still take after SIGTERM or SIGINT."
+)
 @click.option(
     "--log-format", type=click.Choice(["auto", "json", "console"]), default="auto",
     show_default=True, help="auto is console on a terminal, else JSON.",
