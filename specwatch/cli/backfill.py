@@ -126,7 +126,6 @@ def command(**given: Any) -> None:
     the query is not possible.
     """
     from specwatch.backfill import prometheus_pages
-    from specwatch.backfill.prometheus_targets import named
     from specwatch.backfill.service import MARGIN, Span, end_of
     from specwatch.cli.progress import BackfillProgress
 
@@ -163,13 +162,8 @@ def command(**given: Any) -> None:
         options.print_json(report)
     else:
         proxied = {one.name for one in (loaded.targets if loaded else ()) if one.proxy}
-        for line in _lines(filled, span, proxied, dry_run=given["dry_run"]):
+        for line in _lines(filled, span, proxied, servers.passed_over, dry_run=given["dry_run"]):
             click.echo(line)
-        if servers.passed_over:
-            over = named([quoted(one) for one in servers.passed_over])
-            click.echo(
-                f"skipped, as the configuration does not have them: {over}; --all fills them"
-            )
     if failed:
         raise Stopped("\n".join([*failed, *servers.refused]))
     if servers.refused:
@@ -344,8 +338,15 @@ def _jobs(prometheus: Prometheus, time: float) -> str:
 
 
 def _lines(
-    filled: Sequence[Filled], span: Span, proxied: Collection[str], *, dry_run: bool
+    filled: Sequence[Filled],
+    span: Span,
+    proxied: Collection[str],
+    passed_over: Sequence[str],
+    *,
+    dry_run: bool,
 ) -> Iterator[str]:
+    from specwatch.backfill.prometheus_targets import named
+
     would = "would be written" if dry_run else "written"
     for target in filled:
         yield (
@@ -358,6 +359,9 @@ def _lines(
             yield "  without temperatures: those of a `specwatch tap proxy` are not read"
         if target.until < span.until:
             yield f"  {_held(target)}"
+    if passed_over:
+        names = named([quoted(name) for name in passed_over])
+        yield f"skipped, as the configuration does not have them: {names}; --all fills them"
 
 
 def _held(filled: Filled) -> str:
