@@ -35,8 +35,7 @@ def _bytes(text: str) -> int:
     return size
 
 
-def _utilization(text: str) -> float:
-    share = float(text)
+def _utilization(share: float) -> float:
     if not 0 < share <= 1:
         raise ValueError(f"{share} is not a number above 0 and up to 1")
     return share
@@ -76,7 +75,7 @@ def _mix(text: str) -> tuple[tuple[float, float], ...]:
 @click.option(
     "--gpu-memory-utilization",
     "utilization",
-    metavar="SHARE",
+    type=float,
     callback=options.parsed(_utilization),
     help="As vLLM's flag.  [default: 0.92]",
 )
@@ -138,8 +137,7 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
         options.print_json(_encodable(msgspec.to_builtins(advice)))
     else:
         terminal = Terminal()
-        for line in lines(advice, terminal.width):
-            terminal.line(*line)
+        terminal.lines(lines(advice, terminal.width))
     raise SystemExit(0 if advice.sound else 1)
 
 

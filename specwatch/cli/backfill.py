@@ -125,7 +125,6 @@ def command(**given: Any) -> None:
     the query is not possible.
     """
     from specwatch.backfill import prometheus_pages
-    from specwatch.backfill.prometheus_targets import named
     from specwatch.backfill.service import MARGIN, Span, end_of
     from specwatch.cli.progress import BackfillProgress
 
@@ -162,13 +161,8 @@ def command(**given: Any) -> None:
         options.print_json(report)
     else:
         proxied = {one.name for one in (loaded.targets if loaded else ()) if one.proxy}
-        for line in _lines(filled, span, proxied, dry_run=given["dry_run"]):
+        for line in _lines(filled, span, proxied, servers.passed_over, dry_run=given["dry_run"]):
             click.echo(line)
-        if servers.passed_over:
-            over = named([quoted(one) for one in servers.passed_over])
-            click.echo(
-                f"skipped, as the configuration does not have them: {over}; --all fills them"
-            )
     if failed:
         raise Stopped("\n".join([*failed, *servers.refused]))
     if servers.refused:
@@ -335,16 +329,23 @@ def _jobs(prometheus: Prometheus, time: float) -> str:
     from specwatch.backfill.prometheus_pages import presence_selector
     from specwatch.backfill.prometheus_targets import named
 
-    asked = f"group by (job) (last_over_time({presence_selector('{}')}[{_LOOK_BACK}]))"
-    jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(asked, time))
+    query = f"group by (job) (last_over_time({presence_selector('{}')}[{_LOOK_BACK}]))"
+    jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(query, time))
     if jobs:
         return f"in the hour before {moment(time)} these jobs have some: {named(jobs)}"
     return f"no job has any in the hour before {moment(time)}; does this Prometheus scrape vLLM?"
 
 
 def _lines(
-    filled: Sequence[Filled], span: Span, proxied: Collection[str], *, dry_run: bool
+    filled: Sequence[Filled],
+    span: Span,
+    proxied: Collection[str],
+    passed_over: Sequence[str],
+    *,
+    dry_run: bool,
 ) -> Iterator[str]:
+    from specwatch.backfill.prometheus_targets import named
+
     would = "would be written" if dry_run else "written"
     for target in filled:
         yield (
@@ -357,6 +358,9 @@ def _lines(
             yield "  without temperatures: those of a `specwatch tap proxy` are not read"
         if target.until < span.until:
             yield f"  {_held(target)}"
+    if passed_over:
+        names = named([quoted(name) for name in passed_over])
+        yield f"skipped, as the configuration does not have them: {names}; --all fills them"
 
 
 def _held(filled: Filled) -> str:

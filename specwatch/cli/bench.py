@@ -106,13 +106,13 @@ def command(context: click.Context, /, **given: Any) -> None:
         benches = _benches(run, selected.target.name, given, source, began)
         experiments, problems = _experiments(benches)
         main = experiments[-1]
-        whole = _with_benches(main, benches)
+        result = _with_benches(main, benches)
         stored, failed = load_results.store_all(
             store, experiments, *_baseline_of(run, selected.target.name)
         )
         shown = experiments if len(experiments) < 3 else [main]
-        load_results.show([whole] if given["as_json"] else shown, stored, as_json=given["as_json"])
-        problems += [*failed, *load_results.keep(whole, given["output"], given["plot"])]
+        load_results.show([result] if given["as_json"] else shown, stored, as_json=given["as_json"])
+        problems += [*failed, *load_results.keep(result, given["output"], given["plot"])]
     if run.broken_off is not None:
         problems.append(run.broken_off)
     for bench in benches:

@@ -48,13 +48,13 @@ def of(given: Mapping[str, Any]) -> CalibrationSources:
         for name in ("off", "on")
     )
     urls = [server.url for server in (on, off) if server is not None]
-    known = known_target(config, given["target"], urls)
-    named = known or on or off
+    configured = known_target(config, given["target"], urls)
+    named = configured or on or off
     if given["target"] is None and named is None:
         raise ConfigError("--import needs the target of the baseline: give --target NAME")
-    if known is not None and token is None:
+    if configured is not None and token is None:
         off, on = (
-            server and known.model_copy(update={"url": server.url, "proxy": None})
+            server and configured.model_copy(update={"url": server.url, "proxy": None})
             for server in (off, on)
         )
     return CalibrationSources(

@@ -44,11 +44,11 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of the first argument; else a usage error with a suggestion."""
-        known = self.list_commands(ctx)
+        names = self.list_commands(ctx)
         known_command = args[0].startswith("-") or self.get_command(ctx, args[0])
         if not ctx.resilient_parsing and not known_command:
-            near = difflib.get_close_matches(args[0], known, n=1)
-            remedy = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(known)}"
+            near = difflib.get_close_matches(args[0], names, n=1)
+            remedy = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(names)}"
             raise click.UsageError(f"no command {clean_lines(args[0])!r}; {remedy}", ctx)
         return super().resolve_command(ctx, args)
 

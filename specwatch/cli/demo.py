@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from specwatch.cli import options
-from specwatch.config.loading import from_targets
 from specwatch.daemon.daemon import Daemon
 from specwatch.domain import acceptance, buckets, histogram, merge
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Tally
@@ -128,17 +127,10 @@ class _Demo:
 
     def run(self) -> dict[str, Any]:
         with self._server:
-            config = from_targets(
-                [self._server.url],
-                environ=os.environ,
-                hostname="demo",
-                settings={
-                    "database": f"sqlite:///{self._folder / 'specwatch.db'}",
-                    "listen": "127.0.0.1:0",
-                },
-            )
-            target = config.targets[0].model_copy(update={"interval": 1.0, "timeout": 1.0})
-            daemon = Daemon(config.model_copy(update={"targets": (target,)}), environ={})
+            target = {"url": self._server.url, "interval": "1s", "timeout": "1s"}
+            database = f"sqlite:///{self._folder / 'specwatch.db'}"
+            config = options.load(None, [target], database=database, listen="127.0.0.1:0")
+            daemon = Daemon(config, environ={})
             daemon.start()
             try:
                 self._print(
@@ -156,20 +148,16 @@ class _Demo:
     def _watch(self, daemon: Daemon) -> None:
         live = Live(console=self._console, auto_refresh=False, transient=True)
         terminal = self._console.is_terminal
-        if terminal:
-            live.start()
         try:
-            for phase in _PHASES:
-                for left in self._run_phase(phase, daemon):
-                    if terminal:
-                        live.update(self._picture(left), refresh=True)
-                if not terminal:
-                    self._console.print(_sentence(self._phases[-1].row()), soft_wrap=True)
+            with live if terminal else nullcontext():
+                for phase in _PHASES:
+                    for left in self._run_phase(phase, daemon):
+                        if terminal:
+                            live.update(self._picture(left), refresh=True)
+                    if not terminal:
+                        self._print(_sentence(self._phases[-1].row()))
         except KeyboardInterrupt:
-            self._console.print("ended early")
-        finally:
-            if terminal:
-                live.stop()
+            self._print("ended early")
 
     def _run_phase(self, phase: _Phase, daemon: Daemon) -> Iterator[float]:
         """Yield the remaining seconds of the phase, a few times a second."""
@@ -207,13 +195,12 @@ class _Demo:
         return Group(now, Text(), phases, Text(), Text("log", style="bold"), events)
 
     def _conclude(self, daemon: Daemon) -> dict[str, Any]:
-        reader = Reader.of(daemon.config.database.connect_url())
-        windows = [
-            window
-            for window in reader.windows(since=0, until=time.time() + 60)
-            if window.series.temperature == ALL_TEMPERATURES
-        ]
-        reader.close()
+        with closing(Reader.of(daemon.config.database.connect_url())) as reader:
+            windows = [
+                window
+                for window in reader.windows(since=0, until=time.time() + 60)
+                if window.series.temperature == ALL_TEMPERATURES
+            ]
         stored = sum(window.tally.drafts or 0 for window in windows)
         rows = [phase.row() for phase in self._phases]
         if self._console.is_terminal:

@@ -69,10 +69,7 @@ _reason_option = click.option(
 )  # fmt: skip
 _order_options = options.all_of(
     click.option("--no-wait", is_flag=True, help="Return once the daemon has begun, or refused."),
-    click.option(
-        "--timeout", default="30m", show_default=True, callback=options.duration,
-        metavar="DURATION", help="Time to follow what the daemon does.",
-    ),
+    options.time_option("--timeout", "30m", "Time to follow what the daemon does."),
     _reason_option,
     _by_option,
     options.store_options,
@@ -138,10 +135,9 @@ def plan(target: str | None, file: Path | None, database: str | None, as_json: b
 
 @command.command(short_help="make the guard start nothing, for some time")
 @_target_argument
-@click.option(
-    "--for", "seconds", default="24h", show_default=True, callback=options.duration,
-    metavar="DURATION", help="Length of the pause; then the guard continues by itself.",
-)  # fmt: skip
+@options.time_option(
+    "--for", "24h", "Length of the pause; then the guard continues by itself.", "seconds"
+)
 @_reason_option
 @_by_option
 @options.store_options
@@ -224,10 +220,9 @@ def resume(
 
 @command.command(short_help="switch speculation off, by operator command")
 @_target_argument
-@click.option(
-    "--for", "seconds", metavar="DURATION", callback=options.duration,
-    help="Time after which it is switched on again.  [default: it stays off]",
-)  # fmt: skip
+@options.time_option(
+    "--for", None, "Time until it is switched on again.  [default: it stays off]", "seconds"
+)
 @_order_options
 def disable(seconds: float | None, **given: Any) -> None:
     """Make the daemon restart TARGET without speculation, whatever the rules say.
@@ -342,9 +337,9 @@ def _steps(book: GuardBook, incident: str, target: str | None) -> list[StepRecor
             return steps[::-1]
     name = None if target is None else guard_store.chosen(book, target).state.target
     steps = book.history(target=name, limit=_MOST_STEPS)
-    known = list(dict.fromkeys(step.incident for step in steps if step.incident))
-    if not known:
+    incidents = list(dict.fromkeys(step.incident for step in steps if step.incident))
+    if not incidents:
         raise SpecwatchError("there was no incident yet")
     if incident != _LATEST:
-        options.choose(incident, known[:10], "there is no incident", "INCIDENT")
-    return [step for step in reversed(steps) if step.incident == known[0]]
+        options.choose(incident, incidents[:10], "there is no incident", "INCIDENT")
+    return [step for step in reversed(steps) if step.incident == incidents[0]]

@@ -52,10 +52,8 @@ def carry_out(
     unattended = entry.left <= 0
     if unattended:
         outcome = OrderOutcome(None, "no daemon guards it now; the order waits for one")
-    elif timeout is None:
-        outcome = _answered(progress, shown(entry.daemon), as_json=as_json)
     else:
-        outcome = _followed(progress, timeout, as_json=as_json)
+        outcome = _followed(progress, timeout, shown(entry.daemon), as_json=as_json)
     if as_json:
         options.print_json(
             {
@@ -136,27 +134,21 @@ class OrderProgress:
         return OrderOutcome(False, f"speculation is not {goal}: {last}")
 
 
-def _answered(progress: OrderProgress, daemon: str, *, as_json: bool) -> OrderOutcome:
-    """The daemon's first answer: whether it refused, or has begun."""
-    end = monotonic() + _ANSWER_SECONDS
-    while True:
-        if _print_new_steps(progress, silent=as_json) is None and progress.outcome is not None:
-            return progress.outcome
-        if progress.state.order is None:
-            return OrderOutcome(None, f"{daemon} has begun")
-        if monotonic() >= end:
-            return OrderOutcome(None, f"{daemon} guards it and will do it")
-        sleep(_LOOK_SECONDS)
+def _followed(
+    progress: OrderProgress, timeout: float | None, daemon: str, *, as_json: bool
+) -> OrderOutcome:
+    """Follow the order, and print each step, for at most ``timeout`` seconds.
 
-
-def _followed(progress: OrderProgress, timeout: float, *, as_json: bool) -> OrderOutcome:
-    """Follow the order, and print each step, for at most ``timeout`` seconds."""
-    end = monotonic() + timeout
+    Without a timeout only the first answer counts: the daemon refuses, or has begun.
+    """
+    end = monotonic() + (_ANSWER_SECONDS if timeout is None else timeout)
     try:
         while True:
             failure = _print_new_steps(progress, silent=as_json)
             if failure is None and progress.outcome is not None:
                 return progress.outcome
+            if timeout is None and progress.state.order is None:
+                return OrderOutcome(None, f"{daemon} has begun")
             alone_since = progress.alone_since
             if failure is None and alone_since and monotonic() - alone_since > _ALONE_SECONDS:
                 return OrderOutcome(None, f"no daemon guards it any more; {_stays(progress)}")
@@ -165,6 +157,8 @@ def _followed(progress: OrderProgress, timeout: float, *, as_json: bool) -> Orde
             sleep(_LOOK_SECONDS)
     except KeyboardInterrupt:
         return OrderOutcome(None, f"no longer followed; {_stays(progress)}")
+    if timeout is None:
+        return OrderOutcome(None, f"{daemon} guards it and will do it")
     if failure is not None:
         return OrderOutcome(None, f"unknown: {failure}; {_stays(progress)}")
     return OrderOutcome(None, f"not done within {format_duration(timeout)}; {_stays(progress)}")

@@ -46,14 +46,14 @@ def guards(book: GuardBook, config: Config | None) -> dict[str, Entry]:
     """Every guard by target: configured ones first, in their order."""
     entries = {entry.state.target: entry for entry in book.look().values()}
     order = [target.name for target in config.targets] if config else []
-    known = [name for name in order if name in entries]
-    return {name: entries[name] for name in [*known, *sorted(set(entries) - set(known))]}
+    first = [name for name in order if name in entries]
+    return {name: entries[name] for name in [*first, *sorted(set(entries) - set(first))]}
 
 
 def chosen(book: GuardBook, target: str | None, config: Config | None = None) -> Entry:
     """The guard of a target, or the only one; else a usage error."""
     entries = guards(book, config)
-    configured = [] if config is None else [known.name for known in config.targets]
+    configured = [] if config is None else [watched.name for watched in config.targets]
     if not entries or (target not in entries and target in configured):
         raise unguarded(target)
     return entries[options.choose(target, entries, "no daemon has ever guarded", "TARGET")]

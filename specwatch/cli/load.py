@@ -8,7 +8,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import click
 
 from specwatch.cli import options
-from specwatch.config.loading import Config, from_targets
+from specwatch.config.loading import Config
 from specwatch.config.sections import cannot_read
 from specwatch.config.target import Target
 from specwatch.domain.temperature import DEFAULT_EDGES
@@ -64,14 +63,8 @@ sending = options.all_of(
 )  # fmt: skip
 """The options of all commands that send requests."""
 loads = options.all_of(
-    click.option(
-        "--duration", default="60s", show_default=True, callback=options.duration, metavar="TIME",
-        help="Time to measure each load on each server.",
-    ),
-    click.option(
-        "--warm-up", default="5s", show_default=True, callback=options.duration, metavar="TIME",
-        help="Time to warm up before each load.",
-    ),
+    options.time_option("--duration", "60s", "Time to measure each load on each server."),
+    options.time_option("--warm-up", "5s", "Time to warm up before each load."),
     click.option(
         "--temperature", "temperatures", metavar="T,T,...", default="0,0.7", show_default=True,
         callback=options.numbers(float, 0, "0,0.7,1"),
@@ -104,18 +97,18 @@ def measured_server(given: Mapping[str, Any], where: str = "--target") -> Measur
     wanted: str = given["target"]
     if "://" in wanted:
         server = server_at(wanted, where, token)
-        known = known_target(config, None, [server.url])
+        configured = known_target(config, None, [server.url])
     else:
-        known = known_target(config, wanted, [])
-        if known is None:
+        configured = known_target(config, wanted, [])
+        if configured is None:
             raise ConfigError(
                 f"{where}: {quoted(wanted)} is not a URL, and no configuration has a target of"
                 " this name; give a URL such as http://127.0.0.1:8000"
             )
-        server = known if token is None else server_at(known.url, where, token)
-    if known is not None:
+        server = configured if token is None else server_at(configured.url, where, token)
+    if configured is not None:
         update = {} if token is None else {"bearer_token_file": server.bearer_token_file}
-        server = known.model_copy(update=update)
+        server = configured.model_copy(update=update)
     return MeasuredServer(
         server,
         options.database_url(given["database"], given["file"]),
@@ -127,15 +120,9 @@ def server_at(url: str, where: str, token: Path | None) -> Target:
     """The server at a URL that an option names. Raises ConfigError, naming the option."""
     more = {} if token is None else {"bearer_token_file": str(token)}
     try:
-        config = from_targets(
-            (),
-            environ=os.environ,
-            hostname=socket.gethostname(),
-            settings={"targets": [{"url": url, **more}]},
-        )
+        return options.load(None, [{"url": url, **more}]).targets[0]
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return config.targets[0]
 
 
 def known_target(config: Config | None, name: str | None, urls: Sequence[str]) -> Target | None:

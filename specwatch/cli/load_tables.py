@@ -120,8 +120,8 @@ def probe_lines(probe: Probe, width: int, *, fancy: bool) -> Lines:
         width,
         "dim",
     )
-    known = [row for row in probe.temperatures if row.acceptance is not None]
-    yield from _bars(known, probe.line, width, FANCY if fancy else PLAIN)
+    measured = [row for row in probe.temperatures if row.acceptance is not None]
+    yield from _bars(measured, probe.line, width, FANCY if fancy else PLAIN)
     yield ()
     red = {True: "red", False: ""}
     yield from table(_ACCEPTANCE, probe.temperatures, width, lambda row: red[bool(row.errors)])
@@ -131,7 +131,7 @@ def probe_lines(probe: Probe, width: int, *, fancy: bool) -> Lines:
         ("accepted by position in the draft", 1, "per_position", "{:.0%}".format),
         ("drafts by accepted tokens", 0, "histogram", figures.compact),
     ):
-        yield from _by_position(known, title, first, field, text, width)
+        yield from _by_position(measured, title, first, field, text, width)
     yield ()
     yield from paragraph(line_sentence(probe.line), width, "bold")
     for zone, sentence in by_zone(probe.temperatures).items():
@@ -163,18 +163,18 @@ def _by_position(
     yield from table({"temp": lambda row: f"{row[0].temperature:g}", **columns}, values, width)
 
 
-def _bars(known: Sequence[ProbeTemperature], line: Line, width: int, marks: Marks) -> Lines:
+def _bars(rows: Sequence[ProbeTemperature], line: Line, width: int, marks: Marks) -> Lines:
     """Rates as bars; in a narrow terminal only as numbers."""
     room = min(width - _LABEL - 1 - _BEHIND, _MOST_BAR)
     room = room if room >= _LEAST_BAR else 0
     places = _places(line.acceptance, marks, room)
-    if known:
+    if rows:
         scale = [" "] * room
         for share, text in ((0.0, "0%"), (0.5, "50%"), (1.0, "100%")) if room else ():
             begin = min(round(share * room), room - len(text))
             scale[begin : begin + len(text)] = text
         yield f"{'temp':>{_LABEL}} {''.join(scale)}", "dim"
-    for row in known:
+    for row in rows:
         rate = row.acceptance.rate if row.acceptance is not None else None
         if rate is None:
             continue
@@ -189,7 +189,7 @@ def _bars(known: Sequence[ProbeTemperature], line: Line, width: int, marks: Mark
             (f" {figures.percent(rate.value):>6} ", ""),
             (row.zone, style),
         )  # fmt: skip
-    if known and room:
+    if rows and room:
         legend = f"{marks.sure} and {marks.unsure} end at the bounds of the 95% interval"
         if marks.line in places.values():
             legend += f"; {marks.line} is break-even"

@@ -33,15 +33,15 @@ _Section = TypeVar("_Section", bound=BaseModel)
 # --- kinds of options
 
 
-def parsed(parse: Callable[[str], _Value]) -> Callable[..., _Value | None]:
+def parsed(parse: Callable[[Any], _Value]) -> Callable[..., _Value | None]:
     """Callback of an option that a function parses; its ValueError becomes a usage error.
 
     The value of an option that is not given is None.
     """
 
-    def callback(_: click.Context, __: click.Parameter, text: str | None) -> _Value | None:
+    def callback(_: click.Context, __: click.Parameter, value: Any) -> _Value | None:
         try:
-            return None if text is None else parse(text)
+            return None if value is None else parse(value)
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
 
@@ -80,6 +80,16 @@ def numbers(kind: Callable[[str], float], least: float, example: str) -> Callabl
         return tuple(sorted(values))
 
     return parsed(parse)
+
+
+def time_option(
+    name: str, default: str | None, text: str, *more: str, **settings: Any
+) -> Callable[[_Command], _Command]:
+    """An option that takes a duration, with its help; ``more`` are further names."""
+    return click.option(
+        name, *more, default=default, show_default=default is not None, callback=duration,
+        metavar="DURATION", help=text, **settings,
+    )  # fmt: skip
 
 
 def path(*names: str, text: str, **settings: Any) -> Callable[[_Command], _Command]:
@@ -192,15 +202,14 @@ def load(
     A target is a URL, or has keys valued as in a file.
     """
     environ, hostname = os.environ, socket.gethostname()
+    given = {"database": database, "listen": listen}
+    settings: dict[str, Any] = {name: text for name, text in given.items() if text is not None}
     if targets:
         if file is not None:
             raise ConfigError("give either --config or --target, not both")
-        written = [target if isinstance(target, Mapping) else {"url": target} for target in targets]
-        settings: dict[str, Any] = {"targets": written}
-        if database is not None:
-            settings["database"] = database
-        if listen is not None:
-            settings["listen"] = listen
+        settings["targets"] = [
+            target if isinstance(target, Mapping) else {"url": target} for target in targets
+        ]
         return loading.from_targets((), environ=environ, hostname=hostname, settings=settings)
     if file is None:
         if not has_default_file():
@@ -210,17 +219,14 @@ def load(
             )
         file = DEFAULT_FILE
     loaded = loading.load(file, environ=environ, hostname=hostname)
-    changes: dict[str, Any] = {}
     if database is not None:
-        changes["database"] = database_of(database)
+        settings["database"] = section("--database", loading.Database, database)
     if listen is not None:
-        changes["listen"] = _listen(listen)
-    return loaded.model_copy(update=changes)
-
-
-def database_of(url: str) -> loading.Database:
-    """The database that ``--database`` names. Raises ConfigError."""
-    return section("--database", loading.Database, url)
+        try:
+            settings["listen"] = parse_listen(listen)
+        except ValueError as error:
+            raise ConfigError(f"--listen: {error}") from None
+    return loaded.model_copy(update=settings)
 
 
 def database_url(given: str | None, file: Path | None) -> str:
@@ -229,7 +235,7 @@ def database_url(given: str | None, file: Path | None) -> str:
     Raises ConfigError.
     """
     if given is not None:
-        return database_of(given).connect_url()
+        return section("--database", loading.Database, given).connect_url()
     config = loaded(file)
     return loading.default_database(os.environ) if config is None else config.database.connect_url()
 
@@ -252,13 +258,6 @@ def revision(url: str) -> str | None:
     from specwatch.store.database import Database
 
     return migrate.current(url) if Database(url).exists() else None
-
-
-def _listen(text: str) -> loading.ListenAddress:
-    try:
-        return parse_listen(text)
-    except ValueError as error:
-        raise ConfigError(f"--listen: {error}") from None
 
 
 def no_color() -> bool:

@@ -208,19 +208,16 @@ def _files(section: Delivery, entry: DeliveredReport) -> list[str]:
 
 
 def _as_json(section: Delivery, entry: DeliveredReport | None, *, ok: bool) -> dict[str, Any]:
-    if entry is None:
-        return {
-            "ok": ok, "report": None, "made": None, "since": None, "until": None, "files": [],
-            "channels": [],
-        }  # fmt: skip
-    channels = [
-        {"channel": name, **msgspec.to_builtins(sent), "unconfirmed": sent.unconfirmed}
-        for name, sent in entry.channels.items()
-    ]
     return {
-        "ok": ok, "report": entry.name, "made": entry.made, "since": entry.since,
-        "until": entry.until, "files": _files(section, entry), "channels": channels,
-    }  # fmt: skip
+        "ok": ok,
+        "report": entry and entry.name,
+        **{name: getattr(entry, name, None) for name in ("made", "since", "until")},
+        "files": [] if entry is None else _files(section, entry),
+        "channels": [
+            {"channel": name, **msgspec.to_builtins(sent), "unconfirmed": sent.unconfirmed}
+            for name, sent in (entry.channels if entry else {}).items()
+        ],
+    }
 
 
 def _show(section: Delivery, entry: DeliveredReport | None, began: float) -> None:

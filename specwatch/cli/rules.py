@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from specwatch.wording import rules as rule_words
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
 if TYPE_CHECKING:
+    from specwatch.cli.rules_replay import ReplayedTarget
     from specwatch.store.readers import Reader
 
 _ACTIONS = {"alert": "alerts", "disable": "asks to switch speculation off"}
@@ -82,7 +83,6 @@ def test_rules(
     Exit code 1 when a rule would have fired, 0 when none would have.
     """
     from specwatch.cli import rules_replay
-    from specwatch.cli.progress import ProgressBar
     from specwatch.cli.terminal import Terminal
     from specwatch.store.readers import Reader
 
@@ -94,27 +94,15 @@ def test_rules(
     rules = {rule.name: rule for rule in _rules_of(loaded)}
     if name is not None:
         rules = {name: rules[options.choose(name, rules, "there is no rule", "--rule")]}
-    bar = ProgressBar()
     with closing(Reader.of(options.database_url(database, file))) as reader:
         targets = sorted({watched.target for watched in reader.targets()})
         if target is not None:
             targets = [options.choose(target, targets, "no daemon has ever watched", "--target")]
-        replays = []
-        for watched in targets:
-            with bar.over(until - since):
-                replay = rules_replay.replay(
-                    reader,
-                    loaded,
-                    watched,
-                    list(rules.values()),
-                    since=since,
-                    until=until,
-                    progress=lambda time, watched=watched: bar.step(  # type: ignore[misc]
-                        watched, completed=max(0.0, time - since)
-                    ),
-                )
-            if replay is not None:
-                replays.append(replay)
+        replays = [
+            replay
+            for watched in targets
+            if (replay := _replayed(reader, loaded, watched, list(rules.values()), since, until))
+        ]
         if not replays:
             raise SpecwatchError(_nothing(reader, since, until))
     explores = loaded is not None and loaded.guard.mode != "off" and loaded.guard.explore.budget
@@ -134,6 +122,28 @@ def test_rules(
             terminal.lines(wrapped(f"note: {note}", "yellow"))
     if fired:
         raise click.exceptions.Exit(1)
+
+
+def _replayed(
+    reader: Reader,
+    loaded: Config | None,
+    target: str,
+    rules: Sequence[Rule],
+    since: float,
+    until: float,
+) -> ReplayedTarget | None:
+    """The replay of one target, with a progress bar."""
+    from specwatch.cli import rules_replay
+    from specwatch.cli.progress import ProgressBar
+
+    def progress(reached: float) -> None:
+        bar.step(target, completed=max(0.0, reached - since))
+
+    bar = ProgressBar()
+    with bar.over(until - since):
+        return rules_replay.replay(
+            reader, loaded, target, rules, since=since, until=until, progress=progress
+        )
 
 
 def _nothing(reader: Reader, since: float, until: float) -> str:

@@ -75,7 +75,7 @@ def replay(
 
     ``progress`` gets the Unix time that was reached. Raises StoreUnavailable, SchemaMismatch.
     """
-    targets = {known.name: known for known in config.targets} if config else {}
+    targets = {watched.name: watched for watched in config.targets} if config else {}
     settings = targets.get(target)
     judge = Judge(
         target,
@@ -99,11 +99,11 @@ def replay(
     progress(until)
     if not starts:
         return None
-    known = reader.windows(since=since, until=starts[0] - HOUR, length=HOUR, target=target, limit=1)
+    hours = reader.windows(since=since, until=starts[0] - HOUR, length=HOUR, target=target, limit=1)
     return ReplayedTarget(
         target,
         (starts[0], starts[-1] + MINUTE),
-        next(known, None) is not None,
+        next(hours, None) is not None,
         run.histories(),
         judge.baselines(),
     )
@@ -176,13 +176,13 @@ def moment(time: float, *, zone: bool = False) -> str:
     return f"{local:%Y-%m-%d %H:%M %Z}" if zone else f"{local:%Y-%m-%d %H:%M}"
 
 
-def _baseline_lines(known: Baseline, now: float) -> Iterator[Styled]:
-    age = known.age(now)
+def _baseline_lines(baseline: Baseline, now: float) -> Iterator[Styled]:
+    age = baseline.age(now)
     if age is None:
         yield "no baseline: rules on the speedup have no data", ""
         return
     by_origin: dict[str, list[str]] = {}
-    for bin_, measurement in sorted(known.bins.items()):
+    for bin_, measurement in sorted(baseline.bins.items()):
         by_origin.setdefault(str(measurement.origin), []).append(load_bin_label(bin_))
     origins = "; ".join(f"{origin}, load {', '.join(bins)}" for origin, bins in by_origin.items())
     yield from wrapped(

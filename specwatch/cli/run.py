@@ -48,10 +48,9 @@ _AGAIN_SECONDS = 1.0
     "--log-format", type=click.Choice(["auto", "json", "console"]), default=None,
     help="Log format, in place of the file's; auto is console on a terminal, else JSON.",
 )  # fmt: skip
-@click.option(
-    "--stop-timeout", metavar="60s", default="60s", callback=options.duration,
-    help="Time that COMMAND may take to end before it is killed.",
-)  # fmt: skip
+@options.time_option(
+    "--stop-timeout", "60s", "Time that COMMAND may take to end before it is killed."
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 def command(
     file: Path | None,

@@ -37,10 +37,7 @@ _ANY = PageLimits(0, 0, 0, 0)
 
 @click.command(name="scrape")
 @click.argument("source")
-@click.option(
-    "--timeout", callback=options.duration, default="5s", show_default=True, metavar="DURATION",
-    help="Time limit for a URL.",
-)  # fmt: skip
+@options.time_option("--timeout", "5s", "Time limit for a URL.")
 @options.json_option
 def command(source: str, timeout: float, as_json: bool) -> None:
     """Show the contents of one metrics page.

@@ -12,7 +12,7 @@ import threading
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -21,13 +21,14 @@ import click
 from specwatch.cli import commands, options
 from specwatch.cli.output import for_a_shell, for_json
 from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
-from specwatch.domain.units import parse_engine_url, parse_listen, parse_size
+from specwatch.domain.units import ListenAddress, parse_engine_url, parse_listen, parse_size
 from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
 from specwatch.tap import settings
 from specwatch.wording.text import clean_lines, shown
 
 if TYPE_CHECKING:
     from specwatch.generate.tap import TapAdvice, Version
+    from specwatch.tap.proxy import ProxyApplication
 
 _TIMEOUT = 5.0
 _LARGEST_ANSWER = 1 << 20
@@ -278,14 +279,10 @@ def _size(text: str) -> int:
     callback=options.parsed(_size),
     help="Larger requests pass without being read, and so without a temperature.",
 )  # fmt: skip
-@click.option(
-    "--connect-timeout", default="10s", show_default=True, callback=options.duration,
-    metavar="TIME", help="Time limit for connecting to the server.",
-)  # fmt: skip
-@click.option(
-    "--grace", default="30s", show_default=True, callback=options.duration, metavar="TIME",
-    help="Time that running responses may still take after SIGTERM or SIGINT.",
-)  # fmt: skip
+@options.time_option("--connect-timeout", "10s", "Time limit for connecting to the server.")
+@options.time_option(
+    "--grace", "30s", "Time that running responses may still take after SIGTERM or SIGINT."
+)
 @click.option(
     "--log-format", type=click.Choice(["auto", "json", "console"]), default="auto",
     show_default=True, help="auto is console on a terminal, else JSON.",
@@ -307,11 +304,9 @@ def proxy(
     proxy) and /specwatch/healthz are its own. A second signal ends it at once. Exit code 2 when
     the address to listen on is not available.
     """
-    import structlog
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
     from specwatch.runtime import logs
-    from specwatch.runtime.http_server import HttpServer
     from specwatch.tap.proxy import ProxyApplication
 
     try:
@@ -332,6 +327,15 @@ def proxy(
         connect_timeout=connect_timeout,
         largest_request=largest_request,
     )
+    _serve(app, address, url, grace)
+
+
+def _serve(app: ProxyApplication, address: ListenAddress, upstream: str, grace: float) -> NoReturn:
+    """Serve until a signal, and for ``grace`` seconds after it at most."""
+    import structlog
+
+    from specwatch.runtime.http_server import HttpServer
+
     log = structlog.get_logger(__name__)
     stopping = threading.Event()
 
@@ -346,7 +350,7 @@ def proxy(
         app, address.host, address.port, name="proxy", grace=grace, transparent=True
     )
     server.start()
-    log.info("proxy_started", url=server.url, upstream=url)
+    log.info("proxy_started", url=server.url, upstream=upstream)
     stopping.wait()
     log.info("proxy_stopping", grace=grace)
     ended = server.stop(grace + _EXTRA_SECONDS)

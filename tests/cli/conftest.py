@@ -21,10 +21,12 @@ from specwatch.cli import group, options
 from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Experiment
 from specwatch.runtime.http_server import HttpServer
+from specwatch.simulator.server import SimulatedServer
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests import pages
 from tests.cli.guards import NOW, Guards
+from tests.simulated_load import server
 from tests.web.statuses import Surface, daemon, serving
 
 Run = Callable[..., Result]
@@ -60,7 +62,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """This user may not look into a folder from now on; root may into every one."""
+    """Make a folder unreadable, also for root."""
 
     def forbid(folder: Path) -> None:
         def within(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +81,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 @pytest.fixture
 def run() -> Run:
-    """Runs ``specwatch ARGUMENTS``; standard output and standard error stay apart."""
+    """Runs ``specwatch ARGUMENTS``, with separate standard output and standard error."""
 
     def invoke(*arguments: object, charset: str = "utf-8", stdin: bytes | None = None) -> Result:
         runner = CliRunner(charset=charset)
@@ -92,6 +94,20 @@ def run() -> Run:
 
 
 @pytest.fixture(scope="module")
+def off() -> Iterator[SimulatedServer]:
+    """A simulated vLLM without speculation."""
+    with server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def on() -> Iterator[SimulatedServer]:
+    """A simulated vLLM with speculation."""
+    with server(speculates=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def serving_surface() -> Iterator[Surface]:
     with serving() as surface:
         yield surface
@@ -99,7 +115,7 @@ def serving_surface() -> Iterator[Surface]:
 
 @pytest.fixture
 def surface(serving_surface: Surface) -> Surface:
-    """A daemon in good health that answers."""
+    """The HTTP server of a healthy daemon."""
     serving_surface.status = daemon()
     serving_surface.token = lambda: None
     return serving_surface
@@ -107,7 +123,7 @@ def surface(serving_surface: Surface) -> Surface:
 
 @pytest.fixture
 def web() -> Iterator[Callable[[str, Callable[[Request], Response]], str]]:
-    """Serves one path on a free port, and says where."""
+    """Serves one path on a free port; returns the URL."""
     servers: list[HttpServer] = []
 
     def serve(path: str, answer: Callable[[Request], Response]) -> str:
@@ -117,31 +133,31 @@ def web() -> Iterator[Callable[[str, Callable[[Request], Response]], str]]:
         return servers[-1].url
 
     yield serve
-    for server in servers:
-        assert server.stop()
+    for running in servers:
+        assert running.stop()
 
 
 @pytest.fixture
 def vllm(web: Callable[..., str]) -> str:
-    """A server with a capture as its page, under a path of its own."""
+    """The URL, with a path, of a server with a captured page."""
     return web("/a/metrics", lambda _: Response(pages.capture("draft-k4.2"))) + "/a"
 
 
 @pytest.fixture
 def specwatch() -> list[str]:
-    """The command line of a real process."""
+    """The words that start specwatch as a process."""
     return [sys.executable, "-m", "specwatch"]
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> str:
-    """Where a database may be made."""
+    """The URL of a database that does not exist yet."""
     return f"sqlite:///{tmp_path}/specwatch.db"
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with tables and nothing in them."""
+    """A database with empty tables."""
     path = tmp_path_factory.mktemp("template") / "empty.db"
     store = Store(f"sqlite:///{path}", daemon="left")
     store.open(0.0)

@@ -1,4 +1,4 @@
-"""Guards in a database, put there as daemons do."""
+"""Guards in a database, written as daemons do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 
 NOW = time.time()
 LATER = 3000.0
-"""Seconds that may pass from ``NOW``, when tests are collected, to the end of any of them."""
+"""Most seconds from ``NOW``, when tests are collected, to the end of a test."""
 
 
 class Guards:
@@ -60,14 +60,14 @@ class Guards:
 
 
 def answer(run: Run, guards: Guards, *words: object, code: int = 0) -> Any:
-    """What a command says, as JSON."""
+    """The JSON output of a command."""
     done = run("guard", *words, "--database", guards.url, "--json")
     assert (done.exit_code, done.stderr) == (code, "")
     return json.loads(done.stdout)
 
 
 def lines(run: Run, guards: Guards, *words: object, code: int = 0) -> list[str]:
-    """The lines that a command prints, none wider than a terminal but those about steps."""
+    """The lines that a command prints; only lines about steps are wider than a terminal."""
     done = run("guard", *words, "--database", guards.url)
     assert (done.exit_code, done.stderr) == (code, "")
     found: list[str] = done.stdout.splitlines()

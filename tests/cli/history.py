@@ -1,4 +1,4 @@
-"""A stored history of which it is known when it was bad, and how."""
+"""A stored history with bad minutes at known times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specwatch.store.packing import pack_batch
 from specwatch.store.repository import Store
 
 T0 = 1_700_000_000 // 3600 * 3600
-"""When it begins: a whole hour, 2023-11-14 22:00 UTC."""
+"""The beginning: 2023-11-14 22:00 UTC."""
 MODEL = "llama"
 _PLAIN = 0.01
 _K = 4
@@ -52,7 +52,7 @@ def minute(number: int, *, acceptance: float = 0.75, target: str = "chat") -> li
 
 
 def fill(url: str, windows: Iterable[Window], *, baseline: bool = True) -> None:
-    """Write windows, and what serving costs without speculation."""
+    """Write windows, and a baseline."""
     store = Store(url, daemon="left")
     store.open(0.0)
     store.write([pack_batch(Batch(tuple(windows), None))], 0.0)

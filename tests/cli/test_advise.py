@@ -1,4 +1,4 @@
-"""``specwatch advise`` on the command line: what it prints, its exit codes, its widths."""
+"""``specwatch advise``: output, exit codes, widths."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_command_is_read_and_options_go_before_it(run: Run, pair: tuple[Path, 
     assert "note: k = 5 is assumed below, as none is given" in said(without)
 
 
-def test_llama_cpp_s_commands_too(run: Run) -> None:
+def test_commands_of_llama_cpp_are_read(run: Run) -> None:
     found = advised(run, "--gpus", 1, "--gpu-memory", "48GB", "--quantization", "Q4_K_M", "--",
                     "llama-server", "-m", "Qwen2.5-32B.gguf", "-md", "Qwen2.5-0.5B.gguf",
                     "--spec-draft-n-max", 16)  # fmt: skip
@@ -108,7 +108,7 @@ def test_a_name_on_the_hub_is_looked_for_in_its_cache(
 def test_a_model_of_which_the_cache_has_the_tokenizer_only(
     run: Run, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its size is that of its name, and its tokens are compared all the same."""
+    """The size comes from the name, and the tokens are compared."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     kept = tmp_path / "models--org--model-70B" / "snapshots" / "abc"
     model(kept, {"tokenizer.json": (WRITTEN / "bpe" / "tokenizer.json").read_bytes()})
@@ -138,7 +138,7 @@ def test_a_name_that_can_be_no_path_is_a_name(run: Run, name: str) -> None:
     assert "its files are not here" in said(found)
 
 
-def test_what_json_cannot_have_is_spelt(run: Run, tmp_path: Path) -> None:
+def test_surrogates_are_escaped_in_json(run: Run, tmp_path: Path) -> None:
     """Lone surrogates, from a config.json and from a path that is not UTF-8."""
     target = folder(tmp_path / "target\udce4-8B", model_type="\ud800x")
     found = advised(run, "--model", target, "--method", "ngram")
@@ -154,7 +154,7 @@ def test_a_missing_library_is_an_error_with_the_remedy(
     tmp_path: Path,
     library: str,
 ) -> None:
-    """Of a model in the hub's cache too, and none is needed for sizes and names."""
+    """Also for a model in the hub's cache; sizes and names need no library."""
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     (pair[0] / "model.safetensors").write_bytes(safetensors({"a": ("BF16", [4], 8)}))
@@ -169,7 +169,7 @@ def test_a_missing_library_is_an_error_with_the_remedy(
     assert advised(run, "--model", "70B", "--draft", "org/draft-7B").sound
 
 
-def test_gpus_are_as_many_as_the_layers_are_shared_out_among(run: Run) -> None:
+def test_the_number_of_gpus_follows_from_parallelism(run: Run) -> None:
     found = advised(run, "--model", "70B", "--draft", "7B", "--tensor-parallel", 4,
                     "--gpu-memory", "80GB")  # fmt: skip
     assert found.memory is not None
@@ -269,7 +269,7 @@ def test_no_line_is_wider_than_the_terminal(run: Run, width: int) -> None:
         assert " ".join(finding.reason.split()) in words
 
 
-def test_the_gravest_come_first_under_their_titles(run: Run) -> None:
+def test_the_worst_findings_come_first_under_their_titles(run: Run) -> None:
     done = run("advise", "--model", "70B", "--draft", "8B", "--gpus", 2, "--gpu-memory", "80GB")
     assert done.exit_code == 1
     titles = [line for line in done.output.splitlines() if line[:1].isupper() and "(" in line]

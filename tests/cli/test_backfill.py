@@ -1,4 +1,4 @@
-"""``specwatch backfill``: what it asks of a (simulated) Prometheus, says, and how it fails."""
+"""``specwatch backfill`` from a simulated Prometheus: queries, output and failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEGUN = int(time.time() // HOUR - 30) * HOUR
 INSTANCE = "127.0.0.1:8000"
 NAME = f"{socket.gethostname()}:8000"
 DAYS = ("--since", "2d")
-"""The default are thirty, of which the simulated server makes heavy weather."""
+"""The default of 30 days would be slow with the simulated server."""
 FOREVER = {"since": 0.0, "until": 4e9}
 
 
@@ -62,7 +62,7 @@ def said(done: Result) -> str:
 
 
 def test_it_fills_the_store(run: Run, prometheus: SimulatedPrometheus, database: str) -> None:
-    """Under the name that `run --target` gives, and rolled up into hours."""
+    """With the target name of `run --target`, and rolled up into hours."""
     done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
     assert done.exit_code == 0, done.stderr
     assert done.stdout == (
@@ -112,7 +112,7 @@ def test_a_dry_run_creates_nothing(
 def test_it_is_asked_with_headers_and_credentials(
     run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
 ) -> None:
-    """Thanos is told to answer with all or nothing, and not to thin out."""
+    """Thanos must not give partial answers or downsampled data."""
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     run(
@@ -126,7 +126,7 @@ def test_it_is_asked_with_headers_and_credentials(
         assert asked["max_source_resolution"] == "0s"
 
 
-def test_nothing_found_is_said_with_what_there_is(
+def test_nothing_found_is_reported_with_the_jobs_that_exist(
     run: Run, prometheus: SimulatedPrometheus, database: str
 ) -> None:
     until = BEGUN + 2 * HOUR
@@ -165,7 +165,7 @@ def error(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]
         (error(422, "execution", "too many chunks"), 1, "too many chunks"),
     ],
 )  # fmt: skip
-def test_what_the_server_refuses_is_said_with_a_remedy(
+def test_refusals_of_the_server_are_reported_with_a_remedy(
     run: Run, prometheus: SimulatedPrometheus, database: str,
     refusal: tuple[int, bytes, dict[str, str]], code: int, expected: str,
 ) -> None:  # fmt: skip
@@ -179,7 +179,7 @@ def test_what_the_server_refuses_is_said_with_a_remedy(
 def test_a_partial_answer_is_never_written(
     run: Run, prometheus: SimulatedPrometheus, database: str
 ) -> None:
-    """What only informs is no reason."""
+    """An info is not a warning."""
     partial = {"status": "success", "data": {"result": []}, "warnings": ["no store matched"]}
     prometheus.refusals = [(200, json.dumps(partial).encode(), {})] * 3
     words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
@@ -212,7 +212,7 @@ def test_secrets_are_in_no_error(
 def test_no_try_follows_another_at_once(
     prometheus: SimulatedPrometheus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the server says: Retry-After can only make it longer."""
+    """Retry-After can only make the delay longer."""
     monkeypatch.setattr(api, "_DELAYS", (1.0, 2.0))
     slept: list[float] = []
     client = api.Prometheus(api.Access(url=prometheus.url), sleep=slept.append)
@@ -244,7 +244,7 @@ def test_only_targets_of_the_configuration_are_filled_unless_asked(
     assert [load["target"] for load in json.loads(done.stdout)["targets"]] == ["chat", "gpu-9:8000"]
 
 
-def test_a_proxys_temperatures_are_said_to_be_missing(
+def test_missing_temperatures_of_a_proxy_are_reported(
     run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
 ) -> None:
     config = configured(tmp_path, database, proxy="http://localhost:8001")
@@ -256,7 +256,7 @@ def test_a_proxys_temperatures_are_said_to_be_missing(
 def test_the_daemon_that_holds_the_rest_is_named(
     run: Run, prometheus: SimulatedPrometheus, database: str, *, ended: bool
 ) -> None:
-    """With where it stopped, and what can be done: nothing while it may run."""
+    """With the time of its last scrape, and what can be done if it has ended."""
     store = Store(database, daemon="old box", version="1")
     store.open(BEGUN)
     cursor = Cursor(NAME, {}, None, BEGUN + 1000.0)
@@ -308,7 +308,7 @@ def test_replicas_stop_only_their_own_target(
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), StoreUnavailable("locked")])
-def test_the_roll_up_is_waited_for_and_told_truthfully(
+def test_the_roll_up_is_retried_and_reported(
     run: Run, prometheus: SimulatedPrometheus, database: str, monkeypatch: pytest.MonkeyPatch,
     fault: BaseException,
 ) -> None:  # fmt: skip
@@ -339,7 +339,7 @@ def test_what_fails_for_a_while_is_tried_again(
     assert len(windows(database)) == 120
 
 
-def test_a_server_that_is_not_there_is_said(
+def test_an_absent_server_is_reported(
     run: Run, prometheus: SimulatedPrometheus, database: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -362,7 +362,7 @@ def test_a_server_that_is_not_there_is_said(
         (("--bearer-token-file", "/nowhere/token"), "cannot read /nowhere/token"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_wrong_options_are_refused(
     run: Run, prometheus: SimulatedPrometheus, database: str, more: tuple[str, ...], expected: str
 ) -> None:
     done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS, *more)
@@ -372,7 +372,7 @@ def test_what_cannot_be_meant_is_refused(
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), StoreUnavailable("the disk is full")])
-def test_it_tells_where_it_stopped_and_goes_on_there(
+def test_it_reports_where_it_stopped_and_continues_there(
     run: Run, prometheus: SimulatedPrometheus, database: str, monkeypatch: pytest.MonkeyPatch,
     fault: BaseException,
 ) -> None:  # fmt: skip
@@ -397,7 +397,7 @@ def test_it_tells_where_it_stopped_and_goes_on_there(
     assert len(found) == 120
 
 
-def test_in_a_pipe_it_tells_now_and_then_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     progress = BackfillProgress(monotonic=lambda: now[0])
     with progress.over(100):
@@ -409,7 +409,7 @@ def test_in_a_pipe_it_tells_now_and_then_how_far_it_is(capsys: pytest.CaptureFix
     assert "15 of 100 hours, 900 minutes written, 1 hours a second" in lines[0]
 
 
-def test_while_it_looks_for_servers_it_tells_how_far_it_is(
+def test_the_search_for_servers_shows_its_progress(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = [0.0]

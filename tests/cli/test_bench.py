@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,20 +32,8 @@ from tests.simulated_load import in_virtual_time, server, settings
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--temperature", "0")
 
 
-@pytest.fixture(scope="module")
-def off() -> Iterator[SimulatedServer]:
-    with server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def on() -> Iterator[SimulatedServer]:
-    with server(speculates=True) as running:
-        yield running
-
-
 class Both:
-    """Both servers in turns, and what that left behind; in virtual time."""
+    """A bench of both servers alternately, and its results; in virtual time."""
 
     def __init__(self, folder: Path) -> None:
         self.database = f"sqlite:///{folder}/specwatch.db"
@@ -73,7 +60,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
 
 
 def test_the_speedup_of_decoding_is_the_true_one(both: Both) -> None:
-    """Give or take what the last step of an answer yields beyond its end, and throws away."""
+    """Up to the tokens of the last step that exceed the answer."""
     assert both.found.interleaved
     assert [level.concurrency for level in both.found.levels] == [2, 4]
     for one in both.found.levels:
@@ -195,8 +182,8 @@ def test_requests_that_come_by_themselves_are_timed_from_when_they_were_due(run:
         assert 0 <= found.lateness.p50 < 0.01, "nobody keeps them from being sent"
 
 
-def test_a_slower_server_is_no_pass(run: Run) -> None:
-    """Nothing is accepted: every step pays for a draft in vain."""
+def test_a_slower_server_exits_with_1(run: Run) -> None:
+    """Nothing is accepted: every step pays for a useless draft."""
     bad = SimulatedEngine(settings(speculates=True, acceptance=SimulatedAcceptance(scale=0.0)))
     with in_virtual_time([bad, SimulatedEngine(settings())]) as (on, off):
         done = run(
@@ -235,7 +222,7 @@ def test_two_of_a_kind_are_refused_at_once(run: Run, off: SimulatedServer) -> No
         (("compare", "/nowhere", "2"), "/nowhere"),
     ],
 )
-def test_what_cannot_be_done_is_refused(
+def test_wrong_options_are_refused(
     run: Run, off: SimulatedServer, arguments: tuple[str, ...], message: str
 ) -> None:
     done = run("bench", *(off.url if word == "URL" else word for word in arguments))
@@ -253,7 +240,7 @@ def test_a_number_under_which_nothing_is_stored_is_refused(run: Run, tmp_path: P
     assert "does not exist" in done.stderr
 
 
-def test_a_server_in_use_is_refused_unless_that_is_meant(run: Run, database: str) -> None:
+def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> None:
     with server(traffic=SimulatedTraffic(concurrency=1)) as busy:
         arguments = ("bench", "--target", busy.url, "--concurrency", 1, "--database", database)
         refused = run(*arguments, *QUICK)
@@ -267,7 +254,7 @@ def test_a_server_in_use_is_refused_unless_that_is_meant(run: Run, database: str
 
 
 def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], tmp_path: Path) -> None:
-    """The level that ran counts up to then; its requests are aborted."""
+    """The running level counts until then; its requests are aborted."""
     database, output = f"sqlite:///{tmp_path}/a.db", tmp_path / "a.json"
     with ExitStack() as stack:
         running = stack.enter_context(server())

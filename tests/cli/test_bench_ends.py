@@ -1,11 +1,11 @@
-"""However a bench ends, what was measured is kept, and it says what it did not do."""
+"""A bench keeps what was measured, however it ends, and reports what is missing."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,6 @@ EVEN = batches(0.02, noise(8, 0.02))
 TWICE = batches(0.01, noise(8, 0.02, 1))
 
 
-@pytest.fixture(scope="module")
-def off() -> Iterator[SimulatedServer]:
-    with server() as running:
-        yield running
-
-
 def files(folder: Path, *benches: Bench) -> list[Path]:
     found = [folder / f"{bench.subject.mode}.json" for bench in benches]
     for path, each in zip(found, benches, strict=True):
@@ -47,7 +41,7 @@ def files(folder: Path, *benches: Bench) -> list[Path]:
 
 
 def after(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something before a request, of many."""
+    """Call ``act`` before the request of a number."""
     send, sent = LoadClient.send, []
 
     async def counting(self: LoadClient, ask: Ask, *more: Any) -> Answer:
@@ -76,7 +70,7 @@ def test_what_cannot_be_written_is_printed_all_the_same(
     assert f"measured, but not drawn: {tmp_path}/a.svg: No space left" in done.stderr
 
 
-def test_nothing_to_draw_is_no_failure(run: Run, tmp_path: Path) -> None:
+def test_nothing_to_draw_exits_with_0(run: Run, tmp_path: Path) -> None:
     both = files(tmp_path, bench("off", [level(4, EVEN)]), bench("on", [level(4, ())]))
     done = run("bench", "compare", *both, "--plot", tmp_path / "a.svg", "--json")
     assert done.exit_code == 0, done.stderr
@@ -126,7 +120,7 @@ def test_a_comparison_from_before_it_had_its_benches_is_shown_again(
     assert "measure again with --baseline" in done.stderr
 
 
-def test_two_comparisons_are_told_what_to_give_instead(run: Run, tmp_path: Path) -> None:
+def test_two_comparisons_are_refused_with_the_remedy(run: Run, tmp_path: Path) -> None:
     off, on = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
     both = tmp_path / "a.json"
     both.write_bytes(msgspec.json.encode(with_benches(compare(off, on, version="1"), off, on)))
@@ -139,7 +133,7 @@ def test_two_comparisons_are_told_what_to_give_instead(run: Run, tmp_path: Path)
 def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
     run: Run, off: SimulatedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bench is asked to end amid the first load; what it wrote can be shown."""
+    """The bench is stopped in the first load; its file can be shown."""
     output = tmp_path / "a.json"
     with server(speculates=True) as on:
         after(60, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
@@ -164,7 +158,7 @@ def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
     assert read(done.stdout, "standard output") == found
 
 
-def test_a_load_at_which_requests_fail_is_no_pass(run: Run, tmp_path: Path) -> None:
+def test_a_load_with_failed_requests_exits_with_1(run: Run, tmp_path: Path) -> None:
     failing = level(16, TWICE, errors={"failed": 30})
     both = files(
         tmp_path,
@@ -179,7 +173,7 @@ def test_a_load_at_which_requests_fail_is_no_pass(run: Run, tmp_path: Path) -> N
 def test_who_speculates_may_show_in_the_answers_alone(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page of llama.cpp does not tell: it would become the baseline without speculation."""
+    """A page of llama.cpp does not show it; the server would become the baseline."""
 
     def silent(*arguments: Any, **more: Any) -> MeasuredModel:
         return replace(engine_of(*arguments, **more), mode=Mode.OFF)
@@ -214,10 +208,10 @@ targets:
 
 
 @pytest.mark.parametrize(("url", "key"), [("http://h:2", "two"), ("http://h:3", "one")])
-def test_the_baseline_has_its_own_key_where_the_configuration_has_one(
+def test_the_baseline_has_its_own_key_from_the_configuration(
     tmp_path: Path, url: str, key: str
 ) -> None:
-    """Else it is asked like the target."""
+    """Else it has the target's key."""
     for name in ("one", "two"):
         (tmp_path / name).write_text(name)
         (tmp_path / name).chmod(0o600)

@@ -34,25 +34,13 @@ from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--unsteady")
-"""This machine may be busy with others."""
+"""--unsteady, because this machine may be busy."""
 COMPARED = ("--max-tokens", "40")
-"""Long enough outputs: what the last step of one yields beyond its end is thrown away."""
-
-
-@pytest.fixture(scope="module")
-def off() -> Iterator[SimulatedServer]:
-    with server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def on() -> Iterator[SimulatedServer]:
-    with server(speculates=True) as running:
-        yield running
+"""Long outputs, because the excess tokens of their last steps are lost."""
 
 
 class Both:
-    """A whole calibration of both servers, and what it left behind; in virtual time."""
+    """A calibration of both servers, and its results; in virtual time."""
 
     def __init__(self, folder: Path) -> None:
         self.database = f"sqlite:///{folder}/specwatch.db"
@@ -77,7 +65,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
 
 
 def inside(interval: dict[str, Any], truth: float, slack: float = 0.05) -> bool:
-    """Whether the truth is in the interval, give or take what the last steps throw away."""
+    """Whether the true value is in the interval, up to the excess tokens of last steps."""
     low, high = interval["lower"] * (1 - slack), interval["upper"] * (1 + slack)
     return bool(low <= truth <= high)
 
@@ -159,7 +147,7 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
     assert shown.endswith("\x1b[1A\x1b[2K"), "the bar's line is erased"
 
 
-def test_a_person_reads_it_in_eighty_columns(both: Both) -> None:
+def test_the_text_fits_eighty_columns(both: Both) -> None:
     lines = texts(calibration_lines({**both.report, "stored": "SQLite database x"}, 80))
     assert any(line.startswith("note: the lengths of production traffic are") for line in lines)
     assert max(map(len, lines)) <= 80
@@ -172,7 +160,7 @@ def test_a_person_reads_it_in_eighty_columns(both: Both) -> None:
     assert row.split()[-2] == f"{four['speedup']['value']:.2f}"
 
 
-def test_a_tap_tells_temperatures_that_run_at_once_apart(
+def test_a_tap_separates_concurrent_temperatures(
     run: Run, off: SimulatedServer, database: str
 ) -> None:
     with server(speculates=True, middleware=("specwatch.tap.Tap",)) as tapped:
@@ -213,7 +201,7 @@ def test_the_configuration_gives_name_key_and_database(run: Run, tmp_path: Path)
     assert measured.key.target == "guarded"
 
 
-def test_a_server_that_speculates_is_no_baseline(run: Run, on: SimulatedServer) -> None:
+def test_a_server_that_speculates_is_refused_as_baseline(run: Run, on: SimulatedServer) -> None:
     done = run("calibrate", "--off", on.url, "--dry-run")
     assert done.exit_code == 2
     assert "--off: this server speculates" in done.stderr
@@ -236,7 +224,7 @@ def _running(url: str) -> float:
     return sum(map(float, re.findall(r"^vllm:num_requests_running{.*} (.*)$", page, re.M)))
 
 
-def test_a_server_in_use_is_refused_unless_that_is_meant(run: Run, database: str) -> None:
+def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> None:
     traffic = SimulatedTraffic(concurrency=4)
     with server(traffic=traffic) as busy:
         # The page is of the last step that ended, as that of vLLM is: at first of none.
@@ -265,7 +253,7 @@ def test_what_others_did_meanwhile_is_not_stored(
 
 @dataclass(frozen=True, kw_only=True)
 class Throttled(SimulatedCosts):
-    """A step takes four times as long where ``slow`` says so of its number."""
+    """A step takes four times as long if ``slow`` is true for its number."""
 
     slow: Callable[[int], bool]
     numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -289,7 +277,7 @@ def throttled(database: str, slow: Callable[[int], bool], *more: str) -> Result:
 
 
 def test_a_load_at_which_the_server_was_slowed_is_measured_again(database: str) -> None:
-    """What slowed it would be taken for the cost of serving without speculation."""
+    """The slow steps would raise the baseline."""
     done = throttled(database, lambda step: 2000 <= step < 3000)
     assert done.exit_code == 0, done.stderr
     assert done.stderr.count("concurrency 2 without speculation: ") == 2
@@ -335,7 +323,7 @@ def test_a_load_at_which_the_server_stays_unsteady_is_left_out(database: str) ->
         (("--import", "/nowhere"), "needs the target of the baseline: give --target NAME"),
     ],
 )
-def test_what_cannot_be_done_is_refused(
+def test_wrong_options_are_refused(
     run: Run, off: SimulatedServer, arguments: tuple[str, ...], message: str
 ) -> None:
     done = run("calibrate", *(off.url if word == "URL" else word for word in arguments))
@@ -383,7 +371,7 @@ def test_a_detailed_result_is_imported(run: Run, database: str) -> None:
     assert len(measured.points) == 10
 
 
-def test_several_results_are_enough_and_their_load_can_be_said(run: Run, database: str) -> None:
+def test_several_results_are_enough_and_their_load_can_be_given(run: Run, database: str) -> None:
     several = [word for _ in range(5) for word in ("--import", DATA / "vllm-0.32-means.json")]
     done = run(
         "calibrate", *several, "--target", "chat", "--concurrency", 9, "--database", database,

@@ -1,4 +1,4 @@
-"""``specwatch calibrate`` sends what production traffic is like, and remembers its conditions."""
+"""The workload of ``specwatch calibrate`` is like production traffic."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLOSE = 0.08
 
 
 def requests(count: int, prompt: int, output: int) -> Tally:
-    """What a server counts of so many requests."""
+    """The counts of a number of requests."""
     return Tally(
         prompt_tokens=prompt * count,
         generation_tokens=output * count,
@@ -99,7 +99,7 @@ def report_of(done: Result) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def production(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
-    """An hour of traffic of two requests at a time, and a calibration after it."""
+    """An hour of traffic with two requests at a time, then a calibration."""
     database = f"sqlite:///{tmp_path_factory.mktemp('production')}/specwatch.db"
     now = time.time()
     minutes = [window(now - MINUTE * at, load=2.0) for at in range(1, 61)]
@@ -134,8 +134,8 @@ def test_lengths_and_loads_are_those_of_the_stored_traffic(
     assert report["doubts"] == []
 
 
-def test_every_point_tells_its_conditions(production: tuple[str, Result]) -> None:
-    """Without them the fit would charge tokens for what prompts cost."""
+def test_every_point_has_its_conditions(production: tuple[str, Result]) -> None:
+    """Without them the fit would add the cost of prompts to that of tokens."""
     report_of(production[1])
     found = measurements(production[0])
     assert [each.load_bin for each in found] == [0, 1, 2]
@@ -156,7 +156,7 @@ def test_every_point_tells_its_conditions(production: tuple[str, Result]) -> Non
 def test_each_round_has_every_length_and_its_order_changes(
     production: tuple[str, Result],
 ) -> None:
-    """Or a slow spell of the machine would look like the cost of the length that it fell into."""
+    """Else a slow time of the machine would look like the cost of one length."""
     report_of(production[1])
     orders = []
     for one in measurements(production[0]):
@@ -172,10 +172,10 @@ def test_each_round_has_every_length_and_its_order_changes(
     assert len({tuple(order) for order in orders}) > 2
 
 
-def test_the_time_that_is_announced_is_what_it_takes(
+def test_the_announced_time_is_right(
     production: tuple[str, Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every change of length waits for the requests under way: that is said before."""
+    """The announced time includes waiting for running requests at each change of length."""
     database, _ = production
     ended: list[float] = []
     advance = VirtualClient.advance
@@ -191,7 +191,7 @@ def test_the_time_that_is_announced_is_what_it_takes(
     assert max(ended) == pytest.approx(parse_duration(announced), rel=0.1)
 
 
-def test_hours_are_read_where_minutes_are_no_longer_kept(database: str) -> None:
+def test_hours_are_read_if_minutes_were_pruned(database: str) -> None:
     now = time.time()
     store = remember(
         database,
@@ -228,7 +228,7 @@ def test_options_override_each_part(database: str) -> None:
     assert "workload as given:\n  prompts of 60 tokens, outputs of 20, load 2" in done.stdout
 
 
-def test_own_prompts_are_sent_as_they_stand(database: str, tmp_path: Path) -> None:
+def test_own_prompts_are_sent_unchanged(database: str, tmp_path: Path) -> None:
     remember(database, [window(time.time() - MINUTE * at, load=1.0) for at in range(1, 61)]).close(
         0.0
     )
@@ -245,10 +245,10 @@ def test_own_prompts_are_sent_as_they_stand(database: str, tmp_path: Path) -> No
     assert "give --prompts FILE or --prompt-tokens N, not both" in both.stderr
 
 
-def test_without_stored_traffic_the_page_of_the_server_with_speculation_tells(
+def test_without_stored_traffic_the_page_of_the_server_with_speculation_is_used(
     database: str,
 ) -> None:
-    """What it has served before: here, another calibration."""
+    """Its earlier requests are those of another calibration."""
     engines = [SimulatedEngine(settings()), SimulatedEngine(settings(speculates=True))]
     with in_virtual_time(engines) as (off, on):
         words = ["calibrate", "--off", off, "--on", on, "--database", database, *QUICK, "--dry-run"]
@@ -267,8 +267,8 @@ def test_without_stored_traffic_the_page_of_the_server_with_speculation_tells(
     assert [stage["mode"] for stage in report["stages"]] == ["off", "on"]
 
 
-def test_what_was_measured_on_purpose_is_no_traffic(database: str) -> None:
-    """Or each calibration would take over the shape of the one before."""
+def test_measurements_do_not_count_as_traffic(database: str) -> None:
+    """Else each calibration would repeat the workload of the one before."""
     now = time.time()
     remember(database, [window(now - MINUTE * at, load=2.0) for at in range(5, 65)]).close(0.0)
     first = calibrate(database, "--concurrency", 2, "--prompt-tokens", 9000, "--output-tokens", 9)
@@ -284,7 +284,7 @@ def test_what_was_measured_on_purpose_is_no_traffic(database: str) -> None:
 
 
 def test_of_an_hour_with_a_bench_only_its_minutes_are_left_out(database: str) -> None:
-    """Also where a daemon has made an hour of them by now."""
+    """Even after the minutes were rolled up to an hour."""
     began = int(time.time() - 30 * HOUR) // HOUR * HOUR
     bench = range(20, 30)
     store = remember(
@@ -343,7 +343,7 @@ def test_a_few_trials_are_no_traffic(database: str) -> None:
     assert "--prompt-tokens" in doubt
 
 
-def test_what_a_model_has_no_room_for_is_cut_and_said(database: str) -> None:
+def test_prompts_that_are_too_long_are_cut_with_a_note(database: str) -> None:
     report = report_of(
         calibrate(
             database, "--json", "--dry-run", "--concurrency", 2, "--prompt-tokens", 600,
@@ -361,7 +361,7 @@ def test_what_a_model_has_no_room_for_is_cut_and_said(database: str) -> None:
 
 
 def test_no_two_prompts_begin_alike(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a prefix cache would spare the server what is to be measured."""
+    """Else a prefix cache would spare the server the work to be measured."""
     sent: list[str] = []
     send = VirtualClient.send
 
@@ -398,7 +398,7 @@ def test_without_a_tokenizer_lengths_follow_from_what_requests_had(
 
 
 def test_the_tokenizer_of_the_server_is_asked(database: str) -> None:
-    """Over HTTP: in messages as in plain prompts."""
+    """Over HTTP, for chat and completions."""
     with server() as running:
         for endpoint in ("chat", "completions"):
             done = CliRunner().invoke(
@@ -415,7 +415,7 @@ def test_the_tokenizer_of_the_server_is_asked(database: str) -> None:
             assert stage["prompt_tokens"] == pytest.approx(115, rel=0.15)
 
 
-def test_the_cost_of_a_prompt_token_is_told_from_that_of_a_request(
+def test_the_cost_of_a_prompt_token_is_measured(
     production: tuple[str, Result],
 ) -> None:
     found = Baseline({each.load_bin: each for each in measurements(production[0])})

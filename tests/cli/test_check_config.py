@@ -29,7 +29,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 @pytest.fixture
 def good(tmp_path: Path, vllm: str) -> Path:
-    """A configuration whose target answers and whose database can be made."""
+    """A configuration with a target that answers and a database that can be created."""
     return written(
         tmp_path,
         f"database: sqlite:///{tmp_path}/new/history.db\n"
@@ -63,7 +63,7 @@ def test_as_json(run: Run, good: Path) -> None:
     assert len(found["notes"]) == 1
 
 
-def test_a_database_and_a_folder_that_this_user_may_not_look_for_are_one(
+def test_an_unreadable_database_and_folder_exit_with_1(
     run: Run, tmp_path: Path, vllm: str, forbid: Callable[[Path], None]
 ) -> None:
     forbid(tmp_path / "private")
@@ -81,7 +81,7 @@ def test_a_database_and_a_folder_that_this_user_may_not_look_for_are_one(
 
 
 def measured(place: Path, targets: list[str], age: float) -> None:
-    """Put a baseline of each target, so many seconds old, into the database at a place."""
+    """Store a baseline of each target, of an age in seconds."""
     from specwatch.domain.baseline import BaselineKey, Measurement, Origin
     from specwatch.domain.baseline_points import Point
     from specwatch.store.repository import Store
@@ -103,7 +103,7 @@ def notes_of(run: Run, tmp_path: Path, names: str, more: str = "") -> list[str]:
     return found
 
 
-def test_targets_without_a_baseline_that_holds_are_said(run: Run, tmp_path: Path) -> None:
+def test_targets_without_a_valid_baseline_are_noted(run: Run, tmp_path: Path) -> None:
     measured(tmp_path / "history.db", ["a", "b"], age=40 * 86400.0)
     (note,) = notes_of(run, tmp_path, "ab")
     assert note.startswith("no baseline of a, b: ")
@@ -117,7 +117,7 @@ def test_targets_without_a_baseline_that_holds_are_said(run: Run, tmp_path: Path
     assert note.startswith("no baseline of c, d, e and 2 more: ")
 
 
-def test_where_no_rule_needs_a_baseline_none_is_missed(run: Run, tmp_path: Path) -> None:
+def test_without_rules_that_need_a_baseline_there_is_no_note(run: Run, tmp_path: Path) -> None:
     assert notes_of(run, tmp_path, "a", "rules: {use_defaults: false}") == []
     rule = "{name: slow, metric: speedup_ratio, below: 1, scope: {target: b}}"
     rules = f"rules: {{use_defaults: false, extra: [{rule}]}}"
@@ -153,7 +153,7 @@ targets:
 """
 
 
-def test_a_refused_file_shows_all_that_is_wrong_where_and_is_two(run: Run, tmp_path: Path) -> None:
+def test_a_refused_file_shows_all_problems_and_exits_with_2(run: Run, tmp_path: Path) -> None:
     file = written(tmp_path, BAD)
     done = run("check-config", "--config", file)
     assert (done.exit_code, done.stdout) == (2, "")
@@ -185,13 +185,13 @@ def test_offline_contacts_nobody(run: Run, tmp_path: Path) -> None:
         ["--config", "x.yml", "--target", "http://127.0.0.1:1"], ["--target", "foo"],
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_configuration_is_two(run: Run, words: list[str]) -> None:
+def test_what_cannot_be_a_configuration_exits_with_2(run: Run, words: list[str]) -> None:
     done = run("check-config", *words)
     assert (done.exit_code, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_target_that_does_not_answer_is_one_and_the_others_are_checked(
+def test_a_target_that_does_not_answer_exits_with_1_and_others_are_checked(
     run: Run, tmp_path: Path, vllm: str
 ) -> None:
     file = written(
@@ -210,7 +210,7 @@ def test_a_target_that_does_not_answer_is_one_and_the_others_are_checked(
 
 
 def test_targets_are_asked_together(run: Run, tmp_path: Path) -> None:
-    """A fleet that hangs must not take its timeout times its size."""
+    """Many hanging targets take one timeout together."""
     open_at_once: list[socket.socket] = []
 
     def accept() -> None:
@@ -249,7 +249,7 @@ def test_targets_are_asked_together(run: Run, tmp_path: Path) -> None:
         ("postgresql://specwatch:hunter2@127.0.0.1:1/fleet", "refused"),
     ],
 )
-def test_a_database_that_cannot_be_used_is_one_and_its_password_is_not_shown(
+def test_an_unusable_database_exits_with_1_without_its_password(
     run: Run, tmp_path: Path, vllm: str, database: str, words: str
 ) -> None:
     (tmp_path / "text.db").write_text("no database\n" * 100)
@@ -284,7 +284,7 @@ def test_a_place_that_is_not_ours_to_write_is_found_now(
     assert f"this user may not write in {place}" in done.stdout
 
 
-def test_a_page_without_an_engine_is_one(run: Run, surface: Surface) -> None:
+def test_a_page_without_an_engine_exits_with_1(run: Run, surface: Surface) -> None:
     done = run("check-config", "--target", surface.url)
     assert done.exit_code == 1
     assert "the server there is not vLLM or llama.cpp" in done.stdout
@@ -392,7 +392,7 @@ main()
 
 
 def test_the_threads_that_ask_import_nothing_of_requests(tmp_path: Path) -> None:
-    """Two threads that import it at the same time find half of it: an ImportError, sometimes."""
+    """Two threads that import a module at the same time sometimes get an ImportError."""
     file = written(
         tmp_path,
         f"database: sqlite:///{tmp_path}/history.db\n"
@@ -411,7 +411,7 @@ def test_the_threads_that_ask_import_nothing_of_requests(tmp_path: Path) -> None
 
 
 def test_a_server_that_several_targets_have_is_noted(run: Run, tmp_path: Path) -> None:
-    """It may be meant, and counts twice."""
+    """It may be intended, but its requests are counted twice."""
     targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1'}}" for name in ("a", "b"))
     file = written(tmp_path, f"targets: [{targets}]\n")
     done = run("check-config", "--offline", "--config", file)

@@ -1,4 +1,4 @@
-"""``specwatch check-config`` about the guard: what it would run, and who is paged."""
+"""``specwatch check-config`` about the guard and Alertmanagers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNIT = "{kind: systemd, unit: vllm.service}"
 
 @pytest.fixture
 def alertmanager() -> Iterator[tuple[str, list[bytes]]]:
-    """The URL of one that takes alerts only with a password, and what it was sent."""
+    """The URL of one that needs credentials, and the requests that it got."""
     sent: list[bytes] = []
 
     async def alerts(request: Request) -> Response:
@@ -40,7 +40,7 @@ def alertmanager() -> Iterator[tuple[str, list[bytes]]]:
 
 
 def checked(run: Run, tmp_path: Path, *services: str, more: str = "") -> Any:
-    """What is found about targets with these services, none of which answers."""
+    """The result for targets with these services, none of which answers."""
     file = tmp_path / "specwatch.yml"
     targets = ", ".join(
         f"{{name: t{n}, url: 'http://127.0.0.1:1/{n}'{service and f', service: {service}'}}}"

@@ -1,4 +1,4 @@
-"""What all commands share."""
+"""Behaviour of all commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 
 
 def every(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of a command and of all beneath it."""
+    """The words of a command and of its subcommands."""
     yield words
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -54,7 +54,7 @@ def test_help_fits_a_terminal_and_explains_every_option(run: Run, words: tuple[s
 
 
 @pytest.mark.parametrize("words", [["check-config"], ["guard", "status"]])
-def test_an_interruption_is_no_answer(
+def test_an_interruption_exits_with_130(
     run: Run, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -87,7 +87,7 @@ def test_an_unlike_command_gets_them_all(run: Run) -> None:
     assert "\x1b" not in done.stderr
 
 
-def test_an_error_of_ours_has_no_traceback(specwatch: list[str]) -> None:
+def test_a_specwatch_error_has_no_traceback(specwatch: list[str]) -> None:
     done = subprocess.run(
         [*specwatch, "status", "--url", "http://127.0.0.1:1"], capture_output=True, text=True,
         timeout=60,
@@ -98,7 +98,7 @@ def test_an_error_of_ours_has_no_traceback(specwatch: list[str]) -> None:
     assert "no daemon answers" in done.stderr
 
 
-def test_a_reader_that_has_enough_is_no_error_of_ours(specwatch: list[str]) -> None:
+def test_a_closed_pipe_prints_no_error(specwatch: list[str]) -> None:
     page = Path(__file__).parents[1] / "data/vllm-0.32-draft-k4.2.prom"
     line = f"{shlex.join([*specwatch, 'scrape', str(page)])} | head -n 1"
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
@@ -106,7 +106,7 @@ def test_a_reader_that_has_enough_is_no_error_of_ours(specwatch: list[str]) -> N
 
 
 def test_a_command_loads_only_what_it_needs() -> None:
-    """The daemon stays small, and looking at a page stays quick."""
+    """The daemon stays small, and scrape stays fast."""
     code = (
         "import sys\n"
         "from specwatch.cli import main\n"
@@ -130,7 +130,7 @@ def test_a_command_loads_only_what_it_needs() -> None:
 def test_a_configuration_that_this_user_may_not_look_for_is_an_error(
     run: Run, forbid: Callable[[Path], None], words: str
 ) -> None:
-    """As /etc/specwatch may be, which somebody keeps to root."""
+    """Such as /etc/specwatch, if only root may read it."""
     options.DEFAULT_FILE.parent.mkdir()
     options.DEFAULT_FILE.write_text("targets: [http://127.0.0.1:9]\n")
     forbid(options.DEFAULT_FILE.parent)

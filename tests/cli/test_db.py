@@ -108,7 +108,7 @@ def test_a_retention_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("command", ["current", "prune"])
-def test_a_missing_database_is_a_no_and_stays_missing(
+def test_a_missing_database_exits_with_1_and_is_not_created(
     run: Run, tmp_path: Path, command: str
 ) -> None:
     done = run("db", command, "--database", f"sqlite:///{tmp_path}/new/history.db")
@@ -139,7 +139,7 @@ def test_a_bad_url_is_refused_with_the_remedy_and_without_its_password(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_database_that_is_away_is_a_no_without_its_password(run: Run, command: str) -> None:
+def test_an_unreachable_database_exits_with_1_without_its_password(run: Run, command: str) -> None:
     done = run("db", command, "--database", "postgresql://specwatch:hunter2@127.0.0.1:1/fleet")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "Postgres database fleet on 127.0.0.1:1" in done.stderr
@@ -161,7 +161,7 @@ def test_a_database_of_a_newer_specwatch_is_left_alone(
 
 
 def test_a_given_database_needs_no_configuration(run: Run, tmp_path: Path) -> None:
-    """Who may not read the daemon's may look at a copy of its database."""
+    """Users who may not read the daemon's configuration can read a copy of its database."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/specwatch.yml").write_text("broken")
     url = f"sqlite:///{tmp_path}/copy.db"
@@ -178,7 +178,7 @@ def test_without_any_it_is_the_one_that_run_uses(run: Run, tmp_path: Path) -> No
 def test_by_hand_the_database_is_that_of_the_service(
     run: Run, tmp_path: Path, vllm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """systemd tells the service alone which state directory it has."""
+    """Only the service gets its state directory from systemd."""
     options.DEFAULT_FILE.parent.mkdir()
     options.DEFAULT_FILE.write_text(f"targets: [{{name: chat, url: '{vllm}'}}]\n")
     monkeypatch.setattr(sections, "SERVICE_FOLDER", options.DEFAULT_FILE.parent)

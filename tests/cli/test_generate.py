@@ -11,7 +11,7 @@ from specwatch.generate.dashboards.build import BOARDS, OVERVIEW
 from tests.cli.conftest import Run
 
 
-def test_a_stale_file_is_shown_and_written_anew(run: Run, tmp_path: Path) -> None:
+def test_a_stale_file_is_shown_and_rewritten(run: Run, tmp_path: Path) -> None:
     assert run("generate", "dashboards", "-o", tmp_path).exit_code == 0
     stale = tmp_path / OVERVIEW.file
     stale.write_text(stale.read_text().replace('"refresh": "30s"', '"refresh": "1d"'))
@@ -44,7 +44,7 @@ def test_the_runbook_can_be_elsewhere(run: Run, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("what", ["dashboards", "alerts"])
-def test_a_runbook_that_no_link_can_lead_to_is_refused(
+def test_an_unusable_runbook_url_is_refused(
     run: Run, tmp_path: Path, what: str, url: str, problem: str
 ) -> None:
     done = run("generate", what, "-o", tmp_path / "new", "--runbook-url", url)

@@ -41,7 +41,7 @@ def test_status_has_a_line_for_each_guard_and_what_it_waits_for(run: Run, guards
     assert chat[3] == "  specwatch guard explain chat-6b"
 
 
-def test_a_held_guard_is_one_and_says_why(run: Run, guards: Guards) -> None:
+def test_a_held_guard_exits_with_1_and_the_reason(run: Run, guards: Guards) -> None:
     guards.put(phase=Phase.HELD, why="the unit is masked")
     assert lines(run, guards, "status", "chat", code=1)[2] == "  the unit is masked"
     found = answer(run, guards, "status", code=1)
@@ -90,9 +90,7 @@ def test_reading_leaves_no_trace_in_the_database(run: Run, guards: Guards) -> No
     assert found == [("left",)]
 
 
-def test_a_target_that_nobody_guards_is_told_from_one_that_is_misspelt(
-    run: Run, guards: Guards
-) -> None:
+def test_an_unguarded_target_is_distinguished_from_a_misspelt_one(run: Run, guards: Guards) -> None:
     assert refusal(run, guards, "status", code=1).startswith("no daemon has guarded any target yet")
     assert refusal(run, guards, "pause", "chat", code=1).startswith("no daemon has guarded chat")
     guards.put()
@@ -103,7 +101,7 @@ def test_a_target_that_nobody_guards_is_told_from_one_that_is_misspelt(
     assert refusal(run, guards, "resume") == "Error: which target? give one of chat, other"
 
 
-def test_a_pause_ends_by_itself_and_a_person_stands_for_it(
+def test_a_pause_has_an_end_and_an_operator(
     run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guards.put(phase=Phase.DRAINING)
@@ -133,7 +131,7 @@ def test_a_pause_ends_by_itself_and_a_person_stands_for_it(
         (["history", "--limit", "0"], "0 is not in the range"),
     ],
 )
-def test_bad_input_is_two_and_says_what_was_expected(
+def test_bad_input_exits_with_2_and_what_was_expected(
     run: Run, guards: Guards, words: list[str], said: str
 ) -> None:
     guards.put()
@@ -141,9 +139,7 @@ def test_bad_input_is_two_and_says_what_was_expected(
     assert len(guards.book.history()) == 1
 
 
-def test_resume_ends_a_pause_and_a_hold_and_says_where_there_is_neither(
-    run: Run, guards: Guards
-) -> None:
+def test_resume_ends_a_pause_and_a_hold_and_reports_neither(run: Run, guards: Guards) -> None:
     guards.put(phase=Phase.HELD, why="it hangs", pause=Pause(NOW + LATER, "ann"))
     assert lines(run, guards, "resume", "--by", "bob") == [
         "chat is resumed by bob", "it was held: it hangs",
@@ -174,7 +170,7 @@ def test_history_is_a_line_a_step_oldest_first(run: Run, guards: Guards) -> None
 
 
 def breach() -> dict[str, Any]:
-    """The numbers of a breach, as the guard stores them."""
+    """The measurements of a breach, as the guard stores them."""
     (found,) = (finding for finding in decided().findings if finding.rule == BREACHED)
     return dict(msgspec.to_builtins(finding_view(found)))
 
@@ -264,7 +260,7 @@ def guarded(**changes: Any) -> Any:
     ],
     ids=["observing", "held", "trial", "for ever", "ordered"],
 )  # fmt: skip
-def test_the_daemons_status_says_where_the_guard_is(
+def test_the_daemons_status_has_the_state_of_the_guard(
     run: Run, surface: Surface, changes: dict[str, Any], code: int, said: list[str]
 ) -> None:
     surface.status = daemon(target(guard=guarded(**changes)))

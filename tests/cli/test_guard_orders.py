@@ -18,7 +18,7 @@ from tests.guard.simulated_server import SimulatedServer
 
 @pytest.fixture
 def living(guards: Guards, monkeypatch: pytest.MonkeyPatch) -> Iterator[Living]:
-    """A guardian on a server that does well, which takes a turn whenever a command waits."""
+    """A guard of a healthy server, which runs a cycle whenever a command waits."""
     server = SimulatedServer(now=NOW - 60, started=NOW - 90, bad=False)
     policy = ACT.model_copy(update={"start_timeout": 60.0})
     made = Living(guards.path, server=server, policy=policy)
@@ -59,7 +59,7 @@ def test_disable_and_enable_are_followed_to_their_end(
         ("hang", "held: vLLM was not healthy within 1m; it runs again as before"),
     ],
 )
-def test_an_order_that_fails_is_one_with_the_reason(
+def test_a_failed_order_exits_with_1_and_the_reason(
     run: Run, guards: Guards, living: Living, fault: str, said: str
 ) -> None:
     living.server.fault = fault
@@ -67,7 +67,7 @@ def test_an_order_that_fails_is_one_with_the_reason(
     assert living.server.mode is Mode.ON
 
 
-def test_an_order_that_is_overtaken_by_another_is_one(
+def test_a_superseded_order_exits_with_1(
     run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guards.put(goal=Mode.ON)
@@ -80,7 +80,7 @@ def test_an_order_that_is_overtaken_by_another_is_one(
     assert said[-1] == "chat: bob has ordered something else since"
 
 
-def test_an_order_that_was_given_up_is_one(
+def test_an_abandoned_order_exits_with_1(
     run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guards.put(goal=Mode.ON)
@@ -93,7 +93,7 @@ def test_an_order_that_was_given_up_is_one(
     assert last == "chat: speculation is not off: given up: bob wants something else"
 
 
-def test_without_a_daemon_an_order_stays_and_is_one(run: Run, guards: Guards) -> None:
+def test_without_a_daemon_an_order_stays_and_exits_with_1(run: Run, guards: Guards) -> None:
     guards.put(guarded=False)
     said = lines(run, guards, "disable", "--by", "ann", code=1)
     assert said == [
@@ -141,7 +141,7 @@ def test_waiting_ends_after_the_timeout(run: Run, guards: Guards) -> None:
     assert said[-2] == "chat: not done within 1ms; the order stays"
 
 
-def test_waiting_ends_when_nobody_guards_it_any_more(
+def test_waiting_ends_when_no_daemon_guards_it_any_more(
     run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guards.put()
@@ -173,7 +173,7 @@ def test_a_database_that_goes_away_meanwhile_is_waited_for(
     assert next(turns) > 5
 
 
-def test_a_database_that_stays_away_is_one_and_the_reason(
+def test_a_database_that_stays_away_exits_with_1_and_the_reason(
     run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guards.put()
@@ -187,7 +187,7 @@ def test_a_database_that_stays_away_is_one_and_the_reason(
     assert said[-2].endswith("; the order stays")
 
 
-def test_who_stops_to_follow_leaves_the_order(
+def test_an_interrupt_leaves_the_order(
     run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guards.put()

@@ -77,7 +77,7 @@ def test_a_plan_needs_neither_a_daemon_nor_a_database(
         ),
     ],
 )
-def test_what_cannot_be_planned_is_one_with_the_reason(
+def test_an_impossible_plan_exits_with_1_and_the_reason(
     run: Run, guards: Guards, surface: Surface, tmp_path: Path, service: str, said: str
 ) -> None:
     file = configuration(tmp_path, guards, surface, service)

@@ -1,4 +1,4 @@
-"""Which server is put under load: by URL, or by its name in the configuration."""
+"""The measured server: by URL, or by its name in the configuration."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_key_of_the_command_line_comes_first(file: Path, tmp_path: Path) -> No
     assert found.target.name == "chat"
 
 
-def test_any_other_url_is_a_target_of_its_own(file: Path) -> None:
+def test_any_other_url_is_a_separate_target(file: Path) -> None:
     found = given("http://10.0.0.1:9", file=file)
     assert found.target.name == "10.0.0.1:9"
     assert key(found) is None
@@ -75,7 +75,7 @@ def test_a_name_that_is_not_there_is_refused(file: Path) -> None:
 
 
 def test_only_line_feeds_end_a_prompt(tmp_path: Path) -> None:
-    """What Unicode calls line separators may stand in a prompt, as JSON allows it."""
+    """Line separators of Unicode may be part of a prompt, as JSON allows."""
     file = tmp_path / "prompts"
     file.write_bytes('one\r\n\n"a\u2028b\\nc"\n d\u0085e\x0bf\x0cg \n'.encode())
     assert prompts(file) == ("one", "a\u2028b\nc", " d\u0085e\x0bf\x0cg ")

@@ -1,4 +1,4 @@
-"""What a load takes of its process: as many connections as may be, and an end that is heard."""
+"""The limit of connections, and signals during a load."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_second_one_hurries_and_loses_nothing(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("times", [1, 2])
 def test_one_before_the_work_is_not_lost(number: signal.Signals, times: int) -> None:
-    """As while modules are imported, or the loop is made."""
+    """For example while modules are imported."""
 
     async def work() -> None:
         begun.append(True)

@@ -1,4 +1,4 @@
-"""``specwatch probe`` against simulated servers, whose every draft is known."""
+"""``specwatch probe`` against simulated servers with known acceptance."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def recording() -> Iterator[SimulatedServer]:
 
 @pytest.fixture(scope="module")
 def counting() -> Iterator[SimulatedServer]:
-    """Its answers carry no record."""
+    """Its answers have no acceptance record."""
     with server(record="none") as running:
         yield running
 
@@ -59,7 +59,7 @@ def off() -> Iterator[SimulatedServer]:
 
 
 def probed(run: Run, *arguments: object, code: int = 0) -> tuple[Probe, str]:
-    """The result, and what standard error said."""
+    """The result and the text of standard error."""
     done = run("probe", "--json", *arguments)
     assert done.exit_code == code, done.stderr
     # A server that stops meanwhile logs to the standard output of this process.
@@ -69,7 +69,7 @@ def probed(run: Run, *arguments: object, code: int = 0) -> tuple[Probe, str]:
 
 
 def truth(running: SimulatedServer, since: int, temperature: float) -> dict[str, Any]:
-    """What the engine itself did for the requests of a sweep, the warm-up left out."""
+    """The engine's own counts of a sweep, without the warm-up."""
     log = [
         each
         for each in running.engine.log[since + len(TEMPERATURES) :]
@@ -146,27 +146,8 @@ def test_the_same_prompts_are_sent_at_each_temperature_in_turn(
     assert len({turn[0][1] for turn in turns}) == 3, "none is always the first"
 
 
-def test_prompts_that_are_sent_again_make_no_interval_narrower(
-    run: Run, recording: SimulatedServer, counting: SimulatedServer, tmp_path: Path
-) -> None:
-    file = tmp_path / "prompts.txt"
-    file.write_text("one\ntwo\nthree\n")
-    for running in (recording, counting):
-        found, _ = probed(
-            run, "--target", running.url, *SWEEP, "--requests", 7, "--prompts", file, "--dry-run",
-            "--concurrency", 2,
-        )  # fmt: skip
-        assert [temperature.requests for temperature in found.temperatures] == [7, 7, 7]
-        for one in found.temperatures:
-            assert one.acceptance is not None
-            assert one.acceptance.rate is not None
-            assert one.acceptance.rate.lower is None
-        assert any(note.startswith("3 distinct prompts") for note in found.notes)
-        assert any("no interval at temperature 0, 0.7, 1.3" in note for note in found.notes)
-
-
 def test_blocks_of_a_plan_are_the_same_each_time_round() -> None:
-    """So that a prompt ties no blocks together, and more requests never cost an interval."""
+    """So blocks do not share prompts, and more requests never remove an interval."""
     plan = ProbePlan((0.0, 1.0), 17, tuple(map(Prompt, "abcdefg")), 8, 2, seed=3)
     blocks = [[ask.prompt for ask in asks] for at, asks in plan.rounds(2) if at == 1.0]
     assert sum(map(len, blocks)) == 17
@@ -217,7 +198,7 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
     assert any("the baseline is for load 2, and this was" in note for note in elsewhere.notes)
 
 
-def test_without_a_baseline_the_line_is_assumed_and_said_to_be(
+def test_without_a_baseline_the_line_is_assumed_with_a_note(
     run: Run, recording: SimulatedServer, database: str
 ) -> None:
     found, _ = probed(
@@ -245,7 +226,7 @@ def test_it_is_printed_stored_and_written_the_same(
     assert (found.subject.k, found.subject.mode, found.subject.model_name) == (K, "on", "tiny")
 
 
-def test_a_person_reads_a_chart_and_tables(
+def test_the_text_has_a_chart_and_tables(
     run: Run, recording: SimulatedServer, tmp_path: Path
 ) -> None:
     done = run("probe", "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
@@ -266,10 +247,10 @@ def test_a_server_without_speculation_is_refused(run: Run, off: SimulatedServer)
     assert "--speculative-config" in done.stderr
 
 
-def test_a_first_answer_without_drafts_is_no_server_without_speculation(
+def test_a_first_answer_without_drafts_does_not_mean_no_speculation(
     run: Run, recording: SimulatedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """llama.cpp tells of drafts where there were any, and its page of none at all."""
+    """llama.cpp reports drafts only if there were any, and its page has none."""
     ask, prepare = LoadClient.send, Server.__init__
     sent = 0
 
@@ -320,7 +301,7 @@ def test_with_other_traffic_counters_are_refused(
 
 
 def others(url: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send a request of others during each of the first ``count`` of ours after the warm-up."""
+    """Send a foreign request during each of the first ``count`` requests after the warm-up."""
     sent = 0
     send = LoadClient.send
 
@@ -334,7 +315,7 @@ def others(url: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoadClient, "send", with_others)
 
 
-def test_a_block_that_others_had_a_part_in_is_asked_again(
+def test_a_block_with_foreign_requests_is_repeated(
     run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others(counting.url, 2, monkeypatch)
@@ -345,7 +326,7 @@ def test_a_block_that_others_had_a_part_in_is_asked_again(
     assert "1 request more ended than were sent" in said
 
 
-def test_others_who_stay_end_a_probe_by_counters(
+def test_continuous_foreign_traffic_ends_a_probe_by_counters(
     run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
     others(counting.url, 100, monkeypatch)
@@ -356,7 +337,7 @@ def test_others_who_stay_end_a_probe_by_counters(
     assert experiments(database) == []
 
 
-def test_records_are_good_although_others_are_there(
+def test_records_are_used_despite_foreign_requests(
     run: Run, recording: SimulatedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = len(recording.engine.log)
@@ -374,7 +355,7 @@ def test_records_are_good_although_others_are_there(
 
 
 def breaking(after: int, stop: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call ``stop`` when so many answers of a sweep have come."""
+    """Call ``stop`` when a number of answers of a sweep have arrived."""
     answers = 0
     add = fixed_load.FixedLoad.add
 
@@ -409,7 +390,7 @@ def test_a_server_that_dies_gives_what_was_measured_until_then(
     assert found.subject.url in said
 
 
-def test_a_key_that_vanishes_meanwhile_breaks_it_off(
+def test_a_key_file_that_disappears_ends_it(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
@@ -468,7 +449,7 @@ def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], database: 
         (("--target", "URL", "-o", "/nowhere/a.json"), "there is no directory /nowhere"),
     ],
 )
-def test_what_cannot_be_done_is_refused(
+def test_wrong_options_are_refused(
     run: Run, recording: SimulatedServer, arguments: Sequence[str], message: str
 ) -> None:
     before = len(recording.engine.log)

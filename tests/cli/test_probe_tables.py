@@ -1,4 +1,4 @@
-"""A probe as lines: they fit, the line stands where it belongs, and nothing foreign commands."""
+"""A probe as lines: their width, the bars, and foreign text."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, line: Line) -> None:
     assert max(map(len, lines(probe(line), width))) <= width
 
 
-def test_nothing_foreign_commands_the_terminal() -> None:
+def test_foreign_text_cannot_control_the_terminal() -> None:
     text = "\n".join(lines(probe()))
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -97,7 +97,7 @@ def test_nothing_foreign_commands_the_terminal() -> None:
 
 
 def test_a_bar_shows_the_interval_and_the_line() -> None:
-    """Up to the lower end it is solid, up to the upper it is not; a rate without bar has both."""
+    """Solid up to the lower bound of the interval, shaded up to the upper one."""
     found = lines(probe(measured(0.3, 0.1)), 80)
     (row,) = [each for each in found if each.startswith("    0 ") and "wins" in each]
     bar = row[6 : 80 - len(" 100.0% unknown")]
@@ -119,12 +119,12 @@ def test_a_bar_shows_the_interval_and_the_line() -> None:
         (measured(1.4), "140.0%, beyond what drafts can reach", False),
     ],
 )
-def test_the_line_is_told(line: Line, said: str, drawn: bool) -> None:
+def test_the_break_even_line_is_described(line: Line, said: str, drawn: bool) -> None:
     assert said in line_sentence(line)
     assert ("│" in "".join(lines(probe(line)))) is drawn
 
 
-def test_zones_are_told_by_temperature() -> None:
+def test_zones_are_listed_by_temperature() -> None:
     found = lines(probe())
     assert found.index("wins at 0") < found.index("near the line at 0.7")
     assert found.index("near the line at 0.7") < found.index("loses at 1.3")

@@ -1,4 +1,4 @@
-"""The manual's reference pages name all that there is."""
+"""The manual's reference pages are complete."""
 
 from __future__ import annotations
 

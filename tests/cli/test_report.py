@@ -1,4 +1,4 @@
-"""``specwatch report``: in every format, to a file or not, of much history or none."""
+"""``specwatch report``: formats, files and refusals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_json_is_the_report(run: Run, url: str, arguments: tuple[str, ...]) -> N
     assert (report.since, report.until) == (history.T0, UNTIL)
 
 
-def test_only_the_targets_named_are_told_of(run: Run, url: str) -> None:
+def test_only_selected_targets_are_reported(run: Run, url: str) -> None:
     done = run("report", "--database", url, *PERIOD, "--json", "--target", "code")
     assert [load["target"] for load in json.loads(done.stdout)["targets"]] == ["code"]
 
@@ -84,7 +84,7 @@ def test_the_suffix_of_the_file_chooses_the_format(
 
 
 @pytest.mark.parametrize("name", ["r", "r.out", "r.JSON"])
-def test_a_name_that_says_no_other_format_takes_the_one_given(
+def test_an_unknown_suffix_takes_the_given_format(
     run: Run, url: str, tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / name
@@ -192,7 +192,7 @@ def test_since_must_come_before_until(run: Run, url: str) -> None:
 @pytest.mark.parametrize(
     "arguments", [["report"], ["guard", "status"], ["db", "current"], ["db", "prune"]]
 )
-def test_a_database_that_may_not_be_read_is_one(
+def test_an_unreadable_database_exits_with_1(
     run: Run, tmp_path: Path, forbid: Callable[[Path], None], arguments: list[str]
 ) -> None:
     forbid(tmp_path / "private")
@@ -201,7 +201,7 @@ def test_a_database_that_may_not_be_read_is_one(
     assert "specwatch.db: this user may not use it; use sudo" in done.stderr
 
 
-def test_a_file_that_may_not_be_read_is_one(
+def test_an_unreadable_database_file_exits_with_1(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "specwatch.db").touch()

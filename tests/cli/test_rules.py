@@ -20,7 +20,7 @@ from tests.cli.conftest import Run
 from tests.cli.history import MODEL, T0, fill, minute
 
 BAD = range(60, 80)
-"""Minutes in which hardly anything was accepted, of two hours."""
+"""Minutes with a low acceptance, of two hours."""
 ALL = (T0, T0 + 7200)
 RULE = """
 rules:
@@ -59,14 +59,14 @@ def config(tmp_path: Path, history: str) -> Path:
 
 
 def judged(run: Run, *words: object, code: int, since: int = ALL[0], until: int = ALL[1]) -> Any:
-    """What a replay says, as JSON."""
+    """The JSON output of a replay."""
     done = run("rules", "test", "--since", since, "--until", until, "--json", *words)
     assert (done.exit_code, done.stderr) == (code, "")
     return json.loads(done.stdout)
 
 
 def only_course(found: Any) -> Any:
-    """Of the only target, rule, model and temperature."""
+    """The history of the only target, rule, model and temperature."""
     (target,) = found["targets"]
     (course,) = target["courses"]
     return course
@@ -136,7 +136,7 @@ def test_a_measured_loss_fires_too_and_the_baseline_is_named(run: Run, history: 
 
 
 @pytest.mark.parametrize(("objective", "code"), [("tpot", 0), ("e2e", 1)])
-def test_a_loss_is_one_of_what_the_target_is_for(
+def test_a_loss_depends_on_the_objective_of_the_target(
     run: Run, tmp_path: Path, objective: str, code: int
 ) -> None:
     """Tokens come three times as fast, and the first of them forty times as late."""
@@ -171,7 +171,7 @@ def _without_drafts(one: Window) -> Window:
         ("{mode: off, explore: {budget: 1%}}", False),
     ],
 )
-def test_explorations_are_said_not_to_be_replayed_where_there_would_be_any(
+def test_explorations_have_a_note_that_they_are_not_replayed(
     run: Run, config: Path, guard: str, said: bool
 ) -> None:
     config.write_text(f"{config.read_text()}guard: {guard}\n")
@@ -186,7 +186,7 @@ def test_explorations_are_said_not_to_be_replayed_where_there_would_be_any(
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_a_history_without_trouble_is_a_zero(run: Run, history: str) -> None:
+def test_a_history_without_a_breach_exits_with_0(run: Run, history: str) -> None:
     found = judged(run, "--database", history, "--target", "good", code=0)
     assert found["fired"] is False
     courses = found["targets"][0]["courses"]
@@ -194,7 +194,7 @@ def test_a_history_without_trouble_is_a_zero(run: Run, history: str) -> None:
     assert all(course["firings"] == [] for course in courses)
 
 
-def test_without_data_nothing_fires_and_it_is_said(run: Run, history: str) -> None:
+def test_without_data_nothing_fires_and_that_is_reported(run: Run, history: str) -> None:
     """There is no baseline for the target ``good``."""
     words = ("--database", history, "--target", "good", "--rule", "net-negative")
     assert only_course(judged(run, *words, code=0))["no_data_share"] == 1.0
@@ -202,7 +202,7 @@ def test_without_data_nothing_fires_and_it_is_said(run: Run, history: str) -> No
     assert "no baseline: rules on the speedup have no data" in done.stdout
 
 
-def test_a_breach_from_before_is_told_as_that_and_counts_from_then(run: Run, config: Path) -> None:
+def test_a_breach_that_began_before_counts_from_the_start(run: Run, config: Path) -> None:
     words = ("-c", config, "--target", "chat")
     since = T0 + 60 * 75
     course = only_course(judged(run, *words, code=1, since=since))
@@ -232,7 +232,7 @@ def test_minutes_in_which_nobody_watched_are_without_data(
     assert 0.25 < course["no_data_share"] < 0.35
 
 
-def test_minutes_that_are_gone_are_told_and_the_rest_is_judged(
+def test_pruned_minutes_are_reported_and_the_others_judged(
     run: Run, config: Path, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/pruned.db"
@@ -273,7 +273,7 @@ def test_a_mistake_is_refused_with_the_remedy(
     assert said in " ".join(done.stderr.split())
 
 
-def test_a_time_without_any_history_is_no_answer(run: Run, history: str) -> None:
+def test_a_time_without_history_exits_with_1(run: Run, history: str) -> None:
     done = run("rules", "test", "--database", history, "--since", "1h")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "no minutes are stored from " in done.stderr

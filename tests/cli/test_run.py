@@ -1,4 +1,4 @@
-"""``specwatch run``: how it begins and how it does not. What it does is tested elsewhere."""
+"""``specwatch run``: start, refusals and end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.cli.conftest import Run
         (["--log-format", "xml"], "xml"),
     ],
 )
-def test_what_it_cannot_start_with_is_two(run: Run, words: list[str], said: str) -> None:
+def test_wrong_options_exit_with_2(run: Run, words: list[str], said: str) -> None:
     done = run("run", *words)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
@@ -52,7 +52,7 @@ def test_options_in_place_of_the_files_are_checked_too(
 
 @contextmanager
 def daemon(*command: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
-    """A running daemon and what it said at its start."""
+    """A running daemon and its log event ``started``."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
         try:
             assert p.stderr is not None
@@ -70,7 +70,7 @@ def daemon(*command: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, obj
 def test_a_url_is_enough_and_a_signal_ends_it(
     run: Run, specwatch: list[str], tmp_path: Path
 ) -> None:
-    """It says where it listens and where history goes; ``status`` finds it there."""
+    """It logs its address and database; ``status`` finds it there."""
     command = [*specwatch, "run", "--target", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]
     with daemon(*command) as (process, said):
         assert str(tmp_path / "state/specwatch/specwatch.db") in str(said["database"])
@@ -83,7 +83,7 @@ def test_a_url_is_enough_and_a_signal_ends_it(
     assert (tmp_path / "state/specwatch/specwatch.db").exists()
 
 
-def test_an_address_that_is_taken_is_two_and_at_once(specwatch: list[str]) -> None:
+def test_a_used_address_exits_with_2_at_once(specwatch: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         done = subprocess.run(
@@ -96,7 +96,7 @@ def test_an_address_that_is_taken_is_two_and_at_once(specwatch: list[str]) -> No
 
 
 def test_without_standard_streams_it_runs(specwatch: list[str], tmp_path: Path) -> None:
-    """As some supervisors start their children."""
+    """Some supervisors start processes like that."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [

@@ -34,10 +34,10 @@ def test_a_saved_page_as_json_is_the_contract(run: Run) -> None:
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 @pytest.mark.parametrize("through", ["file", "stdin"])
-def test_packed_or_not_from_a_file_or_standard_input(
+def test_a_page_is_read_packed_or_not_from_a_file_or_standard_input(
     run: Run, tmp_path: Path, pack: Callable[[bytes], bytes], through: str
 ) -> None:
-    """However the file is called: what it holds decides."""
+    """The content decides, not the name of the file."""
     data = pack(CAPTURE.read_bytes())
     (tmp_path / "page").write_bytes(data)
     done = (
@@ -131,7 +131,7 @@ def test_a_page_with_a_tap_shows_its_buckets_in_eighty_columns(run: Run) -> None
     ]
 
 
-def test_derived_acceptance_is_said_in_words(run: Run) -> None:
+def test_derived_acceptance_is_explained(run: Run) -> None:
     request = {"model_name": "m", "temperature": "0", "accepted": [1, 4], "method": "derived"}
     page = pages.speculation(2, [2, 1, 1, 1]) + pages.tap(request)
     done = run("scrape", "-", stdin=page.encode())
@@ -140,7 +140,7 @@ def test_derived_acceptance_is_said_in_words(run: Run) -> None:
     assert lines[at + 1] == "    step, as the engine keeps no record"
 
 
-def test_a_proxys_page_is_no_with_the_remedy(run: Run) -> None:
+def test_a_page_of_a_proxy_exits_with_1_and_the_remedy(run: Run) -> None:
     done = run("scrape", pages.DATA / "pages" / "tap-proxy.prom")
     assert done.exit_code == 1
     assert "a page of a `specwatch tap proxy` alone" in done.stderr
@@ -175,7 +175,7 @@ def test_a_hostile_name_neither_commands_nor_fills_the_terminal(run: Run) -> Non
     assert model["model_name"] == HOSTILE
 
 
-def test_what_had_to_be_left_out_is_said_beside_the_answer(run: Run) -> None:
+def test_unusable_metrics_are_reported_on_standard_error(run: Run) -> None:
     page = pages.page(
         pages.gauge("vllm:num_requests_running", 1, model_name="m"),
         pages.histogram(
@@ -203,20 +203,20 @@ def test_what_had_to_be_left_out_is_said_beside_the_answer(run: Run) -> None:
         (gzip.compress(bytes(17 << 20), mtime=0), "longer than 16777216 bytes"),
     ],
 )
-def test_a_page_that_is_none_is_a_no(run: Run, page: bytes, words: str) -> None:
+def test_a_wrong_page_exits_with_1(run: Run, page: bytes, words: str) -> None:
     done = run("scrape", "-", stdin=page)
     assert (done.exit_code, done.stdout) == (1, "")
     assert words in done.stderr
 
 
-def test_a_file_that_cannot_be_read_is_a_no(run: Run, tmp_path: Path) -> None:
+def test_an_unreadable_file_exits_with_1(run: Run, tmp_path: Path) -> None:
     for source in (tmp_path / "absent", tmp_path, "a\0b"):
         done = run("scrape", source)
         assert done.exit_code == 1
         assert "give a URL (http://...), a file or -" in done.stderr
 
 
-def test_a_server_that_cannot_be_read_is_a_no(run: Run, surface: Surface) -> None:
+def test_an_unreadable_server_exits_with_1(run: Run, surface: Surface) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         done = run("scrape", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -262,7 +262,7 @@ def test_no_encoding_of_the_terminal_makes_it_fail(specwatch: list[str], encodin
     assert json.loads(as_json.stdout.decode("utf-8"))["models"][0]["model_name"] == "模型"
 
 
-def test_a_file_name_that_is_no_text_stays_json(specwatch: list[str], tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_valid_json(specwatch: list[str], tmp_path: Path) -> None:
     source = os.fsencode(tmp_path) + b"/\xff.prom"
     Path(os.fsdecode(source)).write_bytes(CAPTURE.read_bytes())
     done = subprocess.run(

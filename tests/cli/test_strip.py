@@ -1,4 +1,4 @@
-"""``specwatch strip`` prints the command without speculation, or says why it cannot."""
+"""``specwatch strip``: commands without speculation, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``specwatch run -- COMMAND``: the configuration that follows from a command, and refusals."""
+"""``specwatch run -- COMMAND``: the configuration from a command, and refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def written(folder: Path, *targets: str) -> Path:
     ],
 )
 def test_the_target_is_what_the_command_serves(flags: tuple[str, ...], url: str) -> None:
-    """A certificate is not looked at: nothing is between us and our own child."""
+    """Certificates are not checked, because the connection stays on this machine."""
     (target,) = configured([*SERVE, *flags]).targets
     assert target.url == url
     assert isinstance(target.service, SupervisedService)
@@ -84,7 +84,7 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
         (("sudo", "systemctl", "start", "vllm"), "would outlive specwatch"),
     ],
 )
-def test_a_command_that_tells_no_address_is_two(run: Run, words: list[str], said: str) -> None:
+def test_a_command_without_an_address_exits_with_2(run: Run, words: list[str], said: str) -> None:
     done = run("run", "--", *words)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("COMMAND")
@@ -102,7 +102,7 @@ def test_a_target_may_be_named_for_what_cannot_be_read(run: Run) -> None:
 
 
 def test_the_supervised_target_of_a_file_is_the_commands(tmp_path: Path) -> None:
-    """The others are watched beside it; a command that cannot be read is as the file says."""
+    """The other targets are watched too; the file is used for a command that cannot be read."""
     file = written(
         tmp_path,
         f"{{name: ours, url: 'http://127.0.0.1:9000', service: {SUPERVISED}}}",
@@ -134,7 +134,7 @@ def test_the_supervised_target_of_a_file_is_the_commands(tmp_path: Path) -> None
     ],
     ids=["none", "two", "another port", "no command"],
 )
-def test_a_file_and_a_command_that_do_not_fit_are_two(
+def test_a_file_and_a_command_that_do_not_fit_exit_with_2(
     run: Run, tmp_path: Path, targets: list[str], words: tuple[str, ...], said: str
 ) -> None:
     done = run("run", "--config", written(tmp_path, *targets), "--", *words)
@@ -142,8 +142,10 @@ def test_a_file_and_a_command_that_do_not_fit_are_two(
     assert said in done.stderr
 
 
-def test_a_command_that_cannot_be_started_is_two(specwatch: list[str], tmp_path: Path) -> None:
-    """The first word of a command ends our own options."""
+def test_a_command_that_cannot_be_started_exits_with_2(
+    specwatch: list[str], tmp_path: Path
+) -> None:
+    """The first word of a command ends the options of run."""
     command = [str(tmp_path / "vllm"), "serve", "m", "--config", "of-the-command.yml"]
     ours = ["run", "--listen", "127.0.0.1:0", "--target", "http://127.0.0.1:1"]
     done = subprocess.run([*specwatch, *ours, *command], capture_output=True, text=True, timeout=60)
@@ -170,7 +172,7 @@ def test_it_is_started_as_the_guard_left_it(tmp_path: Path) -> None:
 def test_a_database_that_comes_late_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one that does not come keeps vLLM from nothing."""
+    """Without a database, vLLM is started after a while."""
     config = run_command.configured(
         None, (), SERVE, database=f"sqlite:///{tmp_path}/s.db", listen=None
     )

@@ -1,4 +1,4 @@
-"""``specwatch tap flags`` says what to add, and changes a command only where that is safe."""
+"""``specwatch tap flags``: the flags to add, and safe changes of commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 
 
 def found(run: Run, *arguments: object) -> Any:
-    """What ``--json`` says; the command must succeed."""
+    """The JSON output of a command that succeeds."""
     done = run("tap", "flags", "--json", *arguments)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
@@ -80,7 +80,7 @@ def test_the_tap_is_installed_from_where_specwatch_was(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No package index has it under this name."""
+    """The package is not in a package index."""
     noted = "" if origin is None else json.dumps(origin).replace("FOLDER", str(tmp_path))
     noted_by_pip = SimpleNamespace(read_text=lambda name: noted or None)
     installed = f"{tmp_path}/site-packages/specwatch/cli/tap.py"
@@ -109,12 +109,6 @@ def test_a_command_that_has_it_all_is_left_alone(run: Run) -> None:
     assert "has all flags" in run("tap", "flags", "--vllm-version", "0.32", "--", *words).stdout
 
 
-def test_without_a_version_both_are_shown_with_the_condition(run: Run) -> None:
-    says = found(run)
-    assert [flag["flag"] for flag in says["flags"]] == [TAP[0], RECORD[0]]
-    assert "0.29 or later" in says["notes"][0]
-
-
 def test_the_version_is_asked_of_a_server(run: Run) -> None:
     settings = SimulatedSettings(port=0, engine_version="0.10.2")
     with SimulatedServer(settings) as server:
@@ -123,7 +117,7 @@ def test_the_version_is_asked_of_a_server(run: Run) -> None:
     assert "derived" in says["notes"][0]
 
 
-def test_a_server_that_is_no_vllm_gets_the_proxy(run: Run, web: Callable[..., str]) -> None:
+def test_for_another_server_the_proxy_is_recommended(run: Run, web: Callable[..., str]) -> None:
     def props(_: Request) -> Response:
         return JSONResponse({"build_info": "b6119-cd6983d5"})
 
@@ -133,7 +127,7 @@ def test_a_server_that_is_no_vllm_gets_the_proxy(run: Run, web: Callable[..., st
     assert "specwatch tap proxy --upstream" in done.stderr
 
 
-def test_a_server_that_does_not_say_its_version_is_one_of_unknown_version(
+def test_a_server_without_a_version_gets_the_flags_of_all_versions(
     run: Run,
     web: Callable[..., str],
 ) -> None:
@@ -141,14 +135,14 @@ def test_a_server_that_does_not_say_its_version_is_one_of_unknown_version(
     assert found(run, "--target", url) == found(run)
 
 
-def test_a_server_that_does_not_answer_is_a_no(run: Run) -> None:
+def test_a_server_that_does_not_answer_exits_with_1(run: Run) -> None:
     done = run("tap", "flags", "--target", "http://127.0.0.1:1")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "127.0.0.1:1" in done.stderr
 
 
 @pytest.mark.parametrize(("buckets", "set_to"), [("0, 0.5,1.5", "0,0.5,1.5"), ("0,.3,.7,1", None)])
-def test_buckets_are_set_where_they_are_not_the_default(
+def test_buckets_are_set_unless_they_are_the_default(
     run: Run, buckets: str, set_to: str | None
 ) -> None:
     environment = found(run, "--temperature-buckets", buckets)["environment"]
@@ -178,18 +172,10 @@ def test_json_keeps_the_environment_apart_from_the_words(run: Run) -> None:
     assert says["command"] == [*COMMAND, *TAP, *RECORD]
 
 
-def test_speculation_in_a_file_of_flags_counts(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "vllm.yml"
-    file.write_text("speculative-config: {method: ngram}\n")
-    words = ["vllm", "serve", "M", "--config", str(file)]
-    says = found(run, "--vllm-version", "0.32", "--", *words)
-    assert says["command"] == [*words, *TAP, *RECORD]
-
-
 @pytest.mark.parametrize(
     ("content", "why"), [(None, "No such file"), ("- a", "not a mapping"), ("a: [", "not YAML")]
 )
-def test_a_file_that_cannot_be_read_is_told(
+def test_a_file_that_cannot_be_read_is_noted(
     run: Run, tmp_path: Path, content: str | None, why: str
 ) -> None:
     file = tmp_path / "line\nfeed.yml"
