@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -96,6 +97,8 @@ def command(duration: float, as_json: bool) -> None:
     The text changes from predictable to creative, then vLLM is restarted without speculation. The
     demo ends by itself and deletes its files.
     """
+    if math.isnan(duration):  # which click takes for a number in any range
+        raise click.BadParameter("nan is not in the range 15<=x<=240.", param_hint="'--duration'")
     console = Console(stderr=as_json, highlight=False, no_color=options.no_color() or None)
     with tempfile.TemporaryDirectory(prefix="specwatch-demo-") as folder:
         report = _Demo(duration, console, Path(folder)).run()
