@@ -151,12 +151,12 @@ def _live_status(config: Config, name: str, notes: list[str]) -> TargetView | No
     try:
         targets = status.targets_of(url, _ANSWER_SECONDS, config.listen_token_file) if url else []
     except NoAnswer as error:
-        notes.append(f"requests and speedup are not known: {error}")
+        notes.append(f"requests and speedup are unknown: {error}")
         return None
     for target in targets:
         if target.name == name and isinstance(target, TargetView):
             return target
-    notes.append("requests and speedup are not known: no daemon that watches it was found")
+    notes.append("requests and speedup are unknown: no daemon that watches it was found")
     return None
 
 

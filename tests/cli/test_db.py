@@ -94,7 +94,7 @@ def test_how_long_to_keep_can_be_given_or_configured(run: Run, tmp_path: Path) -
     ("words", "said"),
     [
         (["--minutes", "14"], "has no unit"),
-        (["--minutes", "1h"], "keep at least 2h"),
+        (["--minutes", "1h"], "make it at least 2h"),
         (["--hours", "1d"], "make it at least 14d"),
         (["--hours", "x"], "not a duration"),
     ],

@@ -100,7 +100,7 @@ def test_a_rate_falls_into_the_bucket_that_ends_with_it(rate: int) -> None:
 def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None:
     buckets = acceptance_buckets(*[0] * 9, 10)
     rates = summary.request_acceptance(histogram.from_cumulative(buckets, 0.5))
-    assert rates == {"count": 10, "p10": 0.0, "p50": 0.0, "p90": 0.0}
+    assert rates == summary.RequestAcceptance(10, 0.0, 0.0, 0.0)
 
 
 def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
