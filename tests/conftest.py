@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,10 @@ LONGEST = (
     "tests/tap/test_proxy_process.py", "tests/cli/test_run.py", "tests/daemon/test_process.py",
 )  # fmt: skip
 """Files that take longest, which begin first: a worker has a file to itself, up to the end."""
+
+# A shell that starts a command in the background has it ignore interrupts, which tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: other work on the machine takes time, too. Every run draws new examples.
 settings.register_profile("specwatch", deadline=None, max_examples=50)

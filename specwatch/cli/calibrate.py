@@ -254,10 +254,12 @@ def _finish(
     if given["as_json"]:
         options.print_json(report)
     else:
+        import msgspec
+
         from specwatch.cli.load_tables import calibration_lines
         from specwatch.cli.terminal import Terminal
 
         terminal = Terminal()
-        terminal.lines(calibration_lines(report, terminal.width))
+        terminal.lines(calibration_lines(msgspec.to_builtins(report), terminal.width))
     if problems:
         raise TooLittle("\n".join(problems))

@@ -20,7 +20,6 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from specwatch.cli import group
-from specwatch.cli.load_tables import calibration_lines
 from specwatch.cli.progress import ProgressBar
 from specwatch.domain.baseline import Origin
 from specwatch.loadtest.calibration import Stage
@@ -28,7 +27,7 @@ from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
-from tests.cli.conftest import Run, measurements, texts
+from tests.cli.conftest import Run, measurements
 from tests.hostile import wait_for
 from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
 
@@ -42,7 +41,7 @@ COMPARED = ("--max-tokens", "40")
 class Both:
     """A calibration of both servers, and its results; in virtual time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.database = f"sqlite:///{folder}/specwatch.db"
         self.on = SimulatedEngine(settings(speculates=True))
         with in_virtual_time([SimulatedEngine(settings()), self.on]) as (off, on):
@@ -51,17 +50,22 @@ class Both:
                 [
                     "calibrate", "--off", off, "--on", on, "--concurrency", "2,4",
                     "--temperature", "0,1.2", "--database", self.database, "--target", "chat",
-                    "--json", "--warm-up", "100ms", "--max-tokens", "80", "--duration", "12s",
+                    "--warm-up", "100ms", "--max-tokens", "80", "--duration", "12s", *options,
                 ],
             )  # fmt: skip
         assert done.exit_code == 0, done.stderr
         self.said = done.stderr
-        self.report: dict[str, Any] = json.loads(done.stdout)
+        self.printed = done.stdout
+
+    @property
+    def report(self) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(self.printed)
+        return report
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    return Both(tmp_path_factory.mktemp("both"))
+    return Both(tmp_path_factory.mktemp("both"), "--json")
 
 
 def inside(interval: dict[str, Any], truth: float, slack: float = 0.05) -> bool:
@@ -147,14 +151,16 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
     assert shown.endswith("\x1b[1A\x1b[2K"), "the bar's line is erased"
 
 
-def test_the_text_fits_eighty_columns(both: Both) -> None:
-    lines = texts(calibration_lines({**both.report, "stored": "SQLite database x"}, 80))
+def test_the_text_fits_eighty_columns(both: Both, tmp_path: Path) -> None:
+    *lines, stored = Both(tmp_path).printed.splitlines()
     assert any(line.startswith("note: the lengths of production traffic are") for line in lines)
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "speculation pays on this workload" in text
     assert "best k: 4, as now" in text
-    assert "baseline of chat at load 2, 3-4 stored in SQLite database x" in text
+    assert stored.startswith(
+        f"baseline of chat at load 2, 3-4 stored in SQLite database {tmp_path}"
+    )
     (row,) = [line for line in lines if line.split()[0] == "4" and "%" in line]
     _, four = both.report["comparison"]["concurrencies"]
     assert row.split()[-2] == f"{four['speedup']['value']:.2f}"
