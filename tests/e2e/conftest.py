@@ -6,6 +6,7 @@ Where something is not installed, tests that need it are skipped with the reason
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 from collections.abc import Callable, Generator, Iterator
@@ -192,12 +193,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Stop the servers that no later test uses."""
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Stop the servers that no later test uses; what a file left open is its own failure."""
     yield
     for name, last in _last_users.items():
         if last is item and name in _running:
             _running.pop(name).stop()
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,8 @@ def parse(entry: str, words: list[str]) -> Namespace:
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            parsed = PARSERS[entry].parse_args(["serve", *words] if entry == "serve" else words)
+            given = ["serve", *words] if entry == "serve" else words
+            parsed: Namespace = PARSERS[entry].parse_args(given)
     except SystemExit:
         raise Refused(errors.getvalue()[-300:]) from None
     except (ValueError, AssertionError, IndexError, TypeError, AttributeError) as error:
