@@ -202,9 +202,7 @@ class Comparison:
             return None
         value = math.fsum(top) / math.fsum(bottom)
         half = _half_width(spread, self._doubt(chosen, top, objective), tail)
-        return Interval(
-            value, value * math.exp(-half), value * math.exp(half), len(rows), 1 - 2 * tail
-        )
+        return Interval.around(value, half, len(rows), 1 - 2 * tail)
 
     def corrected_by(self, other: Comparison, tail: float = _TAIL) -> Interval | None:
         """This speedup, corrected by a comparison of minutes without speculation.
@@ -223,10 +221,8 @@ class Comparison:
         (speedup, spread), (overstated, off) = sides
         value = speedup / overstated
         half = min(math.hypot(spread.half_width(tail), off.half_width(tail)), MOST_DOUBT)
-        return Interval(
-            value, value * math.exp(-half), value * math.exp(half),
-            min(len(self.known), len(other.known)), 1 - 2 * tail,
-        )  # fmt: skip
+        samples = min(len(self.known), len(other.known))
+        return Interval.around(value, half, samples, 1 - 2 * tail)
 
     @cached_property
     def noise(self) -> Noise | None:
