@@ -121,8 +121,8 @@ class Plain(NamedTuple):
 class Lengths(NamedTuple):
     """Mean lengths of the requests around a minute, in tokens."""
 
-    prompt: float | None
-    output: float | None
+    prompt: float | None = None
+    output: float | None = None
 
 
 Row = tuple[Minute, "Plain | str"]
@@ -264,10 +264,9 @@ def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
             if requests is not None and requests.prompt is not None
         ]
         firsts = sum(requests.firsts for requests in near)
-        if not firsts:
-            lengths.append(Lengths(None, None))
-            continue
-        prompt = math.fsum((requests.prompt or 0.0) * requests.firsts for requests in near) / firsts
-        output = math.fsum((requests.output or 0.0) * requests.firsts for requests in near) / firsts
-        lengths.append(Lengths(prompt, output))
+        prompt, output = (
+            math.fsum((getattr(requests, name) or 0.0) * requests.firsts for requests in near)
+            for name in ("prompt", "output")
+        )
+        lengths.append(Lengths(prompt / firsts, output / firsts) if firsts else Lengths())
     return lengths

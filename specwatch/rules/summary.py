@@ -246,20 +246,18 @@ def _taps(
 ) -> dict[str, tuple[ScrapedTap, list[BucketView]]]:
     """What the tap on a page counted, by model of the engine."""
     failures = sum(value for one, value in parts.tap.items() if one.quantity == "tap_failures")
-    counted: dict[str, dict[str, Tally]] = {name: {} for name in parts.models}
-    strangers: set[str] = set()
-    for (name, temperature), samples in buckets.by_bucket(parts.tap, problems).items():
-        model = buckets.matching(name, parts.models, "")
-        if model is None:
-            strangers.add(name)
-            continue
-        before = counted[model].get(temperature, Tally())
-        part = tally.tally_of(samples, problems)
-        counted[model][temperature] = merge.merge_tallies(before, part)
-    if strangers:
-        problems.append(buckets.unknown_models(strangers))
+    counted = buckets.by_model(
+        {
+            bucket: tally.tally_of(samples, problems)
+            for bucket, samples in buckets.by_bucket(parts.tap, problems).items()
+        },
+        parts.models,
+        "",
+        problems,
+    )
     result = {}
-    for model, tallies in counted.items():
+    for model in parts.models:
+        tallies = counted.get(model, {})
         server_drafts = tally.tally_of(parts.models[model], []).drafts
         total = merge.sum_tallies(tallies.values())
         drafts = total.drafts or 0
