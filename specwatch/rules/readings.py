@@ -12,6 +12,7 @@ from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Tally
+from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.rules.equal_load import at_equal_load
@@ -216,12 +217,16 @@ def _against_baseline(metric: str, *ranks: str) -> _Reader:
         compared = at_equal_load(query.evidence, metric, query.window)
         if isinstance(compared, str):
             return _none(compared, "measured")
-        now, before = ([side.estimate(QUANTILES[rank]) for rank in ranks] for side in compared)
-        intervals = [bound for bound in (*now, *before) if bound is not None]
-        if len(intervals) < 2 * len(ranks):
-            return _none("the histogram has no bounds", "measured")
-        over, under = (intervals[0], *intervals[len(ranks) + 1 :]), intervals[1 : len(ranks) + 1]
-        ratio = quantile.ratio_of(over, under, len(compared[0].parts))
+        over: list[QuantileEstimate] = []
+        under: list[QuantileEstimate] = []
+        for rank in ranks:
+            now, before = compared.estimates(QUANTILES[rank])
+            if now is None or before is None:
+                return _none("the histogram has no bounds", "measured")
+            # Of the second rank the baseline's is above the line.
+            over.append(before if over else now)
+            under.append(now if under else before)
+        ratio = quantile.ratio_of(over, under, len(compared.parts))
         if ratio is None:
             return _none("beyond the last bound of the histogram", "measured")
         interval, open_ended = ratio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specwatch.config.rules import Condition, Rule
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
@@ -49,6 +49,16 @@ class Finding:
     """In a breach, which conditions have held in it; an empty tuple means all."""
     known: float = 0.0
     """When it was last judged on data, 0 if never."""
+
+    @property
+    def in_breach(self) -> bool:
+        """Whether a breach is confirmed: its beginning and its end are reported."""
+        return self.verdict is Verdict.BREACH
+
+    def ended(self, now: float) -> Finding:
+        """That of a model or temperature that was dropped at ``now``."""
+        nothing = Verdict.NO_DATA
+        return replace(self, verdict=nothing, seen=nothing, since=now, pending=None, readings=())
 
 
 def judge(

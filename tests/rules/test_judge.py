@@ -285,16 +285,17 @@ def test_what_gives_way_ends_its_breach_and_loses_no_measurement() -> None:
     assert not judge.restore("low", "late", "all", at(0))
 
 
-def test_a_successor_knows_all_but_the_books_of_the_objectives() -> None:
+def test_other_objectives_change_nothing_but_the_books() -> None:
     judge = judge_of(LOW, LOSES)
     feed(judge, 0, 20, mode=Mode.OFF)
     feed(judge, 20, 40, acceptance=0.2)
-    heir = judge.successor([LOW], ())
-    assert [finding.rule.name for finding in heir.findings()] == ["low"]
-    assert heir.recent("m") == judge.recent("m")
-    (taken,) = heir.take_measurements()
+    minutes = judge.recent("m")
+    judge.set_objectives(())
+    assert [finding.rule.name for finding in judge.findings()] == ["low", "loses"]
+    assert judge.recent("m") == minutes
+    (taken,) = judge.take_measurements()
     assert len(taken.points) == 20
-    assert feed(heir, 40, 45, acceptance=0.2) == []
+    assert feed(judge, 40, 45, acceptance=0.2) == []
 
 
 def test_the_past_may_come_after_the_present() -> None:
