@@ -158,45 +158,32 @@ def test_few_observations_of_a_load_tell_nothing():
     assert not CostModel.fitted(nothing)
 
 
-def test_the_bin_is_that_of_each_observations_own_load():
-    assert set(fitted(alike(4.4, 5), alike(4.6, 5)).rates) == {load_bin(4.4), load_bin(4.6)}
-
-
-def test_between_two_loads_the_rate_is_interpolated():
-    """Bins of 4 and 8 requests: at 5 a quarter of the way has been gone."""
-    model = fitted(alike(4.0), alike(8.0))
-    assert model.weights(5.0) == {2: 0.75, 3: 0.25}
-    assert model.weights(4.0) == {2: 1.0}
-    assert model.weights(8.0) == {3: 1.0, 2: 0.0}
-    assert model.weights(4.4) == pytest.approx({2: 0.9, 3: 0.1})
-    prediction = model.predict(5.0, 100.0)
-    assert prediction is not None
-    assert prediction.seconds == pytest.approx(100.0 * rate(5.0))
-    shares = dict(prediction.shares)
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares[model.rates[3]] == pytest.approx(0.25 * rate(8.0) / rate(5.0))
-
-
-def test_nothing_takes_no_time():
-    """As of first tokens in a minute that had none."""
-    model = fitted(alike(4.0)).predict(4.0, 0.0)
-    assert model is not None
-    assert model == (0.0, ())
-
-
-def test_beyond_what_was_measured_only_its_own_bin_is_known():
-    model = fitted(alike(4.0), alike(8.0))
-    assert model.weights(3.0) == {2: 1.0}
-    assert model.weights(8.4) == {3: 1.0}
-    for unknown in (2.0, 12.0, 0.0):
-        assert model.weights(unknown) is None
-        assert model.predict(unknown, 100.0) is None
-    assert CostModel.fitted([]).weights(4.0) is None
-
-
-def test_a_bin_between_two_measured_ones_is_known():
-    assert fitted(alike(4.0), alike(12.0)).weights(6.0) == {2: 0.75, 4: 0.25}
-    assert fitted(alike(4.0)).weights(6.0) is None
+@pytest.mark.parametrize(
+    ("measured", "load", "weights"),
+    [
+        ((4.0, 8.0), 5.0, {2: 0.75, 3: 0.25}),
+        ((4.0, 8.0), 4.4, {2: 0.9, 3: 0.1}),
+        ((4.0, 8.0), 4.0, {2: 1.0}),
+        ((4.0, 8.0), 8.0, {3: 1.0, 2: 0.0}),
+        ((4.0, 8.0), 3.0, {2: 1.0}),
+        ((4.0, 8.0), 8.4, {3: 1.0}),
+        ((4.0, 8.0), 2.0, None),
+        ((4.0, 8.0), 12.0, None),
+        ((4.0, 8.0), 0.0, None),
+        ((4.0, 12.0), 6.0, {2: 0.75, 4: 0.25}),
+        ((4.0,), 6.0, None),
+        ((), 4.0, None),
+    ],
+    ids=str,
+)
+def test_a_load_is_known_in_a_measured_bin_or_between_two(measured, load, weights):
+    model = fitted(*(alike(level) for level in measured))
+    assert model.weights(load) == (weights and pytest.approx(weights))
+    prediction = model.predict(load, 100.0)
+    assert (prediction is None) is (weights is None)
+    if prediction is not None and len(weights or {}) == 2:
+        assert prediction.seconds == pytest.approx(100.0 * rate(load))
+        assert sum(share for _, share in prediction.shares) == pytest.approx(1.0)
 
 
 @given(st.sets(st.sampled_from([1.0, 2.0, 3.4, 6.5, 11.0, 30.0, 64.0, 99.0])), st.floats(0.6, 200))
