@@ -184,7 +184,9 @@ class Baseline:
     @cached_property
     def prompts(self) -> Range | None:
         """Lengths of prompts, in tokens; None where they are not known."""
-        return _range([point.prompt for point in self.points if point.prompt is not None])
+        known = sorted(point.prompt for point in self.points if point.prompt is not None)
+        last = len(known) - 1
+        return Range(known[round(0.1 * last)], known[round(0.9 * last)]) if known else None
 
     def _decoding(self, *, by_token: bool) -> CostModel:
         points = [point for point in self.points if point.by_token is by_token]
@@ -220,26 +222,13 @@ def choose(
     """
     measurements = list(measurements)
     young = [_younger(measurement, now - max_age) for measurement in measurements]
-    valid = [
-        measurement
-        for measurement in young
-        if measurement.enough and measurement.key.holds_for(environment)
-    ]
+    valid = [e for e in young if e.enough and e.key.holds_for(environment)]
     bins: dict[int, Measurement] = {}
-    for measurement in sorted(
-        valid, key=lambda measurement: (_rank(measurement, valid), -measurement.at)
-    ):
+    for measurement in sorted(valid, key=lambda one: (_rank(one, valid), -one.at)):
         bins.setdefault(measurement.load_bin, measurement)
     own = {e.load_bin: e for e in sorted(valid, key=attrgetter("at")) if e.origin is Origin.WINDOWS}
-    others = tuple(
-        measurement
-        for measurement in valid
-        if measurement not in bins.values() and measurement.origin is not Origin.IMPORTED
-    )
-    known = any(
-        measurement.enough and measurement.key.holds_for(environment)
-        for measurement in measurements
-    )
+    others = tuple(e for e in valid if e not in bins.values() and e.origin is not Origin.IMPORTED)
+    known = any(e.enough and e.key.holds_for(environment) for e in measurements)
     return Baseline(bins, own, expired=known and not bins, others=others, noise=noise)
 
 
@@ -262,7 +251,21 @@ def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> lis
         bin_ = sample.load_bin
         if sample.usable(Mode.OFF) and sample.pace and bin_ is not None:
             grouped.setdefault(bin_, []).append(sample)
-    return [_measurement(key, bin_, origin, group) for bin_, group in sorted(grouped.items())]
+    measurements = []
+    for bin_, group in sorted(grouped.items()):
+        known = (point for sample in group if (point := point_of(sample)) is not None)
+        points = sorted(known, key=_order)
+        ttft, tpot = (
+            histogram.merge_all(
+                observed
+                for sample in group
+                if (observed := getattr(sample.tally, metric)) is not None
+            )
+            for metric in ("ttft", "tpot")
+        )
+        newest = tuple(points[-MOST_POINTS:])
+        measurements.append(Measurement(key, bin_, origin, newest, ttft, tpot, len(points)))
+    return measurements
 
 
 def join(older: Measurement, newer: Measurement) -> Measurement:
@@ -292,37 +295,11 @@ def _halved(whole: Histogram | None) -> Histogram | None:
     return replace(whole, counts=counts, sum=whole.sum / 2)
 
 
-def _measurement(
-    key: BaselineKey, bin_: int, origin: Origin, samples: Sequence[Sample]
-) -> Measurement:
-    points = sorted(
-        (point for sample in samples if (point := point_of(sample)) is not None), key=_order
-    )
-    tallies = [sample.tally for sample in samples]
-    return Measurement(
-        key,
-        bin_,
-        origin,
-        tuple(points[-MOST_POINTS:]),
-        histogram.merge_all(tally.ttft for tally in tallies if tally.ttft is not None),
-        histogram.merge_all(tally.tpot for tally in tallies if tally.tpot is not None),
-        len(points),
-    )
-
-
 def _younger(measurement: Measurement, oldest: float) -> Measurement:
     points = tuple(point for point in measurement.points if point.at >= oldest)
     if len(points) == len(measurement.points):
         return measurement
     return replace(measurement, points=points)
-
-
-def _range(values: Sequence[float]) -> Range | None:
-    if not values:
-        return None
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return Range(ordered[round(0.1 * last)], ordered[round(0.9 * last)])
 
 
 def _order(point: Point) -> tuple[float, float, float, float]:

@@ -131,7 +131,7 @@ class CostModel:
         for episode in _episodes(ordered):
             shift = _shift(cls(_rates(leveled, slopes, noise), slopes), episode)
             if shift != 1.0:
-                leveled = [_scaled(block, shift) for block in leveled]
+                leveled = [block._replace(seconds=block.seconds * shift) for block in leveled]
             leveled += episode
         # A slope is in seconds, too: fitted again where the level has changed.
         slopes = _slopes(leveled)
@@ -218,10 +218,6 @@ def _episodes(ordered: Sequence[Observation]) -> list[list[Observation]]:
             episodes.append([])
         episodes[-1].append(observation)
     return episodes
-
-
-def _scaled(one: Observation, factor: float) -> Observation:
-    return one._replace(seconds=one.seconds * factor)
 
 
 def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
