@@ -64,9 +64,9 @@ def test_every_key_reaches_its_place() -> None:
     assert config.targets[0].draft_cost_ratio == 0.05
 
 
-@pytest.mark.parametrize(("said", "action"), [("", "alert"), ("true", "disable")])
-def test_acting_on_assumptions_is_asked_for(said: str, action: str) -> None:
-    guard = f"guard: {{act_on_assumptions: {said}}}" if said else ""
+@pytest.mark.parametrize(("value", "action"), [("", "alert"), ("true", "disable")])
+def test_acting_on_assumptions_is_asked_for(value: str, action: str) -> None:
+    guard = f"guard: {{act_on_assumptions: {value}}}" if value else ""
     text = f"targets: [{{url: 'http://h'}}]\n{guard}"
     config = parse(text, "f", environ={}, hostname="gpu-7")
     actions = {rule.name: rule.action for rule in config.effective_rules()}
@@ -123,8 +123,8 @@ def test_the_public_face_reads_back_as_the_same() -> None:
     ],
 )  # fmt: skip
 def test_thresholds_have_the_unit_of_their_metric(metric: str, written: str, read: float) -> None:
-    (found,) = one(f"{{name: a, metric: {metric}, above: {written}}}").conditions
-    assert found.above == read
+    (condition,) = one(f"{{name: a, metric: {metric}, above: {written}}}").conditions
+    assert condition.above == read
 
 
 @pytest.mark.parametrize(
@@ -157,5 +157,5 @@ def test_unlike_windows_do_not_exclude_one_another() -> None:
 
 
 def test_an_interval_may_lie_across_both_lines() -> None:
-    below, above = ("{metric: speedup_ratio, " + each + "}" for each in ("below: 1.2", "above: 1"))
+    below, above = ("{metric: speedup_ratio, " + side + "}" for side in ("below: 1.2", "above: 1"))
     assert len(one(f"{{name: a, any: [{below}, {above}]}}").conditions) == 2

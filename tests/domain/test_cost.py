@@ -64,17 +64,11 @@ def varied(count: int, noise: float, seed: int = 5, **others) -> list[Observatio
     return observations
 
 
-def test_slopes_are_found_again():
-    exact = CostModel.fitted(varied(200, 0.0)).slopes
-    assert exact.prefill == pytest.approx(PREFILL, rel=0.01)
-    assert exact.context == pytest.approx(CONTEXT, rel=0.01)
-    noisy = CostModel.fitted(varied(2000, 0.05)).slopes
-    assert noisy.prefill == pytest.approx(PREFILL, rel=0.1)
-    assert noisy.context == pytest.approx(CONTEXT, rel=0.1)
-
-
-def test_what_is_predicted_has_prompts_and_context_in_it():
-    known = CostModel.fitted(varied(2000, 0.05))
+@pytest.mark.parametrize(("count", "noise", "error"), [(200, 0.0, 0.01), (2000, 0.05, 0.1)])
+def test_slopes_are_found_again_and_predicted(count, noise, error):
+    known = CostModel.fitted(varied(count, noise))
+    assert known.slopes.prefill == pytest.approx(PREFILL, rel=error)
+    assert known.slopes.context == pytest.approx(CONTEXT, rel=error)
     for load, prefill, context in ((5.0, 0.0, 0.0), (12.0, 1e5, 4e6), (25.0, 4e5, 5e7)):
         truth = observation(0, load, prefill=prefill, context=context).seconds
         prediction = known.predict(load, 1000.0, prefill, context)
@@ -95,7 +89,7 @@ def test_the_load_itself_is_not_taken_for_context():
     assert model.slopes.context is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_cannot_be_told_from_the_load_is_the_load(seed):
     """Requests that are all alike: prompts and context grow with the load, and with it alone."""
     chance = random.Random(seed)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally
+from specwatch.domain.model import Environment, Tally
 from specwatch.domain.prediction import Experience, RememberedMinutes, worth_it
 from specwatch.domain.sample import Sample
+from tests.domain import minutes
 from tests.domain.samples import baseline_of_paces
 
 PLAIN = 0.1
@@ -25,37 +27,20 @@ def baseline(*concurrencies: float) -> Baseline:
 
 def on(start: int, running: float, cost: float, lengths: Mapping[str, float]) -> Sample:
     """A minute with a thousand drafts of each temperature, at so many tokens a step."""
-    drafts = dict.fromkeys(lengths, 1000)
+    steps = 1000 * len(lengths)
     accepted = {label: round(1000 * (length - 1)) for label, length in lengths.items()}
-    steps, tokens = sum(drafts.values()), sum(drafts.values()) + sum(accepted.values())
-    return Sample(
-        start=start, length=60, mode=Mode.ON,
-        tally=Tally(
-            drafts=steps, draft_tokens=4 * steps, accepted_tokens=sum(accepted.values()),
-            generation_tokens=tokens, inter_token=Histogram((), (steps,), steps * cost * PLAIN),
-        ),
-        gauges=Gauges(60.0, 60.0, 60.0 * running),
-        buckets={
-            label: Tally(
-                drafts=drafts[label], draft_tokens=4 * drafts[label],
-                accepted_tokens=accepted[label],
-            )
-            for label in lengths
-        },
+    total = sum(accepted.values())
+    return minutes.on(
+        start // 60, tpot=cost * PLAIN * steps / (steps + total), drafts=steps, accepted=total,
+        load=running, buckets={label: (1000, kept) for label, kept in accepted.items()},
     )  # fmt: skip
 
 
 def off(start: int, running: float, tokens: Mapping[str, int]) -> Sample:
     """A minute without speculation at a load so high that it is never idle."""
-    whole = sum(tokens.values())
-    return Sample(
-        start=start, length=60, mode=Mode.OFF,
-        tally=Tally(
-            generation_tokens=whole, inter_token=Histogram((), (whole,), whole * PLAIN)
-        ),
-        gauges=Gauges(60.0, 60.0, 60.0 * running),
-        buckets={label: Tally(generation_tokens=count) for label, count in tokens.items()},
-    )  # fmt: skip
+    sample = minutes.off(start // 60, tpot=PLAIN, tokens=sum(tokens.values()), load=running)
+    buckets = {label: Tally(generation_tokens=count) for label, count in tokens.items()}
+    return replace(sample, buckets=buckets)
 
 
 HOT_AND_COLD = {"0": 4.0, ">1": 2.0}
@@ -115,7 +100,7 @@ def test_above_the_known_loads_it_may_be_worse_and_below_better() -> None:
 
 
 @pytest.mark.parametrize(
-    "minutes",
+    "samples",
     [
         pytest.param([], id="nothing"),
         pytest.param(present(12.0, **{"0": 900})[:4], id="too few minutes"),
@@ -123,8 +108,8 @@ def test_above_the_known_loads_it_may_be_worse_and_below_better() -> None:
         pytest.param(remembered((12.0, 2.0)), id="minutes with speculation"),
     ],
 )
-def test_too_little_known_of_the_present_predicts_nothing(minutes: list[Sample]) -> None:
-    assert KNOWN.speedup(minutes) is None
+def test_too_little_known_of_the_present_predicts_nothing(samples: list[Sample]) -> None:
+    assert KNOWN.speedup(samples) is None
 
 
 def test_without_a_baseline_nothing_is_predicted() -> None:
@@ -162,10 +147,7 @@ def test_another_configuration_is_a_new_experience() -> None:
     memory = RememberedMinutes()
     for sample in remembered((12.0, 2.0)):
         memory.add(sample)
-    newer = on(50_000, 12.0, 2.0, {"0": 2.0})
-    other = Sample(
-        newer.start, newer.length, newer.mode, newer.tally, newer.gauges, Environment("0.33")
-    )
+    other = replace(on(50_000, 12.0, 2.0, {"0": 2.0}), environment=Environment("0.33"))
     memory.add(other)
     assert memory.samples == [other]
 

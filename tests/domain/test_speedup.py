@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -90,19 +90,6 @@ def baseline(samples: Iterable[Sample]) -> Baseline:
     return choose(measured(KEY, Origin.CALIBRATION, samples), Environment(), now=0.0)
 
 
-def by_load(samples: Sequence[Sample], plain: Sequence[Sample]) -> float:
-    """The speedup of whoever compares minutes of one load, whatever else they were like."""
-    paces: dict[int | None, list[float]] = {}
-    for sample in plain:
-        sums = paces.setdefault(sample.load_bin, [0.0, 0.0])
-        sums[0] += sample.pace.seconds
-        sums[1] += sample.pace.tokens
-    known = [sample for sample in samples if sample.load_bin in paces]
-    over = sum(sample.pace.tokens * paces[sample.load_bin][0] / paces[sample.load_bin][1]
-               for sample in known)  # fmt: skip
-    return over / sum(minute.pace.seconds for minute in known)
-
-
 SHORT = off(-2000, unlike(1, 90, wide=5.0, prompt=500.0))
 MIXED = off(
     -2000,
@@ -123,7 +110,6 @@ def test_prompts_of_other_lengths_than_the_baseline_had_are_no_loss(truth, promp
     assert interval is not None
     assert interval.lower <= truth <= interval.upper
     assert interval.value == pytest.approx(truth, rel=0.04)
-    assert by_load(samples, MIXED) < truth * 0.9
 
 
 def test_conditions_that_were_never_seen_are_said_with_how_far_they_are():
@@ -348,12 +334,6 @@ def test_a_correction_is_of_what_both_know_and_of_enough():
     tokens = with_it.corrected_by(Comparison(crowded, known, mode=Mode.OFF))
     assert tokens is not None
     assert tokens.value == pytest.approx(1.25, rel=0.05)
-
-
-def test_only_the_mode_that_is_asked_for_counts():
-    samples = running_on(0, unlike(3, 9), prompt=500.0) + off(9, unlike(3, 9, prompt=500.0))
-    assert len(Comparison(samples, baseline(SHORT)).minutes) == 9
-    assert len(Comparison(samples, baseline(SHORT), mode=Mode.OFF).minutes) == 9
 
 
 @pytest.mark.parametrize(

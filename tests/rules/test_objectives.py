@@ -211,19 +211,20 @@ def test_the_requests_that_met_all_objectives_lie_between_bounds(parts, requests
     assert status.rate(status.upper) == (None if upper is None else pytest.approx(upper / MINUTE))
 
 
-def test_of_two_thresholds_of_one_metric_the_strictest_decides():
-    """Who misses the lax one misses the other too: that is one figure, not bounds."""
-    book = SloBook([slo("1s"), slo("500ms"), slo("250ms")])
-    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, (50, 30, 15, 5), 1.0)))
-    status = book.goodput(T0 + MINUTE)[300]
-    assert (status.lower, status.upper) == (50, 50)
-
-
-def test_what_lies_beyond_the_end_of_the_histogram_may_have_met_the_objective():
-    book = SloBook([slo("4s")])
-    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, (70, 20, 4, 6), 1.0)))
-    status = book.goodput(T0 + MINUTE)[300]
-    assert (status.lower, status.upper) == (94, 100)
+@pytest.mark.parametrize(
+    ("thresholds", "counts", "bounds"),
+    [
+        pytest.param(
+            ("1s", "500ms", "250ms"), (50, 30, 15, 5), (50, 50), id="the strictest decides"
+        ),
+        pytest.param(("4s",), (70, 20, 4, 6), (94, 100), id="beyond the end some may have met it"),
+    ],
+)
+def test_thresholds_of_one_metric_give_one_figure_where_it_is_known(thresholds, counts, bounds):
+    book = SloBook([slo(threshold) for threshold in thresholds])
+    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, counts, 1.0)))
+    goodput = book.goodput(T0 + MINUTE)[300]
+    assert (goodput.lower, goodput.upper) == bounds
 
 
 def test_goodput_is_a_rate_of_the_time_that_was_watched():

@@ -173,22 +173,6 @@ def test_an_assumption_counts_without_a_baseline_or_beyond_its_loads():
         assert reading.missing == "there is a baseline to measure by"
 
 
-@pytest.mark.parametrize("metric", ["speedup_ratio", "ttft_p99", "tpot_p99_ratio", "tpot_tail"])
-def test_latencies_around_a_restart_are_those_of_no_mode(metric):
-    wild = tally(tpot=0.3, ttft=4.0)
-    restarts = [minute(n, wild, sound=False) for n in range(60, 70)]
-    before = read(metric, hourly(), window=HOUR)
-    after = read(metric, evidence([*HOURLY, *restarts], baseline=baseline()), window=HOUR + 600)
-    assert after.value == before.value
-
-
-def test_drafts_around_a_restart_are_exact_counts():
-    restarted = minute(1, tally(rate=0.2, drafts=1000), sound=False)
-    reading = read("acceptance_ratio", evidence([minute(0), restarted]), window=120)
-    assert reading.value == pytest.approx(0.4)
-    assert reading.drafts == 2000
-
-
 @pytest.mark.parametrize("metric", MEASURES)
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.MIXED])
 def test_what_was_read_of_speculation_says_nothing_once_it_is_off(metric, mode):

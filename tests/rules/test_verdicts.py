@@ -484,25 +484,6 @@ def test_the_same_latencies_breach_when_they_are_sound():
     assert "tpot_p99_ratio" in beyond
 
 
-COUNTS = SLOW_ALL.model_copy(
-    update={
-        "conditions": [
-            condition for condition in SLOW_ALL.conditions if condition.metric != SLOW.metric
-        ]
-    }
-)
-
-
-@settings(max_examples=25)
-@given(st.permutations(range(8)))
-def test_the_order_of_minutes_in_a_window_changes_nothing_but_how_sure_a_speedup_is(order):
-    paces = [0.02, 0.024, 0.028, 0.031, 0.033, 0.037, 0.041, 0.05]
-    in_order, shuffled = paced(*paces), paced(*(paces[n] for n in order))
-    assert finding_of(COUNTS, in_order) == finding_of(COUNTS, shuffled)
-    value = in_order.compared(1200).interval().value
-    assert shuffled.compared(1200).interval().value == pytest.approx(value)
-
-
 FAST, LATELY_SLOW = [0.0195, 0.0205] * 25, [0.0365, 0.0375] * 5
 """Ten minutes of a loss, and fifty of a gain."""
 
