@@ -35,7 +35,7 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(entry) for entry in value] if isinstance(value, list) else value
 
 
-def test_without_a_word_the_guard_only_watches() -> None:
+def test_without_a_guard_section_it_observes() -> None:
     config = one("")
     assert config.guard == Guard()
     assert (config.guard.mode, config.guard.explore.budget) == ("observe", 0.0)
@@ -94,24 +94,24 @@ def test_every_key_of_alertmanager_reaches_its_place(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("resend", "timeout"), [("1s", 1.0), ("5s", 5.0), ("1m", 5.0)])
-def test_the_default_timeout_fits_the_time_between_two_letters(resend: str, timeout: float) -> None:
+def test_the_default_timeout_fits_the_resend_interval(resend: str, timeout: float) -> None:
     assert Alertmanager(urls=["http://h"], resend=resend).timeout == timeout
 
 
 @pytest.mark.parametrize("time", ["00:00", "09:59", "19:00", "23:59"])
-def test_a_time_of_day_is_written_as_it_is_said(time: str) -> None:
+def test_a_time_of_day_is_hours_and_minutes(time: str) -> None:
     window = Maintenance.model_validate({"from": time, "to": time})
     assert (window.from_, window.to) == (time, time)
 
 
 @pytest.mark.parametrize("time", ["24:00", "9:00", "12:60", "1200", "T1200", "12:0\n", "12:00Z"])
-def test_no_other_time_of_day_is_taken(time: str) -> None:
+def test_an_invalid_time_of_day_is_refused(time: str) -> None:
     with pytest.raises(ConfigError, match="is not a time of day; write it like 02:00"):
         one(f"guard: {{windows: {{allow: [{{from: {json.dumps(time)}, to: '01:00'}}]}}}}")
 
 
 @pytest.mark.parametrize("zone", ["../../etc/passwd", "/etc/localtime", "Europe", "a\0b", "."])
-def test_no_file_passes_for_a_time_zone(zone: str) -> None:
+def test_a_path_is_not_a_time_zone(zone: str) -> None:
     with pytest.raises(ConfigError, match="is not a time zone of this machine"):
         one(
             "guard: {windows: {allow: [{from: '00:00', to: '01:00',"
@@ -141,13 +141,13 @@ def test_a_unit_has_a_name_that_systemd_takes(unit: str) -> None:
         "a" * 248 + ".service", "a%i.service", "a;b.service", "$a.service",
     ],
 )  # fmt: skip
-def test_no_other_name_of_a_unit_is_taken(unit: str) -> None:
+def test_an_invalid_unit_name_is_refused(unit: str) -> None:
     text = f"[{{url: 'http://h', service: {{kind: systemd, unit: {json.dumps(unit)}}}}}]"
     with pytest.raises(ConfigError, match=r"targets\[0\]\.service\.unit: .* write it|template"):
         parse(f"targets: {text}", "f", environ={}, hostname="gpu-7")
 
 
-def test_the_public_face_reads_back_as_the_same(folder: Path) -> None:
+def test_the_public_configuration_reads_back_equal(folder: Path) -> None:
     """In the syntax of the file, with units, under the names that a file has; secrets aside."""
     config = valid(folder)
     public = without_nulls(config.public())

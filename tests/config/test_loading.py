@@ -117,7 +117,7 @@ def test_a_variable_does_not_turn_into_a_number() -> None:
     assert config.targets[0].insecure_skip_verify is True
 
 
-def test_words_and_dates_of_old_yaml_are_text() -> None:
+def test_words_and_dates_of_yaml_1_1_are_text() -> None:
     text = "daemon: 2024-01-01\ntargets: [{url: http://h, name: on}, {url: 'http://i', name: 1:30}]"
     config = one(text)
     assert config.daemon == "2024-01-01"
@@ -125,7 +125,7 @@ def test_words_and_dates_of_old_yaml_are_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["config/valid-full.yml", "guard/valid.yml", "report/valid.yml"])
-def test_no_face_of_the_configuration_shows_a_secret(folder: Path, name: str) -> None:
+def test_no_output_of_the_configuration_shows_a_secret(folder: Path, name: str) -> None:
     path = Path(shutil.copy(DATA.parent / name, folder))
     environ = {"CREDENTIALS": str(folder), "SCOPE": "scope-hunter2"}
     secretless(load(path, environ=environ, hostname="h"))
@@ -147,7 +147,7 @@ def secretless(config: Config) -> None:
     assert "***" in public
 
 
-def test_the_public_face_is_in_the_syntax_of_the_file(folder: Path) -> None:
+def test_the_public_configuration_has_the_syntax_of_the_file(folder: Path) -> None:
     public = full(folder).public()
     assert public["listen"] == "[::1]:9469"
     assert public["targets"][0]["interval"] == "10s"
@@ -220,7 +220,7 @@ def test_the_default_database_lies_in_the_users_state_directory(
     assert config.database.connect_url() == f"sqlite:///{tmp_path}/specwatch/specwatch.db"
 
 
-def test_what_the_service_uses_is_what_its_configuration_means_by_hand() -> None:
+def test_the_service_and_a_shell_use_the_same_state_folder() -> None:
     def keeps(folder: str, **environ: str) -> tuple[str, Path]:
         text = "{targets: [{url: 'http://h'}], report: {}}"
         config = parse(text, "f", environ=environ, hostname="h", folder=Path(folder))
@@ -239,7 +239,7 @@ def test_what_the_service_uses_is_what_its_configuration_means_by_hand() -> None
     )
 
 
-def test_a_configuration_in_the_working_directory_is_where_it_is(
+def test_a_relative_path_of_a_configuration_is_resolved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "specwatch.yml").write_text("targets: [{url: 'http://h'}]")
@@ -261,7 +261,7 @@ def test_models_can_be_built_in_code() -> None:
     assert config.targets[0].timeout == 2.0
 
 
-def test_names_that_the_daemon_is_known_under() -> None:
+def test_allowed_hosts_are_host_names_without_port() -> None:
     text = "targets: [{{url: 'http://a:1'}}]\nallowed_hosts: [{}]"
     config = parse(text.format("GPU-7.example.com., '*.b.c', '*'"), "c", environ={}, hostname="h")
     assert config.allowed_hosts == ("gpu-7.example.com", "*.b.c", "*")
@@ -270,7 +270,7 @@ def test_names_that_the_daemon_is_known_under() -> None:
             parse(text.format(wrong), "c", environ={}, hostname="h")
 
 
-def test_a_page_may_have_what_its_target_says() -> None:
+def test_the_limits_of_a_page_are_those_of_its_target() -> None:
     """Under the names of Prometheus, and 0 for any number as there."""
     keys = "sample_limit: 0, label_limit: 30, label_name_length_limit: 40"
     text = f"targets: [{{url: http://a:1, {keys}, label_value_length_limit: 50}}]"
@@ -295,7 +295,7 @@ def test_a_proxy_is_a_server_beside_the_targets() -> None:
         ("http://h:80", "is the server's own url"),
     ],
 )
-def test_what_cannot_be_a_proxy_is_refused(proxy: str, problem: str) -> None:
+def test_an_invalid_proxy_url_is_refused(proxy: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=f"proxy: .*{problem}") as caught:
         target("http://h:80", proxy=proxy)
     assert "hunter2" not in str(caught.value)

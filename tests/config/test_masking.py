@@ -46,7 +46,7 @@ def test_a_secret_is_masked_and_the_rest_stays(words: list[str], shown: list[str
         ["--served-model-name", "key", "token", "--kv-transfer-config", '{"kv_role": "both"}'],
     ],
 )
-def test_what_is_no_secret_is_shown(words: list[str]) -> None:
+def test_words_that_are_not_secrets_are_shown(words: list[str]) -> None:
     assert masked(words) == tuple(words)
 
 

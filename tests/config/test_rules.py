@@ -26,7 +26,7 @@ def test_a_default_passes_the_checks_of_a_user_rule(rule: Rule) -> None:
     assert Rule.model_validate(written, context="file") == rule
 
 
-def test_whatever_disables_asks_for_traffic_and_is_sure() -> None:
+def test_default_rules_that_disable_need_traffic_and_an_interval() -> None:
     """One slow request at night must not switch anything off: what a speedup is judged by is
     certain for somebody who looks every minute."""
     for rule in DEFAULT_RULES:

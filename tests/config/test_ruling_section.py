@@ -23,7 +23,7 @@ def one(rule: str) -> Rule:
     return parse(text, "specwatch.yml", environ={}, hostname="gpu-7").rules.extra[0]
 
 
-def test_without_a_word_the_defaults_apply() -> None:
+def test_without_a_rules_section_the_defaults_apply() -> None:
     config = parse("targets: [{url: 'http://h'}]", "f", environ={}, hostname="gpu-7")
     assert len(config.rules.effective()) == 12
     assert (config.slos, config.baseline.max_age) == ((), 30 * 86400)
@@ -65,7 +65,7 @@ def test_every_key_reaches_its_place() -> None:
 
 
 @pytest.mark.parametrize(("value", "action"), [("", "alert"), ("true", "disable")])
-def test_acting_on_assumptions_is_asked_for(value: str, action: str) -> None:
+def test_low_acceptance_disables_only_with_act_on_assumptions(value: str, action: str) -> None:
     guard = f"guard: {{act_on_assumptions: {value}}}" if value else ""
     text = f"targets: [{{url: 'http://h'}}]\n{guard}"
     config = parse(text, "f", environ={}, hostname="gpu-7")
@@ -96,7 +96,7 @@ def test_a_rule_of_the_user_takes_the_place_of_its_namesake() -> None:
     assert "short-outputs" not in rules
 
 
-def test_the_public_face_reads_back_as_the_same() -> None:
+def test_the_public_configuration_reads_back_equal() -> None:
     """In the syntax of the file: no fields that a file does not have, units where it has them."""
     config = valid()
     public = config.public()
@@ -135,7 +135,7 @@ def test_thresholds_have_the_unit_of_their_metric(metric: str, written: str, rea
         ("speedup_ratio", ".inf"), ("speedup_ratio", "nan"), ("speedup_ratio", "'%'"),
     ],
 )  # fmt: skip
-def test_no_metric_is_compared_with_what_it_is_not(metric: str, written: str) -> None:
+def test_a_threshold_in_another_unit_is_refused(metric: str, written: str) -> None:
     with pytest.raises(ConfigError, match=r"rules\.extra\[0\]\.above: "):
         one(f"{{name: a, metric: {metric}, above: {written}}}")
 

@@ -151,7 +151,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
-def test_what_cannot_be_believed_never_counts(wrong):
+def test_unusable_minutes_never_count(wrong):
     samples = varied()
     expected = assess(samples, baseline(WIDE))
     assert assess([*samples, wrong], baseline(WIDE)) == expected

@@ -90,7 +90,7 @@ def test_the_load_itself_is_not_taken_for_context():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_cannot_be_told_from_the_load_is_the_load(seed):
+def test_costs_that_vary_only_with_the_load_are_attributed_to_it(seed):
     """Requests that are all alike: prompts and context grow with the load, and with it alone."""
     chance = random.Random(seed)
     minutes = [
@@ -105,7 +105,7 @@ def test_what_cannot_be_told_from_the_load_is_the_load(seed):
     assert set(model.rates) == {3}
 
 
-def test_prompts_that_seem_to_save_time_cost_nothing():
+def test_a_slope_is_never_negative():
     """Chance, or something else that goes with them: a slope is never negative."""
     quick = [
         observation._replace(seconds=observation.seconds - (PREFILL + 1e-5) * observation.prefill)
@@ -139,12 +139,12 @@ def test_whatever_was_seen_no_slope_and_no_rate_is_negative(seen):
     )
 
 
-def test_conditions_that_never_change_tell_nothing_of_their_cost():
+def test_constant_conditions_have_no_slope():
     one = [observation(n, 4.0, prefill=5e4, context=3e6) for n in range(20)]
     assert CostModel.fitted(one).slopes == (None, None)
 
 
-def test_few_observations_of_a_load_tell_nothing():
+def test_a_load_with_few_observations_has_no_rate():
     assert set(fitted(alike(4.0, LEAST_POINTS), alike(12.0, LEAST_POINTS - 1)).rates) == {2}
     assert not fitted(alike(4.0, LEAST_POINTS - 1))
     assert not CostModel.fitted([])
@@ -195,7 +195,7 @@ def test_weights_are_shares_of_neighbours_that_give_back_the_load(loads, load):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_what_was_measured_before_a_change_of_the_level_is_scaled_to_it(order):
+def test_earlier_episodes_are_scaled_to_the_level_of_the_newest(order):
     """The server has become a fifth slower since 12 requests at a time were measured."""
     before = [*alike(4.0), *alike(12.0, first=9)]
     now = alike(4.0, first=DAY / 60, factor=1.2)
@@ -244,7 +244,7 @@ def test_an_episode_of_other_loads_cannot_tell_the_level():
     assert model.rates[5].rate == pytest.approx(1.2 * rate(30.0))
 
 
-def test_slices_of_one_minute_share_its_noise():
+def test_slices_of_a_minute_share_its_noise():
     """Sixty seconds that agree with one another are as good as a minute is, not as sixty."""
     slices = [e._replace(length=1.0, at=float(n)) for n, e in enumerate(alike(4.0, 60))]
     noise = Noise(0.01, 0.0, 100.0)

@@ -21,6 +21,6 @@ def test_a_line_inside_is_neither_below_nor_above():
     assert not interval.above(1.0)
 
 
-def test_the_inverse_turns_the_ends_around():
+def test_the_inverse_of_an_interval_swaps_its_ends():
     interval = Interval(0.8, 0.5, 2.0, 7, 0.9).inverse()
     assert interval == Interval(1.25, 0.5, 2.0, 7, 0.9)

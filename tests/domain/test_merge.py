@@ -185,7 +185,7 @@ def test_an_hour_is_the_same_from_minutes_and_from_parts_of_hours(parts, rng, cu
     assert whole.mode is (known.pop() if len(known) == 1 else Mode.MIXED)
 
 
-def test_what_does_not_add_up_is_refused():
+def test_windows_of_different_series_are_not_merged():
     mine = Window(ME, 0, MINUTE, Mode.ON, Tally())
     other = replace(mine, series=SeriesId("d", "t", "other"))
     with pytest.raises(ValueError, match="different series"):

@@ -59,7 +59,7 @@ def test_95_of_100_intervals_contain_the_truth(correlation, minutes):
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
-def test_of_a_few_minutes_what_is_known_of_earlier_ones_tells_the_noise(correlation):
+def test_the_noise_of_few_minutes_is_that_of_earlier_ones(correlation):
     generator, runs = np.random.default_rng(12), 500
     noise = correlated(generator, correlation, 190, runs)
     known = [noise_of((0.1 * seconds[:180]).tolist()) for seconds in noise]
@@ -82,7 +82,7 @@ def test_variance_and_correlation_are_found_in_spite_of_a_change_of_the_level(co
     assert mean.freedom == pytest.approx(2000 * lost, rel=0.1)
 
 
-def test_a_few_wild_values_are_not_taken_for_the_rule():
+def test_a_few_outliers_do_not_change_the_noise():
     values = 0.1 * correlated(np.random.default_rng(15), 0.3, 1000)[0]
     values[[100, 400, 700]] += 5.0
     noise = noise_of(values.tolist())
@@ -110,7 +110,7 @@ def test_earlier_noise_counts_beside_that_of_few_minutes_and_a_heavy_minute_for_
     assert spread_of(over, under) == (0.0, 9 * 0.91 / 1.09)
 
 
-def test_what_is_unlike_between_strata_is_no_noise():
+def test_differences_between_strata_are_not_noise():
     under, over = [1.0] * 40, [1.0, 3.0] * 20
     mixed, apart = spread_of(over, under), spread_of(over, under, strata=["low", "high"] * 20)
     assert mixed is not None
@@ -171,7 +171,7 @@ def test_looking_every_minute_errs_as_rarely_as_was_asked_for(between, stretches
     assert between <= alarms <= 6 * between
 
 
-def test_whoever_wants_to_be_wrong_less_often_has_to_wait_for_more():
+def test_rarer_errors_have_a_smaller_tail():
     tails = [sequential_tail(10.0**power) for power in range(2, 8)]
     assert tails == sorted(tails, reverse=True)
     assert 1e-7 < sequential_tail(60_000.0) < 1e-5

@@ -71,7 +71,9 @@ KNOWN = Experience.of(remembered((12.0, 2.0), (24.0, 3.0)), baseline(12.0, 24.0)
         ({"0": 800, ">1": 800}, 8 / 3),
     ],
 )
-def test_tau_is_that_of_the_present_mix(mix: dict[str, int], length: float) -> None:
+def test_the_predicted_length_is_that_of_the_present_mix(
+    mix: dict[str, int], length: float
+) -> None:
     running = 12.0 * length / 2.0  # so that with speculation twelve would run
     interval = KNOWN.speedup([off(100_000 + 60 * n, running, mix) for n in range(10)])
     assert interval is not None
@@ -90,7 +92,7 @@ def test_the_load_is_that_which_speculation_would_lead_to() -> None:
     assert interval.value == pytest.approx(1.5, rel=0.01)
 
 
-def test_above_the_known_loads_it_may_be_worse_and_below_better() -> None:
+def test_the_interval_is_open_beyond_the_known_loads() -> None:
     higher = KNOWN.speedup(present(300.0, **{"0": 900}))
     lower = KNOWN.speedup(present(4.0, **{"0": 900}))
     assert higher is not None
@@ -117,7 +119,7 @@ def test_without_a_baseline_nothing_is_predicted() -> None:
     assert experience.speedup(present(12.0, **{"0": 900})) is None
 
 
-def test_a_draft_that_got_worse_is_not_what_it_was() -> None:
+def test_a_draft_that_got_worse_is_predicted_from_its_newest_minutes() -> None:
     """tau comes from the newest minutes, however many good ones came before."""
     good = [on(60 * n, 12.0, 2.0, {"0": 4.0}) for n in range(50)]
     bad = [on(60 * n, 12.0, 2.0, {"0": 1.5}) for n in range(50, 55)]
@@ -143,7 +145,7 @@ def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> No
     assert len(memory.samples) <= 20
 
 
-def test_another_configuration_is_a_new_experience() -> None:
+def test_minutes_of_another_configuration_are_forgotten() -> None:
     memory = RememberedMinutes()
     for sample in remembered((12.0, 2.0)):
         memory.add(sample)

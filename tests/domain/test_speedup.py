@@ -103,7 +103,7 @@ MIXED = off(
 
 @pytest.mark.parametrize("truth", [1.37, 0.85, 1.0])
 @pytest.mark.parametrize("prompt", [2500.0, 5000.0])
-def test_prompts_of_other_lengths_than_the_baseline_had_are_no_loss(truth, prompt):
+def test_longer_prompts_than_those_of_the_baseline_are_not_a_loss(truth, prompt):
     """Time per token is driven by the prompts that share its steps."""
     samples = running_on(0, unlike(3, 60), prompt=prompt, speedup=truth)
     interval = Comparison(samples, baseline(MIXED), objective=Objective.TPOT).interval()
@@ -112,7 +112,7 @@ def test_prompts_of_other_lengths_than_the_baseline_had_are_no_loss(truth, promp
     assert interval.value == pytest.approx(truth, rel=0.04)
 
 
-def test_conditions_that_were_never_seen_are_said_with_how_far_they_are():
+def test_unlike_prompts_are_not_compared_and_the_reason_has_the_factor():
     known = baseline(SHORT)
     longer = Comparison(running_on(0, unlike(4, 20), prompt=6000.0), known)
     assert longer.missing == "prompts are 12 times longer than those of the baseline"
@@ -237,7 +237,7 @@ def test_95_of_100_intervals_contain_the_truth_although_the_baseline_is_short():
     assert 0.92 <= 1 - missed / runs <= 0.97
 
 
-def test_who_looks_every_minute_doubts_the_baseline_too():
+def test_stretches_include_the_uncertainty_of_the_baseline():
     samples, now = dropping(0, 1.0), 180.0 * MINUTE
     known = baseline(SHORT)
     short = baseline(off(-100, unlike(12, 12, noise=0.1, wide=5.0, prompt=500.0)))
@@ -245,7 +245,7 @@ def test_who_looks_every_minute_doubts_the_baseline_too():
     assert unsure.upper / unsure.lower > 1.2 * sure.upper / sure.lower
 
 
-def test_what_is_remembered_changes_nothing():
+def test_remembered_rows_change_no_result():
     """Although lengths of prompts come from minutes on both sides of each."""
     chance = random.Random(9)
     samples = [
@@ -321,7 +321,7 @@ def test_a_baseline_that_is_wrong_by_a_factor_is_corrected_by_minutes_without_sp
     assert corrected.lower < narrow.lower < narrow.upper < corrected.upper
 
 
-def test_a_correction_is_of_what_both_know_and_of_enough():
+def test_a_correction_needs_enough_minutes_of_both():
     known = baseline(SHORT)
     given = unlike(11, 40, prompt=500.0)
     with_it = Comparison(running_on(0, given[:20], speedup=1.25), known)
@@ -350,7 +350,7 @@ def test_it_says_why_nothing_can_be_compared(samples, known, missing):
     assert (compared.missing, compared.interval()) == (missing, None)
 
 
-def test_a_load_that_there_is_only_with_speculation_is_compared_at_its_demand():
+def test_a_load_that_occurs_only_with_speculation_is_compared_at_its_demand():
     """Forty requests at a time, as each takes so long: without it few would run."""
     samples = running_on(0, [{"running": 40.0}] * 9, prompt=500.0)
     compared = Comparison(samples, baseline(SHORT))
@@ -376,9 +376,7 @@ def test_loads_that_alternate_are_no_noise_where_they_are_given():
     assert apart.upper - apart.lower < 1e-6
 
 
-def test_minutes_of_an_environment_without_a_baseline_do_not_hide_those_of_one_that_has_it() -> (
-    None
-):
+def test_minutes_without_a_baseline_do_not_hide_those_with_one() -> None:
     known = choose(
         measured(KEY, Origin.WINDOWS, [minute(n, mode=Mode.OFF) for n in range(20)]),
         Environment(),

@@ -43,7 +43,7 @@ def test_durations_mean_seconds(text: str, seconds: float) -> None:
     "text",
     ["", "5", 5, True, None, "-5s", "5 s", "5S", "30m1h", "5s5s", "1e3s", "s", "５s", "36501d", []],
 )
-def test_what_is_no_duration_is_refused(text: object) -> None:
+def test_an_invalid_duration_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"unit|not a duration|too long"):
         parse_duration(text)
 
@@ -80,7 +80,7 @@ def test_a_date_without_an_offset_is_in_the_given_time_zone() -> None:
     "text",
     ["", "yesterday", "nan", "-inf", "1e400", "5 s", "30m ago", "2026-13-01", "2026-11-19T25:00"],
 )
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_moment_is_refused(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"is not a date or time such as 1970-01-01T02:46, a durat"
     ):
@@ -111,7 +111,7 @@ def test_an_address_to_listen_on_reads_back(text: str, host: str, port: int) -> 
 
 
 @pytest.mark.parametrize("text", ["9469", "::1:9469", "127.0.0.1", "[::1]", "[x]:1", "a b:1", ":1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_listen_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=text.replace("[", r"\[")):
         parse_listen(text)
 
@@ -150,13 +150,13 @@ def test_a_temperature_falls_into_the_bucket_that_holds_it(
     assert Buckets((0.0, 0.3, 0.7, 1.0)).of(temperature) == label
 
 
-def test_what_vllm_raises_to_a_hundredth_counts_as_that() -> None:
+def test_temperatures_below_a_hundredth_count_as_a_hundredth() -> None:
     assert Buckets((0.0, 0.005, 1.0)).of(0.001) == "(0.005,1]"
 
 
 @pytest.mark.parametrize(
     "edges", [[], [0, 0], [-1, 1], [math.nan], [True], ["0"], "0", list(range(21))]
 )
-def test_what_are_no_edges_is_refused(edges: object) -> None:
+def test_invalid_edges_are_refused(edges: object) -> None:
     with pytest.raises(ValueError, match=r"edge|ascend|list of numbers"):
         parse_edges(edges)

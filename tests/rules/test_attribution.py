@@ -118,7 +118,7 @@ def test_a_single_change_is_the_only_cause(
     assert not attribution.within_noise
 
 
-def test_two_changes_are_ranked_and_told_apart() -> None:
+def test_two_changes_are_separated_and_ranked() -> None:
     """Acceptance halves and most of the traffic is hot: both orders are averaged."""
     attribution = attribute(
         minutes(mix={"0": (100, 0.4), "(0.7,1]": (900, 0.1)}), minutes(60, mix=HALF), baseline()
@@ -172,7 +172,7 @@ def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
     assert attribute(minutes(), older, baseline()).metric == "acceptance_length"
 
 
-def test_what_the_tap_does_not_see_counts_as_acceptance() -> None:
+def test_without_temperatures_the_mix_counts_as_acceptance() -> None:
     unseen = [replace(minute, buckets={}) for minute in minutes(60, mix=HALF)]
     attribution = attribute(minutes(mix=HOT), unseen, baseline())
     assert contributions(attribution).keys() == {Factor.ACCEPTANCE}
@@ -188,7 +188,7 @@ def test_a_temperature_that_is_new_is_a_change_of_the_mix() -> None:
     assert contributions(gone).keys() == {Factor.TEMPERATURE_MIX}
 
 
-def test_facts_that_changed_stand_beside_what_is_not_explained() -> None:
+def test_changed_facts_are_named_beside_the_unexplained_part() -> None:
     now = minutes(environment=Environment("0.33.0", "xyz-2"), cost=2.0, output=900.0, preemptions=3)
     now = [replace(s, gauges=replace(s.gauges, kv_cache_usage_max=0.97)) for s in now]
     attribution = attribute(now, minutes(60), baseline())
@@ -229,7 +229,7 @@ def test_without_a_usable_period_nothing_is_compared(
     assert attribution.missing == missing
 
 
-def test_a_change_within_noise_is_called_that() -> None:
+def test_a_change_within_noise_is_marked() -> None:
     wild = [minute(n, {"0": (1000, 0.2 + 0.1 * (n % 7))}) for n in range(60)]
     assert attribute(wild[3:13], wild, baseline()).within_noise
     attribution = attribute(minutes(3), minutes(60), baseline())

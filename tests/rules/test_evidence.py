@@ -55,7 +55,7 @@ def test_a_speedup_that_is_not_of_the_newest_minutes_says_until_when_and_why(lat
     ("silent", "sound", "stale"),
     [(0, True, False), (2, True, False), (3, True, True), (0, False, True)],
 )
-def test_evidence_goes_stale_when_nothing_sound_was_seen_for_three_minutes(silent, sound, stale):
+def test_evidence_is_stale_after_three_minutes_without_a_sound_one(silent, sound, stale):
     examined = evidence([minute(0, sound=sound)], now=START + 60.0 + 60 * silent)
     assert examined.stale is stale
     assert evidence([]).stale

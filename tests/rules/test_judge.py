@@ -49,7 +49,7 @@ def feed(judge: Judge, first: int, last: int, **given: Any) -> list[tuple[int, F
     return changed
 
 
-def test_another_objective_holds_for_what_is_known_already() -> None:
+def test_another_objective_applies_to_known_minutes() -> None:
     judge = judge_of(LOSES)
     for number in range(24):
         windows = minute(number, Mode.OFF if number < 12 else Mode.ON, step=0.03)
@@ -90,7 +90,7 @@ def test_a_rule_fires_after_its_time_and_clears_after_its_time() -> None:
     assert cleared[0][0] == 66
 
 
-def test_a_loss_against_the_baseline_is_found_and_a_gain_is_none() -> None:
+def test_a_loss_against_the_baseline_is_a_breach_and_a_gain_is_not() -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline()
     assert feed(judge, 0, 30, step=0.03, acceptance=0.5) == []  # tau 3, cost 1.5
@@ -124,7 +124,7 @@ def test_a_loss_that_cannot_be_measured_is_no_data(known: bool, restarts: int) -
     ],
     ids=str,
 )
-def test_a_baseline_of_something_else_is_none(changes: dict[str, str]) -> None:
+def test_a_baseline_of_another_version_or_model_is_not_used(changes: dict[str, str]) -> None:
     given = {"target": "t", "model_name": "m", "engine_version": "0.32.0", "configuration": "c"}
     other = BaselineKey(**{**given, **changes})
     judge = judge_of(LOSES)
@@ -142,34 +142,34 @@ def minute_windows(numbers: range) -> list[Window]:
 def test_minutes_without_speculation_make_a_baseline() -> None:
     judge = judge_of(LOSES)
     feed(judge, 0, 30, mode=Mode.OFF)
-    (taken,) = judge.take_measurements()
-    assert (taken.origin, len(taken.points)) == (Origin.WINDOWS, 30)
+    (measurement,) = judge.take_measurements()
+    assert (measurement.origin, len(measurement.points)) == (Origin.WINDOWS, 30)
     assert judge.take_measurements() == []
     ((_, finding),) = feed(judge, 30, 60, step=0.07, acceptance=0.5)
     assert finding.verdict is Verdict.BREACH
     assert judge.assessments()["m"].measured
 
 
-def test_what_one_judge_measured_another_goes_on_with() -> None:
+def test_measurements_of_an_earlier_judge_are_continued() -> None:
     first, second = judge_of(LOSES), judge_of(LOSES)
     feed(first, 0, 30, mode=Mode.OFF)
     (stored,) = first.take_measurements()
     second.measurements = [stored]
     feed(second, 30, 36, mode=Mode.OFF)
-    (taken,) = second.take_measurements()
-    assert len(taken.points) == 6, "only what the store does not have"
+    (measurement,) = second.take_measurements()
+    assert len(measurement.points) == 6, "only what the store does not have"
     assert len(second.baselines()["m"].bins[2].points) == 36
     second.measurements = [stored]  # read before what was taken was written
     feed(second, 36, 37, mode=Mode.OFF)
     assert len(second.baselines()["m"].bins[2].points) == 37
-    second.measurements = [join(stored, taken)]
+    second.measurements = [join(stored, measurement)]
     (known,) = second.baselines()["m"].bins.values()
     assert (len(known.points), known.points_behind) == (37, 37)
     assert known.ttft is not None
     assert known.ttft.count == 37 * 100
 
 
-def test_a_stored_baseline_makes_no_model_up() -> None:
+def test_a_stored_baseline_adds_no_model() -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline()
     assert judge.assessments() == judge.baselines() == {}
@@ -191,19 +191,19 @@ def test_minutes_of_a_version_that_is_not_known_yet_are_no_baseline() -> None:
     assert judge.take_measurements() == []
     feed(judge, 9, 12, mode=Mode.OFF)
     observe_nameless(judge, 12)
-    (taken,) = judge.take_measurements()
-    assert len(taken.points) == 3
+    (measurement,) = judge.take_measurements()
+    assert len(measurement.points) == 3
 
 
 def test_a_server_that_never_reports_its_version_has_a_baseline_too() -> None:
     judge = judge_of(LOSES)
     for number in range(20):
         observe_nameless(judge, number)
-    (taken,) = judge.take_measurements()
-    assert len(taken.points) == 10
+    (measurement,) = judge.take_measurements()
+    assert len(measurement.points) == 10
 
 
-def test_what_ran_before_an_upgrade_is_not_held_against_the_new_version() -> None:
+def test_minutes_before_an_upgrade_do_not_count() -> None:
     """The minutes of 0.32 at a gain, with the baseline of a faster 0.33."""
     judge = judge_of(LOSES)
     fast = replace(baseline(step=0.01)[0], key=BaselineKey("t", "m", "0.33.0", "c"))
@@ -222,7 +222,7 @@ def test_what_ran_before_an_upgrade_is_not_held_against_the_new_version() -> Non
     assert judge.assessments()["m"].samples == 5
 
 
-def test_a_breach_of_what_no_rule_is_for_any_more_is_not_restored() -> None:
+def test_a_breach_without_a_rule_is_not_restored() -> None:
     judge = judge_of(LOW.model_copy(update={"scope": Scope(model_name="m")}))
     assert not judge.restore("low", "m", "0", at(-10))
     assert not judge.restore("low", "other", "all", at(-10))
@@ -230,7 +230,7 @@ def test_a_breach_of_what_no_rule_is_for_any_more_is_not_restored() -> None:
     assert judge.restore("low", "m", "all", at(-10))
 
 
-def test_a_model_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
+def test_the_breach_of_a_model_unseen_for_a_day_ends() -> None:
     """Until then it is judged on no data; one that was restored and never seen ends too."""
     judge = judge_of(LOW)
     feed(judge, 0, 30, acceptance=0.2)
@@ -247,7 +247,7 @@ def test_a_model_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
     assert finding.verdict is Verdict.NO_DATA
 
 
-def test_a_temperature_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
+def test_the_breach_of_a_temperature_unseen_for_a_day_ends() -> None:
     judge = judge_of(LOW.model_copy(update={"scope": Scope(temperature="each")}))
     feed(judge, 0, 30, acceptance=0.5, buckets={">1": (500, 0.1)})
     for hour in range(24):
@@ -259,7 +259,7 @@ def test_a_temperature_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
     assert judge.findings() == ()
 
 
-def test_what_gives_way_ends_its_breach_and_loses_no_measurement() -> None:
+def test_a_model_that_is_replaced_ends_its_breach_and_keeps_its_measurements() -> None:
     judge = judge_of(LOW)
     feed(judge, 0, 12, mode=Mode.OFF)
     feed(judge, 12, 40, acceptance=0.2)
@@ -270,8 +270,8 @@ def test_what_gives_way_ends_its_breach_and_loses_no_measurement() -> None:
     ]
     assert [(finding.model_name, finding.verdict) for finding in ended] == [("m", Verdict.NO_DATA)]
     assert len(judge.findings()) == MOST_MODELS
-    (taken,) = judge.take_measurements()
-    assert len(taken.points) == 12
+    (measurement,) = judge.take_measurements()
+    assert len(measurement.points) == 12
     assert judge.take_measurements() == []
     judge.load(minute(0, model_name="late"))
     assert "late" not in judge.baselines()
@@ -286,8 +286,8 @@ def test_other_objectives_change_nothing_but_the_books() -> None:
     judge.set_objectives(())
     assert [finding.rule.name for finding in judge.findings()] == ["low", "loses"]
     assert judge.recent("m") == minutes
-    (taken,) = judge.take_measurements()
-    assert len(taken.points) == 20
+    (measurement,) = judge.take_measurements()
+    assert len(measurement.points) == 20
     assert feed(judge, 40, 45, acceptance=0.2) == []
 
 
@@ -298,7 +298,7 @@ def test_the_past_may_come_after_the_present() -> None:
     assert total(judge.recent("m")).drafts == 35 * 2000
 
 
-def test_a_breach_from_before_goes_on_and_is_not_told_again() -> None:
+def test_a_restored_breach_continues_and_is_not_reported_again() -> None:
     judge = judge_of(LOW)
     judge.restore("low", "m", "all", at(-10))
     judge.restore("gone", "m", "all", at(-10))
@@ -308,7 +308,7 @@ def test_a_breach_from_before_goes_on_and_is_not_told_again() -> None:
     assert [ended.verdict for _, ended in feed(judge, 30, 60, acceptance=0.7)] == [Verdict.PASS]
 
 
-def test_past_minutes_are_loaded_without_being_judged() -> None:
+def test_loaded_minutes_are_not_judged() -> None:
     judge = judge_of(LOW)
     judge.load(window for number in range(30) for window in minute(number, acceptance=0.2))
     assert judge.findings() == ()
@@ -340,7 +340,7 @@ def test_a_scope_names_targets_and_models_by_pattern() -> None:
     assert [finding.model_name for finding in judge.findings()] == ["big-1"]
 
 
-def test_new_rules_keep_what_was_found_by_those_that_stay() -> None:
+def test_new_rules_keep_the_findings_of_unchanged_rules() -> None:
     judge = judge_of(LOW, LOSES)
     feed(judge, 0, 30, acceptance=0.2)
     judge.rules = [LOW]

@@ -83,7 +83,7 @@ def test_sums_begin_with_the_last_restart() -> None:
     assert last_hour(windows[:2], SINCE, UNTIL)["chat"] == {}
 
 
-def test_who_watched_does_not_matter() -> None:
+def test_minutes_of_several_daemons_add_up() -> None:
     """The store has one minute of a series, now of this daemon and then of that."""
     other = minute(AT + 60)
     other = replace(other, series=replace(other.series, daemon="right"))

@@ -101,14 +101,14 @@ def full(samples):
         ("coverage_ratio", "all", 0.9),
     ],
 )
-def test_a_metric_is_what_the_samples_make_it(metric, temperature, value):
+def test_a_metric_has_the_value_of_its_samples(metric, temperature, value):
     reading = read(metric, hourly(), window=HOUR, temperature=temperature)
     assert reading.value == pytest.approx(value, rel=0.03)
     assert reading.missing is None
 
 
 @pytest.mark.parametrize("metric", MEASURES)
-def test_a_metric_has_an_interval_if_it_is_said_to(metric):
+def test_a_metric_has_an_interval_if_the_table_says_so(metric):
     if MEASURES[metric].instead_of:
         reading = read(metric, hourly(measured=False), window=HOUR)
     else:
@@ -175,7 +175,7 @@ def test_an_assumption_counts_without_a_baseline_or_beyond_its_loads():
 
 @pytest.mark.parametrize("metric", MEASURES)
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.MIXED])
-def test_what_was_read_of_speculation_says_nothing_once_it_is_off(metric, mode):
+def test_metrics_of_speculation_have_no_value_once_it_is_off(metric, mode):
     """The window still has the minutes of before; what runs in any mode is of now all the same."""
     if MEASURES[metric].instead_of:
         samples, known = HOURLY, None

@@ -75,7 +75,7 @@ def test_a_tap_that_has_counted_nothing_is_shown_with_no_coverage() -> None:
     assert (model["tap"]["drafts"], model["tap"]["coverage"], model["tap"]["failures"]) == (0, 0, 2)
 
 
-def test_a_model_that_only_the_tap_has_is_told() -> None:
+def test_a_model_that_only_the_tap_has_is_reported() -> None:
     problems: list[str] = []
     other = {"model_name": "other", "temperature": "0", "accepted": [1], "method": "record"}
     (model,) = as_json(
@@ -86,7 +86,7 @@ def test_a_model_that_only_the_tap_has_is_told() -> None:
     assert "'other'" in problems[0]
 
 
-def test_a_page_of_a_real_vllm_with_a_draft_model() -> None:
+def test_a_captured_page_gives_its_totals() -> None:
     (model,) = as_json(summary.models_of(pages.read(pages.capture("draft-k4.2")), []))
     assert model["speculation"] == "on"
     assert (model["drafts"], model["draft_tokens"], model["accepted_tokens"]) == (1238, 4952, 2940)

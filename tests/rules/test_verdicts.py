@@ -169,14 +169,14 @@ def test_a_finding_says_since_when_it_holds_or_is_pending():
     ],
     ids=["gap", "for", "clear_for", "window"],
 )
-def test_what_is_pending_outlives_as_much_silence_as_it_takes_to_be_sure(durations, longest):
+def test_a_pending_verdict_survives_silence_up_to_its_longest_duration(durations, longest):
     last = judged(rule(**durations), [0.1, *[None] * round(longest)])[-1]
     assert last.pending is not None
     (later,) = judged(rule(**durations), [None], first=1 + round(longest), before=last)
     assert (later.verdict, later.pending) == (N, None)
 
 
-def test_a_condition_of_a_longer_window_lets_its_rule_wait_longer():
+def test_a_condition_with_a_longer_window_keeps_the_rule_pending_longer():
     long = Condition(metric="acceptance_ratio", below=0.5, window="10m")
     findings = judged(rule(long, for_=180.0), [0.1, *[None] * 11])
     assert [finding.pending is None for finding in findings] == [False] * 11 + [True]
@@ -363,7 +363,7 @@ def test_low_acceptance_does_not_fire_at_an_assumed_speedup_of_two():
     assert low.action == "alert"
 
 
-def test_a_losing_bucket_is_a_matter_of_the_measured_share_once_there_is_a_baseline():
+def test_with_a_baseline_losing_bucket_uses_the_measured_share():
     """The healthiest server there is: low acceptance of a few is no loss where it pays."""
     rule_ = default("losing-bucket")
     gaining = evidence(hour(0.8, 0.01, [0.05] * 10), baseline=baseline())
@@ -395,7 +395,7 @@ def test_minutes_without_data_keep_what_is_pending_although_one_condition_is_moo
     assert (second.seen, second.pending) == (N, first.pending + 60)
 
 
-def test_what_was_seen_before_a_silence_says_nothing_of_now():
+def test_minutes_before_a_silence_are_no_data():
     """The window still has the minutes of before, and they are a breach."""
     samples = minutes(10, tally(rate=0.1))
     silent = evidence(samples, now=START + 600 + LONGEST_GAP)
@@ -426,7 +426,7 @@ short_silences = st.lists(
 
 
 @given(short_silences, patience, patience)
-def test_minutes_without_data_are_as_if_they_had_not_been(seen, for_, clear_for):
+def test_minutes_without_data_change_no_verdict(seen, for_, clear_for):
     """But for the time that they take: what is known is confirmed no sooner and no later."""
     patient = rule(for_=for_, clear_for=clear_for)
     known = [verdict for verdict in seen if verdict is not None]
@@ -488,7 +488,7 @@ FAST, LATELY_SLOW = [0.0195, 0.0205] * 25, [0.0365, 0.0375] * 5
 """Ten minutes of a loss, and fifty of a gain."""
 
 
-def test_the_shortest_stretch_that_is_certain_decides_and_is_told():
+def test_the_shortest_certain_stretch_decides_and_is_shown():
     """Over the whole hour speculation pays, and now it does not."""
     known = paced(*FAST, *LATELY_SLOW)
     low = rule(SLOW, window=3600)
@@ -517,7 +517,7 @@ def test_what_passes_shows_the_whole_window_unless_it_still_has_the_loss():
     assert reading.interval.above(1.0)
 
 
-def test_a_loss_that_seems_over_is_none_before_that_is_certain():
+def test_a_loss_that_seems_over_is_not_a_breach():
     """Five minutes tell for certain neither that it lasts nor that it is over."""
     loss, gain = [0.0305, 0.0345] * 30, [0.0240, 0.0280] * 2
     low = rule(SLOW, window=3600)
