@@ -122,12 +122,7 @@ class Target(HttpAccess):
     @property
     def page_limits(self) -> PageLimits:
         """Limits of its pages, and of its proxy's."""
-        return PageLimits(
-            self.sample_limit,
-            self.label_limit,
-            self.label_name_length_limit,
-            self.label_value_length_limit,
-        )
+        return PageLimits(**{name: getattr(self, name) for name in PageLimits._fields})
 
     @property
     def gpu_indices(self) -> tuple[int, ...] | None:

@@ -77,11 +77,6 @@ def point_at(
     point = Point(end, concurrency, pace.seconds, pace.tokens, pace.by_token, length)
     if asked is None:
         return point
-    return point._replace(
-        firsts=asked.firsts,
-        first_seconds=asked.first_seconds,
-        prompt_tokens=asked.prompt_tokens,
-        arrival_load=asked.arrival_load,
-        prompt=asked.prompt,
-        output=asked.output,
-    )
+    known = asked._asdict()
+    del known["population"]
+    return point._replace(**known)

@@ -116,12 +116,8 @@ class Replay:
             firings.pop()
 
     def _history(self, finding: Finding) -> RuleHistory:
-        key = (finding.rule.name, finding.model_name, finding.temperature)
-        if key not in self._histories:
-            self._histories[key] = RuleHistory(
-                finding.rule, finding.model_name, finding.temperature
-            )
-        return self._histories[key]
+        rule, scope = finding.rule, (finding.model_name, finding.temperature)
+        return self._histories.setdefault((rule.name, *scope), RuleHistory(rule, *scope))
 
 
 def by_minute(windows: Iterable[Window]) -> Iterator[list[Window]]:

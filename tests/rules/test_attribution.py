@@ -86,6 +86,8 @@ def contributions(attribution: Attribution) -> dict[Factor, float]:
 
 HALF = {"0": (500, 0.8), "(0.7,1]": (500, 0.2)}
 HOT = {"0": (100, 0.8), "(0.7,1]": (900, 0.2)}
+COLD = {"0": (900, 0.8), "(0.7,1]": (100, 0.2)}
+WARM = {"0": (600, 0.8), "(0.7,1]": (400, 0.2)}
 BAD = {"0": (500, 0.4), "(0.7,1]": (500, 0.1)}
 ON: dict[str, Any] = {"mix": HALF}
 
@@ -93,8 +95,8 @@ ON: dict[str, Any] = {"mix": HALF}
 @pytest.mark.parametrize(
     ("before", "now", "factor", "sentence"),
     [
-        (ON, {"mix": HOT}, Factor.TEMPERATURE_MIX,
-         "draft tokens at temperature (0.7,1] rose from 50% to 90%: -0.96 tokens per step"),
+        ({"mix": COLD}, {"mix": WARM}, Factor.TEMPERATURE_MIX,
+         "draft tokens at temperature (0.7,1] rose from 10% to 40%: -0.72 tokens per step"),
         (ON, {"mix": BAD}, Factor.ACCEPTANCE,
          "acceptance at temperature 0 fell from 80% to 40%: -1.00 tokens per step"),
         (ON, ON | {"drafted": 0.5}, Factor.DRAFTING,

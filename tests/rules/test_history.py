@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from specwatch.domain.model import HOUR, MINUTE, Environment, Mode, Tally
+from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample, samples_of, total
 from specwatch.rules.history import BLOCK, FRESH, History
 from tests.scrape.closing import START, K, minute
@@ -101,3 +101,19 @@ def test_earlier_minutes_come_in_order_and_once() -> None:
     empty = History(HOUR)
     assert len(empty.add_earlier(earlier[:5])) == 5
     assert empty.add(sample(5))
+
+
+def test_a_minute_kept_for_its_pace_has_all_that_a_speedup_needs() -> None:
+    whole = sample(0, steps=100, buckets={"0": (40, 0.5)})
+    lengths = Histogram((10.0,), (3, 1), 60.0)
+    tally = replace(
+        whole.tally, prompt_tokens=1000, prefix_cache_hits=300, output_length=lengths, e2e=lengths
+    )
+    history = History(HOUR)
+    history.add(replace(whole, tally=tally))
+    (paced,) = history.paced
+    expected = replace(whole, tally=tally)
+    assert (paced.pace, paced.steps, paced.requests) == (
+        expected.pace, expected.steps, expected.requests,
+    )  # fmt: skip
+    assert (paced.tally.e2e, paced.buckets) == (None, {})

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
+    PlainSerializer,
     ValidationInfo,
     field_validator,
-    model_serializer,
 )
 
 from specwatch.config.rules.defaults import DEFAULT_RULES
@@ -113,9 +111,11 @@ class Slo(Section):
     """Name of the objective; unique."""
     metric: Literal["ttft", "tpot", "e2e"] = Field(examples=["ttft"])
     """What is limited: time to first token, time per output token, or the whole request."""
-    threshold: Annotated[float, BeforeValidator(partial(parse_duration, unit="ms"))] = Field(
-        examples=["500ms"]
-    )
+    threshold: Annotated[
+        float,
+        BeforeValidator(partial(parse_duration, unit="ms")),
+        PlainSerializer(partial(format_amount, unit="seconds"), when_used="json"),
+    ] = Field(examples=["500ms"])
     """The longest that a good request takes."""
     objective: Ratio = Field(examples=["99%"])
     """Share of the requests that must be good; between 0 and 1."""
@@ -142,12 +142,3 @@ class Slo(Section):
         if not 3600 <= value <= 30 * 86400 or value % 3600:
             raise ValueError(f"{format_duration(value)} is not 1h to 30d in whole hours")
         return value
-
-    @model_serializer(mode="wrap")
-    def _as_written(
-        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
-    ) -> dict[str, Any]:
-        data: dict[str, Any] = handler(self)
-        if info.mode == "json":
-            data["threshold"] = format_amount(self.threshold, "seconds")
-        return data

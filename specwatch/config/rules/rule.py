@@ -113,6 +113,10 @@ class Condition(Section):
             raise AssertionError("a condition has a threshold")
         return threshold
 
+    def met_by(self, value: float) -> bool:
+        """Whether a value is beyond the threshold."""
+        return value < self.threshold if self.above is None else value > self.threshold
+
     @property
     def clearing(self) -> float:
         """The value that the metric has to come back to, to clear."""
