@@ -15,7 +15,6 @@ from specwatch.domain.baseline_points import Point, point_of
 from specwatch.domain.cost import LEAST_POINTS, CostModel, Observation
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import MINUTE, Environment, Histogram, Mode
-from specwatch.domain.noise import Noise
 from specwatch.domain.sample import Sample
 
 MAX_AGE = 30 * 86400.0
@@ -101,8 +100,6 @@ class Baseline:
     """Whether all measurements are too old."""
     others: tuple[Measurement, ...] = ()
     """Measurements of other origins for the same bins: more data for the cost models."""
-    noise: Noise | None = field(default=None, compare=False)
-    """Noise of minutes, if known: the error of a short measurement."""
 
     def __bool__(self) -> bool:
         return bool(self.bins)
@@ -146,7 +143,7 @@ class Baseline:
     def first(self) -> CostModel:
         """Time to the first token."""
         known = [first for point in self.points if (first := point.first) is not None]
-        return CostModel.fitted(known, self.noise, queued=True)
+        return CostModel.fitted(known, queued=True)
 
     def demand(self, tokens: float, seconds: float) -> float | None:
         """Concurrency needed for so many tokens in so many seconds, if each request ran as fast as
@@ -159,12 +156,12 @@ class Baseline:
     def by_demand(self) -> CostModel:
         """Time per token at a demand: for loads that occur only with speculation, because it is so
         much slower there."""
-        return CostModel.fitted(self._demanded(first=False), self.noise)
+        return CostModel.fitted(self._demanded(first=False))
 
     @cached_property
     def first_by_demand(self) -> CostModel:
         """Time to the first token at a demand."""
-        return CostModel.fitted(self._demanded(first=True), self.noise, queued=True)
+        return CostModel.fitted(self._demanded(first=True), queued=True)
 
     def _demanded(self, *, first: bool) -> Iterable[Observation]:
         for point in self.points:
@@ -200,7 +197,7 @@ class Baseline:
         prompt, output = (
             math.fsum(lengths) / len(lengths) if lengths else 0.0 for lengths in (prompts, outputs)
         )
-        return CostModel.fitted((point.decoding(prompt, output) for point in points), self.noise)
+        return CostModel.fitted(point.decoding(prompt, output) for point in points)
 
     def age(self, now: float) -> float | None:
         """Seconds since the oldest of its bins was measured; None without bins."""
@@ -213,7 +210,6 @@ def choose(
     *,
     now: float,
     max_age: float = MAX_AGE,
-    noise: Noise | None = None,
 ) -> Baseline:
     """The best measurement of each load bin that holds for an environment and has not expired.
 
@@ -229,7 +225,7 @@ def choose(
     own = {e.load_bin: e for e in sorted(valid, key=attrgetter("at")) if e.origin is Origin.WINDOWS}
     others = tuple(e for e in valid if e not in bins.values() and e.origin is not Origin.IMPORTED)
     known = any(e.enough and e.key.holds_for(environment) for e in measurements)
-    return Baseline(bins, own, expired=known and not bins, others=others, noise=noise)
+    return Baseline(bins, own, expired=known and not bins, others=others)
 
 
 def _rank(one: Measurement, among: Sequence[Measurement]) -> int:

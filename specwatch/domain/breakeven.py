@@ -138,14 +138,9 @@ def assumed_speedup(counted: Tally, draft_cost_ratio: float) -> float | None:
     return prior_speedup(1 + counted.accepted_tokens / drafts, drafted / drafts, draft_cost_ratio)
 
 
-def speedup_of(
-    samples: Iterable[Sample],
-    baseline: Baseline,
-    *,
-    objective: Objective = Objective.E2E,
-) -> Interval | None:
+def speedup_of(samples: Iterable[Sample], baseline: Baseline) -> Interval | None:
     """Only the speedup of :func:`assess`, which is much faster."""
-    return Comparison(list(samples), baseline, objective=objective).interval()
+    return Comparison(list(samples), baseline).interval()
 
 
 def assess(

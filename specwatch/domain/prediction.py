@@ -26,6 +26,8 @@ from specwatch.domain.sample import Sample
 
 MINUTES_OF_ACCEPTANCE = LEAST_SAMPLES
 """Newest minutes of a temperature that its tau is taken from: the draft may have got worse."""
+_MINUTES_OF_COSTS = 60
+"""Newest minutes of a load bin that its o is taken from."""
 LEAST_KNOWN = 0.9
 """Share of the present tokens that must be of temperatures with a known tau."""
 _TURNS = 40
@@ -123,9 +125,7 @@ def worth_it(
 class RememberedMinutes:
     """Minutes with speculation worth remembering: the newest of each load bin and temperature."""
 
-    def __init__(self, most: int = 60) -> None:
-        """``most`` minutes of each load bin are kept."""
-        self._most = most
+    def __init__(self) -> None:
         self._bins: dict[int, deque[Sample]] = {}
         self._labels: dict[str, deque[Sample]] = {}
 
@@ -138,7 +138,7 @@ class RememberedMinutes:
         if newest and newest[-1].environment != sample.environment:
             self._bins, self._labels = {}, {}
         # The bin of the newest minute comes last.
-        kept = self._bins.pop(bin_, deque(maxlen=self._most))
+        kept = self._bins.pop(bin_, deque(maxlen=_MINUTES_OF_COSTS))
         kept.append(sample)
         self._bins[bin_] = kept
         for label, counted in sample.buckets.items():

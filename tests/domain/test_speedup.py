@@ -316,9 +316,6 @@ def test_a_baseline_that_is_wrong_by_a_factor_is_corrected_by_minutes_without_sp
     assert corrected.value == pytest.approx(truth, rel=0.03)
     assert corrected.samples == 20
     assert corrected.above(1.0)
-    narrow = with_it.corrected_by(without, tail=0.25)
-    assert narrow is not None
-    assert corrected.lower < narrow.lower < narrow.upper < corrected.upper
 
 
 def test_a_correction_needs_enough_minutes_of_both():
