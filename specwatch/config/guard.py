@@ -9,12 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, Self, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from specwatch.config.http_access import HttpAccess, timeout_within
 from specwatch.config.sections import (

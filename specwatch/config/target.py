@@ -13,16 +13,7 @@ from pydantic import (
 )
 
 from specwatch.config.http_access import HttpAccess, timeout_within
-from specwatch.config.sections import (
-    ByteSize,
-    Duration,
-    Gpus,
-    Limit,
-    Name,
-    Ratio,
-    matching,
-    within,
-)
+from specwatch.config.sections import ByteSize, Duration, Gpus, Limit, Name, Ratio, matching, within
 from specwatch.config.service import Service
 from specwatch.domain.model import Objective, PageLimits
 from specwatch.domain.units import (

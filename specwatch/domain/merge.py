@@ -9,15 +9,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from specwatch.domain import histogram
-from specwatch.domain.model import (
-    COUNTERS,
-    HISTOGRAMS,
-    MAPPINGS,
-    Gauges,
-    Mode,
-    Tally,
-    Window,
-)
+from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Gauges, Mode, Tally, Window
 
 _Number = TypeVar("_Number", int, float)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,10 @@ import pytest
 import yaml
 
 from specwatch.config.guard import Alertmanager, Guard, Maintenance
-from specwatch.config.loading import Config, load, parse
+from specwatch.config.loading import parse
 from specwatch.config.service import CommandService, SupervisedService, SystemdService
 from specwatch.errors import ConfigError
-
-DATA = Path(__file__).parents[1] / "data" / "guard"
-
-
-def valid(folder: Path) -> Config:
-    path = shutil.copy(DATA / "valid.yml", folder)
-    return load(Path(path), environ={}, hostname="gpu-7")
-
-
-def one(text: str, folder: Path = Path()) -> Config:
-    targets = "targets: [{url: 'http://h'}]\n"
-    return parse(targets + text, "specwatch.yml", environ={}, hostname="gpu-7", folder=folder)
+from tests.config.files import one_target, valid
 
 
 def without_nulls(value: Any) -> Any:
@@ -36,7 +24,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def test_without_a_guard_section_it_observes() -> None:
-    config = one("")
+    config = one_target("")
     assert config.guard == Guard()
     assert (config.guard.mode, config.guard.explore.budget) == ("observe", 0.0)
     assert config.guard.rearm.wait(60.0) == (2 * 60 + 90) / 0.02
@@ -45,7 +33,7 @@ def test_without_a_guard_section_it_observes() -> None:
 
 
 def test_every_kind_of_service_reaches_its_target(folder: Path) -> None:
-    assert [target.service for target in valid(folder).targets] == [
+    assert [target.service for target in valid("guard/valid.yml", folder).targets] == [
         SystemdService(kind="systemd", unit="vllm@chat.service", scope="user", timeout="5m"),
         SupervisedService(kind="supervised"),
         CommandService(
@@ -60,7 +48,7 @@ def test_every_kind_of_service_reaches_its_target(folder: Path) -> None:
 
 
 def test_every_key_of_the_guard_reaches_its_place(folder: Path) -> None:
-    guard = valid(folder).guard
+    guard = valid("guard/valid.yml", folder).guard
     assert (guard.mode, guard.cooldown, guard.max_actions_per_day) == ("act", 3600.0, 2)
     assert (guard.drain_timeout, guard.start_timeout, guard.verify) == (0.0, 1200.0, 300.0)
     assert (guard.respect, guard.restart_cost) == (12 * 3600.0, 90.0)
@@ -77,7 +65,7 @@ def test_every_key_of_the_guard_reaches_its_place(folder: Path) -> None:
 
 
 def test_every_key_of_alertmanager_reaches_its_place(folder: Path) -> None:
-    section = valid(folder).alertmanager
+    section = valid("guard/valid.yml", folder).alertmanager
     assert section is not None
     assert section.urls == ("http://127.0.0.1:9093", "https://alerts.example/am")
     assert section.labels == {"team": "ml", "_site": "eu-1"}
@@ -107,13 +95,13 @@ def test_a_time_of_day_is_hours_and_minutes(time: str) -> None:
 @pytest.mark.parametrize("time", ["24:00", "9:00", "12:60", "1200", "T1200", "12:0\n", "12:00Z"])
 def test_an_invalid_time_of_day_is_refused(time: str) -> None:
     with pytest.raises(ConfigError, match="is not a time of day; write it like 02:00"):
-        one(f"guard: {{windows: {{allow: [{{from: {json.dumps(time)}, to: '01:00'}}]}}}}")
+        one_target(f"guard: {{windows: {{allow: [{{from: {json.dumps(time)}, to: '01:00'}}]}}}}")
 
 
 @pytest.mark.parametrize("zone", ["../../etc/passwd", "/etc/localtime", "Europe", "a\0b", "."])
-def test_a_path_is_not_a_time_zone(zone: str) -> None:
+def test_a_path_is_not_a_time_zone_target(zone: str) -> None:
     with pytest.raises(ConfigError, match="is not a time zone of this machine"):
-        one(
+        one_target(
             "guard: {windows: {allow: [{from: '00:00', to: '01:00',"
             f" timezone: {json.dumps(zone)}}}]}}}}"
         )
@@ -149,7 +137,7 @@ def test_an_invalid_unit_name_is_refused(unit: str) -> None:
 
 def test_the_public_configuration_reads_back_equal(folder: Path) -> None:
     """In the syntax of the file, with units, under the names that a file has; secrets aside."""
-    config = valid(folder)
+    config = valid("guard/valid.yml", folder)
     public = without_nulls(config.public())
     assert public["alertmanager"]["headers"] == {"X-Scope-OrgID": "***"}
     assert public["guard"]["windows"]["allow"][0]["from"] == "22:00"

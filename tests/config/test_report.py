@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from specwatch.config.loading import Config, load, parse
+from specwatch.config.loading import Config
 from specwatch.config.report import Delivery, Email, mailbox, parse_mailbox, parse_smtp_url
 from specwatch.errors import ConfigError
-
-DATA = Path(__file__).parents[1] / "data" / "report"
-
-
-def full(folder: Path) -> Config:
-    path = shutil.copy(DATA / "valid.yml", folder)
-    return load(Path(path), environ={}, hostname="gpu-7")
+from tests.config.files import one_target, valid
 
 
 def section(config: Config) -> Delivery:
@@ -25,7 +18,7 @@ def section(config: Config) -> Delivery:
 
 
 def test_every_key_reaches_its_place(folder: Path) -> None:
-    report = section(full(folder))
+    report = section(valid("report/valid.yml", folder))
     assert (report.since, report.keep) == (14 * 86400.0, 90 * 86400.0)
     assert (report.directory, report.formats) == (folder / "reports", ("json", "md"))
     mail = report.email
@@ -52,23 +45,22 @@ def test_every_key_reaches_its_place(folder: Path) -> None:
 
 
 def test_without_a_report_section_nothing_is_delivered() -> None:
-    text = "targets: [{url: 'http://h'}]\n"
-    assert parse(text, "f", environ={}, hostname="h").report is None
-    environ = {"STATE_DIRECTORY": "/var/lib/specwatch:/var/lib/other"}
-    report = section(parse(f"{text}report: {{}}", "f", environ=environ, hostname="h"))
+    assert one_target().report is None
+    state = "/var/lib/specwatch:/var/lib/other"
+    report = section(one_target("report: {}", STATE_DIRECTORY=state))
     assert report.directory == Path("/var/lib/specwatch/reports")
     assert (report.since, report.formats) == (7 * 86400.0, ("html", "json"))
     assert (report.email, report.webhooks, report.channels) == (None, (), [])
 
 
 def test_the_public_configuration_has_the_syntax_of_the_file(folder: Path) -> None:
-    report = full(folder).public()["report"]
+    report = valid("report/valid.yml", folder).public()["report"]
     assert report["email"]["from"] == "Specwatch, at night <specwatch@example.com>"
     assert report["webhooks"][1]["url"] == "***"
 
 
 def test_a_secret_file_that_has_gone_is_an_error_when_it_is_used(folder: Path) -> None:
-    report = section(full(folder))
+    report = section(valid("report/valid.yml", folder))
     assert report.email is not None
     (folder / "password").unlink()
     (folder / "hook").write_text("none")

@@ -7,31 +7,25 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specwatch.config.loading import Config, load, parse
+from specwatch.config.loading import parse
 from specwatch.config.rules import Condition, Rule, Scope, Slo
 from specwatch.errors import ConfigError
-
-DATA = Path(__file__).parents[1] / "data" / "ruling"
-
-
-def valid() -> Config:
-    return load(DATA / "valid.yml", environ={}, hostname="gpu-7")
+from tests.config.files import one_target, valid
 
 
 def one(rule: str) -> Rule:
-    text = f"targets: [{{url: 'http://h', name: chat}}]\nrules: {{extra: [{rule}]}}\n"
-    return parse(text, "specwatch.yml", environ={}, hostname="gpu-7").rules.extra[0]
+    return one_target(f"rules: {{extra: [{rule}]}}\n").rules.extra[0]
 
 
 def test_without_a_rules_section_the_defaults_apply() -> None:
-    config = parse("targets: [{url: 'http://h'}]", "f", environ={}, hostname="gpu-7")
+    config = one_target()
     assert len(config.rules.effective()) == 12
     assert (config.slos, config.baseline.max_age) == ((), 30 * 86400)
     assert config.targets[0].draft_cost_ratio == 0.1
 
 
-def test_every_key_reaches_its_place() -> None:
-    config = valid()
+def test_every_key_reaches_its_place(tmp_path: Path) -> None:
+    config = valid("ruling/valid.yml", tmp_path)
     slow, low, squeezed, shift = config.rules.extra
     assert slow.conditions == (Condition(metric="ttft_p99", above="800ms", clear="500ms"),)
     assert (slow.conditions[0].above, slow.conditions[0].clear) == (0.8, 0.5)
@@ -66,39 +60,32 @@ def test_every_key_reaches_its_place() -> None:
 
 @pytest.mark.parametrize(("value", "action"), [("", "alert"), ("true", "disable")])
 def test_low_acceptance_disables_only_with_act_on_assumptions(value: str, action: str) -> None:
-    guard = f"guard: {{act_on_assumptions: {value}}}" if value else ""
-    text = f"targets: [{{url: 'http://h'}}]\n{guard}"
-    config = parse(text, "f", environ={}, hostname="gpu-7")
+    guard = f"guard: {{act_on_assumptions: {value}}}\n" if value else ""
+    config = one_target(guard)
     actions = {rule.name: rule.action for rule in config.effective_rules()}
     assert actions["low-acceptance"] == action
     assert (actions["losing-bucket"], actions["net-negative"]) == ("alert", "disable")
-    left_out = parse(
-        f"{text}\nrules: {{without: [low-acceptance]}}", "f", environ={}, hostname="gpu-7"
-    )
+    left_out = one_target(f"{guard}rules: {{without: [low-acceptance]}}")
     assert "low-acceptance" not in {rule.name for rule in left_out.effective_rules()}
 
 
 def test_a_rule_of_an_older_configuration_keeps_its_metric_and_its_action() -> None:
     written = "{name: low-acceptance, metric: acceptance_ratio_unmeasured, below: 0.4}"
-    config = parse(
-        f"targets: [{{url: 'http://h'}}]\nguard: {{act_on_assumptions: true}}\n"
-        f"rules: {{extra: [{written}]}}",
-        "f", environ={}, hostname="gpu-7",
-    )  # fmt: skip
+    config = one_target(f"guard: {{act_on_assumptions: true}}\nrules: {{extra: [{written}]}}")
     (low,) = [rule for rule in config.effective_rules() if rule.name == "low-acceptance"]
     assert (low.conditions[0].metric, low.action) == ("acceptance_ratio_unmeasured", "alert")
 
 
-def test_a_rule_of_the_user_takes_the_place_of_its_namesake() -> None:
-    rules = {rule.name: rule for rule in valid().rules.effective()}
+def test_a_rule_of_the_user_takes_the_place_of_its_namesake(tmp_path: Path) -> None:
+    rules = {rule.name: rule for rule in valid("ruling/valid.yml", tmp_path).rules.effective()}
     assert len(rules) == 12 - 1 + 3
     assert rules["low-acceptance"].summary == "ours"
     assert "short-outputs" not in rules
 
 
-def test_the_public_configuration_reads_back_equal() -> None:
+def test_the_public_configuration_reads_back_equal(tmp_path: Path) -> None:
     """In the syntax of the file: no fields that a file does not have, units where it has them."""
-    config = valid()
+    config = valid("ruling/valid.yml", tmp_path)
     public = config.public()
     keys = ("temperature_buckets", "rules", "slos", "baseline")
     servers = [{"name": target.name, "url": target.url} for target in config.targets]

@@ -10,14 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from specwatch.domain.noise import (
-    Noise,
-    inflation,
-    noise_of,
-    sequential_tail,
-    spread_of,
-    student,
-)
+from specwatch.domain.noise import Noise, inflation, noise_of, sequential_tail, spread_of, student
 from specwatch.domain.speedup import STRETCHES
 
 TRUTH = 1.4

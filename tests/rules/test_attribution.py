@@ -13,22 +13,18 @@ from hypothesis import strategies as st
 
 from specwatch.config.rules import Condition, Rule
 from specwatch.domain.baseline import Baseline
-from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally
+from specwatch.domain.model import Environment, Gauges, Histogram, Mode
 from specwatch.domain.sample import Sample
 from specwatch.rules.attribution import Attribution, Factor, attribute, explain
+from tests.domain.minutes import K
+from tests.domain.minutes import on as one_minute
 from tests.domain.samples import baseline_of_paces
 
-K = 4
 PLAIN = {0: 0.010, 2: 0.012, 4: 0.020}
 """Seconds of a token without speculation, by load bin."""
 CONCURRENCY = {0: 1.0, 2: 3.5, 4: 12.0}
 NOTHING = Baseline()
 SOFTWARE = Environment("0.32.0", "abc-4")
-
-
-def tally(drafts: int, acceptance: float) -> Tally:
-    drafted = K * drafts
-    return Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=round(drafted * acceptance))
 
 
 def minute(
@@ -45,31 +41,21 @@ def minute(
     """Drafts and acceptance by temperature; a step costs ``cost`` plain ones, and the share
     ``drafted`` of them drafts."""
     buckets = {
-        label: tally(drafts, acceptance)
+        label: (drafts, round(K * drafts * acceptance))
         for label, (drafts, acceptance) in (mix or {"0": (1000, 0.8)}).items()
     }
-    drafts = sum(bucket.drafts or 0 for bucket in buckets.values())
-    accepted = sum(bucket.accepted_tokens or 0 for bucket in buckets.values())
+    drafts, accepted = (sum(counts) for counts in zip(*buckets.values(), strict=True))
     steps = round(drafts / drafted)
-    return Sample(
-        start=60 * number,
-        length=60,
-        mode=Mode.ON,
-        tally=Tally(
-            drafts=drafts,
-            draft_tokens=K * drafts,
-            accepted_tokens=accepted,
-            generation_tokens=steps + accepted + 10,
-            preemptions=preemptions,
-            requests={"stop": 10},
-            ttft=Histogram((), (10,), 1.0),
-            inter_token=Histogram((), (steps,), steps * cost * PLAIN[bin_]),
-            output_length=Histogram((), (10,), 10 * output),
-        ),
-        gauges=Gauges(60.0, 60.0, 60.0 * CONCURRENCY[bin_], 0.0, 4, 1, 0.5),
-        environment=environment,
-        buckets=buckets,
-    )
+    sample = one_minute(
+        number, tpot=steps * cost * PLAIN[bin_] / (steps + accepted), drafts=drafts,
+        accepted=accepted, plain_steps=steps - drafts, load=CONCURRENCY[bin_], buckets=buckets,
+    )  # fmt: skip
+    counted = replace(
+        sample.tally, preemptions=preemptions, requests={"stop": 10},
+        output_length=Histogram((), (10,), 10 * output),
+    )  # fmt: skip
+    gauges = replace(sample.gauges, kv_cache_usage_max=0.5)
+    return replace(sample, tally=counted, gauges=gauges, environment=environment)
 
 
 def minutes(count: int = 10, **facts: Any) -> list[Sample]:
@@ -175,7 +161,7 @@ def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
 
 
 def test_without_temperatures_the_mix_counts_as_acceptance() -> None:
-    unseen = [replace(minute, buckets={}) for minute in minutes(60, mix=HALF)]
+    unseen = [replace(sample, buckets={}) for sample in minutes(60, mix=HALF)]
     attribution = attribute(minutes(mix=HOT), unseen, baseline())
     assert contributions(attribution).keys() == {Factor.ACCEPTANCE}
     assert attribution.causes[0].sentence.startswith("acceptance fell from 50% to 26%")

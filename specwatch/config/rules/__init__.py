@@ -6,13 +6,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 
 from specwatch.config.rules.defaults import DEFAULT_RULES
 from specwatch.config.rules.rule import (
