@@ -160,14 +160,21 @@ class WindowView(Struct, frozen=True, kw_only=True):
 
 def view_of(kind: type[_View], *sources: object, **fields: Any) -> _View:
     """A view whose fields are those given, else attributes of the first source that has them."""
-    return kind(
-        **{
-            name: fields[name]
-            if name in fields
-            else next(getattr(one, name) for one in sources if hasattr(one, name))
+    types = (kind, *map(type, sources))
+    if types not in _SOURCE_OF:  # looking for attributes takes longer than all the rest
+        _SOURCE_OF[types] = {
+            name: next((n for n, source in enumerate(sources) if hasattr(source, name)), None)
             for name in kind.__struct_fields__
         }
+    return kind(
+        **{
+            name: fields[name] if index is None or name in fields else getattr(sources[index], name)
+            for name, index in _SOURCE_OF[types].items()
+        }
     )
+
+
+_SOURCE_OF: dict[tuple[type, ...], dict[str, int | None]] = {}
 
 
 def latency(observed: Histogram | None) -> LatencyView | None:
