@@ -131,7 +131,8 @@ def _period(minutes: Sequence[ComparedMinute]) -> Period:
     cost = math.fsum(minute.cost for minute in minutes) / plain
     samples = [minute.sample for minute in minutes]
     drafted_per_step = (
-        minute.plain * (sample.tally.draft_tokens or 0) / (sample.steps or sample.tally.drafts or 1)
+        minute.plain
+        * ((sample.tally.draft_tokens or 0) / (sample.steps or sample.tally.drafts or 1))
         for minute, sample in zip(minutes, samples, strict=True)
     )
     drafted = math.fsum(drafted_per_step) / plain
