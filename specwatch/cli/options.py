@@ -15,8 +15,7 @@ from click.core import ParameterSource
 from pydantic import BaseModel, ValidationError
 
 from specwatch.config import loading
-from specwatch.config.rules.condition import nearest
-from specwatch.config.sections import SERVICE_FOLDER
+from specwatch.config.sections import SERVICE_FOLDER, nearest
 from specwatch.domain.units import parse_duration, parse_listen, parse_moment, quoted
 from specwatch.errors import ConfigError
 from specwatch.wording.text import clean_json

@@ -40,10 +40,10 @@ _TYPES = {
     "Listen": "`HOST:PORT`", "ReadableFile": "path", "SecretFile": "path", "Ratio": "ratio",
     "parse_mailbox": "mail address", "parse_smtp_url": "URL",
     **dict.fromkeys(("parse_engine_url", "parse_server_url"), "URL"),
-    **dict.fromkeys(("Duration", "Patience", "parse_duration"), "duration"),
+    **dict.fromkeys(("Duration", "MetricWindow", "Patience", "parse_duration"), "duration"),
     **dict.fromkeys(("Count", "LeastCount", "Limit", "parse_count"), "whole number"),
     "ByteSize": "size", "bool": "`true` or `false`", "float": "number",
-    **dict.fromkeys(("Name", "Secret", "parse_name", "str"), "text"),
+    **dict.fromkeys(("Name", "Secret", "TimeOfDay", "parse_name", "str"), "text"),
 }  # fmt: skip
 """Types in the file by a name in the annotation of a field; the first match is used."""
 
@@ -130,7 +130,7 @@ def _field_docstrings(section: type[Section]) -> Mapping[str, str]:
 
 def _type(annotation: str, field: FieldInfo, path: str, key: str) -> str:
     inner = loading.sections_in(field.annotation)
-    several = annotation.startswith("tuple[")
+    several = re.match(r"(Annotated\[\s*)?tuple\[", annotation) is not None
     if inner:
         heading = _path(path, "all" if key == "any" else key, field, inner[0])
         anchor = re.sub(r"[^a-z0-9_ ]", "", heading.lower()).replace(" ", "-")

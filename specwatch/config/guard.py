@@ -6,22 +6,20 @@ import datetime
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from specwatch.config.http_access import HttpAccess, timeout_within
 from specwatch.config.sections import (
     Duration,
     Ratio,
     Section,
+    each_once,
     errors_at,
+    matching,
+    not_empty,
     within,
 )
 from specwatch.config.service import Command, Patience
@@ -39,17 +37,21 @@ SHORT_TRIAL = 90.0
 """Seconds that a trial of a bad draft costs: the loss is found within minutes."""
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-_DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAYS: tuple[Day, ...] = get_args(Day)
+TimeOfDay = Annotated[
+    str,
+    matching(r"([01][0-9]|2[0-3]):[0-5][0-9]", "is not a time of day; write it like 02:00"),
+]
 
 
 class Maintenance(Section):
     """A time of day."""
 
-    days: tuple[Day, ...] = _DAYS
+    days: Annotated[tuple[Day, ...], not_empty("leave it out for every day")] = _DAYS
     """Days on which it begins."""
-    from_: str = Field(alias="from", examples=["02:00"])
+    from_: TimeOfDay = Field(alias="from", examples=["02:00"])
     """Begin, as `HH:MM`."""
-    to: str = Field(examples=["05:00"])
+    to: TimeOfDay = Field(examples=["05:00"])
     """End, as `HH:MM`; if it is not later than `from`, it is on the next day."""
     timezone: str = Field(default="UTC", validate_default=True)
     """Time zone of both."""
@@ -69,20 +71,6 @@ class Maintenance(Section):
 
     def __str__(self) -> str:
         return f"{self.from_} to {self.to} {self.timezone}"
-
-    @field_validator("from_", "to")
-    @classmethod
-    def _time_of_day(cls, value: str) -> str:
-        if not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
-            raise ValueError(f"{quoted(value)} is not a time of day; write it like 02:00")
-        return value
-
-    @field_validator("days")
-    @classmethod
-    def _some_day(cls, value: tuple[Day, ...]) -> tuple[Day, ...]:
-        if not value:
-            raise ValueError("is empty; leave it out for every day")
-        return value
 
     @field_validator("timezone")
     @classmethod
@@ -220,9 +208,11 @@ class Guard(Section):
 class Alertmanager(HttpAccess):
     """Alertmanagers (v2 API) that receive alerts for breaches, actions and failures."""
 
-    urls: tuple[Annotated[str, BeforeValidator(parse_server_url)], ...] = Field(
-        examples=["[http://127.0.0.1:9093]"]
-    )
+    urls: Annotated[
+        tuple[Annotated[str, BeforeValidator(parse_server_url)], ...],
+        not_empty("name one, or remove the section alertmanager"),
+        each_once("Alertmanager"),
+    ] = Field(examples=["[http://127.0.0.1:9093]"])
     """Base URL of each."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Added to every alert."""
@@ -232,16 +222,6 @@ class Alertmanager(HttpAccess):
     """How often alerts that still fire are sent again; 1s to 1h."""
     timeout: Duration = Field(default=None, validate_default=True)
     """How long one request may take. Default: 5s, or `resend` if that is shorter."""
-
-    @field_validator("urls")
-    @classmethod
-    def _some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("is empty; name one, or remove the section alertmanager")
-        for index, url in enumerate(value):
-            if url in value[:index]:
-                raise ValueError(f"{quoted(url)} is given twice; list each Alertmanager once")
-        return value
 
     @field_validator("labels")
     @classmethod

@@ -9,25 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    Field,
-    SecretStr,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-)
+from pydantic import Field, SecretStr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
-from specwatch.config.sections import (
-    ReadableFile,
-    Secret,
-    SecretFile,
-    Section,
-    present_secret,
-)
-from specwatch.domain.units import (
-    format_duration,
-    quoted,
-)
+from specwatch.config.sections import ReadableFile, Secret, SecretFile, Section, present_secret
+from specwatch.domain.units import format_duration, quoted
 
 
 class BasicAuth(Section):

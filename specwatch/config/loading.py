@@ -6,13 +6,12 @@ files, read when they are used, or in ``SecretStr``; :meth:`Config.public` hides
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from specwatch.config.guard import Alertmanager, Guard
@@ -20,21 +19,23 @@ from specwatch.config.report import Delivery
 from specwatch.config.rules import Rule, Rules, Slo, out_of_place
 from specwatch.config.sections import (
     Baselines,
+    Count,
     Database,
     Edges,
     HostName,
     Listen,
-    Log,
     Name,
     Retention,
     SecretFile,
     Section,
-    Store,
     Surroundings,
     cannot_read,
+    default_from,
     errors_at,
-    require_unlike_names,
+    nearest,
+    not_empty,
     state_folder,
+    unlike_names,
 )
 from specwatch.config.service import SupervisedService, SystemdService
 from specwatch.config.target import Target
@@ -50,92 +51,7 @@ __all__ = [
 _LARGEST_FILE = 1 << 20
 
 
-class Config(Section):
-    """The whole configuration file."""
-
-    daemon: Name = Field(default=None, validate_default=True)
-    """Name of this daemon, in a database that several daemons share. Default: the host name."""
-    database: Database = Field(default=None, validate_default=True)
-    """Where the history is kept: a database URL, or a mapping of `url` and `password_file`.
-    Default: an SQLite file in `/var/lib/specwatch` for a configuration in `/etc/specwatch`,
-    else in the user's state folder."""
-    listen: Listen = ListenAddress("127.0.0.1", 9469)
-    """Address of the daemon's own HTTP server."""
-    listen_token_file: SecretFile | None = None
-    """File with the bearer token that every path except `/healthz` and `/readyz` requires; it is
-    read for each request. Default: no authentication."""
-    allowed_hosts: tuple[HostName, ...] = ()
-    """Host names that requests may use, besides loopback names, `listen` and the host name."""
-    temperature_buckets: Edges = DEFAULT_EDGES
-    """Upper ends of the temperature buckets, ascending; the tap must have the same."""
-    targets: tuple[Target, ...] = Field(examples=["[{url: 'http://127.0.0.1:8000'}]"])
-    """The servers to watch; at least one."""
-    rules: Rules = Rules()
-    """Which rules apply."""
-    slos: tuple[Slo, ...] = ()
-    """Latency objectives."""
-    guard: Guard = Guard()
-    """What the guard may do."""
-    alertmanager: Alertmanager | None = None
-    """Alertmanagers that receive alerts. Default: none."""
-    report: Delivery | None = None
-    """Where the weekly report is written and sent. Default: it is not delivered."""
-    baseline: Baselines = Baselines()
-    """How long baselines hold."""
-    retention: Retention = Retention()
-    """How long history is kept."""
-    log: Log = Log()
-    """How the daemon logs."""
-    store: Store = Store()
-    """How much is kept in memory while the database is unavailable."""
-
-    @field_validator("daemon", mode="before")
-    @classmethod
-    def _default_daemon(cls, value: object, info: ValidationInfo) -> object:
-        return info.context.hostname if value is None and info.context else value
-
-    @field_validator("database", mode="before")
-    @classmethod
-    def _default_database(cls, value: object, info: ValidationInfo) -> object:
-        if value is None and info.context:
-            return default_database(info.context.environ, info.context.folder)
-        return value
-
-    @field_validator("targets")
-    @classmethod
-    def _unlike_names(cls, value: tuple[Target, ...]) -> tuple[Target, ...]:
-        if not value:
-            raise ValueError("is empty; list at least one server to watch")
-        require_unlike_names(value, "targets")
-        _require_servers_apart(value)
-        return value
-
-    @field_validator("rules")
-    @classmethod
-    def _scopes_that_there_are(cls, value: Rules, info: ValidationInfo) -> Rules:
-        names = [target.name for target in info.data.get("targets", ())]
-        edges = info.data.get("temperature_buckets")
-        problems = out_of_place(value, names, bucket_labels(edges) if edges else ())
-        if problems:
-            raise errors_at(problems)
-        return value
-
-    @field_validator("slos")
-    @classmethod
-    def _unlike_objectives(cls, value: tuple[Slo, ...]) -> tuple[Slo, ...]:
-        require_unlike_names(value, "slos")
-        return value
-
-    def effective_rules(self) -> tuple[Rule, ...]:
-        """All rules that apply, with the actions that the guard may take."""
-        return self.rules.effective(act_on_assumptions=self.guard.act_on_assumptions)
-
-    def public(self) -> dict[str, Any]:
-        """The configuration in the syntax of a file, every secret masked."""
-        return self.model_dump(mode="json", by_alias=True)
-
-
-def _require_servers_apart(targets: Sequence[Target]) -> None:
+def _servers_apart(targets: tuple[Target, ...]) -> tuple[Target, ...]:
     """Refuse two targets that are one process: restarting one would restart the other."""
     first: dict[object, int] = {}
     problems: dict[KeyPath, str] = {}
@@ -155,11 +71,99 @@ def _require_servers_apart(targets: Sequence[Target]) -> None:
             problems[path] = f"{message}; leave it at the target that it serves"
     if problems:
         raise errors_at(problems)
+    return targets
 
 
 def default_database(environ: Mapping[str, str], folder: Path = Path()) -> str:
     """URL of the SQLite file that belongs to a configuration in a folder, or to none."""
     return f"sqlite:///{state_folder(environ, folder) / 'specwatch.db'}"
+
+
+def _default_database(surroundings: Surroundings) -> str:
+    return default_database(surroundings.environ, surroundings.folder)
+
+
+class Log(Section):
+    """How the daemon logs."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest severity that is logged."""
+    format: Literal["auto", "json", "console"] = "auto"
+    """`auto` is `console` on a terminal and `json` elsewhere."""
+
+
+class Store(Section):
+    """How much is kept in memory while the database is unavailable."""
+
+    queue_limit: Count = 100_000
+    """Windows kept in memory, at most; further ones are dropped and counted."""
+
+
+class Config(Section):
+    """The whole configuration file."""
+
+    daemon: Annotated[Name, default_from(lambda surroundings: surroundings.hostname)] = Field(
+        default=None, validate_default=True
+    )
+    """Name of this daemon, in a database that several daemons share. Default: the host name."""
+    database: Annotated[Database, default_from(_default_database)] = Field(
+        default=None, validate_default=True
+    )
+    """Where the history is kept: a database URL, or a mapping of `url` and `password_file`.
+    Default: an SQLite file in `/var/lib/specwatch` for a configuration in `/etc/specwatch`,
+    else in the user's state folder."""
+    listen: Listen = ListenAddress("127.0.0.1", 9469)
+    """Address of the daemon's own HTTP server."""
+    listen_token_file: SecretFile | None = None
+    """File with the bearer token that every path except `/healthz` and `/readyz` requires; it is
+    read for each request. Default: no authentication."""
+    allowed_hosts: tuple[HostName, ...] = ()
+    """Host names that requests may use, besides loopback names, `listen` and the host name."""
+    temperature_buckets: Edges = DEFAULT_EDGES
+    """Upper ends of the temperature buckets, ascending; the tap must have the same."""
+    targets: Annotated[
+        tuple[Target, ...],
+        not_empty("list at least one server to watch"),
+        unlike_names("targets"),
+        AfterValidator(_servers_apart),
+    ] = Field(examples=["[{url: 'http://127.0.0.1:8000'}]"])
+    """The servers to watch; at least one."""
+    rules: Rules = Rules()
+    """Which rules apply."""
+    slos: Annotated[tuple[Slo, ...], unlike_names("slos")] = ()
+    """Latency objectives."""
+    guard: Guard = Guard()
+    """What the guard may do."""
+    alertmanager: Alertmanager | None = None
+    """Alertmanagers that receive alerts. Default: none."""
+    report: Delivery | None = None
+    """Where the weekly report is written and sent. Default: it is not delivered."""
+    baseline: Baselines = Baselines()
+    """How long baselines hold."""
+    retention: Retention = Retention()
+    """How long history is kept."""
+    log: Log = Log()
+    """How the daemon logs."""
+    store: Store = Store()
+    """How much is kept in memory while the database is unavailable."""
+
+    @field_validator("rules")
+    @classmethod
+    def _scopes_that_there_are(cls, value: Rules, info: ValidationInfo) -> Rules:
+        names = [target.name for target in info.data.get("targets", ())]
+        edges = info.data.get("temperature_buckets")
+        problems = out_of_place(value, names, bucket_labels(edges) if edges else ())
+        if problems:
+            raise errors_at(problems)
+        return value
+
+    def effective_rules(self) -> tuple[Rule, ...]:
+        """All rules that apply, with the actions that the guard may take."""
+        return self.rules.effective(act_on_assumptions=self.guard.act_on_assumptions)
+
+    def public(self) -> dict[str, Any]:
+        """The configuration in the syntax of a file, every secret masked."""
+        return self.model_dump(mode="json", by_alias=True)
 
 
 def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:
@@ -254,7 +258,7 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
     path, section = _located(details["loc"])
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        return Problem(path, _unknown_key(str(path[-1]), section))
+        return Problem(path, f"unknown key; {nearest(str(path[-1]), section.written_keys())}")
     if kind == "missing":
         examples = section.written_keys()[str(path[-1])].examples or [""]
         return Problem(path, f'is missing; add it, like "{path[-1]}: {examples[0]}"')
@@ -321,11 +325,3 @@ def sections_in(annotation: Any) -> list[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [m for argument in typing.get_args(annotation) for m in sections_in(argument)]
-
-
-def _unknown_key(key: str, section: type[Section]) -> str:
-    known = list(section.written_keys())
-    near = difflib.get_close_matches(key, known, n=1)
-    if near:
-        return f'unknown key; did you mean "{near[0]}"?'
-    return f"unknown key; known here: {', '.join(known)}"

@@ -27,11 +27,15 @@ from specwatch.config.sections import (
     Secret,
     SecretFile,
     Section,
+    Surroundings,
+    default_from,
+    each_once,
     errors_at,
+    not_empty,
     present_secret,
     read_secret,
-    require_unlike_names,
     state_folder,
+    unlike_names,
     within,
 )
 from specwatch.config.service import Patience
@@ -99,9 +103,12 @@ class Email(Section):
         alias="from", examples=["specwatch@example.com"]
     )
     """Sender."""
-    to: tuple[Annotated[str, BeforeValidator(parse_mailbox)], ...] = Field(
-        examples=["[ops@example.com]"]
-    )
+    to: Annotated[
+        tuple[Annotated[str, BeforeValidator(parse_mailbox)], ...],
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+        not_empty("give at least one address, or remove the section email"),
+        each_once("address", lambda text: mailbox(text).addr_spec.lower()),
+    ] = Field(examples=["[ops@example.com]"])
     """Recipients: a list, or a single address."""
     username: str | None = None
     """User name at the mail server. Default: no login."""
@@ -141,24 +148,6 @@ class Email(Section):
         if self.password_file is None:
             return ""
         return present_secret(self.password_file, "report.email.password_file")
-
-    @field_validator("to", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: object) -> object:
-        return [value] if isinstance(value, str) else value
-
-    @field_validator("to")
-    @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("is empty; give at least one address, or remove the section email")
-        seen: set[str] = set()
-        for one in value:
-            address = mailbox(one).addr_spec.lower()
-            if address in seen:
-                raise ValueError(f"{quoted(one)} is given twice; list each address once")
-            seen.add(address)
-        return value
 
     @field_validator("username")
     @classmethod
@@ -282,12 +271,18 @@ def _require_hook(url: str) -> None:
         raise ValueError("must be an HTTP(S) URL without credentials, fragment or spaces")
 
 
+def _reports_folder(surroundings: Surroundings) -> Path:
+    return state_folder(surroundings.environ, surroundings.folder) / "reports"
+
+
 class Delivery(Section):
     """Where the weekly report is written and sent."""
 
     since: Annotated[Duration, within(_HOUR, 400 * _DAY)] = 7 * _DAY
     """Period of the report; 1h to 400d."""
-    directory: AnyPath = Field(default=None, validate_default=True)
+    directory: Annotated[AnyPath, default_from(_reports_folder)] = Field(
+        default=None, validate_default=True
+    )
     """Folder of the written reports. Default: `reports` beside the default database."""
     keep: Annotated[Duration, within(_DAY)] = 400 * _DAY
     """Age at which a written report is removed; at least 1d."""
@@ -295,15 +290,8 @@ class Delivery(Section):
     """Formats to write; `json` is required, as a report is sent again from it."""
     email: Email | None = None
     """Recipients by e-mail. Default: none."""
-    webhooks: tuple[Webhook, ...] = ()
+    webhooks: Annotated[tuple[Webhook, ...], unlike_names("webhooks")] = ()
     """URLs that it is posted to."""
-
-    @field_validator("directory", mode="before")
-    @classmethod
-    def _default_directory(cls, value: object, info: ValidationInfo) -> object:
-        if value is None and info.context:
-            return state_folder(info.context.environ, info.context.folder) / "reports"
-        return value
 
     @field_validator("formats")
     @classmethod
@@ -311,12 +299,6 @@ class Delivery(Section):
         if "json" not in value:
             raise ValueError("lacks json, of which a report is made that is sent again; add it")
         return tuple(name for name in _FORMATS if name in value)
-
-    @field_validator("webhooks")
-    @classmethod
-    def _unlike_names(cls, value: tuple[Webhook, ...]) -> tuple[Webhook, ...]:
-        require_unlike_names(value, "webhooks")
-        return value
 
     @property
     def channels(self) -> Sequence[str]:

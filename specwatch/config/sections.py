@@ -6,13 +6,15 @@ What defaults and relative paths depend on comes in as the validation context,
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 import platformdirs
@@ -208,25 +210,72 @@ def errors_at(messages: Mapping[KeyPath, str]) -> ValidationError:
     )
 
 
-class Named(Protocol):
-    """A section with a name."""
+def matching(pattern: str, problem: str) -> AfterValidator:
+    """Refuses text that a pattern does not match as a whole; ``problem`` follows the text."""
 
-    @property
-    def name(self) -> str:
-        """Unique in its list."""
+    def checked(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"{quoted(value)} {problem}")
+        return value
+
+    return AfterValidator(checked)
 
 
-def require_unlike_names(sections: Iterable[Named], where: str) -> None:
-    """Refuse two sections of one name; ``where`` is what their list is called."""
-    first: dict[str, int] = {}
-    problems: dict[KeyPath, str] = {}
-    for index, section in enumerate(sections):
-        other = first.setdefault(section.name, index)
-        if other != index:
-            message = f"{quoted(section.name)} is the name of {where}[{other}] too; give another"
-            problems[(index, "name")] = message
-    if problems:
-        raise errors_at(problems)
+def not_empty(remedy: str) -> AfterValidator:
+    """Refuses an empty list."""
+
+    def checked(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not value:
+            raise ValueError(f"is empty; {remedy}")
+        return value
+
+    return AfterValidator(checked)
+
+
+def each_once(what: str, key: Callable[[Any], object] = str) -> AfterValidator:
+    """Refuses a list that has two entries with one ``key``; ``what`` is what an entry is."""
+
+    def checked(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        keys = [key(entry) for entry in value]
+        for index, entry in enumerate(value):
+            if keys[index] in keys[:index]:
+                raise ValueError(f"{quoted(entry)} is given twice; list each {what} once")
+        return value
+
+    return AfterValidator(checked)
+
+
+def unlike_names(where: str) -> AfterValidator:
+    """Refuses two sections of one name; ``where`` is what their list is called."""
+
+    def checked(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        first: dict[str, int] = {}
+        problems: dict[KeyPath, str] = {}
+        for index, section in enumerate(value):
+            other = first.setdefault(section.name, index)
+            if other != index:
+                message = f"{quoted(section.name)} is the name of {where}[{other}] too"
+                problems[(index, "name")] = f"{message}; give another"
+        if problems:
+            raise errors_at(problems)
+        return value
+
+    return AfterValidator(checked)
+
+
+def default_from(default: Callable[[Surroundings], object]) -> BeforeValidator:
+    """A default that depends on the surroundings."""
+
+    def given(value: object, info: ValidationInfo) -> object:
+        return default(info.context) if value is None and info.context else value
+
+    return BeforeValidator(given)
+
+
+def nearest(value: str, known: Collection[str]) -> str:
+    """The end of a message about an unknown name."""
+    near = difflib.get_close_matches(value, known, n=1)
+    return f"did you mean {quoted(near[0])}?" if near else f"known here: {', '.join(known)}"
 
 
 def moved(error: ValidationError, place: Callable[[KeyPath], KeyPath]) -> ValidationError:
@@ -338,19 +387,3 @@ class Baselines(Section):
 
     max_age: Annotated[Duration, within(3600)] = 30 * 86400.0
     """Age at which a measurement without speculation is no longer used; at least 1h."""
-
-
-class Log(Section):
-    """How the daemon logs."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest severity that is logged."""
-    format: Literal["auto", "json", "console"] = "auto"
-    """`auto` is `console` on a terminal and `json` elsewhere."""
-
-
-class Store(Section):
-    """How much is kept in memory while the database is unavailable."""
-
-    queue_limit: Count = 100_000
-    """Windows kept in memory, at most; further ones are dropped and counted."""

@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PlainSerializer,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, PlainSerializer, field_validator
 
 from specwatch.config.masking import masked
 from specwatch.config.sections import Duration, Section, within

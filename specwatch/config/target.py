@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from pydantic import (
@@ -14,15 +13,7 @@ from pydantic import (
 )
 
 from specwatch.config.http_access import HttpAccess, timeout_within
-from specwatch.config.sections import (
-    ByteSize,
-    Duration,
-    Gpus,
-    Limit,
-    Name,
-    Ratio,
-    within,
-)
+from specwatch.config.sections import ByteSize, Duration, Gpus, Limit, Name, Ratio, matching, within
 from specwatch.config.service import Service
 from specwatch.domain.model import Objective, PageLimits
 from specwatch.domain.units import (
@@ -30,7 +21,6 @@ from specwatch.domain.units import (
     host_port,
     is_loopback,
     parse_engine_url,
-    quoted,
     server_address,
 )
 
@@ -45,7 +35,9 @@ class Target(HttpAccess):
     name: Name = Field(default=None, validate_default=True)
     """Name in every output. Default: host and port of the URL; for a loopback URL the host
     is this machine's name."""
-    metrics_path: str = "/metrics"
+    metrics_path: Annotated[
+        str, matching(r"/[^\s?#\x00-\x1f]*", "is not a plain path; write it like /metrics")
+    ] = "/metrics"
     """Path of the metrics page."""
     proxy: Annotated[str, BeforeValidator(parse_engine_url)] | None = Field(
         default=None, examples=["http://127.0.0.1:8001"]
@@ -91,13 +83,6 @@ class Target(HttpAccess):
             host = info.context.hostname
         return str(handler(host_port(host, port)))
 
-    @field_validator("metrics_path")
-    @classmethod
-    def _absolute_path(cls, value: str) -> str:
-        if not re.fullmatch(r"/[^\s?#\x00-\x1f]*", value):
-            raise ValueError(f"{quoted(value)} is not a plain path; write it like /metrics")
-        return value
-
     _within_interval = timeout_within("interval", "the interval", 4.0)
 
     @field_validator("draft_cost_ratio")
@@ -128,12 +113,7 @@ class Target(HttpAccess):
     @property
     def page_limits(self) -> PageLimits:
         """Limits of its pages, and of its proxy's."""
-        return PageLimits(
-            self.sample_limit,
-            self.label_limit,
-            self.label_name_length_limit,
-            self.label_value_length_limit,
-        )
+        return PageLimits(**{name: getattr(self, name) for name in PageLimits._fields})
 
     @property
     def gpu_indices(self) -> tuple[int, ...] | None:

@@ -194,9 +194,7 @@ class RuleService:
             before = state.open_breaches()
             state.judge.rules = rules
             if config is not None:
-                state.judge = state.judge.successor(
-                    rules, config.slos, max_age=config.baseline.max_age
-                )
+                state.judge.set_objectives(config.slos, max_age=config.baseline.max_age)
                 state.loaded = False  # the books of its objectives are empty
             gone = before.keys() - state.open_breaches().keys()
             now, daemon = self._now().wall, self._store.daemon

@@ -92,49 +92,30 @@ def acceptance_change(
     temperatures, and the note says so.
     """
     labels = {label for sample in samples for label in sample.buckets} - _NOT_COMPARED
-    shared = sorted(labels & (reference.keys() - _NOT_COMPARED))
-    if not labels or not reference.keys() - _NOT_COMPARED:
-        return _of_all(samples, reference)
-    strata = [_stratum(samples, label, reference[label]) for label in shared]
+    known = reference.keys() - _NOT_COMPARED
+    if labels and known:
+        note, few = None, "too few drafts at temperatures that both periods have"
+        strata = [_stratum(samples, label, reference[label]) for label in sorted(labels & known)]
+        bucketed = (sample.buckets.get(label) for sample in samples for label in labels)
+        tokens_needed = LEAST_SHARE * sum(
+            counted.draft_tokens or 0 for counted in bucketed if counted
+        )
+    else:
+        note, few = "temperature mix unknown", "too few drafts, now or in the reference"
+        then = reference.get(ALL_TEMPERATURES, Tally())
+        strata, tokens_needed = [_stratum(samples, ALL_TEMPERATURES, then)], 0.0
     compared = [stratum for stratum in strata if stratum is not None]
     tokens = sum(stratum.draft_tokens for stratum in compared)
-    if not compared or tokens < LEAST_SHARE * _bucketed(samples):
-        return "too few drafts at temperatures that both periods have"
-    return _standardised(compared) or "too few minutes of traffic"
-
-
-def _of_all(samples: Sequence[Sample], reference: Mapping[str, Tally]) -> AcceptanceChange | str:
-    whole = _stratum(samples, ALL_TEMPERATURES, reference.get(ALL_TEMPERATURES, Tally()))
-    if whole is None:
-        return "too few drafts, now or in the reference"
-    standardised = _standardised([whole])
-    if standardised is None:
-        return "too few minutes of traffic"
-    return standardised._replace(note="temperature mix unknown")
-
-
-def _bucketed(samples: Sequence[Sample]) -> int:
-    """Draft tokens of which the temperature is known."""
-    return sum(
-        counted.draft_tokens or 0
-        for sample in samples
-        for label, counted in sample.buckets.items()
-        if label not in _NOT_COMPARED
-    )
-
-
-def _standardised(strata: Sequence[_Stratum]) -> AcceptanceChange | None:
-    minutes = max(stratum.minutes for stratum in strata)
+    if not compared or tokens < tokens_needed:
+        return few
+    minutes = max(stratum.minutes for stratum in compared)
     if minutes < LEAST_SAMPLES:
-        return None
-    tokens = sum(stratum.draft_tokens for stratum in strata)
-    weights = [stratum.draft_tokens / tokens for stratum in strata]
-    value = math.fsum(w * stratum.change for w, stratum in zip(weights, strata, strict=True))
-    variance = math.fsum(
-        w**2 * stratum.variance for w, stratum in zip(weights, strata, strict=True)
-    )
+        return "too few minutes of traffic"
+    weighted = [(stratum.draft_tokens / tokens, stratum) for stratum in compared]
+    value = math.fsum(weight * stratum.change for weight, stratum in weighted)
+    variance = math.fsum(weight**2 * stratum.variance for weight, stratum in weighted)
     away = student(0.975, minutes - 1) * math.sqrt(variance)
-    return AcceptanceChange(Interval(value, value - away, value + away, minutes))
+    return AcceptanceChange(Interval(value, value - away, value + away, minutes), note)
 
 
 def _stratum(samples: Sequence[Sample], label: str, then: Tally) -> _Stratum | None:

@@ -15,7 +15,6 @@ from specwatch.domain.baseline_points import Point, point_of
 from specwatch.domain.cost import LEAST_POINTS, CostModel, Observation
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import MINUTE, Environment, Histogram, Mode
-from specwatch.domain.noise import Noise
 from specwatch.domain.sample import Sample
 
 MAX_AGE = 30 * 86400.0
@@ -101,8 +100,6 @@ class Baseline:
     """Whether all measurements are too old."""
     others: tuple[Measurement, ...] = ()
     """Measurements of other origins for the same bins: more data for the cost models."""
-    noise: Noise | None = field(default=None, compare=False)
-    """Noise of minutes, if known: the error of a short measurement."""
 
     def __bool__(self) -> bool:
         return bool(self.bins)
@@ -146,7 +143,7 @@ class Baseline:
     def first(self) -> CostModel:
         """Time to the first token."""
         known = [first for point in self.points if (first := point.first) is not None]
-        return CostModel.fitted(known, self.noise, queued=True)
+        return CostModel.fitted(known, queued=True)
 
     def demand(self, tokens: float, seconds: float) -> float | None:
         """Concurrency needed for so many tokens in so many seconds, if each request ran as fast as
@@ -159,12 +156,12 @@ class Baseline:
     def by_demand(self) -> CostModel:
         """Time per token at a demand: for loads that occur only with speculation, because it is so
         much slower there."""
-        return CostModel.fitted(self._demanded(first=False), self.noise)
+        return CostModel.fitted(self._demanded(first=False))
 
     @cached_property
     def first_by_demand(self) -> CostModel:
         """Time to the first token at a demand."""
-        return CostModel.fitted(self._demanded(first=True), self.noise, queued=True)
+        return CostModel.fitted(self._demanded(first=True), queued=True)
 
     def _demanded(self, *, first: bool) -> Iterable[Observation]:
         for point in self.points:
@@ -184,7 +181,9 @@ class Baseline:
     @cached_property
     def prompts(self) -> Range | None:
         """Lengths of prompts, in tokens; None where they are not known."""
-        return _range([point.prompt for point in self.points if point.prompt is not None])
+        known = sorted(point.prompt for point in self.points if point.prompt is not None)
+        last = len(known) - 1
+        return Range(known[round(0.1 * last)], known[round(0.9 * last)]) if known else None
 
     def _decoding(self, *, by_token: bool) -> CostModel:
         points = [point for point in self.points if point.by_token is by_token]
@@ -198,7 +197,7 @@ class Baseline:
         prompt, output = (
             math.fsum(lengths) / len(lengths) if lengths else 0.0 for lengths in (prompts, outputs)
         )
-        return CostModel.fitted((point.decoding(prompt, output) for point in points), self.noise)
+        return CostModel.fitted(point.decoding(prompt, output) for point in points)
 
     def age(self, now: float) -> float | None:
         """Seconds since the oldest of its bins was measured; None without bins."""
@@ -211,7 +210,6 @@ def choose(
     *,
     now: float,
     max_age: float = MAX_AGE,
-    noise: Noise | None = None,
 ) -> Baseline:
     """The best measurement of each load bin that holds for an environment and has not expired.
 
@@ -220,27 +218,14 @@ def choose(
     """
     measurements = list(measurements)
     young = [_younger(measurement, now - max_age) for measurement in measurements]
-    valid = [
-        measurement
-        for measurement in young
-        if measurement.enough and measurement.key.holds_for(environment)
-    ]
+    valid = [e for e in young if e.enough and e.key.holds_for(environment)]
     bins: dict[int, Measurement] = {}
-    for measurement in sorted(
-        valid, key=lambda measurement: (_rank(measurement, valid), -measurement.at)
-    ):
+    for measurement in sorted(valid, key=lambda one: (_rank(one, valid), -one.at)):
         bins.setdefault(measurement.load_bin, measurement)
     own = {e.load_bin: e for e in sorted(valid, key=attrgetter("at")) if e.origin is Origin.WINDOWS}
-    others = tuple(
-        measurement
-        for measurement in valid
-        if measurement not in bins.values() and measurement.origin is not Origin.IMPORTED
-    )
-    known = any(
-        measurement.enough and measurement.key.holds_for(environment)
-        for measurement in measurements
-    )
-    return Baseline(bins, own, expired=known and not bins, others=others, noise=noise)
+    others = tuple(e for e in valid if e not in bins.values() and e.origin is not Origin.IMPORTED)
+    known = any(e.enough and e.key.holds_for(environment) for e in measurements)
+    return Baseline(bins, own, expired=known and not bins, others=others)
 
 
 def _rank(one: Measurement, among: Sequence[Measurement]) -> int:
@@ -262,7 +247,21 @@ def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> lis
         bin_ = sample.load_bin
         if sample.usable(Mode.OFF) and sample.pace and bin_ is not None:
             grouped.setdefault(bin_, []).append(sample)
-    return [_measurement(key, bin_, origin, group) for bin_, group in sorted(grouped.items())]
+    measurements = []
+    for bin_, group in sorted(grouped.items()):
+        known = (point for sample in group if (point := point_of(sample)) is not None)
+        points = sorted(known, key=_order)
+        ttft, tpot = (
+            histogram.merge_all(
+                observed
+                for sample in group
+                if (observed := getattr(sample.tally, metric)) is not None
+            )
+            for metric in ("ttft", "tpot")
+        )
+        newest = tuple(points[-MOST_POINTS:])
+        measurements.append(Measurement(key, bin_, origin, newest, ttft, tpot, len(points)))
+    return measurements
 
 
 def join(older: Measurement, newer: Measurement) -> Measurement:
@@ -292,37 +291,11 @@ def _halved(whole: Histogram | None) -> Histogram | None:
     return replace(whole, counts=counts, sum=whole.sum / 2)
 
 
-def _measurement(
-    key: BaselineKey, bin_: int, origin: Origin, samples: Sequence[Sample]
-) -> Measurement:
-    points = sorted(
-        (point for sample in samples if (point := point_of(sample)) is not None), key=_order
-    )
-    tallies = [sample.tally for sample in samples]
-    return Measurement(
-        key,
-        bin_,
-        origin,
-        tuple(points[-MOST_POINTS:]),
-        histogram.merge_all(tally.ttft for tally in tallies if tally.ttft is not None),
-        histogram.merge_all(tally.tpot for tally in tallies if tally.tpot is not None),
-        len(points),
-    )
-
-
 def _younger(measurement: Measurement, oldest: float) -> Measurement:
     points = tuple(point for point in measurement.points if point.at >= oldest)
     if len(points) == len(measurement.points):
         return measurement
     return replace(measurement, points=points)
-
-
-def _range(values: Sequence[float]) -> Range | None:
-    if not values:
-        return None
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return Range(ordered[round(0.1 * last)], ordered[round(0.9 * last)])
 
 
 def _order(point: Point) -> tuple[float, float, float, float]:

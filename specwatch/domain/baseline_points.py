@@ -31,24 +31,13 @@ class Point(NamedTuple):
 
     def decoding(self, prompt: float, output: float) -> Observation:
         """Time per token at its conditions; the lengths are used if it has none."""
-        if self.firsts is None:
-            return Observation(
-                self.at, self.concurrency, self.seconds, self.tokens, length=self.length
-            )
-        return Observation(
-            self.at,
-            self.concurrency,
-            self.seconds,
-            self.tokens,
-            *extras(
-                self.concurrency,
-                self.tokens,
-                self.prompt_tokens,
-                self.prompt or prompt,
+        more = (0.0, 0.0)
+        if self.firsts is not None:
+            more = extras(
+                self.concurrency, self.tokens, self.prompt_tokens, self.prompt or prompt,
                 self.output or output,
-            ),
-            self.length,
-        )
+            )  # fmt: skip
+        return Observation(self.at, self.concurrency, self.seconds, self.tokens, *more, self.length)
 
     @property
     def first(self) -> Observation | None:
@@ -88,11 +77,6 @@ def point_at(
     point = Point(end, concurrency, pace.seconds, pace.tokens, pace.by_token, length)
     if asked is None:
         return point
-    return point._replace(
-        firsts=asked.firsts,
-        first_seconds=asked.first_seconds,
-        prompt_tokens=asked.prompt_tokens,
-        arrival_load=asked.arrival_load,
-        prompt=asked.prompt,
-        output=asked.output,
-    )
+    known = asked._asdict()
+    del known["population"]
+    return point._replace(**known)

@@ -138,14 +138,9 @@ def assumed_speedup(counted: Tally, draft_cost_ratio: float) -> float | None:
     return prior_speedup(1 + counted.accepted_tokens / drafts, drafted / drafts, draft_cost_ratio)
 
 
-def speedup_of(
-    samples: Iterable[Sample],
-    baseline: Baseline,
-    *,
-    objective: Objective = Objective.E2E,
-) -> Interval | None:
+def speedup_of(samples: Iterable[Sample], baseline: Baseline) -> Interval | None:
     """Only the speedup of :func:`assess`, which is much faster."""
-    return Comparison(list(samples), baseline, objective=objective).interval()
+    return Comparison(list(samples), baseline).interval()
 
 
 def assess(
@@ -174,7 +169,7 @@ def assess(
     if speedup is None:
         return replace(assessment, missing=whole.missing or TOO_FEW)
     stepping = compared.stepping
-    best_k = _best_k(stepping, compared)
+    best_k, best_k_unknown = _best_k(stepping, compared)
     return replace(
         assessment,
         speedup=speedup,
@@ -183,8 +178,8 @@ def assess(
         per_token=whole.of(Objective.TPOT),
         bins=tuple(_bins(stepping, compared)),
         buckets=_buckets(stepping, compared),
-        best_k=best_k if isinstance(best_k, BestK) else None,
-        best_k_unknown=None if isinstance(best_k, BestK) else best_k,
+        best_k=best_k,
+        best_k_unknown=best_k_unknown,
     )
 
 
@@ -231,7 +226,12 @@ def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, Bucke
     whole = sum(drafts.values())
     buckets = {}
     for label, count in drafts.items():
-        part = [(minute, steps) for minute in minutes if (steps := _steps_of(label, minute))]
+        # Its drafts, and its part of the steps that did not draft.
+        part = [
+            (minute, bucket.drafts / minute.drafting)
+            for minute in minutes
+            if (bucket := minute.sample.buckets.get(label)) and bucket.drafts and minute.drafting
+        ]
         tallies = [minute.sample.buckets[label] for minute, _ in part]
         # Tokens that the bucket got from its steps, and the time that these took.
         over = [
@@ -249,37 +249,25 @@ def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, Bucke
     return buckets
 
 
-def _steps_of(label: str, minute: Minute) -> float:
-    """Decoding steps of a bucket: its drafts, and its part of those that did not draft."""
-    counted = minute.sample.buckets.get(label)
-    if counted is None or not counted.drafts:
-        return 0.0
-    drafting = minute.drafting
-    return counted.drafts / drafting if drafting else 0.0
-
-
-def _best_k(minutes: Sequence[Minute], references: Comparison) -> BestK | BestKUnknown:
-    counting = [
-        minute for minute in minutes if minute.sample.tally.accepted_per_position is not None
-    ]
-    drafted = Tally(**sum_fields((minute.sample.tally for minute in counting), _DRAFTED))
+def _best_k(
+    minutes: Sequence[Minute], references: Comparison
+) -> tuple[BestK | None, BestKUnknown | None]:
+    counting = [e for e in minutes if e.sample.tally.accepted_per_position is not None]
+    fields = ("drafts", "draft_tokens", "accepted_per_position")
+    drafted = Tally(**sum_fields((minute.sample.tally for minute in counting), fields))
     kept, drafts = drafted.accepted_per_position, drafted.drafts
     if not kept or not drafts:
-        return "no_positions"
+        return None, "no_positions"
     k = fixed_draft_length(drafted)
     if k is None:
-        return "varying_length"
+        return None, "varying_length"
     steps = sum(minute.steps for minute in counting)
     plain = sum(references.rate(minute) * minute.steps for minute in counting)
     cost = sum(minute.step_seconds * minute.steps for minute in counting) / plain
     drafting = min(drafts / steps, 1.0)
     lengths = accumulate((count / drafts for count in kept), initial=0.0)
-    return BestK(
-        tuple(
-            (1 + drafting * length) / (1 + (cost - 1) * length_drafted / k)
-            for length_drafted, length in enumerate(lengths)
-        )
+    speedups = (
+        (1 + drafting * length) / (1 + (cost - 1) * length_drafted / k)
+        for length_drafted, length in enumerate(lengths)
     )
-
-
-_DRAFTED = ("drafts", "draft_tokens", "accepted_per_position")
+    return BestK(tuple(speedups)), None

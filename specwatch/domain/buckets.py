@@ -90,6 +90,27 @@ def order_of(temperature: str) -> tuple[int, float, str]:
     return 0, end, match[1] or ""
 
 
+def by_model(
+    tallies: Mapping[Bucket, Tally], known: Collection[str], unnamed: str, problems: list[str]
+) -> dict[str, dict[str, Tally]]:
+    """A tap's counts by the engine's name of the model, and temperature.
+
+    ``problems`` gets a sentence about models that the engine does not have.
+    """
+    models: dict[str, dict[str, Tally]] = {}
+    strangers: set[str] = set()
+    for (name, temperature), part in tallies.items():
+        model = matching(name, known, unnamed)
+        if model is None:
+            strangers.add(name)
+            continue
+        parts = models.setdefault(model, {})
+        parts[temperature] = merge.merge_tallies(parts.get(temperature, Tally()), part)
+    if strangers:
+        problems.append(unknown_models(strangers))
+    return models
+
+
 def windows_of(
     tallies: Mapping[Bucket, Tally],
     of_all: Mapping[str, Window],
@@ -106,21 +127,10 @@ def windows_of(
     are those of the tap alone. ``problems`` gets a sentence about models that the engine does not
     have.
     """
-    models: dict[str, dict[str, Tally]] = {}
-    strangers: set[str] = set()
-    for (name, temperature), part in tallies.items():
-        model = matching(name, of_all, unnamed)
-        if model is None:
-            strangers.add(name)
-            continue
+    windows = []
+    for model, parts in sorted(by_model(tallies, of_all, unnamed, problems).items()):
         if doubts(model):
             continue
-        parts = models.setdefault(model, {})
-        parts[temperature] = merge.merge_tallies(parts.get(temperature, Tally()), part)
-    if strangers:
-        problems.append(unknown_models(strangers))
-    windows = []
-    for model, parts in sorted(models.items()):
         whole = of_all[model]
         seen = sum(part.drafts or 0 for part in parts.values())
         windows += [

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from specwatch.domain.model import load_bin
-from specwatch.domain.noise import Noise, Spread, inflation, spread_of
+from specwatch.domain.noise import Spread, spread_of
 from specwatch.domain.regression import moment, solve
 
 EPISODE = 900.0
@@ -74,18 +74,18 @@ class Rate:
     variance: float
     """Of the logarithm of what it predicts."""
     freedom: float
-    prefill: float | None = None
+    prefill: float = 0.0
     """The slope of prompts at this load, where each load has its own."""
 
 
 class Slopes(NamedTuple):
-    """Seconds per unit of ``prefill`` and of ``context``; None if unknown."""
+    """Seconds per unit of ``prefill`` and of ``context``; 0 if unknown."""
 
-    prefill: float | None
-    context: float | None
+    prefill: float = 0.0
+    context: float = 0.0
 
 
-_NONE = Slopes(None, None)
+_NO_SLOPES = Slopes()
 
 
 class Prediction(NamedTuple):
@@ -104,17 +104,16 @@ class CostModel:
     """Fitted costs; ``rates`` by load bin."""
 
     rates: Mapping[int, Rate]
-    slopes: Slopes = _NONE
+    slopes: Slopes = _NO_SLOPES
 
     @classmethod
     def fitted(
         cls,
         observations: Iterable[Observation],
-        noise: Noise | None = None,
         *,
         queued: bool = False,
     ) -> CostModel:
-        """Fitted to observations in any order; ``noise`` is that of minutes, if known.
+        """Fitted to observations in any order.
 
         If prompts wait for one another (``queued``), a prompt costs more at a higher load: each
         load has its own slope.
@@ -125,17 +124,17 @@ class CostModel:
             if observation.units > 0 and observation.seconds > 0
         )
         if queued:
-            return cls(_queued_rates(ordered, noise))
+            return cls(_queued_rates(ordered))
         slopes = _slopes(ordered)
         leveled: list[Observation] = []
         for episode in _episodes(ordered):
-            shift = _shift(cls(_rates(leveled, slopes, noise), slopes), episode)
+            shift = _shift(cls(_rates(leveled, slopes), slopes), episode)
             if shift != 1.0:
-                leveled = [_scaled(block, shift) for block in leveled]
+                leveled = [block._replace(seconds=block.seconds * shift) for block in leveled]
             leveled += episode
         # A slope is in seconds, too: fitted again where the level has changed.
         slopes = _slopes(leveled)
-        return cls(_rates(leveled, slopes, noise), slopes)
+        return cls(_rates(leveled, slopes), slopes)
 
     def __bool__(self) -> bool:
         return bool(self.rates)
@@ -181,12 +180,12 @@ class CostModel:
         if weights is None:
             return None
         parts = [
-            (rate, weight * (units * rate.rate + (rate.prefill or 0.0) * prefill))
+            (rate, weight * (units * rate.rate + rate.prefill * prefill))
             for rate, weight in ((self.rates[bin_], weight) for bin_, weight in weights.items())
         ]
         seconds = math.fsum(part for _, part in parts)
-        seconds += (self.slopes.prefill or 0.0) * prefill
-        seconds += (self.slopes.context or 0.0) * context
+        seconds += self.slopes.prefill * prefill
+        seconds += self.slopes.context * context
         # Without units and prompts the prediction is 0.
         shares = tuple((rate, part / seconds) for rate, part in parts if seconds > 0)
         return Prediction(seconds, shares)
@@ -220,10 +219,6 @@ def _episodes(ordered: Sequence[Observation]) -> list[list[Observation]]:
     return episodes
 
 
-def _scaled(one: Observation, factor: float) -> Observation:
-    return one._replace(seconds=one.seconds * factor)
-
-
 def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
     """Time of an episode over the time predicted for it; 1 if the difference may be chance."""
     over, under, parts = [], [], []
@@ -245,19 +240,17 @@ def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
     return shift if abs(math.log(shift)) > max(least, _LEAST_SHIFT) else 1.0
 
 
-def _rates(
-    observations: Sequence[Observation], slopes: Slopes, noise: Noise | None
-) -> dict[int, Rate]:
+def _rates(observations: Sequence[Observation], slopes: Slopes) -> dict[int, Rate]:
     rates = {}
     for bin_, group in _by_bin(observations).items():
         net = [_net(observation, slopes) for observation in group]
         units = [observation.units for observation in group]
         if math.fsum(net) > 0:
-            rates[bin_] = _rate(group, net, units, math.fsum(net) / math.fsum(units), noise)
+            rates[bin_] = _rate(group, net, units, math.fsum(net) / math.fsum(units))
     return rates
 
 
-def _queued_rates(observations: Sequence[Observation], noise: Noise | None) -> dict[int, Rate]:
+def _queued_rates(observations: Sequence[Observation]) -> dict[int, Rate]:
     """By load bin seconds per unit and per prompt token, neither of them negative."""
     rates = {}
     for bin_, group in _by_bin(observations).items():
@@ -281,7 +274,7 @@ def _queued_rates(observations: Sequence[Observation], noise: Noise | None) -> d
         rate = (seconds - slope * prompts) / whole
         expected = [rate * observation.units + slope * observation.prefill for observation in group]
         took = [observation.seconds for observation in group]
-        rates[bin_] = replace(_rate(group, took, expected, rate, noise), prefill=slope)
+        rates[bin_] = replace(_rate(group, took, expected, rate), prefill=slope)
     return rates
 
 
@@ -295,32 +288,18 @@ def _by_bin(observations: Sequence[Observation]) -> dict[int, list[Observation]]
 
 
 def _rate(
-    group: Sequence[Observation],
-    over: Sequence[float],
-    under: Sequence[float],
-    rate: float,
-    noise: Noise | None,
+    group: Sequence[Observation], over: Sequence[float], under: Sequence[float], rate: float
 ) -> Rate:
     """Of one load bin; the noise of ``over`` by ``under`` is the doubt of it."""
-    spread = spread_of(over, under)
-    minutes = math.fsum(observation.length for observation in group) / 60.0
-    variance, freedom = (0.0, math.inf) if spread is None else spread
-    if noise is not None and noise.variance > 0:
-        # Short slices of one minute share what troubled that minute.
-        shared = noise.variance * inflation(minutes, noise.correlation) / max(minutes, 1.0)
-        if shared > variance:
-            variance, freedom = shared, max(noise.freedom, 1.0)
-    # Points of one stage are few and alike: of their variance alone little would be known.
-    freedom = max(freedom, _LEAST_FREEDOM)
+    variance, freedom = spread_of(over, under) or (0.0, math.inf)
     units = math.fsum(observation.units for observation in group)
     load = math.fsum(observation.load * observation.units for observation in group) / units
-    return Rate(load, rate, variance, freedom)
+    # Points of one stage are few and alike: of their variance alone little would be known.
+    return Rate(load, rate, variance, max(freedom, _LEAST_FREEDOM))
 
 
 def _net(one: Observation, slopes: Slopes) -> float:
-    return (
-        one.seconds - (slopes.prefill or 0.0) * one.prefill - (slopes.context or 0.0) * one.context
-    )
+    return one.seconds - slopes.prefill * one.prefill - slopes.context * one.context
 
 
 def _slopes(observations: Sequence[Observation]) -> Slopes:
@@ -374,10 +353,10 @@ def _slopes(observations: Sequence[Observation]) -> Slopes:
             default=_LOAD,
         )
         if worst == _LOAD or solved[worst][0] >= _LEAST_T * solved[worst][1]:
-            slopes = (solved[column][0] if column in solved else None for column in (0, 1))
+            slopes = (solved[column][0] if column in solved else 0.0 for column in (0, 1))
             return _possible(Slopes(*slopes), observations)
         used.remove(worst)
-    return _NONE
+    return _NO_SLOPES
 
 
 def _possible(slopes: Slopes, observations: Sequence[Observation]) -> Slopes:
@@ -389,4 +368,4 @@ def _possible(slopes: Slopes, observations: Sequence[Observation]) -> Slopes:
         apart = seconds - math.fsum(_net(observation, slopes) for observation in group)
         if apart > _MOST_APART * seconds:
             factor = min(factor, _MOST_APART * seconds / apart)
-    return Slopes(*(slope and slope * factor for slope in slopes))
+    return Slopes(*(slope * factor for slope in slopes))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.baseline_points import extras
-from specwatch.domain.cost import CostModel, Observation, Prediction
+from specwatch.domain.cost import Observation, Prediction
 from specwatch.domain.model import Environment, Mode, Objective
 from specwatch.domain.sample import Pace, Requests, Sample
 
@@ -121,8 +121,8 @@ class Plain(NamedTuple):
 class Lengths(NamedTuple):
     """Mean lengths of the requests around a minute, in tokens."""
 
-    prompt: float | None
-    output: float | None
+    prompt: float | None = None
+    output: float | None = None
 
 
 Row = tuple[Minute, "Plain | str"]
@@ -151,7 +151,8 @@ class Counterfactual:
 
     def rows(self, samples: Sequence[Sample], mode: Mode) -> list[Row]:
         """The minutes of a mode in order of time, each with its predicted time."""
-        minutes = _minutes(samples, mode)
+        known = (minute for sample in samples if (minute := Minute.of(sample, mode)) is not None)
+        minutes = sorted(known, key=lambda minute: minute.sample.start)
         pairs = zip(minutes, _lengths(minutes), strict=True)
         return [(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
 
@@ -177,13 +178,10 @@ class Counterfactual:
             del memory[start]
         return rows
 
-    def _models(self, minute: Minute) -> tuple[CostModel, CostModel]:
-        known = self.of(minute.sample.environment)
-        return known.by_token if minute.pace.by_token else known.by_request, known.first
-
     def _plain(self, minute: Minute, lengths: Lengths) -> Plain | str:
         """The time of a minute's work without speculation, or the reason why it is unknown."""
-        decoding, firsts = self._models(minute)
+        known = self.of(minute.sample.environment)
+        decoding = known.by_token if minute.pace.by_token else known.by_request
         asked = minute.requests
         unlike = self._unlike(minute, lengths)
         if unlike is not None:
@@ -201,9 +199,9 @@ class Counterfactual:
         if prediction is None:
             return self._at_demand(minute) or "no baseline at the load that there was"
         first = None
-        if asked is not None and minute.pace.by_token and firsts:
+        if asked is not None and minute.pace.by_token and known.first:
             # Fewer minutes have first tokens than have others.
-            first = firsts.predict(
+            first = known.first.predict(
                 asked.arrival_load, float(asked.firsts), asked.prompt_tokens, nearest=True
             )
             if first is None:
@@ -243,11 +241,6 @@ class Counterfactual:
         return f"prompts are {factor:.0f} times {how} than those of the baseline"
 
 
-def _minutes(samples: Sequence[Sample], mode: Mode) -> list[Minute]:
-    minutes = [minute for sample in samples if (minute := Minute.of(sample, mode)) is not None]
-    return sorted(minutes, key=lambda minute: minute.sample.start)
-
-
 def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
     """Mean lengths around each minute, which itself may have no requests."""
     asked = [(minute.sample.start, minute.requests) for minute in minutes]
@@ -264,10 +257,9 @@ def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
             if requests is not None and requests.prompt is not None
         ]
         firsts = sum(requests.firsts for requests in near)
-        if not firsts:
-            lengths.append(Lengths(None, None))
-            continue
-        prompt = math.fsum((requests.prompt or 0.0) * requests.firsts for requests in near) / firsts
-        output = math.fsum((requests.output or 0.0) * requests.firsts for requests in near) / firsts
-        lengths.append(Lengths(prompt, output))
+        prompt, output = (
+            math.fsum((getattr(requests, name) or 0.0) * requests.firsts for requests in near)
+            for name in ("prompt", "output")
+        )
+        lengths.append(Lengths(prompt / firsts, output / firsts) if firsts else Lengths())
     return lengths

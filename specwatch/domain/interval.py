@@ -23,6 +23,13 @@ class Interval:
     samples: int
     confidence: float = CONFIDENCE
 
+    @classmethod
+    def around(
+        cls, value: float, half: float, samples: int, confidence: float = CONFIDENCE
+    ) -> Interval:
+        """That with both ends ``half`` away from the value, as a logarithm."""
+        return cls(value, value * math.exp(-half), value * math.exp(half), samples, confidence)
+
     def below(self, line: float) -> bool:
         """Whether the whole interval is below a line."""
         return self.upper < line
@@ -65,5 +72,5 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval | 
     spread = spread_of(over, under) if len(over) >= LEAST_SAMPLES else None
     if spread is None:
         return None
-    value, half = math.fsum(over) / math.fsum(under), spread.half_width((1 - CONFIDENCE) / 2)
-    return Interval(value, value * math.exp(-half), value * math.exp(half), len(over))
+    value = math.fsum(over) / math.fsum(under)
+    return Interval.around(value, spread.half_width((1 - CONFIDENCE) / 2), len(over))

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import lru_cache, reduce
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from specwatch.domain import histogram
-from specwatch.domain.model import (
-    COUNTERS,
-    HISTOGRAMS,
-    MAPPINGS,
-    Gauges,
-    Mode,
-    Tally,
-    Window,
-)
+from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Gauges, Mode, Tally, Window
 
 _Number = TypeVar("_Number", int, float)
 
@@ -141,12 +132,10 @@ def _add_positions(positions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | No
     return tuple(map(sum, zip_longest(*positions, fillvalue=0))) if positions else None
 
 
-def _adder(name: str) -> Callable[[Sequence[Any]], Any]:
-    if name in HISTOGRAMS:
-        return histogram.merge_all
-    if name in MAPPINGS:
-        return _add_by_key
-    return _total if name in COUNTERS else _add_positions
-
-
-_ADDERS = {field.name: _adder(field.name) for field in fields(Tally)}
+_ADDERS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
+    **dict.fromkeys(HISTOGRAMS, histogram.merge_all),
+    **dict.fromkeys(MAPPINGS, _add_by_key),
+    **dict.fromkeys(COUNTERS, _total),
+    "accepted_per_position": _add_positions,
+}
+"""What adds the known values of each field of a tally."""

@@ -129,8 +129,15 @@ def _period(minutes: Sequence[ComparedMinute]) -> Period:
     plain = math.fsum(minute.plain for minute in minutes)
     length = math.fsum(minute.plain * minute.length for minute in minutes) / plain
     cost = math.fsum(minute.cost for minute in minutes) / plain
-    drafted = math.fsum(minute.plain * _drafted(minute.sample) for minute in minutes) / plain
     samples = [minute.sample for minute in minutes]
+    drafted_per_step = (
+        minute.plain
+        * ((sample.tally.draft_tokens or 0) / (sample.steps or sample.tally.drafts or 1))
+        for minute, sample in zip(minutes, samples, strict=True)
+    )
+    drafted = math.fsum(drafted_per_step) / plain
+    # Both periods share the uncertainty of the baseline, which is left out.
+    rows = sorted((m.sample.start, m.plain * m.length, m.cost) for m in minutes)
     acceptance = max(length - 1, 0.0) / drafted if drafted else 0.0
     running = math.fsum(sample.gauges.running_seconds for sample in samples)
     busy = math.fsum(sample.gauges.busy_seconds for sample in samples)
@@ -143,13 +150,8 @@ def _period(minutes: Sequence[ComparedMinute]) -> Period:
         concurrency=running / busy,
         loads=_loads(minutes, plain),
         mix=_mix(samples, acceptance),
-        interval=_interval(minutes),
+        interval=ratio_interval([over for _, over, _ in rows], [cost for _, _, cost in rows]),
     )
-
-
-def _drafted(sample: Sample) -> float:
-    """Draft tokens per decoding step."""
-    return (sample.tally.draft_tokens or 0) / (sample.steps or sample.tally.drafts or 1)
 
 
 def _loads(minutes: Sequence[ComparedMinute], plain: float) -> dict[int, Part]:
@@ -189,11 +191,3 @@ def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None
         )
         for label in sorted(drafted)
     }
-
-
-def _interval(minutes: Sequence[ComparedMinute]) -> Interval | None:
-    """Interval of the value; both periods share the uncertainty of the baseline."""
-    rows = sorted(
-        (minute.sample.start, minute.plain * minute.length, minute.cost) for minute in minutes
-    )
-    return ratio_interval([over for _, over, _ in rows], [cost for _, _, cost in rows])

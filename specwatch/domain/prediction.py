@@ -13,9 +13,10 @@ at the load that there would be: with a speedup of S as many requests run as now
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import assess
@@ -25,11 +26,11 @@ from specwatch.domain.sample import Sample
 
 MINUTES_OF_ACCEPTANCE = LEAST_SAMPLES
 """Newest minutes of a temperature that its tau is taken from: the draft may have got worse."""
+_MINUTES_OF_COSTS = 60
+"""Newest minutes of a load bin that its o is taken from."""
 LEAST_KNOWN = 0.9
 """Share of the present tokens that must be of temperatures with a known tau."""
 _TURNS = 40
-
-_Key = TypeVar("_Key")
 
 
 class Cost(NamedTuple):
@@ -97,7 +98,12 @@ class Experience:
         above = [cost for cost in self.costs if cost.concurrency > concurrency]
         if below and above:
             (low, first), (high, second) = below[-1], above[0]
-            return _between(first, second, (concurrency - low) / (high - low))
+            share = (concurrency - low) / (high - low)
+            value, lower, upper = (
+                (1 - share) * getattr(first, end) + share * getattr(second, end)
+                for end in ("value", "lower", "upper")
+            )
+            return Interval(value, lower, upper, first.samples + second.samples)
         nearest, known = below[-1] if below else above[0]
         if load_bin(concurrency) == load_bin(nearest):
             return known
@@ -119,11 +125,9 @@ def worth_it(
 class RememberedMinutes:
     """Minutes with speculation worth remembering: the newest of each load bin and temperature."""
 
-    def __init__(self, most: int = 60) -> None:
-        """``most`` minutes of each load bin are kept."""
-        self._most = most
-        self._bins: dict[int, list[Sample]] = {}
-        self._labels: dict[str, list[Sample]] = {}
+    def __init__(self) -> None:
+        self._bins: dict[int, deque[Sample]] = {}
+        self._labels: dict[str, deque[Sample]] = {}
 
     def add(self, sample: Sample) -> None:
         """Add a minute; minutes of other environments are dropped."""
@@ -133,11 +137,14 @@ class RememberedMinutes:
         newest = next(reversed(self._bins.values()), None)
         if newest and newest[-1].environment != sample.environment:
             self._bins, self._labels = {}, {}
-        self._keep(self._bins.pop(bin_, []), sample, self._most, self._bins, bin_)
+        # The bin of the newest minute comes last.
+        kept = self._bins.pop(bin_, deque(maxlen=_MINUTES_OF_COSTS))
+        kept.append(sample)
+        self._bins[bin_] = kept
         for label, counted in sample.buckets.items():
             if counted.drafts:
-                kept = self._labels.get(label, [])
-                self._keep(kept, sample, MINUTES_OF_ACCEPTANCE, self._labels, label)
+                kept = self._labels.setdefault(label, deque(maxlen=MINUTES_OF_ACCEPTANCE))
+                kept.append(sample)
 
     @property
     def samples(self) -> list[Sample]:
@@ -146,12 +153,6 @@ class RememberedMinutes:
         return sorted(
             {sample.start: sample for group in groups for sample in group}.values(), key=_start
         )
-
-    @staticmethod
-    def _keep(
-        kept: list[Sample], sample: Sample, most: int, where: dict[_Key, list[Sample]], key: _Key
-    ) -> None:
-        where[key] = [*kept[1 - most :], sample] if most > 1 else [sample]
 
 
 def _start(sample: Sample) -> int:
@@ -221,15 +222,3 @@ def _costs(samples: Sequence[Sample], baseline: Baseline) -> list[Cost]:
         busy = math.fsum(sample.gauges.busy_seconds for sample in inside)
         speedups.append(Cost(running / busy, estimate.step_cost))
     return speedups
-
-
-def _between(first: Interval, second: Interval, share: float) -> Interval:
-    def at(one: float, other: float) -> float:
-        return (1 - share) * one + share * other
-
-    return Interval(
-        at(first.value, second.value),
-        at(first.lower, second.lower),
-        at(first.upper, second.upper),
-        first.samples + second.samples,
-    )

@@ -202,11 +202,9 @@ class Comparison:
             return None
         value = math.fsum(top) / math.fsum(bottom)
         half = _half_width(spread, self._doubt(chosen, top, objective), tail)
-        return Interval(
-            value, value * math.exp(-half), value * math.exp(half), len(rows), 1 - 2 * tail
-        )
+        return Interval.around(value, half, len(rows), 1 - 2 * tail)
 
-    def corrected_by(self, other: Comparison, tail: float = _TAIL) -> Interval | None:
+    def corrected_by(self, other: Comparison) -> Interval | None:
         """This speedup, corrected by a comparison of minutes without speculation.
 
         The ratio of ``other`` is what the baseline overstates. Errors of the baseline, at like
@@ -222,11 +220,8 @@ class Comparison:
             sides.append((math.fsum(over) / math.fsum(under), spread))
         (speedup, spread), (overstated, off) = sides
         value = speedup / overstated
-        half = min(math.hypot(spread.half_width(tail), off.half_width(tail)), MOST_DOUBT)
-        return Interval(
-            value, value * math.exp(-half), value * math.exp(half),
-            min(len(self.known), len(other.known)), 1 - 2 * tail,
-        )  # fmt: skip
+        half = min(math.hypot(spread.half_width(_TAIL), off.half_width(_TAIL)), MOST_DOUBT)
+        return Interval.around(value, half, min(len(self.known), len(other.known)))
 
     @cached_property
     def noise(self) -> Noise | None:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from specwatch import __version__
 from specwatch.config.loading import Config
-from specwatch.config.rules.condition import nearest
-from specwatch.config.sections import Baselines
+from specwatch.config.sections import Baselines, nearest
 from specwatch.config.target import Target
 from specwatch.domain.baseline import Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO

@@ -104,7 +104,11 @@ def attribute(
         return Attribution(facts=facts, missing=_missing(now, reference, baseline))
     metric, after, before = sides
     causes = _causes(metric, before, after, facts)
-    change = _ratio(after.interval, before.interval)
+    # The limits of A. Donner, G. Zou, *Closed-form confidence intervals for functions of the normal
+    # mean and standard deviation* (2012), on logarithms.
+    change = None
+    if after.interval is not None and before.interval is not None:
+        change = after.interval.over(before.interval)
     notes = []
     if change is None:
         notes.append("too few minutes to tell the change from noise")
@@ -151,14 +155,13 @@ def _causes(
     known = {factor: part for factor, part in known.items() if abs(part) > _LEAST}
     whole = math.fsum(map(abs, known.values()))
     of_metric = _log_mean(before.value, after.value)
-    teller = _CauseSentences(metric, before, after, facts)
     causes = [
         ChangeCause(
             factor=factor,
             contribution=part,
             effect=part * of_metric,
             share=abs(part) / whole,
-            sentence=teller.sentence(factor, part),
+            sentence=_sentence(factor, part, metric, (before, after), facts),
         )
         for factor, part in known.items()
     ]
@@ -168,29 +171,30 @@ def _causes(
 def _of_length(before: Period, after: Period) -> dict[Factor, float]:
     """Contributions to the logarithm of tau = 1 + drafted * acceptance."""
     sides = (before, after)
-    mixes = [side.mix for side in sides]
-    if mixes[0] is None or mixes[1] is None:
-
-        def plain(drafting: int, acceptance: int) -> float:
-            return math.log1p(sides[drafting].drafted * sides[acceptance].acceptance)
-
-        return _shapley((Factor.DRAFTING, Factor.ACCEPTANCE), plain)
-    known = (mixes[0], mixes[1])
-
-    def length(drafting: int, mix: int, acceptance: int) -> float:
-        return math.log1p(sides[drafting].drafted * _mixed(known, mix, acceptance))
-
-    return _shapley((Factor.DRAFTING, Factor.TEMPERATURE_MIX, Factor.ACCEPTANCE), length)
+    if before.mix is None or after.mix is None:
+        return _shapley(
+            (Factor.DRAFTING, Factor.ACCEPTANCE),
+            lambda drafting, accepting: math.log1p(
+                sides[drafting].drafted * sides[accepting].acceptance
+            ),
+        )
+    mixes = (before.mix, after.mix)
+    return _shapley(
+        (Factor.DRAFTING, Factor.TEMPERATURE_MIX, Factor.ACCEPTANCE),
+        lambda drafting, mix, accepting: math.log1p(
+            sides[drafting].drafted * _mixed(mixes, mix, accepting)
+        ),
+    )
 
 
 def _of_load(before: Period, after: Period) -> dict[Factor, float]:
     """Contribution of the load; a bin that only one period has costs what it costs there."""
     known = (before.loads, after.loads)
-
-    def cost(load: int, within: int) -> float:
-        return -math.log(_mixed(known, load, within))
-
-    return {Factor.LOAD: _shapley((Factor.LOAD, Factor.UNEXPLAINED), cost)[Factor.LOAD]}
+    parts = _shapley(
+        (Factor.LOAD, Factor.UNEXPLAINED),
+        lambda load, within: -math.log(_mixed(known, load, within)),
+    )
+    return {Factor.LOAD: parts[Factor.LOAD]}
 
 
 def _mixed(
@@ -225,79 +229,52 @@ def _log_mean(first: float, second: float) -> float:
     return first if abs(change) < _LEAST else (second - first) / change
 
 
-def _ratio(now: Interval | None, before: Interval | None) -> Interval | None:
-    """now / before, with the limits of A. Donner, G. Zou, *Closed-form confidence intervals for
-    functions of the normal mean and standard deviation* (2012), on logarithms."""
-    if now is None or before is None:
-        return None
-    change = math.log(now.value / before.value)
-    down = math.hypot(math.log(now.value / now.lower), math.log(before.upper / before.value))
-    up = math.hypot(math.log(now.upper / now.value), math.log(before.value / before.lower))
-    samples = min(now.samples, before.samples)
-    limits = (math.exp(change), math.exp(change - down), math.exp(change + up))
-    return Interval(*limits, samples, now.confidence)
-
-
-class _CauseSentences:
-    """Describes causes in sentences."""
-
-    def __init__(self, metric: str, before: Period, after: Period, facts: Sequence[Fact]) -> None:
-        self._metric = metric
-        self._before = before
-        self._after = after
-        self._facts = facts
-
-    def sentence(self, factor: Factor, contribution: float) -> str:
-        """The change of a factor, and its effect."""
-        before, after = self._before, self._after
-        if factor in (Factor.LOAD, Factor.UNEXPLAINED):
-            clause = self._load() if factor is Factor.LOAD else self._unexplained(contribution)
-            effect = contribution * _log_mean(before.value, after.value)
-            return f"{clause}: {_EFFECTS[self._metric].format(effect)}"
+def _sentence(
+    factor: Factor, contribution: float, metric: str, sides: tuple[Period, Period],
+    facts: Sequence[Fact],
+) -> str:  # fmt: skip
+    """The change of a factor from the first period to the second, and its effect."""
+    before, after = sides
+    if factor is Factor.LOAD:
+        clause = f"running requests {_moved(before.concurrency, after.concurrency, '.1f')}"
+        if not before.loads.keys() & after.loads.keys():
+            clause += " (no load in common: all of a step's cost counts)"
+    elif factor is Factor.UNEXPLAINED:
+        clause = f"at the same load a step costs {math.exp(-contribution):.2f} times what it did"
+        changed = [fact.sentence for fact in facts if fact.changed]
+        clause += f" ({'; '.join(changed)})" if changed else ", cause unknown"
+    else:
         if factor is Factor.DRAFTING:
             clause = f"draft tokens per step {_moved(before.drafted, after.drafted, '.2f')}"
         elif factor is Factor.TEMPERATURE_MIX:
-            clause = self._mix()
+            clause = _mix_clause(before.mix or {}, after.mix or {})
         else:
-            clause = self._acceptance(math.copysign(1.0, contribution))
+            clause = _acceptance_clause(before, after, math.copysign(1.0, contribution))
         effect = contribution * _log_mean(before.length, after.length)
         return f"{clause}: {_EFFECTS[LENGTH].format(effect)}"
+    effect = contribution * _log_mean(before.value, after.value)
+    return f"{clause}: {_EFFECTS[metric].format(effect)}"
 
-    def _mix(self) -> str:
-        """The temperature that gained most."""
-        old, new = self._before.mix or {}, self._after.mix or {}
-        none = Part(0.0, 0.0)
-        label = max(
-            sorted(new),
-            key=lambda temperature: new[temperature].share - old.get(temperature, none).share,
-        )
-        shares = old.get(label, none).share, new[label].share
-        return f"draft tokens at temperature {label} {_moved(*shares)}"
 
-    def _acceptance(self, sign: float) -> str:
-        """The temperature with the greatest effect in a direction."""
-        old, new = self._before.mix, self._after.mix
-        if old is None or new is None:
-            return f"acceptance {_moved(self._before.acceptance, self._after.acceptance)}"
+def _mix_clause(old: Mapping[str, Part], new: Mapping[str, Part]) -> str:
+    """The temperature that gained most."""
+    before = {label: old[label].share if label in old else 0.0 for label in new}
+    label = max(sorted(new), key=lambda one: new[one].share - before[one])
+    return f"draft tokens at temperature {label} {_moved(before[label], new[label].share)}"
 
-        def moved(label: str) -> float:
-            before, after = old[label], new[label]
-            return sign * (before.share + after.share) * (after.figure - before.figure)
 
-        label = max(sorted(old.keys() & new.keys()), key=moved)
-        return f"acceptance at temperature {label} {_moved(old[label].figure, new[label].figure)}"
+def _acceptance_clause(before: Period, after: Period, sign: float) -> str:
+    """The temperature with the greatest effect in a direction."""
+    old, new = before.mix, after.mix
+    if old is None or new is None:
+        return f"acceptance {_moved(before.acceptance, after.acceptance)}"
 
-    def _load(self) -> str:
-        old, new = self._before, self._after
-        sentence = f"running requests {_moved(old.concurrency, new.concurrency, '.1f')}"
-        if old.loads.keys() & new.loads.keys():
-            return sentence
-        return f"{sentence} (no load in common: all of a step's cost counts)"
+    def effect(label: str) -> float:
+        first, second = old[label], new[label]
+        return sign * (first.share + second.share) * (second.figure - first.figure)
 
-    def _unexplained(self, contribution: float) -> str:
-        changed = [fact.sentence for fact in self._facts if fact.changed]
-        sentence = f"at the same load a step costs {math.exp(-contribution):.2f} times what it did"
-        return f"{sentence} ({'; '.join(changed)})" if changed else f"{sentence}, cause unknown"
+    label = max(sorted(old.keys() & new.keys()), key=effect)
+    return f"acceptance at temperature {label} {_moved(old[label].figure, new[label].figure)}"
 
 
 def _moved(old: float, new: float, form: str = ".0%") -> str:

@@ -17,10 +17,10 @@ from specwatch.domain.model import load_bin_label
 from specwatch.domain.speedup import mended_by_calibration
 from specwatch.domain.units import format_duration
 from specwatch.rules.decisions import ModelDecision, TargetDecision, leading
+from specwatch.rules.summary import view_of
 
 if TYPE_CHECKING:
     from specwatch.config.rules import Condition, Rule
-    from specwatch.domain.baseline import Measurement
     from specwatch.domain.breakeven import BinBreakEven
     from specwatch.rules.objectives import Goodput, SloStatus
     from specwatch.rules.readings import Reading
@@ -214,52 +214,51 @@ def of_models(decision: TargetDecision, names: Collection[str]) -> TargetDecisio
 def model_view(known: ModelDecision, now: float) -> ModelView:
     """Whether speculation pays for one model; ``now`` is a Unix time."""
     assessment, missing = known.assessment, known.missing(now)
-    best_k = assessment.best_k
     calibrate = missing is not None and mended_by_calibration(missing)
-    return ModelView(
+    return view_of(
+        ModelView,
+        assessment,
         speedup=speedup_view(known),
         current=known.current(now),
-        until=assessment.until,
-        objective=str(assessment.objective) if assessment.measured else None,
-        per_token=assessment.per_token,
+        objective=assessment.objective if assessment.measured else None,
         missing=missing,
         remedy="specwatch calibrate" if calibrate else None,
         minutes=assessment.samples,
-        covered=assessment.covered,
         bins=[bin_view(bin_) for bin_ in assessment.bins],
         assumed_acceptance=None if known.prior is None else known.draft_cost_ratio,
         buckets=[
-            BucketSpeedupView(
-                label, bucket.share, bucket.acceptance_rate, bucket.speedup, bucket.loses
-            )
+            view_of(BucketSpeedupView, bucket, temperature=label)
             for label, bucket in assessment.buckets.items()
         ],
-        best_k=None if best_k is None else BestKView(best_k.k, best_k.speedups),
-        best_k_unknown=assessment.best_k_unknown,
+        best_k=assessment.best_k and view_of(BestKView, assessment.best_k),
         baseline=BaselineView(
             known.baseline.age(now),
-            [_measurement(part, now) for _, part in sorted(known.baseline.bins.items())],
+            [
+                view_of(
+                    MeasurementView,
+                    part,
+                    part.key,
+                    load_bin=load_bin_label(bin_),
+                    measured_at=part.at,
+                    age=now - part.at,
+                    points=len(part.points),
+                )
+                for bin_, part in sorted(known.baseline.bins.items())
+            ],
         ),
     )
 
 
 def finding_view(finding: Finding) -> FindingView:
     """The verdict of a rule on one model and temperature, with its readings."""
-    rule = finding.rule
-    best = leading(finding)
-    return FindingView(
+    rule, best = finding.rule, leading(finding)
+    return view_of(
+        FindingView,
+        finding,
+        rule,
         rule=rule.name,
-        summary=rule.summary,
-        model_name=finding.model_name,
-        temperature=finding.temperature,
-        verdict=str(finding.verdict),
-        seen=str(finding.seen),
-        since=finding.since,
-        pending=finding.pending,
-        severity=rule.severity,
-        action=rule.action,
-        leading=None if best is None else reading_view(rule, *best),
-        readings=[reading_view(rule, *reading) for reading in finding.readings],
+        leading=None if best is None else _reading(rule, *best),
+        readings=[_reading(rule, *reading) for reading in finding.readings],
     )
 
 
@@ -274,7 +273,7 @@ def stored_inputs(finding: Finding, known: ModelDecision | None, now: float) -> 
         "clear_for": rule.clear_for,
         "min_drafts": rule.min_drafts,
         "min_requests": rule.min_requests,
-        "readings": [to_builtins(reading_view(rule, *reading)) for reading in finding.readings],
+        "readings": [to_builtins(_reading(rule, *reading)) for reading in finding.readings],
         "speedup": None if known is None else to_builtins(speedup_view(known)),
         "baseline_age": None if known is None else known.baseline.age(now),
         "attribution": None,
@@ -283,21 +282,8 @@ def stored_inputs(finding: Finding, known: ModelDecision | None, now: float) -> 
 
 def slo_view(status: SloStatus) -> SloView:
     """An objective of one model."""
-    slo = status.slo
-    return SloView(
-        name=slo.name,
-        model_name=status.model_name,
-        metric=slo.metric,
-        threshold=slo.threshold,
-        objective=slo.objective,
-        window=slo.window,
-        good=status.good,
-        total=status.total,
-        unknown=status.unknown,
-        error_ratio=status.error_ratio,
-        budget_left=status.budget_left,
-        burn_rates={format_duration(span): rate for span, rate in status.burn_rates.items()},
-    )
+    rates = {format_duration(span): rate for span, rate in status.burn_rates.items()}
+    return view_of(SloView, status.slo, status, burn_rates=rates)
 
 
 def goodput_view(by_window: Mapping[int, Goodput]) -> dict[str, GoodputView]:
@@ -317,53 +303,28 @@ def speedup_view(known: ModelDecision) -> MeasuredSpeedup | AssumedSpeedup | Non
     """The speedup of a model, measured or else assumed."""
     measured = known.assessment.speedup
     if measured is not None:
-        return MeasuredSpeedup(
-            measured.value, measured.lower, measured.upper, measured.samples, measured.confidence
-        )
+        return view_of(MeasuredSpeedup, measured)
     return None if known.prior is None else AssumedSpeedup(known.prior)
 
 
 def bin_view(bin_: BinBreakEven) -> BinView:
     """Break-even at one load."""
-    return BinView(
+    return view_of(
+        BinView,
+        bin_,
         load_bin=load_bin_label(bin_.load_bin),
-        share=bin_.share,
-        acceptance_length=bin_.acceptance_length,
-        speedup=bin_.speedup,
-        step_cost=bin_.step_cost,
         break_even_acceptance=bin_.acceptance,
         break_even_length=bin_.step_cost.value,
     )
 
 
-def reading_view(rule: Rule, condition: Condition, reading: Reading) -> ReadingView:
-    """A condition of a rule, and its reading."""
+def _reading(rule: Rule, condition: Condition, reading: Reading) -> ReadingView:
     bounds = reading.interval
-    return ReadingView(
-        metric=condition.metric,
-        above=condition.above,
-        below=condition.below,
-        clear=condition.clear,
+    return view_of(
+        ReadingView,
+        reading,
+        condition,
         window=rule.window_of(condition),
-        value=reading.value,
         lower=None if bounds is None else bounds.lower,
         upper=None if bounds is None else bounds.upper,
-        drafts=reading.drafts,
-        requests=reading.requests,
-        basis=reading.basis,
-        missing=reading.missing,
-        note=reading.note,
-        open_ended=reading.open_ended,
-    )
-
-
-def _measurement(measurement: Measurement, now: float) -> MeasurementView:
-    return MeasurementView(
-        load_bin=load_bin_label(measurement.load_bin),
-        origin=str(measurement.origin),
-        measured_at=measurement.at,
-        age=now - measurement.at,
-        points=len(measurement.points),
-        engine_version=measurement.key.engine_version,
-        configuration=measurement.key.configuration,
     )

@@ -80,10 +80,6 @@ def leading(one: Finding) -> tuple[Condition, Reading] | None:
     """The condition that represents a finding: of ``any`` the first that is met."""
     if one.rule.combine == "any":
         for condition, read in one.readings:
-            if read.value is not None and _met(condition, read.value):
+            if read.value is not None and condition.met_by(read.value):
                 return condition, read
     return one.readings[0] if one.readings else None
-
-
-def _met(condition: Condition, value: float) -> bool:
-    return value > condition.threshold if condition.below is None else value < condition.threshold

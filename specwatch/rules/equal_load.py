@@ -13,62 +13,45 @@ from specwatch.rules.evidence import Evidence
 
 BaselineLatencies = Mapping[str, Histogram]
 """Seconds, by metric (``ttft``, ``tpot``)."""
-_METRICS = ("ttft", "tpot")
 
 
-class Side(NamedTuple):
-    """One side of a comparison: ``parts`` are minutes from whose spread the design effect is
-    estimated, which is assumed to be the same on both sides."""
+class EqualLoad(NamedTuple):
+    """Latencies now and without speculation, at the same loads.
 
-    whole: Histogram
-    effective: float
-    parts: list[Histogram]
-    of_parts: Histogram
-
-    def estimate(self, q: float) -> QuantileEstimate | None:
-        """A quantile with its interval; None without bounds."""
-        value = histogram.quantile(self.of_parts, q)
-        if value is None or value.value is None:
-            return None
-        effect = quantile.design_effect(self.parts, q, value.value)
-        return quantile.estimate(self.whole, q, self.effective / effect)
-
-
-class _Matched(NamedTuple):
-    """Minutes with speculation in load bins that the baseline has, and the baseline so weighted."""
+    ``parts`` are the minutes of ``now``, from whose spread the design effect is estimated, which is
+    assumed to be the same on both sides. ``effective`` is the number of requests that the
+    ``baseline``, whose counts are weights, is worth.
+    """
 
     parts: list[Histogram]
+    now: Histogram
     baseline: Histogram
     effective: float
 
+    def estimates(self, q: float) -> tuple[QuantileEstimate | None, QuantileEstimate | None]:
+        """A quantile of both sides with its interval; None without bounds."""
+        value = histogram.quantile(self.now, q)
+        if value is None or value.value is None:
+            return None, None
+        effect = quantile.design_effect(self.parts, q, value.value)
+        return (
+            quantile.estimate(self.now, q, self.now.count / effect),
+            quantile.estimate(self.baseline, q, self.effective / effect),
+        )
 
-def at_equal_load(evidence: Evidence, metric: str, window: float) -> tuple[Side, Side] | str:
+
+def baseline_latencies(evidence: Evidence, window: float) -> BaselineLatencies:
+    """The baseline side of :func:`at_equal_load`; its counts are weights, not requests."""
+    known = {metric: at_equal_load(evidence, metric, window) for metric in ("ttft", "tpot")}
+    return {metric: both.baseline for metric, both in known.items() if not isinstance(both, str)}
+
+
+def at_equal_load(evidence: Evidence, metric: str, window: float) -> EqualLoad | str:
     """A latency now and that of the target's own minutes without speculation, in the load bins
     that both have and as they weigh in the last ``window`` seconds; or why there is no comparison.
 
     A fixed workload has other prompts and lengths, so its latencies are not compared with.
     """
-    matched = _matched(evidence, metric, window)
-    if isinstance(matched, str):
-        return matched
-    whole = histogram.merge_all(matched.parts)
-    if whole is None:
-        return f"no {metric.upper()}"
-    now = Side(whole, float(whole.count), matched.parts, whole)
-    return now, Side(matched.baseline, matched.effective, matched.parts, whole)
-
-
-def baseline_latencies(evidence: Evidence, window: float) -> BaselineLatencies:
-    """The baseline side of :func:`at_equal_load`; its counts are weights, not requests."""
-    known = {metric: _matched(evidence, metric, window) for metric in _METRICS}
-    return {
-        metric: matched.baseline
-        for metric, matched in known.items()
-        if not isinstance(matched, str)
-    }
-
-
-def _matched(evidence: Evidence, metric: str, window: float) -> _Matched | str:
     by_bin: dict[int | None, list[Histogram]] = {}
     counts: dict[int | None, int] = {}
     for sample in evidence.speculative(window, sound=True):
@@ -94,6 +77,8 @@ def _matched(evidence: Evidence, metric: str, window: float) -> _Matched | str:
     if sum(counts[bin_] for bin_ in known) < LEAST_SHARE * sum(counts.values()):
         return f"no {metric.upper()} without speculation at the load that there was"
     mixed = quantile.mixture((known[bin_], float(counts[bin_])) for bin_ in sorted(known))
-    if mixed is None:
+    parts = [part for bin_ in known for part in by_bin[bin_]]
+    now = histogram.merge_all(parts)
+    if mixed is None or now is None:
         return f"no {metric.upper()}"
-    return _Matched([part for bin_ in known for part in by_bin[bin_]], *mixed)
+    return EqualLoad(parts, now, *mixed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from specwatch.domain.merge import merge_tallies, sum_tallies
 from specwatch.domain.model import (
@@ -20,8 +21,6 @@ from specwatch.domain.sample import Sample, merged
 
 REFERENCE_SECONDS = 24 * HOUR
 """Length of the earlier period that acceptance is compared with."""
-
-
 BLOCK = 5 * MINUTE
 """Length of the blocks that older minutes are merged into, to save memory."""
 FRESH = 6 * MINUTE
@@ -150,7 +149,7 @@ class History:
             return
         sums = self._hours.setdefault(hour, {}).setdefault(sample.environment, {})
         for label, counted in {ALL_TEMPERATURES: sample.tally, **sample.buckets}.items():
-            sums[label] = merge_tallies(sums.get(label, Tally()), _acceptance(counted))
+            sums[label] = merge_tallies(sums.get(label, Tally()), _only(counted, _ACCEPTANCE))
 
     def _settle(self, now: int) -> None:
         """Merge the minutes of the oldest block, once all of it has become old."""
@@ -183,34 +182,19 @@ def _kept(sample: Sample) -> Sample:
     return replace(sample, tally=replace(sample.tally, e2e=None))
 
 
+_ACCEPTANCE = ("drafts", "draft_tokens", "accepted_tokens")
+_PACE = (*_ACCEPTANCE, "prompt_tokens", "generation_tokens", "prefix_cache_hits")
+_PACE_TIMES = ("ttft", "tpot", "inter_token", "output_length")
+
+
+def _only(counted: Tally, counters: Sequence[str], sums: Sequence[str] = ()) -> Tally:
+    """Some counters of a tally, and count and sum alone of some histograms."""
+    fields: dict[str, Any] = {name: getattr(counted, name) for name in counters}
+    for name in sums:
+        observed = getattr(counted, name)
+        fields[name] = observed and Histogram((), (observed.count,), observed.sum)
+    return Tally(**fields)
+
+
 def _paced(sample: Sample) -> Sample:
-    counted = sample.tally
-    return replace(
-        sample,
-        tally=Tally(
-            drafts=counted.drafts,
-            draft_tokens=counted.draft_tokens,
-            accepted_tokens=counted.accepted_tokens,
-            prompt_tokens=counted.prompt_tokens,
-            generation_tokens=counted.generation_tokens,
-            prefix_cache_hits=counted.prefix_cache_hits,
-            ttft=_whole(counted.ttft),
-            tpot=_whole(counted.tpot),
-            inter_token=_whole(counted.inter_token),
-            output_length=_whole(counted.output_length),
-        ),
-        buckets={},
-    )
-
-
-def _whole(observed: Histogram | None) -> Histogram | None:
-    """Count and sum alone."""
-    return None if observed is None else Histogram((), (observed.count,), observed.sum)
-
-
-def _acceptance(counted: Tally) -> Tally:
-    return Tally(
-        drafts=counted.drafts,
-        draft_tokens=counted.draft_tokens,
-        accepted_tokens=counted.accepted_tokens,
-    )
+    return replace(sample, tally=_only(sample.tally, _PACE, _PACE_TIMES), buckets={})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from specwatch.config.rules import Rule, Slo
 from specwatch.domain.baseline import MAX_AGE, Baseline, Measurement
@@ -97,25 +96,12 @@ class Judge:
         for model in self._models.values():
             self._choose(model)
 
-    def successor(
-        self, rules: Sequence[Rule], slos: Sequence[Slo], *, max_age: float = MAX_AGE
-    ) -> Judge:
-        """A judge with other objectives that takes over the state of this one.
-
-        The books of the objectives begin empty: :meth:`load` fills them. Do not use this one again.
-        """
-        heir = Judge(
-            self.target, rules, slos,
-            max_age=max_age, objective=self.objective, draft_cost_ratio=self.draft_cost_ratio,
-        )  # fmt: skip
-        heir._measurements = self._measurements
-        heir._left = self._left
-        for name, model in self._models.items():
-            mine = heir._model(name)
-            mine.inherit(model)
-            heir._choose(mine)
-        heir.rules = rules
-        return heir
+    def set_objectives(self, slos: Sequence[Slo], *, max_age: float = MAX_AGE) -> None:
+        """Judge by other objectives, whose books begin empty: :meth:`load` fills them."""
+        self._slos, self._max_age = tuple(slos), max_age
+        for model in self._models.values():
+            model.begin_book(slos)
+            self._choose(model)
 
     def load(self, windows: Iterable[Window]) -> None:
         """Remember windows of the past without judging them, hours and minutes.
@@ -123,11 +109,10 @@ class Judge:
         All of an hour has to come in one call. What is known already is passed over.
         """
         for name, own in _by_model(windows):
-            if not self._room_for(name):
-                continue
-            model = self._model(name)
-            model.remember(samples_of(own))
-            self._choose(model)
+            if self._room_for(name):
+                model = self._model(name)
+                model.remember(samples_of(own))
+                self._choose(model)
 
     def recall(self, windows: Iterable[Window]) -> None:
         """Learn the time of steps from minutes around the newest baseline."""
@@ -170,7 +155,8 @@ class Judge:
         changed: list[Finding] = []
         for name, own in _by_model(windows):
             if not self._room_for(name):
-                changed += self._leave(min(self._models.values(), key=_newest), now)
+                oldest = min(self._models.values(), key=lambda model: model.newest)
+                changed += self._leave(oldest, now)
             model = self._model(name)
             for sample in samples_of(own):
                 if sample.length == MINUTE and model.history.add(sample):
@@ -189,8 +175,7 @@ class Judge:
         """Forget all findings, as after a restart; returns how the breaches ended."""
         ended: list[Finding] = []
         for model in self._models.values():
-            ended += [_over(finding, now) for finding in model.findings.values() if _told(finding)]
-            model.findings = {}
+            ended += model.end_breaches(now)
         return tuple(ended)
 
     def findings(self) -> tuple[Finding, ...]:
@@ -248,14 +233,12 @@ class Judge:
         return tuple(rule for rule in rules if rule.scope.takes_in(self.target))
 
     def _horizon(self) -> float:
-        return max(
-            (
-                window
-                for rule in self._rules
-                for window in (rule.window, *(c.window or 0.0 for c in rule.conditions))
-            ),
-            default=0.0,
+        windows = (
+            window
+            for rule in self._rules
+            for window in (rule.window, *(c.window or 0.0 for c in rule.conditions))
         )
+        return max(windows, default=0.0)
 
     def _model(self, name: str) -> ModelRecord:
         if name not in self._models:
@@ -271,15 +254,11 @@ class Judge:
         """Drop a model; returns how its breaches ended."""
         del self._models[model.name]
         self._left += model.take_new()
-        return [_over(finding, now) for finding in model.findings.values() if _told(finding)]
+        return model.end_breaches(now)
 
     def _choose(self, model: ModelRecord) -> None:
         if model.newest:
-            stored = (
-                measurement
-                for measurement in self._measurements
-                if measurement.key.model_name == model.name
-            )
+            stored = (e for e in self._measurements if e.key.model_name == model.name)
             model.compare_with(stored, self._max_age)
 
     def _judge(self, model: ModelRecord, now: float) -> list[Finding]:
@@ -292,9 +271,10 @@ class Judge:
                 before = model.findings.get((rule.name, temperature))
                 if temperature != ALL_TEMPERATURES and model.unseen(temperature, now) > GONE:
                     model.findings.pop((rule.name, temperature), None)
-                    changed += [_over(before, now)] if before is not None and _told(before) else []
+                    if before is not None and before.in_breach:
+                        changed.append(before.ended(now))
                     continue
-                decisions = judge(
+                finding = judge(
                     rule,
                     evidence,
                     target=self.target,
@@ -303,33 +283,16 @@ class Judge:
                     before=before,
                     draft_cost_ratio=self.draft_cost_ratio,
                 )
-                model.findings[rule.name, temperature] = decisions
-                if _told(before) is not _told(decisions):
-                    changed.append(decisions)
+                model.findings[rule.name, temperature] = finding
+                if (before is not None and before.in_breach) is not finding.in_breach:
+                    changed.append(finding)
         model.judged_at = now
         return changed
 
     def _temperatures(self, rule: Rule, model: ModelRecord) -> tuple[str, ...]:
-        temperatures = {
-            temperature for name, temperature in model.findings if name == rule.name
-        } - {ALL_TEMPERATURES}
-        labels = sorted(model.history.temperatures | temperatures, key=order_of)
-        return rule.scope.temperatures(labels)
-
-
-def _over(breach: Finding, now: float) -> Finding:
-    """The end of a breach of a model or temperature that was dropped."""
-    nothing = Verdict.NO_DATA
-    return replace(breach, verdict=nothing, seen=nothing, since=now, pending=None, readings=())
-
-
-def _newest(model: ModelRecord) -> float:
-    return model.newest
-
-
-def _told(finding: Finding | None) -> bool:
-    """Whether a finding is a breach: its beginning and its end are reported."""
-    return finding is not None and finding.verdict is Verdict.BREACH
+        judged = {temperature for name, temperature in model.findings if name == rule.name}
+        labels = model.history.temperatures | judged - {ALL_TEMPERATURES}
+        return rule.scope.temperatures(sorted(labels, key=order_of))
 
 
 def _by_model(windows: Iterable[Window]) -> Iterator[tuple[str, list[Window]]]:

@@ -66,13 +66,13 @@ def last_hour(
             models.setdefault(one.model_name, {}).setdefault(one.temperature, []).append(
                 replace(window, series=replace(one, daemon=""))
             )
-    rates_by_minute = {
-        target: {model: _model(parts) for model, parts in sorted(models.items())}
-        for target, models in held.items()
-    }
     return {
-        target: {model: hour for model, hour in models.items() if hour is not None}
-        for target, models in rates_by_minute.items()
+        target: {
+            model: hour
+            for model, parts in sorted(models.items())
+            if (hour := _model(parts)) is not None
+        }
+        for target, models in held.items()
     }
 
 
@@ -88,33 +88,25 @@ def _model(parts: Mapping[str, list[Window]]) -> ModelHour | None:
     sums = {label: _sum(windows) for label, windows in chosen.items() if windows}
     labels = sorted((label for label in sums if label != ALL_TEMPERATURES), key=order_of)
     starts = [window.start for windows in parts.values() for window in windows]
-    spans = sorted({_span(window) for windows in chosen.values() for window in windows})
+    kept = [window for windows in chosen.values() for window in windows]
+    spans = sorted({(window.start, window.start + window.length) for window in kept})
+    seconds = reached = 0
+    for start, end in spans:  # sums of minutes may overlap
+        seconds += max(0, end - max(start, reached))
+        reached = max(reached, end)
     return ModelHour(
         whole=sums.get(ALL_TEMPERATURES),
         buckets=tuple(sums[label] for label in labels),
         points={
             label: _points(windows, min(starts), max(starts)) for label, windows in parts.items()
         },
-        on=any(window.mode is Mode.ON for windows in chosen.values() for window in windows),
+        on=any(window.mode is Mode.ON for window in kept),
         coverage=next(iter(coverages(sums.values(), None).values()), None),
         start=spans[0][0],
-        end=max(end for _, end in spans),
-        seconds=_covered(spans),
+        end=reached,
+        seconds=seconds,
         request_acceptance=_request_acceptance(sums),
     )
-
-
-def _span(window: Window) -> tuple[int, int]:
-    return window.start, window.start + window.length
-
-
-def _covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Seconds that lie in any of the spans, which come in order; sums of minutes may overlap."""
-    seconds = reached = 0
-    for start, end in spans:
-        seconds += max(0, end - max(start, reached))
-        reached = max(reached, end)
-    return seconds
 
 
 def _request_acceptance(sums: Mapping[str, Window]) -> Histogram | None:

@@ -45,9 +45,7 @@ class ModelRecord:
         self.target = target
         self.name = name
         self.history = History(horizon)
-        self.book = SloBook(slos)
-        self._booked: set[int] = set()
-        """Hours that the book has from the store: it counts each part of an hour once."""
+        self.begin_book(slos)
         self.findings: dict[Scope, Finding] = {}
         self.environment = Environment()
         self.judged_at = 0.0
@@ -104,8 +102,9 @@ class ModelRecord:
             )
             for measurement in baselines.measured(key, Origin.WINDOWS, [sample]):
                 place = (measurement.key, measurement.load_bin)
-                self.own[place] = _joined(self.own.get(place), measurement)
-                self._new[place] = _joined(self._new.get(place), measurement)
+                for known in (self.own, self._new):
+                    older = known.get(place)
+                    known[place] = baselines.join(older, measurement) if older else measurement
                 changed = True
         return changed
 
@@ -158,14 +157,17 @@ class ModelRecord:
         new, self._new = self._new, {}
         return list(new.values())
 
-    def inherit(self, other: ModelRecord) -> None:
-        """Take over the state of another record of the same model, except for its SLOs."""
-        self.history, self.findings = other.history, other.findings
-        self.environment, self.judged_at = other.environment, other.judged_at
-        self.own, self._new = other.own, other._new
-        self._versions, self._seen = other._versions, other._seen
-        self._learned = other._learned
-        self._steps = other._steps
+    def end_breaches(self, now: float) -> list[Finding]:
+        """Forget all findings; returns the ends of its breaches."""
+        ended = [finding.ended(now) for finding in self.findings.values() if finding.in_breach]
+        self.findings = {}
+        return ended
+
+    def begin_book(self, slos: Sequence[Slo]) -> None:
+        """Begin an empty book of objectives."""
+        self.book = SloBook(slos)
+        self._booked: set[int] = set()
+        """Hours that the book has from the store: it counts each part of an hour once."""
 
     def compare_with(self, stored: Iterable[Measurement], max_age: float) -> None:
         """Choose the baseline from stored measurements and those of its minutes."""
@@ -175,7 +177,8 @@ class ModelRecord:
                 known.append(measurement)
                 continue
             place = (measurement.key, measurement.load_bin)
-            joined = _joined(measurement, self._new[place]) if place in self._new else measurement
+            new = self._new.get(place)
+            joined = measurement if new is None else baselines.join(measurement, new)
             if place not in self.own or joined.points_behind > self.own[place].points_behind:
                 self.own[place] = joined
         self.baseline = baselines.choose(
@@ -231,7 +234,3 @@ def _usual_of(observed: Sequence[Observation]) -> list[Observation]:
     """Observations near the median: a slowdown of some minutes is not usual."""
     middle = median(observation.seconds / observation.units for observation in observed)
     return [e for e in observed if abs(e.seconds / e.units / middle - 1) <= _UNUSUAL]
-
-
-def _joined(older: Measurement | None, newer: Measurement) -> Measurement:
-    return newer if older is None else baselines.join(older, newer)

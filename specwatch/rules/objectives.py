@@ -115,15 +115,22 @@ class SloBook:
             raise ValueError(f"a window of {length} s is neither a minute nor an hour")
         if start + self._span() <= self._newest:
             return
-        hour = self._hour(start - start % HOUR)
+        hour_start = start - start % HOUR
+        if hour_start not in self._hours:
+            self._hours[hour_start] = _Hour(self._nothing())
+            self._forget()
+        hour = self._hours[hour_start]
         seconds = float(length) if watched is None else watched
         sums = tuple(requests_of(slo, counted, seconds) for slo in self._slos)
+        bit = 1 << start % HOUR // MINUTE
         if length == HOUR:
+            hour.sums = _added([hour.sums, sums]) if hour.whole else sums
+            hour.whole = True
+        elif not hour.seen & bit:
+            hour.seen |= bit
+            hour.minutes[start] = sums
             if not hour.whole:
-                hour.sums, hour.whole = self._nothing(), True
-            hour.sums = _plus(hour.sums, sums)
-        else:
-            self._add_minute(hour, start, sums)
+                hour.sums = _added([hour.sums, sums])
         self._newest = max(self._newest, start + length)
 
     def statuses(self, model_name: str, now: float) -> Iterator[SloStatus]:
@@ -157,21 +164,6 @@ class SloBook:
             span: goodput(self._slos, self._within(now - span, now)) for span in GOODPUT_WINDOWS
         }
 
-    def _hour(self, start: int) -> _Hour:
-        if start not in self._hours:
-            self._hours[start] = _Hour(self._nothing())
-            self._forget()
-        return self._hours[start]
-
-    def _add_minute(self, hour: _Hour, start: int, sums: tuple[Requests, ...]) -> None:
-        bit = 1 << start % HOUR // MINUTE
-        if hour.seen & bit:
-            return
-        hour.seen |= bit
-        hour.minutes[start] = sums
-        if not hour.whole:
-            hour.sums = _plus(hour.sums, sums)
-
     def _nothing(self) -> tuple[Requests, ...]:
         return (Requests(),) * len(self._slos)
 
@@ -204,8 +196,7 @@ class SloBook:
                 ]
             elif since < start + HOUR / 2 <= until:
                 counted.append(hour.sums)
-        by_objective = zip(*counted, strict=True)
-        return tuple(Requests(*map(math.fsum, zip(*parts, strict=True))) for parts in by_objective)
+        return _added(counted)
 
 
 def requests_of(slo: Slo, counted: Tally, watched: float) -> Requests:
@@ -247,8 +238,9 @@ def goodput(slos: Sequence[Slo], counted: Sequence[Requests]) -> Goodput:
     )
 
 
-def _plus(first: tuple[Requests, ...], second: tuple[Requests, ...]) -> tuple[Requests, ...]:
-    return tuple(a.plus(b) for a, b in zip(first, second, strict=True))
+def _added(sums: Sequence[tuple[Requests, ...]]) -> tuple[Requests, ...]:
+    by_objective = zip(*sums, strict=True)
+    return tuple(Requests(*map(math.fsum, zip(*parts, strict=True))) for parts in by_objective)
 
 
 def _share(requests: Requests) -> float | None:

@@ -63,11 +63,7 @@ class Replay:
         order = {rule.name: position for position, rule in enumerate(self._judge.rules)}
         return sorted(
             self._histories.values(),
-            key=lambda decision: (
-                decision.model_name,
-                order[decision.rule.name],
-                decision.temperature,
-            ),
+            key=lambda history: (history.model_name, order[history.rule.name], history.temperature),
         )
 
     def load(self, windows: Iterable[Window]) -> None:
@@ -92,11 +88,9 @@ class Replay:
 
     def _remember(self, model_name: str, now: int) -> None:
         kept = self._samples.setdefault(model_name, deque())
-        for sample in reversed(self._judge.recent(model_name)):
-            if kept and sample.start <= kept[-1].start:
-                break
-            kept.append(sample)
-            break
+        recent = self._judge.recent(model_name)
+        if recent and (not kept or recent[-1].start > kept[-1].start):
+            kept.append(recent[-1])
         while kept and kept[0].start < now - WARM_UP:
             kept.popleft()
 
@@ -122,12 +116,8 @@ class Replay:
             firings.pop()
 
     def _history(self, finding: Finding) -> RuleHistory:
-        key = (finding.rule.name, finding.model_name, finding.temperature)
-        if key not in self._histories:
-            self._histories[key] = RuleHistory(
-                finding.rule, finding.model_name, finding.temperature
-            )
-        return self._histories[key]
+        rule, scope = finding.rule, (finding.model_name, finding.temperature)
+        return self._histories.setdefault((rule.name, *scope), RuleHistory(rule, *scope))
 
 
 def by_minute(windows: Iterable[Window]) -> Iterator[list[Window]]:

@@ -6,7 +6,7 @@ An unknown is None. Quantiles come from merged counts and are never averaged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -17,6 +17,8 @@ from specwatch.scrape import tally
 ACCEPTANCE_QUANTILES: Mapping[str, float] = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 LATENCIES = ("ttft", "tpot", "inter_token", "e2e")
+
+_View = TypeVar("_View", bound=Struct)
 
 
 class LatencyView(Struct, frozen=True):
@@ -52,8 +54,8 @@ class CoverageView(Struct, frozen=True, kw_only=True):
     source: str
     drafts: int
     coverage: float | None
-    records: dict[str, int]
-    uncovered: dict[str, int]
+    records: Mapping[str, int]
+    uncovered: Mapping[str, int]
 
 
 class ScrapedTap(CoverageView, frozen=True, kw_only=True):
@@ -67,7 +69,7 @@ class BucketView(Struct, frozen=True, kw_only=True):
 
     temperature: str
     share: float | None
-    requests: dict[str, int]
+    requests: Mapping[str, int]
     drafts: int | None
     draft_tokens: int | None
     accepted_tokens: int | None
@@ -128,9 +130,9 @@ class WindowView(Struct, frozen=True, kw_only=True):
     accepted_length_histogram: Sequence[int] | None
     accepted_per_position: Sequence[int] | None
     request_acceptance: RequestAcceptance | None
-    records: dict[str, int]
-    uncovered: dict[str, int]
-    requests: dict[str, int]
+    records: Mapping[str, int]
+    uncovered: Mapping[str, int]
+    requests: Mapping[str, int]
     prompt_tokens: int | None
     generation_tokens: int | None
     preemptions: int | None
@@ -156,27 +158,38 @@ class WindowView(Struct, frozen=True, kw_only=True):
     restarts: int
 
 
+def view_of(kind: type[_View], *sources: object, **fields: Any) -> _View:
+    """A view whose fields are those given, else attributes of the first source that has them."""
+    types = (kind, *map(type, sources))
+    if types not in _SOURCE_OF:  # looking for attributes takes longer than all the rest
+        _SOURCE_OF[types] = {
+            name: next((n for n, source in enumerate(sources) if hasattr(source, name)), None)
+            for name in kind.__struct_fields__
+        }
+    return kind(
+        **{
+            name: fields[name] if index is None or name in fields else getattr(sources[index], name)
+            for name, index in _SOURCE_OF[types].items()
+        }
+    )
+
+
+_SOURCE_OF: dict[tuple[type, ...], dict[str, int | None]] = {}
+
+
 def latency(observed: Histogram | None) -> LatencyView | None:
     """Count, sum and quantiles of a histogram."""
     if observed is None:
         return None
-    quantiles = {name: histogram.quantile(observed, q) for name, q in QUANTILES.items()}
-    known = {name: quantile for name, quantile in quantiles.items() if quantile is not None}
+    known = dict(
+        zip(QUANTILES, histogram.quantiles(observed, tuple(QUANTILES.values())), strict=False)
+    )
     return LatencyView(
         count=observed.count,
         sum=observed.sum,
-        **{
-            name: None if quantile is None else quantile.value
-            for name, quantile in quantiles.items()
-        },
-        open_ended=any(
-            quantile.open_ended and quantile.value is not None for quantile in known.values()
-        ),
-        buckets={
-            name: (quantile.lower, quantile.upper)
-            for name, quantile in known.items()
-            if not quantile.open_ended
-        },
+        **{name: known[name].value if name in known else None for name in QUANTILES},
+        open_ended=any(one.open_ended and one.value is not None for one in known.values()),
+        buckets={name: (one.lower, one.upper) for name, one in known.items() if not one.open_ended},
     )
 
 
@@ -184,25 +197,33 @@ def request_acceptance(observed: Histogram | None) -> RequestAcceptance | None:
     """How the acceptance rates of single requests are distributed."""
     if observed is None:
         return None
-    quantiles = (histogram.quantile(observed, q) for q in ACCEPTANCE_QUANTILES.values())
-    values = (None if quantile is None else quantile.value for quantile in quantiles)
-    return RequestAcceptance(observed.count, *values)
+    quantiles = histogram.quantiles(observed, tuple(ACCEPTANCE_QUANTILES.values()))
+    known = [quantile.value for quantile in quantiles] or [None] * len(ACCEPTANCE_QUANTILES)
+    return RequestAcceptance(observed.count, *known)
 
 
 def acceptance_of(counted: Tally) -> dict[str, Any]:
     """Drafts and what became of them, by the names of the API."""
     positions = counted.accepted_per_position
-    lengths = acceptance.accepted_length_histogram(
-        counted.drafts, positions, counted.accepted_tokens
-    )
     return {
         "drafts": counted.drafts,
         "draft_tokens": counted.draft_tokens,
         "accepted_tokens": counted.accepted_tokens,
         "acceptance_rate": acceptance.acceptance_rate(counted),
         "mean_acceptance_length": acceptance.mean_acceptance_length(counted),
-        "accepted_length_histogram": lengths,
+        "accepted_length_histogram": acceptance.accepted_length_histogram(
+            counted.drafts, positions, counted.accepted_tokens
+        ),
         "accepted_per_position": positions,
+    }
+
+
+def _counts(counted: Tally) -> dict[str, Any]:
+    """All fields of a view that are computed from a tally."""
+    return {
+        **acceptance_of(counted),
+        "request_acceptance": request_acceptance(counted.request_acceptance),
+        **{name: latency(getattr(counted, name)) for name in (*LATENCIES, "output_length")},
     }
 
 
@@ -232,53 +253,45 @@ def _taps(
 ) -> dict[str, tuple[ScrapedTap, list[BucketView]]]:
     """What the tap on a page counted, by model of the engine."""
     failures = sum(value for one, value in parts.tap.items() if one.quantity == "tap_failures")
-    counted: dict[str, dict[str, Tally]] = {name: {} for name in parts.models}
-    strangers: set[str] = set()
-    for (name, temperature), samples in buckets.by_bucket(parts.tap, problems).items():
-        model = buckets.matching(name, parts.models, "")
-        if model is None:
-            strangers.add(name)
-            continue
-        before = counted[model].get(temperature, Tally())
-        part = tally.tally_of(samples, problems)
-        counted[model][temperature] = merge.merge_tallies(before, part)
-    if strangers:
-        problems.append(buckets.unknown_models(strangers))
-    return {
-        model: _tap_of_model(
-            tallies, tally.tally_of(parts.models[model], []).drafts, failures=int(failures)
+    counted = buckets.by_model(
+        {
+            bucket: tally.tally_of(samples, problems)
+            for bucket, samples in buckets.by_bucket(parts.tap, problems).items()
+        },
+        parts.models,
+        "",
+        problems,
+    )
+    result = {}
+    for model in parts.models:
+        tallies = counted.get(model, {})
+        server_drafts = tally.tally_of(parts.models[model], []).drafts
+        total = merge.sum_tallies(tallies.values())
+        drafts = total.drafts or 0
+        tap = view_of(
+            ScrapedTap,
+            total,
+            source=Source.TAP,
+            drafts=drafts,
+            coverage=drafts / server_drafts if server_drafts else None,
+            failures=int(failures),
         )
-        for model, tallies in counted.items()
-    }
-
-
-def _tap_of_model(
-    tallies: Mapping[str, Tally], server_drafts: int | None, *, failures: int
-) -> tuple[ScrapedTap, list[BucketView]]:
-    total = merge.sum_tallies(tallies.values())
-    drafts = total.drafts or 0
-    tap = ScrapedTap(
-        source=str(Source.TAP),
-        drafts=drafts,
-        coverage=drafts / server_drafts if server_drafts else None,
-        records=dict(total.records),
-        uncovered=dict(total.uncovered),
-        failures=failures,
-    )
-    ordered = sorted(tallies, key=buckets.order_of)
-    return tap, [_bucket(label, tallies[label], drafts) for label in ordered]
-
-
-def _bucket(temperature: str, counted: Tally, of_drafts: int) -> BucketView:
-    return BucketView(
-        temperature=temperature,
-        share=(counted.drafts or 0) / of_drafts if of_drafts else None,
-        requests=dict(counted.requests),
-        **acceptance_of(counted),
-        ttft=latency(counted.ttft),
-        tpot=latency(counted.tpot),
-        request_acceptance=request_acceptance(counted.request_acceptance),
-    )
+        result[model] = (
+            tap,
+            [
+                view_of(
+                    BucketView,
+                    part,
+                    temperature=label,
+                    share=(part.drafts or 0) / drafts if drafts else None,
+                    **_counts(part),
+                )
+                for label, part in sorted(
+                    tallies.items(), key=lambda item: buckets.order_of(item[0])
+                )
+            ],
+        )
+    return result
 
 
 def _model(
@@ -291,21 +304,19 @@ def _model(
 ) -> ScrapedModel:
     gauges = tally.sampled(samples)
     counted = tally.tally_of(samples, problems)
-    accepted = acceptance_of(counted)
-    if accepted["acceptance_rate"] is None:
-        accepted["acceptance_rate"] = gauges.lifetime_acceptance_rate
-    return ScrapedModel(
+    fields = _counts(counted)
+    if fields["acceptance_rate"] is None:
+        fields["acceptance_rate"] = gauges.lifetime_acceptance_rate
+    return view_of(
+        ScrapedModel,
+        counted,
+        gauges,
+        **fields,
         model_name=name,
         engine_count=len({series.engine for series in samples}),
-        speculation=str(tally.mode_of(samples, drafting)),
-        **accepted,
+        speculation=tally.mode_of(samples, drafting),
         running=None if gauges.running is None else int(gauges.running),
         waiting=None if gauges.waiting is None else int(gauges.waiting),
-        kv_cache_usage=gauges.kv_cache_usage,
-        preemptions=counted.preemptions,
-        ttft=latency(counted.ttft),
-        tpot=latency(counted.tpot),
-        inter_token=latency(counted.inter_token),
         tap=tap,
         temperatures=temperatures,
     )
@@ -313,47 +324,13 @@ def _model(
 
 def window_view(window: Window) -> WindowView:
     """A window."""
-    series, gauges, counted = window.series, window.gauges, window.tally
-    return WindowView(
-        daemon=series.daemon,
-        target=series.target,
-        model_name=series.model_name,
-        temperature=series.temperature,
-        start=window.start,
-        length=window.length,
-        mode=str(window.mode),
-        source=str(window.source),
-        coverage=window.coverage,
-        server_drafts=window.server_drafts,
-        source_drafts=window.source_drafts,
-        engine_version=window.environment.engine_version,
-        fingerprint=window.environment.fingerprint,
-        **acceptance_of(counted),
-        request_acceptance=request_acceptance(counted.request_acceptance),
-        records=dict(counted.records),
-        uncovered=dict(counted.uncovered),
-        requests=dict(counted.requests),
-        prompt_tokens=counted.prompt_tokens,
-        generation_tokens=counted.generation_tokens,
-        preemptions=counted.preemptions,
-        prefix_cache_queries=counted.prefix_cache_queries,
-        prefix_cache_hits=counted.prefix_cache_hits,
-        ttft=latency(counted.ttft),
-        tpot=latency(counted.tpot),
-        inter_token=latency(counted.inter_token),
-        e2e=latency(counted.e2e),
-        output_length=latency(counted.output_length),
+    return view_of(
+        WindowView,
+        window,
+        window.series,
+        window.environment,
+        window.gauges,
+        window.tally,
+        **_counts(window.tally),
         load_bin=None if window.load_bin is None else load_bin_label(window.load_bin),
-        running_mean=gauges.running_mean,
-        running_max=gauges.running_max,
-        waiting_mean=gauges.waiting_mean,
-        waiting_max=gauges.waiting_max,
-        kv_cache_usage_max=gauges.kv_cache_usage_max,
-        gpu_memory_used_max=gauges.gpu_memory_used_max,
-        gpu_memory_total=gauges.gpu_memory_total,
-        observed_seconds=window.observed_seconds,
-        down_seconds=window.down_seconds,
-        scrapes_ok=window.scrapes_ok,
-        scrapes_failed=window.scrapes_failed,
-        restarts=window.restarts,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specwatch.config.rules import Condition, Rule
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
@@ -50,6 +50,16 @@ class Finding:
     known: float = 0.0
     """When it was last judged on data, 0 if never."""
 
+    @property
+    def in_breach(self) -> bool:
+        """Whether a breach is confirmed: its beginning and its end are reported."""
+        return self.verdict is Verdict.BREACH
+
+    def ended(self, now: float) -> Finding:
+        """That of a model or temperature that was dropped at ``now``."""
+        nothing = Verdict.NO_DATA
+        return replace(self, verdict=nothing, seen=nothing, since=now, pending=None, readings=())
+
 
 def judge(
     rule: Rule,
@@ -70,29 +80,31 @@ def judge(
     that no longer arises, or more time without data than the longest of that gap, the windows and
     what it takes to confirm.
     """
-    held = _held_before(rule, before)
-    readings = tuple(
-        (
-            condition,
-            _told(
-                condition,
-                read(
-                    condition.metric,
-                    evidence,
-                    window=rule.window_of(condition),
-                    temperature=temperature,
-                    draft_cost_ratio=draft_cost_ratio,
-                ),
-            ),
+    held = (False,) * len(rule.conditions)
+    if before is not None and before.verdict is Verdict.BREACH:
+        # One restored from an earlier daemon does not say which of them held.
+        held = before.held if len(before.held) == len(held) else (True,) * len(held)
+    readings = []
+    for condition in rule.conditions:
+        reading = read(
+            condition.metric,
+            evidence,
+            window=rule.window_of(condition),
+            temperature=temperature,
+            draft_cost_ratio=draft_cost_ratio,
         )
-        for condition in rule.conditions
-    )
-    holds = [None] * len(held) if evidence.stale else _each_holds(rule, readings, held)
+        readings.append((condition, _by_deciding_stretch(condition, reading)))
+    # Whether the rule does not apply now: with ``any``, none of its conditions.
+    moot = (any if rule.combine == "all" else all)(reading.moot for _, reading in readings)
+    aside = any(held) or (rule.combine == "any" and not moot)
+    holds = [
+        None if evidence.stale else _holds(rule, condition, reading, latched, aside)
+        for (condition, reading), latched in zip(readings, held, strict=True)
+    ]
     seen = _SEEN[_combined(rule, holds)]
-    moot = _moot(rule, readings)
     verdict, pending = _decided(rule, seen, before, evidence.now, moot)
-    since = evidence.now if before is None or before.verdict is not verdict else before.since
     latches = tuple(now is True or was for now, was in zip(holds, held, strict=True))
+    known = 0.0 if before is None else before.known
     return Finding(
         rule=rule,
         target=target,
@@ -100,16 +112,19 @@ def judge(
         temperature=temperature,
         verdict=verdict,
         seen=seen,
-        since=since,
+        since=before.since if before is not None and before.verdict is verdict else evidence.now,
         pending=pending,
-        readings=readings,
+        readings=tuple(readings),
         at=evidence.now,
         held=latches if verdict is Verdict.BREACH else (),
-        known=_known(seen, before, evidence.now),
+        known=known if seen is Verdict.NO_DATA else evidence.now,
     )
 
 
-def _told(condition: Condition, reading: Reading) -> Reading:
+_SEEN = {True: Verdict.BREACH, False: Verdict.PASS, None: Verdict.NO_DATA}
+
+
+def _by_deciding_stretch(condition: Condition, reading: Reading) -> Reading:
     """The reading with the deciding stretch in place of the whole window, if the stretch or the
     whole window meets the condition."""
     line = condition.threshold
@@ -124,23 +139,6 @@ def _told(condition: Condition, reading: Reading) -> Reading:
     return reading._replace(value=decides.value, interval=decides, note=note)
 
 
-def _known(seen: Verdict, before: Finding | None, now: float) -> float:
-    if seen is not Verdict.NO_DATA:
-        return now
-    return 0.0 if before is None else before.known
-
-
-def _held_before(rule: Rule, before: Finding | None) -> tuple[bool, ...]:
-    if before is None or before.verdict is not Verdict.BREACH:
-        return (False,) * len(rule.conditions)
-    if len(before.held) != len(rule.conditions):
-        return (True,) * len(rule.conditions)
-    return before.held
-
-
-_SEEN = {True: Verdict.BREACH, False: Verdict.PASS, None: Verdict.NO_DATA}
-
-
 def _combined(rule: Rule, holds: Iterable[bool | None]) -> bool | None:
     """Kleene's logic: an unknown condition matters only if it could change the result."""
     verdicts = set(holds)
@@ -148,22 +146,6 @@ def _combined(rule: Rule, holds: Iterable[bool | None]) -> bool | None:
     if decisive in verdicts:
         return decisive
     return None if None in verdicts else not decisive
-
-
-def _each_holds(
-    rule: Rule, readings: Iterable[tuple[Condition, Reading]], held: tuple[bool, ...]
-) -> list[bool | None]:
-    readings = list(readings)
-    aside = any(held) or (rule.combine == "any" and not _moot(rule, readings))
-    return [
-        _holds(rule, condition, reading, latched, aside)
-        for (condition, reading), latched in zip(readings, held, strict=True)
-    ]
-
-
-def _moot(rule: Rule, readings: Iterable[tuple[Condition, Reading]]) -> bool:
-    """Whether the rule does not apply now: with ``any``, none of its conditions."""
-    return (any if rule.combine == "all" else all)(reading.moot for _, reading in readings)
 
 
 def _holds(
@@ -179,20 +161,21 @@ def _holds(
         return False if reading.moot and aside else None
     if reading.drafts < rule.min_drafts or reading.requests < rule.min_requests:
         return None
-    low, high = _limits(reading)
-    if condition.above is None:
-        low, high, sign = -high, -low, -1
-    else:
-        sign = 1
+    sign = -1 if condition.above is None else 1
     threshold = sign * condition.threshold
     line = sign * condition.clearing if latched else threshold
     if reading.stretches:
         return _by_stretches(reading.stretches, sign, threshold, line, latched=latched)
-    if low > threshold or (low == threshold and _exceeds(reading, sign)):
+    interval = reading.interval
+    bounds = (reading.value,) * 2 if interval is None else (interval.lower, interval.upper)
+    least, greatest = bounds[0], math.inf if reading.open_ended else bounds[1]
+    low, high = sorted((sign * least, sign * greatest))
+    beyond = reading.open_ended and interval is None
+    if low > threshold or (low == threshold and beyond and sign > 0):
         return True
     if high <= line:
         return False
-    if reading.open_ended and reading.interval is None:  # it may be anything beyond
+    if beyond:  # it may be anything greater
         return True if latched and low >= line else None
     return latched
 
@@ -210,19 +193,6 @@ def _by_stretches(
         if high <= line:
             return False
     return latched
-
-
-def _limits(reading: Reading) -> tuple[float, float]:
-    """Least and greatest value that the metric may have."""
-    low = high = reading.value or 0.0
-    if reading.interval is not None:
-        low, high = reading.interval.lower, reading.interval.upper
-    return low, math.inf if reading.open_ended else high
-
-
-def _exceeds(reading: Reading, sign: int) -> bool:
-    """Whether the metric is really greater than its least."""
-    return sign > 0 and reading.open_ended and reading.interval is None
 
 
 def _decided(

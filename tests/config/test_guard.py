@@ -3,53 +3,37 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from specwatch.config.guard import Alertmanager, Explore, Guard, Hooks, Maintenance, Rearm, Windows
-from specwatch.config.loading import Config, load, parse
+from specwatch.config.guard import Alertmanager, Guard, Maintenance
+from specwatch.config.loading import parse
 from specwatch.config.service import CommandService, SupervisedService, SystemdService
 from specwatch.errors import ConfigError
-
-DATA = Path(__file__).parents[1] / "data" / "guard"
-
-
-def valid(folder: Path) -> Config:
-    path = shutil.copy(DATA / "valid.yml", folder)
-    return load(Path(path), environ={}, hostname="gpu-7")
-
-
-def one(text: str, folder: Path = Path()) -> Config:
-    targets = "targets: [{url: 'http://h'}]\n"
-    return parse(targets + text, "specwatch.yml", environ={}, hostname="gpu-7", folder=folder)
+from tests.config.files import one_target, valid
 
 
 def without_nulls(value: Any) -> Any:
     """What a person would write: a key that has no value is left out."""
     if isinstance(value, dict):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
+    return [without_nulls(entry) for entry in value] if isinstance(value, list) else value
 
 
-def test_without_a_word_the_guard_only_watches() -> None:
-    config = one("")
+def test_without_a_guard_section_it_observes() -> None:
+    config = one_target("")
     assert config.guard == Guard()
-    assert (config.guard.mode, config.guard.max_actions_per_day) == ("observe", 4)
-    assert (config.guard.cooldown, config.guard.respect) == (1800.0, 3600.0)
-    assert config.guard.rearm == Rearm(after=None, most="24h", trial="20m", budget=0.02)
-    assert config.guard.explore == Explore(budget=0.0, max_age="24h", block="10m")
+    assert (config.guard.mode, config.guard.explore.budget) == ("observe", 0.0)
     assert config.guard.rearm.wait(60.0) == (2 * 60 + 90) / 0.02
-    assert (config.guard.windows, config.guard.hooks) == (Windows(), Hooks())
     assert config.alertmanager is None
     assert config.targets[0].service is None
 
 
 def test_every_kind_of_service_reaches_its_target(folder: Path) -> None:
-    assert [target.service for target in valid(folder).targets] == [
+    assert [target.service for target in valid("guard/valid.yml", folder).targets] == [
         SystemdService(kind="systemd", unit="vllm@chat.service", scope="user", timeout="5m"),
         SupervisedService(kind="supervised"),
         CommandService(
@@ -64,7 +48,7 @@ def test_every_kind_of_service_reaches_its_target(folder: Path) -> None:
 
 
 def test_every_key_of_the_guard_reaches_its_place(folder: Path) -> None:
-    guard = valid(folder).guard
+    guard = valid("guard/valid.yml", folder).guard
     assert (guard.mode, guard.cooldown, guard.max_actions_per_day) == ("act", 3600.0, 2)
     assert (guard.drain_timeout, guard.start_timeout, guard.verify) == (0.0, 1200.0, 300.0)
     assert (guard.respect, guard.restart_cost) == (12 * 3600.0, 90.0)
@@ -81,7 +65,7 @@ def test_every_key_of_the_guard_reaches_its_place(folder: Path) -> None:
 
 
 def test_every_key_of_alertmanager_reaches_its_place(folder: Path) -> None:
-    section = valid(folder).alertmanager
+    section = valid("guard/valid.yml", folder).alertmanager
     assert section is not None
     assert section.urls == ("http://127.0.0.1:9093", "https://alerts.example/am")
     assert section.labels == {"team": "ml", "_site": "eu-1"}
@@ -98,26 +82,26 @@ def test_every_key_of_alertmanager_reaches_its_place(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("resend", "timeout"), [("1s", 1.0), ("5s", 5.0), ("1m", 5.0)])
-def test_the_default_timeout_fits_the_time_between_two_letters(resend: str, timeout: float) -> None:
+def test_the_default_timeout_fits_the_resend_interval(resend: str, timeout: float) -> None:
     assert Alertmanager(urls=["http://h"], resend=resend).timeout == timeout
 
 
 @pytest.mark.parametrize("time", ["00:00", "09:59", "19:00", "23:59"])
-def test_a_time_of_day_is_written_as_it_is_said(time: str) -> None:
+def test_a_time_of_day_is_hours_and_minutes(time: str) -> None:
     window = Maintenance.model_validate({"from": time, "to": time})
     assert (window.from_, window.to) == (time, time)
 
 
 @pytest.mark.parametrize("time", ["24:00", "9:00", "12:60", "1200", "T1200", "12:0\n", "12:00Z"])
-def test_no_other_time_of_day_is_taken(time: str) -> None:
+def test_an_invalid_time_of_day_is_refused(time: str) -> None:
     with pytest.raises(ConfigError, match="is not a time of day; write it like 02:00"):
-        one(f"guard: {{windows: {{allow: [{{from: {json.dumps(time)}, to: '01:00'}}]}}}}")
+        one_target(f"guard: {{windows: {{allow: [{{from: {json.dumps(time)}, to: '01:00'}}]}}}}")
 
 
 @pytest.mark.parametrize("zone", ["../../etc/passwd", "/etc/localtime", "Europe", "a\0b", "."])
-def test_no_file_passes_for_a_time_zone(zone: str) -> None:
+def test_a_path_is_not_a_time_zone_target(zone: str) -> None:
     with pytest.raises(ConfigError, match="is not a time zone of this machine"):
-        one(
+        one_target(
             "guard: {windows: {allow: [{from: '00:00', to: '01:00',"
             f" timezone: {json.dumps(zone)}}}]}}}}"
         )
@@ -145,15 +129,15 @@ def test_a_unit_has_a_name_that_systemd_takes(unit: str) -> None:
         "a" * 248 + ".service", "a%i.service", "a;b.service", "$a.service",
     ],
 )  # fmt: skip
-def test_no_other_name_of_a_unit_is_taken(unit: str) -> None:
+def test_an_invalid_unit_name_is_refused(unit: str) -> None:
     text = f"[{{url: 'http://h', service: {{kind: systemd, unit: {json.dumps(unit)}}}}}]"
     with pytest.raises(ConfigError, match=r"targets\[0\]\.service\.unit: .* write it|template"):
         parse(f"targets: {text}", "f", environ={}, hostname="gpu-7")
 
 
-def test_the_public_face_reads_back_as_the_same(folder: Path) -> None:
+def test_the_public_configuration_reads_back_equal(folder: Path) -> None:
     """In the syntax of the file, with units, under the names that a file has; secrets aside."""
-    config = valid(folder)
+    config = valid("guard/valid.yml", folder)
     public = without_nulls(config.public())
     assert public["alertmanager"]["headers"] == {"X-Scope-OrgID": "***"}
     assert public["guard"]["windows"]["allow"][0]["from"] == "22:00"

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from specwatch.config.loading import (
     Config,
@@ -49,11 +48,6 @@ def test_one_url_is_enough() -> None:
     assert config.daemon == "gpu-7"
     assert config.database.connect_url() == "sqlite:////var/lib/specwatch/specwatch.db"
     assert config.listen == ListenAddress("127.0.0.1", 9469)
-    assert config.temperature_buckets == (0.0, 0.3, 0.7, 1.0)
-    assert config.retention.minutes == 14 * 86400
-    assert config.retention.hours == 400 * 86400
-    assert (config.log.level, config.log.format) == ("info", "auto")
-    assert config.store.queue_limit == 100_000
     (only,) = config.targets
     assert only.name == "gpu-7:8000"
     assert only.metrics_url == "http://127.0.0.1:8000/metrics"
@@ -123,7 +117,7 @@ def test_a_variable_does_not_turn_into_a_number() -> None:
     assert config.targets[0].insecure_skip_verify is True
 
 
-def test_words_and_dates_of_old_yaml_are_text() -> None:
+def test_words_and_dates_of_yaml_1_1_are_text() -> None:
     text = "daemon: 2024-01-01\ntargets: [{url: http://h, name: on}, {url: 'http://i', name: 1:30}]"
     config = one(text)
     assert config.daemon == "2024-01-01"
@@ -131,7 +125,7 @@ def test_words_and_dates_of_old_yaml_are_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["config/valid-full.yml", "guard/valid.yml", "report/valid.yml"])
-def test_no_face_of_the_configuration_shows_a_secret(folder: Path, name: str) -> None:
+def test_no_output_of_the_configuration_shows_a_secret(folder: Path, name: str) -> None:
     path = Path(shutil.copy(DATA.parent / name, folder))
     environ = {"CREDENTIALS": str(folder), "SCOPE": "scope-hunter2"}
     secretless(load(path, environ=environ, hostname="h"))
@@ -153,7 +147,7 @@ def secretless(config: Config) -> None:
     assert "***" in public
 
 
-def test_the_public_face_is_in_the_syntax_of_the_file(folder: Path) -> None:
+def test_the_public_configuration_has_the_syntax_of_the_file(folder: Path) -> None:
     public = full(folder).public()
     assert public["listen"] == "[::1]:9469"
     assert public["targets"][0]["interval"] == "10s"
@@ -182,13 +176,6 @@ def test_a_password_of_the_database_that_has_gone_is_an_error(folder: Path) -> N
         database.connect_url()
 
 
-def test_basic_auth_is_sent(folder: Path) -> None:
-    text = "targets: [{url: 'http://h', basic_auth: {username: u, password_file: token}}]"
-    config = parse(text, "specwatch.yml", environ={}, hostname="h", folder=folder)
-    headers = config.targets[0].request_headers()
-    assert headers == {"Authorization": "Basic dTp0b2tlbi1odW50ZXIy"}
-
-
 @pytest.mark.parametrize(
     ("url", "base", "name"),
     [
@@ -203,9 +190,9 @@ def test_basic_auth_is_sent(folder: Path) -> None:
     ],
 )
 def test_a_target_is_named_for_its_url_and_never_loopback(url: str, base: str, name: str) -> None:
-    found = target(url)
-    assert (found.url, found.name) == (base, name)
-    assert found.gpu_indices == (None if "gpu-7" in name else ())
+    named = target(url)
+    assert (named.url, named.name) == (base, name)
+    assert named.gpu_indices == (None if "gpu-7" in name else ())
 
 
 @pytest.mark.parametrize(("interval", "timeout"), [("1s", 1.0), ("4s", 4.0), ("1m", 4.0)])
@@ -233,12 +220,12 @@ def test_the_default_database_lies_in_the_users_state_directory(
     assert config.database.connect_url() == f"sqlite:///{tmp_path}/specwatch/specwatch.db"
 
 
-def test_what_the_service_uses_is_what_its_configuration_means_by_hand() -> None:
+def test_the_service_and_a_shell_use_the_same_state_folder() -> None:
     def keeps(folder: str, **environ: str) -> tuple[str, Path]:
         text = "{targets: [{url: 'http://h'}], report: {}}"
-        found = parse(text, "f", environ=environ, hostname="h", folder=Path(folder))
-        assert found.report is not None
-        return found.database.connect_url(), found.report.directory
+        config = parse(text, "f", environ=environ, hostname="h", folder=Path(folder))
+        assert config.report is not None
+        return config.database.connect_url(), config.report.directory
 
     service = ("sqlite:////var/lib/specwatch/specwatch.db", Path("/var/lib/specwatch/reports"))
     unit = units()["specwatch.service"]
@@ -252,7 +239,7 @@ def test_what_the_service_uses_is_what_its_configuration_means_by_hand() -> None
     )
 
 
-def test_a_configuration_in_the_working_directory_is_where_it_is(
+def test_a_relative_path_of_a_configuration_is_resolved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "specwatch.yml").write_text("targets: [{url: 'http://h'}]")
@@ -262,13 +249,6 @@ def test_a_configuration_in_the_working_directory_is_where_it_is(
     assert config.database.connect_url() == "sqlite:////var/lib/specwatch/specwatch.db"
     config = from_targets(["http://h"], environ={}, hostname="h")
     assert config.database.connect_url() == default_database({})
-
-
-def test_the_configuration_is_frozen_and_compares_by_value() -> None:
-    text = "targets: [{url: 'http://h'}]"
-    assert one(text) == one(text)
-    with pytest.raises(ValidationError, match="frozen"):
-        one(text).daemon = "other"  # type: ignore[misc]
 
 
 def test_models_can_be_built_in_code() -> None:
@@ -281,16 +261,16 @@ def test_models_can_be_built_in_code() -> None:
     assert config.targets[0].timeout == 2.0
 
 
-def test_names_that_the_daemon_is_known_under() -> None:
+def test_allowed_hosts_are_host_names_without_port() -> None:
     text = "targets: [{{url: 'http://a:1'}}]\nallowed_hosts: [{}]"
-    found = parse(text.format("GPU-7.example.com., '*.b.c', '*'"), "c", environ={}, hostname="h")
-    assert found.allowed_hosts == ("gpu-7.example.com", "*.b.c", "*")
+    config = parse(text.format("GPU-7.example.com., '*.b.c', '*'"), "c", environ={}, hostname="h")
+    assert config.allowed_hosts == ("gpu-7.example.com", "*.b.c", "*")
     for wrong in ("'a:9469'", "'http://a'", "''", "'a b'", "'*a'", "7"):
         with pytest.raises(ConfigError, match="not a host name without port; write it like"):
             parse(text.format(wrong), "c", environ={}, hostname="h")
 
 
-def test_a_page_may_have_what_its_target_says() -> None:
+def test_the_limits_of_a_page_are_those_of_its_target() -> None:
     """Under the names of Prometheus, and 0 for any number as there."""
     keys = "sample_limit: 0, label_limit: 30, label_name_length_limit: 40"
     text = f"targets: [{{url: http://a:1, {keys}, label_value_length_limit: 50}}]"
@@ -308,14 +288,14 @@ def test_a_proxy_is_a_server_beside_the_targets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("proxy", "said"),
+    ("proxy", "problem"),
     [
         ("p:8001", "does not begin with http://"),
         ("http://me:hunter2@p", "holds credentials"),
         ("http://h:80", "is the server's own url"),
     ],
 )
-def test_what_cannot_be_a_proxy_is_refused(proxy: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"proxy: .*{said}") as caught:
+def test_an_invalid_proxy_url_is_refused(proxy: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"proxy: .*{problem}") as caught:
         target("http://h:80", proxy=proxy)
     assert "hunter2" not in str(caught.value)

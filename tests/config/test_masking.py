@@ -8,7 +8,7 @@ from specwatch.config.masking import masked, masked_text, secrets_in
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "shown"),
     [
         (["--api-key", "a", "b", "--x", "8"], ["--api-key", "***", "***", "--x", "8"]),
         (["--api-key=a", "--hf-token", "b", "m"], ["--api-key=***", "--hf-token", "***", "m"]),
@@ -30,9 +30,9 @@ from specwatch.config.masking import masked, masked_text, secrets_in
         (["--id", f"eyJhbGciOiJI.{'a' * 20}.{'b' * 20}"], ["--id", "***"]),
     ],
 )  # fmt: skip
-def test_a_secret_is_masked_and_the_rest_stays(words: list[str], told: list[str]) -> None:
-    assert list(masked(words)) == told
-    assert list(masked(told)) == told
+def test_a_secret_is_masked_and_the_rest_stays(words: list[str], shown: list[str]) -> None:
+    assert list(masked(words)) == shown
+    assert list(masked(shown)) == shown
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_secret_is_masked_and_the_rest_stays(words: list[str], told: list[str]
         ["--served-model-name", "key", "token", "--kv-transfer-config", '{"kv_role": "both"}'],
     ],
 )
-def test_what_is_no_secret_is_told(words: list[str]) -> None:
+def test_words_that_are_not_secrets_are_shown(words: list[str]) -> None:
     assert masked(words) == tuple(words)
 
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from specwatch.config.loading import Config, load, parse
+from specwatch.config.loading import Config
 from specwatch.config.report import Delivery, Email, mailbox, parse_mailbox, parse_smtp_url
 from specwatch.errors import ConfigError
-
-DATA = Path(__file__).parents[1] / "data" / "report"
-
-
-def full(folder: Path) -> Config:
-    path = shutil.copy(DATA / "valid.yml", folder)
-    return load(Path(path), environ={}, hostname="gpu-7")
+from tests.config.files import one_target, valid
 
 
 def section(config: Config) -> Delivery:
@@ -25,7 +18,7 @@ def section(config: Config) -> Delivery:
 
 
 def test_every_key_reaches_its_place(folder: Path) -> None:
-    report = section(full(folder))
+    report = section(valid("report/valid.yml", folder))
     assert (report.since, report.keep) == (14 * 86400.0, 90 * 86400.0)
     assert (report.directory, report.formats) == (folder / "reports", ("json", "md"))
     mail = report.email
@@ -51,24 +44,23 @@ def test_every_key_reaches_its_place(folder: Path) -> None:
     assert report.channels == ["email", "webhook", "archive"]
 
 
-def test_without_a_word_nothing_is_delivered() -> None:
-    text = "targets: [{url: 'http://h'}]\n"
-    assert parse(text, "f", environ={}, hostname="h").report is None
-    environ = {"STATE_DIRECTORY": "/var/lib/specwatch:/var/lib/other"}
-    report = section(parse(f"{text}report: {{}}", "f", environ=environ, hostname="h"))
+def test_without_a_report_section_nothing_is_delivered() -> None:
+    assert one_target().report is None
+    state = "/var/lib/specwatch:/var/lib/other"
+    report = section(one_target("report: {}", STATE_DIRECTORY=state))
     assert report.directory == Path("/var/lib/specwatch/reports")
     assert (report.since, report.formats) == (7 * 86400.0, ("html", "json"))
     assert (report.email, report.webhooks, report.channels) == (None, (), [])
 
 
-def test_the_public_face_is_in_the_syntax_of_the_file(folder: Path) -> None:
-    report = full(folder).public()["report"]
+def test_the_public_configuration_has_the_syntax_of_the_file(folder: Path) -> None:
+    report = valid("report/valid.yml", folder).public()["report"]
     assert report["email"]["from"] == "Specwatch, at night <specwatch@example.com>"
     assert report["webhooks"][1]["url"] == "***"
 
 
-def test_a_secret_that_went_away_is_said_when_it_is_needed(folder: Path) -> None:
-    report = section(full(folder))
+def test_a_secret_file_that_has_gone_is_an_error_when_it_is_used(folder: Path) -> None:
+    report = section(valid("report/valid.yml", folder))
     assert report.email is not None
     (folder / "password").unlink()
     (folder / "hook").write_text("none")
@@ -89,7 +81,7 @@ def test_a_secret_that_went_away_is_said_when_it_is_needed(folder: Path) -> None
         ("Größe <ops@example.com>", "Größe <ops@example.com>"),
     ],
 )
-def test_an_address_of_mail(written: str, read: str) -> None:
+def test_a_mail_address_may_have_a_display_name(written: str, read: str) -> None:
     assert parse_mailbox(written) == read
 
 
@@ -98,7 +90,7 @@ def test_an_address_of_mail(written: str, read: str) -> None:
     ["", "ops", "a@b@c", "a b@c", "a@b\nBcc: c@d", "X\r\nBcc: e <a@b>", "a@b,c@d", ".a@b", "a..b@c",
      "ä@b", "a@ä", "a@-b", "<a@b", 7],
 )  # fmt: skip
-def test_no_other_address_is_taken(written: object) -> None:
+def test_an_invalid_mail_address_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match=r"address|control character"):
         parse_mailbox(written)
 
@@ -122,6 +114,6 @@ def test_a_mail_server_has_its_usual_port(written: str, read: str) -> None:
     ["mail.example:25", "http://h", "smtp://", "smtp://h:0", "smtp://h:x", "smtp://h/x",
      "smtp://h?x=1", "smtp://a b", "smtp://h\n", 25],
 )  # fmt: skip
-def test_no_other_mail_server_is_taken(written: object) -> None:
+def test_an_invalid_smtp_url_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match=r"smtp|query"):
         parse_smtp_url(written)

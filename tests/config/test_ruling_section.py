@@ -7,31 +7,25 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specwatch.config.loading import Config, load, parse
+from specwatch.config.loading import parse
 from specwatch.config.rules import Condition, Rule, Scope, Slo
 from specwatch.errors import ConfigError
-
-DATA = Path(__file__).parents[1] / "data" / "ruling"
-
-
-def valid() -> Config:
-    return load(DATA / "valid.yml", environ={}, hostname="gpu-7")
+from tests.config.files import one_target, valid
 
 
 def one(rule: str) -> Rule:
-    text = f"targets: [{{url: 'http://h', name: chat}}]\nrules: {{extra: [{rule}]}}\n"
-    return parse(text, "specwatch.yml", environ={}, hostname="gpu-7").rules.extra[0]
+    return one_target(f"rules: {{extra: [{rule}]}}\n").rules.extra[0]
 
 
-def test_without_a_word_the_defaults_apply() -> None:
-    config = parse("targets: [{url: 'http://h'}]", "f", environ={}, hostname="gpu-7")
+def test_without_a_rules_section_the_defaults_apply() -> None:
+    config = one_target()
     assert len(config.rules.effective()) == 12
     assert (config.slos, config.baseline.max_age) == ((), 30 * 86400)
     assert config.targets[0].draft_cost_ratio == 0.1
 
 
-def test_every_key_reaches_its_place() -> None:
-    config = valid()
+def test_every_key_reaches_its_place(tmp_path: Path) -> None:
+    config = valid("ruling/valid.yml", tmp_path)
     slow, low, squeezed, shift = config.rules.extra
     assert slow.conditions == (Condition(metric="ttft_p99", above="800ms", clear="500ms"),)
     assert (slow.conditions[0].above, slow.conditions[0].clear) == (0.8, 0.5)
@@ -64,41 +58,34 @@ def test_every_key_reaches_its_place() -> None:
     assert config.targets[0].draft_cost_ratio == 0.05
 
 
-@pytest.mark.parametrize(("said", "action"), [("", "alert"), ("true", "disable")])
-def test_acting_on_assumptions_is_asked_for(said: str, action: str) -> None:
-    guard = f"guard: {{act_on_assumptions: {said}}}" if said else ""
-    text = f"targets: [{{url: 'http://h'}}]\n{guard}"
-    config = parse(text, "f", environ={}, hostname="gpu-7")
+@pytest.mark.parametrize(("value", "action"), [("", "alert"), ("true", "disable")])
+def test_low_acceptance_disables_only_with_act_on_assumptions(value: str, action: str) -> None:
+    guard = f"guard: {{act_on_assumptions: {value}}}\n" if value else ""
+    config = one_target(guard)
     actions = {rule.name: rule.action for rule in config.effective_rules()}
     assert actions["low-acceptance"] == action
     assert (actions["losing-bucket"], actions["net-negative"]) == ("alert", "disable")
-    left_out = parse(
-        f"{text}\nrules: {{without: [low-acceptance]}}", "f", environ={}, hostname="gpu-7"
-    )
+    left_out = one_target(f"{guard}rules: {{without: [low-acceptance]}}")
     assert "low-acceptance" not in {rule.name for rule in left_out.effective_rules()}
 
 
 def test_a_rule_of_an_older_configuration_keeps_its_metric_and_its_action() -> None:
     written = "{name: low-acceptance, metric: acceptance_ratio_unmeasured, below: 0.4}"
-    config = parse(
-        f"targets: [{{url: 'http://h'}}]\nguard: {{act_on_assumptions: true}}\n"
-        f"rules: {{extra: [{written}]}}",
-        "f", environ={}, hostname="gpu-7",
-    )  # fmt: skip
+    config = one_target(f"guard: {{act_on_assumptions: true}}\nrules: {{extra: [{written}]}}")
     (low,) = [rule for rule in config.effective_rules() if rule.name == "low-acceptance"]
     assert (low.conditions[0].metric, low.action) == ("acceptance_ratio_unmeasured", "alert")
 
 
-def test_a_rule_of_the_user_takes_the_place_of_its_namesake() -> None:
-    rules = {rule.name: rule for rule in valid().rules.effective()}
+def test_a_rule_of_the_user_takes_the_place_of_its_namesake(tmp_path: Path) -> None:
+    rules = {rule.name: rule for rule in valid("ruling/valid.yml", tmp_path).rules.effective()}
     assert len(rules) == 12 - 1 + 3
     assert rules["low-acceptance"].summary == "ours"
     assert "short-outputs" not in rules
 
 
-def test_the_public_face_reads_back_as_the_same() -> None:
+def test_the_public_configuration_reads_back_equal(tmp_path: Path) -> None:
     """In the syntax of the file: no fields that a file does not have, units where it has them."""
-    config = valid()
+    config = valid("ruling/valid.yml", tmp_path)
     public = config.public()
     keys = ("temperature_buckets", "rules", "slos", "baseline")
     servers = [{"name": target.name, "url": target.url} for target in config.targets]
@@ -123,8 +110,8 @@ def test_the_public_face_reads_back_as_the_same() -> None:
     ],
 )  # fmt: skip
 def test_thresholds_have_the_unit_of_their_metric(metric: str, written: str, read: float) -> None:
-    (found,) = one(f"{{name: a, metric: {metric}, above: {written}}}").conditions
-    assert found.above == read
+    (condition,) = one(f"{{name: a, metric: {metric}, above: {written}}}").conditions
+    assert condition.above == read
 
 
 @pytest.mark.parametrize(
@@ -135,7 +122,7 @@ def test_thresholds_have_the_unit_of_their_metric(metric: str, written: str, rea
         ("speedup_ratio", ".inf"), ("speedup_ratio", "nan"), ("speedup_ratio", "'%'"),
     ],
 )  # fmt: skip
-def test_no_metric_is_compared_with_what_it_is_not(metric: str, written: str) -> None:
+def test_a_threshold_in_another_unit_is_refused(metric: str, written: str) -> None:
     with pytest.raises(ConfigError, match=r"rules\.extra\[0\]\.above: "):
         one(f"{{name: a, metric: {metric}, above: {written}}}")
 
@@ -157,5 +144,5 @@ def test_unlike_windows_do_not_exclude_one_another() -> None:
 
 
 def test_an_interval_may_lie_across_both_lines() -> None:
-    below, above = ("{metric: speedup_ratio, " + each + "}" for each in ("below: 1.2", "above: 1"))
+    below, above = ("{metric: speedup_ratio, " + side + "}" for side in ("below: 1.2", "above: 1"))
     assert len(one(f"{{name: a, any: [{below}, {above}]}}").conditions) == 2

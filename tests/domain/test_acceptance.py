@@ -25,36 +25,31 @@ def mixed(greedy: float, hot: float, *, share: float, count: int = 30):
 
 
 def change(samples, reference=THEN) -> AcceptanceChange:
-    change_found = acceptance_change(samples, reference)
-    assert isinstance(change_found, AcceptanceChange), change_found
-    return change_found
+    result = acceptance_change(samples, reference)
+    assert isinstance(result, AcceptanceChange), result
+    return result
 
 
-def test_a_shift_of_traffic_to_hotter_requests_is_no_change():
-    change_found = change(mixed(0.8, 0.4, share=0.1))
-    assert change_found.interval.value == pytest.approx(0, abs=1e-9)
-    assert change_found.note is None
-
-
-def test_a_worse_draft_is_seen_at_the_mix_of_now():
-    change_found = change(mixed(0.7, 0.4, share=0.2)).interval
-    assert change_found.value == pytest.approx(-0.02)
-    assert change_found.upper < 0
-
-
-def test_two_thirds_of_a_fall_hidden_by_a_better_mix_is_seen():
-    assert change(mixed(0.7, 0.3, share=0.9)).interval.value == pytest.approx(-0.1)
-
-
-def test_without_buckets_it_is_the_whole_difference_and_says_so():
-    change_found = change(minutes(30, tally(rate=0.5)))
-    assert change_found.interval.value == pytest.approx(-0.1)
-    assert change_found.note == "temperature mix unknown"
-
-
-def test_a_bucket_that_the_reference_hardly_knows_is_left_out():
-    reference = {**THEN, "0": tally(rate=0.1, drafts=99)}
-    assert change(mixed(0.8, 0.4, share=0.4), reference).interval.value == pytest.approx(0)
+@pytest.mark.parametrize(
+    ("samples", "reference", "value", "note"),
+    [
+        pytest.param(mixed(0.8, 0.4, share=0.1), THEN, 0.0, None, id="traffic became hotter"),
+        pytest.param(mixed(0.7, 0.4, share=0.2), THEN, -0.02, None, id="a worse draft at 0"),
+        pytest.param(mixed(0.7, 0.3, share=0.9), THEN, -0.1, None, id="a better mix hides a fall"),
+        pytest.param(
+            mixed(0.8, 0.4, share=0.4), {**THEN, "0": tally(rate=0.1, drafts=99)}, 0.0, None,
+            id="the reference hardly knows a bucket",
+        ),
+        pytest.param(
+            minutes(30, tally(rate=0.5)), THEN, -0.1, "temperature mix unknown", id="no buckets"
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_is_that_of_the_draft_at_the_present_mix(samples, reference, value, note):
+    result = change(samples, reference)
+    assert result.interval.value == pytest.approx(value, abs=1e-9)
+    assert (result.interval.upper < 0) is (value < 0)
+    assert result.note == note
 
 
 @pytest.mark.parametrize(
@@ -71,9 +66,9 @@ def test_a_bucket_that_the_reference_hardly_knows_is_left_out():
 )
 def test_it_says_why_there_is_no_comparison(samples, reference, why):
     """A shift to temperatures that the reference has not is not taken for a change."""
-    change_found = acceptance_change(samples, reference)
-    assert isinstance(change_found, str)
-    assert change_found.startswith(why)
+    result = acceptance_change(samples, reference)
+    assert isinstance(result, str)
+    assert result.startswith(why)
 
 
 def test_minutes_that_differ_widen_the_interval():
@@ -95,6 +90,6 @@ def test_the_interval_contains_no_change_95_times_of_100():
     for _ in range(300):
         then = sum(rate() for _ in range(200)) / 200
         now = [minute(n, tally(rate=rate(), drafts=200, requests=0)) for n in range(12)]
-        change_found = change(now, {"all": tally(rate=then, drafts=40_000)}).interval
-        hits += change_found.lower <= 0 <= change_found.upper
+        result = change(now, {"all": tally(rate=then, drafts=40_000)}).interval
+        hits += result.lower <= 0 <= result.upper
     assert 0.92 <= hits / 300 <= 0.98

@@ -56,7 +56,7 @@ def test_minutes_are_grouped_by_load_in_any_order(samples):
         replace(off(0), tally=Tally()),
     ],
 )  # fmt: skip
-def test_what_ran_with_speculation_or_is_doubtful_measures_nothing(sample):
+def test_only_sound_minutes_without_speculation_are_measured(sample):
     assert measured(KEY, Origin.WINDOWS, [sample]) == []
 
 
@@ -92,7 +92,7 @@ def test_another_version_or_configuration_invalidates_it_and_another_draft_does_
     assert not chosen(measurement(key=key), engine_version="0.33")
 
 
-def test_the_targets_own_traffic_is_best_and_the_newest_of_equals():
+def test_own_traffic_ranks_first_and_the_newest_of_equals():
     best = measurement(at=-500.0, count=30)
     others = [
         measurement(origin=Origin.IMPORTED), measurement(origin=Origin.CALIBRATION),
@@ -102,7 +102,7 @@ def test_the_targets_own_traffic_is_best_and_the_newest_of_equals():
         assert chosen(*order).bins == {2: best}
 
 
-def test_little_or_old_traffic_of_its_own_gives_way_to_a_fixed_workload_alone():
+def test_little_or_old_traffic_ranks_below_a_fixed_workload_only():
     week = 7 * 86400.0
     fixed, imported = measurement(origin=Origin.CALIBRATION), measurement(origin=Origin.IMPORTED)
     for weak in (measurement(count=29), measurement(at=-week - 1, count=40)):
@@ -111,7 +111,7 @@ def test_little_or_old_traffic_of_its_own_gives_way_to_a_fixed_workload_alone():
     assert chosen(measurement(at=-week, count=40), fixed).bins[2].origin is Origin.WINDOWS
 
 
-def test_what_is_known_already_counts_no_second_time():
+def test_known_points_are_not_counted_twice():
     latencies = Histogram((1.0,), (3, 0), 1.5)
     known = measurement(count=9, ttft=latencies, points_behind=9)
     again = replace(known, points=known.points[:1], points_behind=1)
@@ -139,7 +139,7 @@ def test_points_expire_one_by_one():
     assert choose([old], Environment(), now=MAX_AGE - 3, max_age=2 * MAX_AGE)
 
 
-def test_one_that_has_expired_is_told_from_none():
+def test_an_expired_baseline_is_distinguished_from_none():
     old = measurement(at=0.0)
     assert chosen(old, now=2 * MAX_AGE).expired
     assert not chosen(old).expired
@@ -187,7 +187,7 @@ def test_latencies_fade_once_twice_as_many_points_as_are_kept_stand_behind_them(
     assert faded.tpot is None
 
 
-def test_what_was_known_at_a_time_is_what_was_measured_by_then():
+def test_an_earlier_baseline_has_only_earlier_points():
     chosen_baseline = chosen(measurement(at=100.0, count=20), now=100.0)
     assert len(chosen_baseline.before(95.0).points) == 15
     assert chosen_baseline.before(95.0).measured_at == 95.0

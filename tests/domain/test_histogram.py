@@ -157,7 +157,7 @@ def test_cumulative_counts_of_a_page_become_counts_per_bucket(bounds, values):
     ],
     ids=["falling", "negative", "half", "nan", "infinite", "no bound", "no +Inf", "none"],
 )
-def test_what_is_no_histogram_is_refused(buckets):
+def test_invalid_cumulative_counts_are_refused(buckets):
     assert histogram.from_cumulative(buckets, 1.0) is None
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally
+from specwatch.domain.model import Environment, Tally
 from specwatch.domain.prediction import Experience, RememberedMinutes, worth_it
 from specwatch.domain.sample import Sample
+from tests.domain import minutes
 from tests.domain.samples import baseline_of_paces
 
 PLAIN = 0.1
@@ -25,37 +27,20 @@ def baseline(*concurrencies: float) -> Baseline:
 
 def on(start: int, running: float, cost: float, lengths: Mapping[str, float]) -> Sample:
     """A minute with a thousand drafts of each temperature, at so many tokens a step."""
-    drafts = dict.fromkeys(lengths, 1000)
+    steps = 1000 * len(lengths)
     accepted = {label: round(1000 * (length - 1)) for label, length in lengths.items()}
-    steps, tokens = sum(drafts.values()), sum(drafts.values()) + sum(accepted.values())
-    return Sample(
-        start=start, length=60, mode=Mode.ON,
-        tally=Tally(
-            drafts=steps, draft_tokens=4 * steps, accepted_tokens=sum(accepted.values()),
-            generation_tokens=tokens, inter_token=Histogram((), (steps,), steps * cost * PLAIN),
-        ),
-        gauges=Gauges(60.0, 60.0, 60.0 * running),
-        buckets={
-            label: Tally(
-                drafts=drafts[label], draft_tokens=4 * drafts[label],
-                accepted_tokens=accepted[label],
-            )
-            for label in lengths
-        },
+    total = sum(accepted.values())
+    return minutes.on(
+        start // 60, tpot=cost * PLAIN * steps / (steps + total), drafts=steps, accepted=total,
+        load=running, buckets={label: (1000, kept) for label, kept in accepted.items()},
     )  # fmt: skip
 
 
 def off(start: int, running: float, tokens: Mapping[str, int]) -> Sample:
     """A minute without speculation at a load so high that it is never idle."""
-    whole = sum(tokens.values())
-    return Sample(
-        start=start, length=60, mode=Mode.OFF,
-        tally=Tally(
-            generation_tokens=whole, inter_token=Histogram((), (whole,), whole * PLAIN)
-        ),
-        gauges=Gauges(60.0, 60.0, 60.0 * running),
-        buckets={label: Tally(generation_tokens=count) for label, count in tokens.items()},
-    )  # fmt: skip
+    sample = minutes.off(start // 60, tpot=PLAIN, tokens=sum(tokens.values()), load=running)
+    buckets = {label: Tally(generation_tokens=count) for label, count in tokens.items()}
+    return replace(sample, buckets=buckets)
 
 
 HOT_AND_COLD = {"0": 4.0, ">1": 2.0}
@@ -86,7 +71,9 @@ KNOWN = Experience.of(remembered((12.0, 2.0), (24.0, 3.0)), baseline(12.0, 24.0)
         ({"0": 800, ">1": 800}, 8 / 3),
     ],
 )
-def test_tau_is_that_of_the_present_mix(mix: dict[str, int], length: float) -> None:
+def test_the_predicted_length_is_that_of_the_present_mix(
+    mix: dict[str, int], length: float
+) -> None:
     running = 12.0 * length / 2.0  # so that with speculation twelve would run
     interval = KNOWN.speedup([off(100_000 + 60 * n, running, mix) for n in range(10)])
     assert interval is not None
@@ -105,7 +92,7 @@ def test_the_load_is_that_which_speculation_would_lead_to() -> None:
     assert interval.value == pytest.approx(1.5, rel=0.01)
 
 
-def test_above_the_known_loads_it_may_be_worse_and_below_better() -> None:
+def test_the_interval_is_open_beyond_the_known_loads() -> None:
     higher = KNOWN.speedup(present(300.0, **{"0": 900}))
     lower = KNOWN.speedup(present(4.0, **{"0": 900}))
     assert higher is not None
@@ -115,7 +102,7 @@ def test_above_the_known_loads_it_may_be_worse_and_below_better() -> None:
 
 
 @pytest.mark.parametrize(
-    "minutes",
+    "samples",
     [
         pytest.param([], id="nothing"),
         pytest.param(present(12.0, **{"0": 900})[:4], id="too few minutes"),
@@ -123,8 +110,8 @@ def test_above_the_known_loads_it_may_be_worse_and_below_better() -> None:
         pytest.param(remembered((12.0, 2.0)), id="minutes with speculation"),
     ],
 )
-def test_too_little_known_of_the_present_predicts_nothing(minutes: list[Sample]) -> None:
-    assert KNOWN.speedup(minutes) is None
+def test_too_little_known_of_the_present_predicts_nothing(samples: list[Sample]) -> None:
+    assert KNOWN.speedup(samples) is None
 
 
 def test_without_a_baseline_nothing_is_predicted() -> None:
@@ -132,7 +119,7 @@ def test_without_a_baseline_nothing_is_predicted() -> None:
     assert experience.speedup(present(12.0, **{"0": 900})) is None
 
 
-def test_a_draft_that_got_worse_is_not_what_it_was() -> None:
+def test_a_draft_that_got_worse_is_predicted_from_its_newest_minutes() -> None:
     """tau comes from the newest minutes, however many good ones came before."""
     good = [on(60 * n, 12.0, 2.0, {"0": 4.0}) for n in range(50)]
     bad = [on(60 * n, 12.0, 2.0, {"0": 1.5}) for n in range(50, 55)]
@@ -147,7 +134,7 @@ def test_a_draft_that_got_worse_is_not_what_it_was() -> None:
 
 
 def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> None:
-    memory = RememberedMinutes(most=10)
+    memory = RememberedMinutes()
     for sample in remembered((12.0, 2.0)):
         memory.add(sample)
     for n in range(100):
@@ -155,17 +142,14 @@ def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> No
     experience = Experience.of(memory.samples, baseline(12.0, 24.0))
     assert experience.lengths["0"].value == pytest.approx(4.0)
     assert [round(cost.concurrency) for cost in experience.costs] == [12, 24]
-    assert len(memory.samples) <= 20
+    assert len(memory.samples) <= 70
 
 
-def test_another_configuration_is_a_new_experience() -> None:
+def test_minutes_of_another_configuration_are_forgotten() -> None:
     memory = RememberedMinutes()
     for sample in remembered((12.0, 2.0)):
         memory.add(sample)
-    newer = on(50_000, 12.0, 2.0, {"0": 2.0})
-    other = Sample(
-        newer.start, newer.length, newer.mode, newer.tally, newer.gauges, Environment("0.33")
-    )
+    other = replace(on(50_000, 12.0, 2.0, {"0": 2.0}), environment=Environment("0.33"))
     memory.add(other)
     assert memory.samples == [other]
 

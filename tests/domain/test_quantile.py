@@ -56,10 +56,6 @@ def test_the_ranks_enclose_the_quantile_in_95_of_100(q, requests):
     assert 1 - _cumulated(high - 1, requests, q) > 0.025
 
 
-def test_ranks_of_many_requests_are_those_of_the_normal():
-    assert quantile._ranks(0.5, 100_000) == (49_690, 50_311)
-
-
 def test_limits_contain_the_true_quantile_most_of_the_time():
     chance = random.Random(4)
     hits = 0
@@ -93,32 +89,31 @@ def test_too_few_requests_have_no_upper_limit():
     assert estimate.upper == math.inf
 
 
-def test_a_ratio_of_what_is_certain_is_certain():
-    interval, open_ended = quantile.ratio_of(
-        [sure], [sure._replace(value=4.0, lower=4.0, upper=4.0)], 9
-    )
-    assert (interval.lower, interval.value, interval.upper) == (0.5, 0.5, 0.5)
-    assert not open_ended
+def within(value: float, factor: float) -> QuantileEstimate:
+    return QuantileEstimate(value, value / factor, value * factor, open_ended=False)
 
 
-def test_a_ratio_is_as_uncertain_as_both_sides_together():
-    unsure = QuantileEstimate(2.0, 2.0 / math.e**3, 2.0 * math.e**3, open_ended=False)
-    other = QuantileEstimate(2.0, 2.0 / math.e**4, 2.0 * math.e**4, open_ended=False)
-    interval, _ = quantile.ratio_of([unsure], [other], 9)
-    assert interval.lower == pytest.approx(math.exp(-5))
-    assert interval.upper == pytest.approx(math.exp(5))
-
-
-def test_a_ratio_has_no_lower_limit_when_the_divisor_has_no_upper():
-    interval, open_ended = quantile.ratio_of([sure], [sure._replace(upper=math.inf)], 9)
-    assert interval.lower == 0
-    assert not open_ended
-
-
-def test_a_ratio_without_upper_limit_says_so_and_stays_finite():
-    interval, open_ended = quantile.ratio_of([sure._replace(upper=math.inf)], [sure], 9)
-    assert open_ended
-    assert math.isfinite(interval.upper)
+@pytest.mark.parametrize(
+    ("over", "under", "ends", "open_ended"),
+    [
+        pytest.param(sure, within(4.0, 1.0), (0.5, 0.5, 0.5), False, id="both are certain"),
+        pytest.param(
+            within(2.0, math.e**3), within(2.0, math.e**4),
+            (math.exp(-5), 1.0, math.exp(5)), False, id="errors add up as squares",
+        ),
+        pytest.param(
+            sure, sure._replace(upper=math.inf), (0.0, 1.0, 1.0), False,
+            id="the divisor has no upper limit",
+        ),
+        pytest.param(
+            sure._replace(upper=math.inf), sure, (1.0, 1.0, 1.0), True, id="it has no upper limit"
+        ),
+    ],
+)  # fmt: skip
+def test_a_ratio_is_as_uncertain_as_both_sides_together(over, under, ends, open_ended):
+    interval, really_greater = quantile.ratio_of([over], [under], 9)
+    assert (interval.lower, interval.value, interval.upper) == pytest.approx(ends)
+    assert really_greater is open_ended
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from datetime import UTC, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwatch.domain.temperature import Buckets, bucket_labels
@@ -39,13 +40,29 @@ def test_durations_mean_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
+INVALID = {
+    (parse_duration, r"unit|not a duration|too long"): [
+        "", "5", 5, True, None, "-5s", "5 s", "5S", "30m1h", "5s5s", "1e3s", "s", "５s", "36501d",
+        [],
+    ],
+    (parse_listen, r"address to listen on|no host|between its brackets|characters that no host"): [
+        "9469", "::1:9469", "127.0.0.1", "[::1]", "[x]:1", "a b:1", ":1",
+    ],
+    (parse_edges, r"edge|ascend|list of numbers"): [
+        [], [0, 0], [-1, 1], [math.nan], [True], ["0"], "0", list(range(21)),
+    ],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["", "5", 5, True, None, "-5s", "5 s", "5S", "30m1h", "5s5s", "1e3s", "s", "５s", "36501d", []],
+    ("parse", "problem", "value"),
+    [(*parser, value) for parser, values in INVALID.items() for value in values],
 )
-def test_what_is_no_duration_is_refused(text: object) -> None:
-    with pytest.raises(ValueError, match=r"unit|not a duration|too long"):
-        parse_duration(text)
+def test_an_invalid_scalar_is_refused(
+    parse: Callable[[object], object], problem: str, value: object
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse(value)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +97,7 @@ def test_a_date_without_an_offset_is_in_the_given_time_zone() -> None:
     "text",
     ["", "yesterday", "nan", "-inf", "1e400", "5 s", "30m ago", "2026-13-01", "2026-11-19T25:00"],
 )
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_moment_is_refused(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"is not a date or time such as 1970-01-01T02:46, a durat"
     ):
@@ -92,6 +109,7 @@ def test_a_size_that_is_written_reads_back(size: int) -> None:
     assert parse_size(format_size(size)) == size
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_any_text_is_a_value_or_a_clear_refusal(text: str) -> None:
     """Parsers raise ValueError and nothing else, whatever they are given."""
@@ -107,12 +125,6 @@ def test_any_text_is_a_value_or_a_clear_refusal(text: str) -> None:
 def test_an_address_to_listen_on_reads_back(text: str, host: str, port: int) -> None:
     assert parse_listen(text) == ListenAddress(host, port)
     assert str(ListenAddress(host, port)) == text
-
-
-@pytest.mark.parametrize("text", ["9469", "::1:9469", "127.0.0.1", "[::1]", "[x]:1", "a b:1", ":1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=text.replace("[", r"\[")):
-        parse_listen(text)
 
 
 @pytest.mark.parametrize(
@@ -149,13 +161,5 @@ def test_a_temperature_falls_into_the_bucket_that_holds_it(
     assert Buckets((0.0, 0.3, 0.7, 1.0)).of(temperature) == label
 
 
-def test_what_vllm_raises_to_a_hundredth_counts_as_that() -> None:
+def test_temperatures_below_a_hundredth_count_as_a_hundredth() -> None:
     assert Buckets((0.0, 0.005, 1.0)).of(0.001) == "(0.005,1]"
-
-
-@pytest.mark.parametrize(
-    "edges", [[], [0, 0], [-1, 1], [math.nan], [True], ["0"], "0", list(range(21))]
-)
-def test_what_are_no_edges_is_refused(edges: object) -> None:
-    with pytest.raises(ValueError, match=r"edge|ascend|list of numbers"):
-        parse_edges(edges)

@@ -40,7 +40,7 @@ def test_there_is_none_without_traffic_that_speculates():
         assert baseline_latencies(evidence(samples, baseline=baseline()), HOUR) == {}
 
 
-def test_it_stays_for_the_hour_after_speculation_went_off():
+def test_baseline_latencies_stay_for_an_hour_after_speculation_went_off():
     """So that one sees that latencies come to what they are without."""
     off = [minute(n + 10, tally(tpot=0.03), mode=Mode.OFF) for n in range(3)]
     known = evidence([*FAST, *off], baseline=baseline())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from specwatch.domain.breakeven import assess
@@ -19,34 +17,15 @@ def test_a_window_takes_what_ends_after_its_start_up_to_now():
     assert [(sample.start - START) // 60 for sample in examined.window(180)] == [5, 6, 7]
 
 
-def test_only_minutes_with_speculation_on_are_speculative():
-    modes = [Mode.ON, Mode.OFF, Mode.MIXED, Mode.ON]
-    examined = evidence([minute(n, mode=mode) for n, mode in enumerate(modes)])
-    assert [sample.start for sample in examined.speculative(600)] == [START, START + 180]
-
-
 def test_drafts_of_an_unsound_minute_count_and_its_latencies_do_not():
-    examined = evidence([minute(0, sound=False), minute(1)])
+    parts = {"0": tally(drafts=300), ">1": tally(drafts=200)}
+    examined = evidence(
+        [minute(0, sound=False, buckets=parts), minute(1), minute(2, mode=Mode.OFF)]
+    )
     assert examined.tally(600, "all").drafts == 2000
     assert examined.tally(600, "all", sound=True).drafts == 1000
-
-
-def test_what_the_server_does_not_count_comes_from_its_buckets():
-    whole = replace(tally(drafts=900), ttft=None, requests={})
-    parts = {"0": tally(drafts=300, requests=7), ">1": tally(drafts=200, requests=5)}
-    examined = evidence([minute(0, whole, buckets=parts)]).tally(60, "all")
-    assert examined.drafts == 900
-    assert examined.ttft is not None
-    assert examined.ttft.count == 12
-    assert examined.requests == {"stop": 12}
-
-
-def test_a_temperature_is_that_of_its_bucket_alone():
-    parts = {"0": tally(drafts=300), ">1": tally(drafts=200)}
-    examined = evidence(minutes(3, buckets=parts))
-    assert examined.tally(180, ">1").drafts == 600
-    assert examined.tally(180, "0").drafts == 900
-    assert examined.tally(180, "(0,0.3]").drafts is None
+    assert examined.tally(600, ">1").drafts == 200
+    assert examined.tally(600, "(0,0.3]").drafts is None
 
 
 def test_the_speedup_is_that_of_the_assessment():
@@ -76,9 +55,10 @@ def test_a_speedup_that_is_not_of_the_newest_minutes_says_until_when_and_why(lat
     ("silent", "sound", "stale"),
     [(0, True, False), (2, True, False), (3, True, True), (0, False, True)],
 )
-def test_evidence_goes_stale_when_nothing_sound_was_seen_for_three_minutes(silent, sound, stale):
+def test_evidence_is_stale_after_three_minutes_without_a_sound_one(silent, sound, stale):
     examined = evidence([minute(0, sound=sound)], now=START + 60.0 + 60 * silent)
     assert examined.stale is stale
+    assert evidence([]).stale
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -87,10 +67,6 @@ def test_a_model_speculates_as_long_as_its_newest_minute_does(mode):
     assert evidence(samples, now=START + 120.0).speculating is (mode is Mode.ON)
     assert evidence(samples).speculating
     assert not evidence([]).speculating
-
-
-def test_no_samples_are_stale():
-    assert evidence([]).stale
 
 
 def test_minutes_are_compared_one_by_one_whatever_they_are_kept_as() -> None:

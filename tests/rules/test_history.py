@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from specwatch.domain.model import HOUR, MINUTE, Environment, Mode, Tally
+from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample, samples_of, total
 from specwatch.rules.history import BLOCK, FRESH, History
 from tests.scrape.closing import START, K, minute
@@ -36,7 +36,7 @@ def test_minutes_are_kept_as_long_as_the_horizon_and_no_longer() -> None:
     assert total(history.minutes).drafts == 60 * 100
 
 
-def test_minutes_are_merged_with_their_like_alone() -> None:
+def test_only_like_minutes_are_merged() -> None:
     history = History(HOUR)
     for number in range(30):
         mode = Mode.ON if number % 2 else Mode.OFF
@@ -51,7 +51,7 @@ def test_minutes_are_merged_with_their_like_alone() -> None:
     assert total(history.minutes).drafts == 15 * 100
 
 
-def test_a_minute_that_is_no_later_than_the_last_is_not_taken() -> None:
+def test_a_minute_not_later_than_the_last_is_ignored() -> None:
     history = filled([5])
     assert not history.add(sample(5))
     assert not history.add(sample(4))
@@ -68,7 +68,7 @@ def test_the_reference_is_the_day_before_the_last_hour() -> None:
     assert reference["0"].draft_tokens == hours * 6 * 40 * K
 
 
-def test_what_ran_without_speculation_is_no_reference() -> None:
+def test_minutes_without_speculation_are_not_in_the_reference() -> None:
     history = filled(range(0, 180, 10), mode=Mode.OFF)
     assert history.reference(START + 3 * HOUR, HERE) == {}
 
@@ -101,3 +101,19 @@ def test_earlier_minutes_come_in_order_and_once() -> None:
     empty = History(HOUR)
     assert len(empty.add_earlier(earlier[:5])) == 5
     assert empty.add(sample(5))
+
+
+def test_a_minute_kept_for_its_pace_has_all_that_a_speedup_needs() -> None:
+    whole = sample(0, steps=100, buckets={"0": (40, 0.5)})
+    lengths = Histogram((10.0,), (3, 1), 60.0)
+    tally = replace(
+        whole.tally, prompt_tokens=1000, prefix_cache_hits=300, output_length=lengths, e2e=lengths
+    )
+    history = History(HOUR)
+    history.add(replace(whole, tally=tally))
+    (paced,) = history.paced
+    expected = replace(whole, tally=tally)
+    assert (paced.pace, paced.steps, paced.requests) == (
+        expected.pace, expected.steps, expected.requests,
+    )  # fmt: skip
+    assert (paced.tally.e2e, paced.buckets) == (None, {})

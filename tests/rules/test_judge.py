@@ -49,7 +49,7 @@ def feed(judge: Judge, first: int, last: int, **given: Any) -> list[tuple[int, F
     return changed
 
 
-def test_another_objective_holds_for_what_is_known_already() -> None:
+def test_another_objective_applies_to_known_minutes() -> None:
     judge = judge_of(LOSES)
     for number in range(24):
         windows = minute(number, Mode.OFF if number < 12 else Mode.ON, step=0.03)
@@ -90,7 +90,7 @@ def test_a_rule_fires_after_its_time_and_clears_after_its_time() -> None:
     assert cleared[0][0] == 66
 
 
-def test_a_loss_against_the_baseline_is_found_and_a_gain_is_none() -> None:
+def test_a_loss_against_the_baseline_is_a_breach_and_a_gain_is_not() -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline()
     assert feed(judge, 0, 30, step=0.03, acceptance=0.5) == []  # tau 3, cost 1.5
@@ -103,9 +103,13 @@ def test_a_loss_against_the_baseline_is_found_and_a_gain_is_none() -> None:
     assert number <= 30 + 7 + 2, "seven minutes of a loss, confirmed by two"
 
 
-def test_without_a_baseline_nothing_is_known_of_a_loss() -> None:
+@pytest.mark.parametrize(
+    ("known", "restarts"), [(False, 0), (True, 1)], ids=["no baseline", "restarts"]
+)
+def test_a_loss_that_cannot_be_measured_is_no_data(known: bool, restarts: int) -> None:
     judge = judge_of(LOSES)
-    assert feed(judge, 0, 60, step=0.2, acceptance=0.1) == []
+    judge.measurements = baseline() if known else []
+    assert feed(judge, 0, 60, step=0.2, acceptance=0.1, restarts=restarts) == []
     (finding,) = judge.findings()
     assert (finding.verdict, finding.seen) == (Verdict.NO_DATA, Verdict.NO_DATA)
 
@@ -120,7 +124,7 @@ def test_without_a_baseline_nothing_is_known_of_a_loss() -> None:
     ],
     ids=str,
 )
-def test_a_baseline_of_something_else_is_none(changes: dict[str, str]) -> None:
+def test_a_baseline_of_another_version_or_model_is_not_used(changes: dict[str, str]) -> None:
     given = {"target": "t", "model_name": "m", "engine_version": "0.32.0", "configuration": "c"}
     other = BaselineKey(**{**given, **changes})
     judge = judge_of(LOSES)
@@ -138,34 +142,34 @@ def minute_windows(numbers: range) -> list[Window]:
 def test_minutes_without_speculation_make_a_baseline() -> None:
     judge = judge_of(LOSES)
     feed(judge, 0, 30, mode=Mode.OFF)
-    (taken,) = judge.take_measurements()
-    assert (taken.origin, len(taken.points)) == (Origin.WINDOWS, 30)
+    (measurement,) = judge.take_measurements()
+    assert (measurement.origin, len(measurement.points)) == (Origin.WINDOWS, 30)
     assert judge.take_measurements() == []
     ((_, finding),) = feed(judge, 30, 60, step=0.07, acceptance=0.5)
     assert finding.verdict is Verdict.BREACH
     assert judge.assessments()["m"].measured
 
 
-def test_what_one_judge_measured_another_goes_on_with() -> None:
+def test_measurements_of_an_earlier_judge_are_continued() -> None:
     first, second = judge_of(LOSES), judge_of(LOSES)
     feed(first, 0, 30, mode=Mode.OFF)
     (stored,) = first.take_measurements()
     second.measurements = [stored]
     feed(second, 30, 36, mode=Mode.OFF)
-    (taken,) = second.take_measurements()
-    assert len(taken.points) == 6, "only what the store does not have"
+    (measurement,) = second.take_measurements()
+    assert len(measurement.points) == 6, "only what the store does not have"
     assert len(second.baselines()["m"].bins[2].points) == 36
     second.measurements = [stored]  # read before what was taken was written
     feed(second, 36, 37, mode=Mode.OFF)
     assert len(second.baselines()["m"].bins[2].points) == 37
-    second.measurements = [join(stored, taken)]
+    second.measurements = [join(stored, measurement)]
     (known,) = second.baselines()["m"].bins.values()
     assert (len(known.points), known.points_behind) == (37, 37)
     assert known.ttft is not None
     assert known.ttft.count == 37 * 100
 
 
-def test_a_stored_baseline_makes_no_model_up() -> None:
+def test_a_stored_baseline_adds_no_model() -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline()
     assert judge.assessments() == judge.baselines() == {}
@@ -175,37 +179,31 @@ def test_a_stored_baseline_makes_no_model_up() -> None:
     assert judge.baselines()["m"].bins
 
 
+def observe_nameless(judge: Judge, number: int) -> None:
+    windows = minute(number, Mode.OFF)
+    judge.observe([replace(e, environment=Environment(None, "c-0")) for e in windows], at(number))
+
+
 def test_minutes_of_a_version_that_is_not_known_yet_are_no_baseline() -> None:
     judge = judge_of(LOSES)
-
-    def nameless(number: int) -> list[Window]:
-        return [
-            replace(sample, environment=Environment(None, "c-0"))
-            for sample in minute(number, Mode.OFF)
-        ]
-
     for number in range(9):
-        judge.observe(nameless(number), at(number + 1))
+        observe_nameless(judge, number)
     assert judge.take_measurements() == []
     feed(judge, 9, 12, mode=Mode.OFF)
-    judge.observe(nameless(12), at(13))
-    (taken,) = judge.take_measurements()
-    assert len(taken.points) == 3
+    observe_nameless(judge, 12)
+    (measurement,) = judge.take_measurements()
+    assert len(measurement.points) == 3
 
 
-def test_a_server_that_never_tells_its_version_has_a_baseline_too() -> None:
+def test_a_server_that_never_reports_its_version_has_a_baseline_too() -> None:
     judge = judge_of(LOSES)
     for number in range(20):
-        windows = minute(number, Mode.OFF)
-        judge.observe(
-            [replace(window, environment=Environment(None, "c-0")) for window in windows],
-            at(number + 1),
-        )
-    (taken,) = judge.take_measurements()
-    assert len(taken.points) == 10
+        observe_nameless(judge, number)
+    (measurement,) = judge.take_measurements()
+    assert len(measurement.points) == 10
 
 
-def test_what_ran_before_an_upgrade_is_not_held_against_the_new_version() -> None:
+def test_minutes_before_an_upgrade_do_not_count() -> None:
     """The minutes of 0.32 at a gain, with the baseline of a faster 0.33."""
     judge = judge_of(LOSES)
     fast = replace(baseline(step=0.01)[0], key=BaselineKey("t", "m", "0.33.0", "c"))
@@ -224,7 +222,7 @@ def test_what_ran_before_an_upgrade_is_not_held_against_the_new_version() -> Non
     assert judge.assessments()["m"].samples == 5
 
 
-def test_a_breach_of_what_no_rule_is_for_any_more_is_not_restored() -> None:
+def test_a_breach_without_a_rule_is_not_restored() -> None:
     judge = judge_of(LOW.model_copy(update={"scope": Scope(model_name="m")}))
     assert not judge.restore("low", "m", "0", at(-10))
     assert not judge.restore("low", "other", "all", at(-10))
@@ -232,42 +230,36 @@ def test_a_breach_of_what_no_rule_is_for_any_more_is_not_restored() -> None:
     assert judge.restore("low", "m", "all", at(-10))
 
 
-def test_a_model_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
+def test_the_breach_of_a_model_unseen_for_a_day_ends() -> None:
+    """Until then it is judged on no data; one that was restored and never seen ends too."""
     judge = judge_of(LOW)
     feed(judge, 0, 30, acceptance=0.2)
     day = 24 * 60
     assert judge.observe((), at(29 + day)) == ()
+    (finding,) = judge.findings()
+    assert (finding.verdict, finding.seen) == (Verdict.BREACH, Verdict.NO_DATA)
     (finding,) = judge.observe((), at(31 + day))
     assert (finding.verdict, finding.since) == (Verdict.NO_DATA, at(31 + day))
     assert judge.findings() == ()
-
-
-def test_a_breach_that_was_restored_and_never_seen_ends_too() -> None:
-    judge = judge_of(LOW)
     judge.restore("low", "m", "all", at(-10))
-    assert judge.observe((), at(0)) == ()
-    (finding,) = judge.observe((), at(24 * 60 + 1))
+    assert judge.observe((), at(2 * day)) == ()
+    (finding,) = judge.observe((), at(3 * day + 1))
     assert finding.verdict is Verdict.NO_DATA
 
 
-def test_a_temperature_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
+def test_the_breach_of_a_temperature_unseen_for_a_day_ends() -> None:
     judge = judge_of(LOW.model_copy(update={"scope": Scope(temperature="each")}))
     feed(judge, 0, 30, acceptance=0.5, buckets={">1": (500, 0.1)})
-    changed = feed(judge, 30, 30 + 25 * 60 + 5, acceptance=0.5)
+    for hour in range(24):
+        assert feed(judge, 30 + 60 * hour, 31 + 60 * hour, acceptance=0.5) == []
+    changed = feed(judge, 30 + 25 * 60, 35 + 25 * 60, acceptance=0.5)
     assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
         (">1", Verdict.NO_DATA)
     ]
     assert judge.findings() == ()
 
 
-def test_a_page_that_makes_models_up_takes_no_memory_without_bound() -> None:
-    judge = judge_of(LOW)
-    for number in range(5 * MOST_MODELS):
-        judge.observe(minute(number, model_name=f"m{number}"), at(number + 1))
-    assert len(judge.findings()) == MOST_MODELS
-
-
-def test_what_gives_way_ends_its_breach_and_loses_no_measurement() -> None:
+def test_a_model_that_is_replaced_ends_its_breach_and_keeps_its_measurements() -> None:
     judge = judge_of(LOW)
     feed(judge, 0, 12, mode=Mode.OFF)
     feed(judge, 12, 40, acceptance=0.2)
@@ -277,24 +269,26 @@ def test_what_gives_way_ends_its_breach_and_loses_no_measurement() -> None:
         for finding in judge.observe(minute(40 + n, model_name=f"m{n}"), at(41 + n))
     ]
     assert [(finding.model_name, finding.verdict) for finding in ended] == [("m", Verdict.NO_DATA)]
-    (taken,) = judge.take_measurements()
-    assert len(taken.points) == 12
+    assert len(judge.findings()) == MOST_MODELS
+    (measurement,) = judge.take_measurements()
+    assert len(measurement.points) == 12
     assert judge.take_measurements() == []
     judge.load(minute(0, model_name="late"))
     assert "late" not in judge.baselines()
     assert not judge.restore("low", "late", "all", at(0))
 
 
-def test_a_successor_knows_all_but_the_books_of_the_objectives() -> None:
+def test_other_objectives_change_nothing_but_the_books() -> None:
     judge = judge_of(LOW, LOSES)
     feed(judge, 0, 20, mode=Mode.OFF)
     feed(judge, 20, 40, acceptance=0.2)
-    heir = judge.successor([LOW], ())
-    assert [finding.rule.name for finding in heir.findings()] == ["low"]
-    assert heir.recent("m") == judge.recent("m")
-    (taken,) = heir.take_measurements()
-    assert len(taken.points) == 20
-    assert feed(heir, 40, 45, acceptance=0.2) == []
+    minutes = judge.recent("m")
+    judge.set_objectives(())
+    assert [finding.rule.name for finding in judge.findings()] == ["low", "loses"]
+    assert judge.recent("m") == minutes
+    (measurement,) = judge.take_measurements()
+    assert len(measurement.points) == 20
+    assert feed(judge, 40, 45, acceptance=0.2) == []
 
 
 def test_the_past_may_come_after_the_present() -> None:
@@ -304,25 +298,17 @@ def test_the_past_may_come_after_the_present() -> None:
     assert total(judge.recent("m")).drafts == 35 * 2000
 
 
-def test_a_model_that_shows_no_more_is_judged_on_nothing() -> None:
-    judge = judge_of(LOW)
-    feed(judge, 0, 30, acceptance=0.2)
-    judge.observe((), at(200))
-    (finding,) = judge.findings()
-    assert (finding.verdict, finding.seen) == (Verdict.BREACH, Verdict.NO_DATA)
-
-
-def test_a_breach_from_before_goes_on_and_is_not_told_again() -> None:
+def test_a_restored_breach_continues_and_is_not_reported_again() -> None:
     judge = judge_of(LOW)
     judge.restore("low", "m", "all", at(-10))
     judge.restore("gone", "m", "all", at(-10))
     assert feed(judge, 0, 30, acceptance=0.2) == []
     (finding,) = judge.findings()
     assert (finding.verdict, finding.since) == (Verdict.BREACH, at(-10))
-    assert [each.verdict for _, each in feed(judge, 30, 60, acceptance=0.7)] == [Verdict.PASS]
+    assert [ended.verdict for _, ended in feed(judge, 30, 60, acceptance=0.7)] == [Verdict.PASS]
 
 
-def test_past_minutes_are_loaded_without_being_judged() -> None:
+def test_loaded_minutes_are_not_judged() -> None:
     judge = judge_of(LOW)
     judge.load(window for number in range(30) for window in minute(number, acceptance=0.2))
     assert judge.findings() == ()
@@ -354,7 +340,7 @@ def test_a_scope_names_targets_and_models_by_pattern() -> None:
     assert [finding.model_name for finding in judge.findings()] == ["big-1"]
 
 
-def test_new_rules_keep_what_was_found_by_those_that_stay() -> None:
+def test_new_rules_keep_the_findings_of_unchanged_rules() -> None:
     judge = judge_of(LOW, LOSES)
     feed(judge, 0, 30, acceptance=0.2)
     judge.rules = [LOW]
@@ -362,14 +348,6 @@ def test_new_rules_keep_what_was_found_by_those_that_stay() -> None:
     changed = LOW.model_copy(update={"for_": 60.0})
     judge.rules = [changed]
     assert judge.findings() == ()
-
-
-def test_a_restart_inside_a_minute_decides_nothing() -> None:
-    judge = judge_of(LOSES)
-    judge.measurements = baseline()
-    assert feed(judge, 0, 60, step=0.2, acceptance=0.1, restarts=1) == []
-    (finding,) = judge.findings()
-    assert finding.verdict is Verdict.NO_DATA
 
 
 def test_a_baseline_that_ages_is_chosen_anew_every_hour() -> None:

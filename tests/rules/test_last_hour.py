@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.domain.model import Histogram, Mode
+from specwatch.domain.model import Histogram, Mode, Window
 from specwatch.rules.last_hour import last_hour
 from tests.web.statuses import minute, of_tap
 
@@ -83,7 +83,7 @@ def test_sums_begin_with_the_last_restart() -> None:
     assert last_hour(windows[:2], SINCE, UNTIL)["chat"] == {}
 
 
-def test_who_watched_does_not_matter() -> None:
+def test_minutes_of_several_daemons_add_up() -> None:
     """The store has one minute of a series, now of this daemon and then of that."""
     other = minute(AT + 60)
     other = replace(other, series=replace(other.series, daemon="right"))
@@ -92,18 +92,25 @@ def test_who_watched_does_not_matter() -> None:
     assert one.whole.tally.drafts == 200
 
 
-def test_minutes_are_counted_and_not_the_time_between_them() -> None:
-    """Of whole minutes half an hour apart there are as many."""
-    windows = [minute(AT), minute(AT + 60), minute(AT + 1800)]
+@pytest.mark.parametrize(
+    ("windows", "seconds", "end"),
+    [
+        pytest.param([minute(AT), minute(AT + 60), minute(AT + 1800)], 180, 1860, id="gaps"),
+        pytest.param(
+            [
+                replace(minute(AT), length=300),
+                replace(of_tap(AT + 60, "0", drafts=1, of=1, server=1), length=240),
+                minute(AT + 600),
+            ],
+            360, 660, id="sums of minutes that overlap",
+        ),
+    ],
+)  # fmt: skip
+def test_each_minute_counts_once_and_the_time_between_them_does_not(
+    windows: list[Window], seconds: int, end: int
+) -> None:
     one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
-    assert (one.seconds, one.start, one.end) == (180, AT, AT + 1860)
-
-
-def test_a_minute_of_many_temperatures_and_a_sum_of_minutes_count_once() -> None:
-    summed = replace(of_tap(AT + 60, "0", drafts=1, of=1, server=1), length=240)
-    windows = [replace(minute(AT), length=300), summed, minute(AT + 600)]
-    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
-    assert (one.seconds, one.start, one.end) == (360, AT, AT + 660)
+    assert (one.seconds, one.start, one.end) == (seconds, AT, AT + end)
 
 
 def test_single_requests_of_all_temperatures_are_those_of_the_buckets() -> None:

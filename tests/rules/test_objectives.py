@@ -46,7 +46,7 @@ def of_one(counts: tuple[int, ...], objective: Slo) -> SloStatus:
         ("100ms", 30, 70),
     ],
 )  # fmt: skip
-def test_only_what_was_surely_too_slow_counts_as_bad(threshold, bad, unknown):
+def test_only_certainly_slow_requests_count_as_bad(threshold, bad, unknown):
     """Of what lies in the bucket of the threshold it is said how much that is."""
     status = of_one((70, 20, 4, 6), slo(threshold))
     assert (status.total, status.good, status.unknown) == (100, 100 - bad, unknown)
@@ -92,7 +92,7 @@ def test_a_burn_rate_is_exact_to_the_minute_for_six_hours(minutes):
         assert rates[span] == pytest.approx(bad / (9 * len(inside) + bad) / 0.1)
 
 
-def test_what_has_left_the_window_counts_no_more():
+def test_requests_before_the_window_do_not_count():
     book = SloBook([slo(window="2h")])
     book.add(T0, MINUTE, requests(0, 100))
     book.add(T0 + 2 * HOUR - MINUTE, MINUTE, requests(100))
@@ -211,19 +211,20 @@ def test_the_requests_that_met_all_objectives_lie_between_bounds(parts, requests
     assert status.rate(status.upper) == (None if upper is None else pytest.approx(upper / MINUTE))
 
 
-def test_of_two_thresholds_of_one_metric_the_strictest_decides():
-    """Who misses the lax one misses the other too: that is one figure, not bounds."""
-    book = SloBook([slo("1s"), slo("500ms"), slo("250ms")])
-    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, (50, 30, 15, 5), 1.0)))
-    status = book.goodput(T0 + MINUTE)[300]
-    assert (status.lower, status.upper) == (50, 50)
-
-
-def test_what_lies_beyond_the_end_of_the_histogram_may_have_met_the_objective():
-    book = SloBook([slo("4s")])
-    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, (70, 20, 4, 6), 1.0)))
-    status = book.goodput(T0 + MINUTE)[300]
-    assert (status.lower, status.upper) == (94, 100)
+@pytest.mark.parametrize(
+    ("thresholds", "counts", "bounds"),
+    [
+        pytest.param(
+            ("1s", "500ms", "250ms"), (50, 30, 15, 5), (50, 50), id="the strictest decides"
+        ),
+        pytest.param(("4s",), (70, 20, 4, 6), (94, 100), id="beyond the end some may have met it"),
+    ],
+)
+def test_thresholds_of_one_metric_give_one_figure_where_it_is_known(thresholds, counts, bounds):
+    book = SloBook([slo(threshold) for threshold in thresholds])
+    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, counts, 1.0)))
+    goodput = book.goodput(T0 + MINUTE)[300]
+    assert (goodput.lower, goodput.upper) == bounds
 
 
 def test_goodput_is_a_rate_of_the_time_that_was_watched():
@@ -275,7 +276,7 @@ _SLOW = st.frozensets(st.integers(0, 29), max_size=30)
 
 @settings(max_examples=100)
 @given(st.lists(_SLOW, min_size=3, max_size=3), st.integers(1, 3), st.integers(0, 29))
-def test_what_truly_met_all_objectives_lies_within_the_bounds(slow, metrics, brief):
+def test_goodput_lies_within_its_bounds(slow, metrics, brief):
     """Thirty requests, some of which miss each objective, and some have no time per token."""
     parts, missed = [], set()
     for objective, late in zip((slo(), WHOLE, PACE)[:metrics], slow, strict=False):

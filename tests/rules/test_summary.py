@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import msgspec
 import pytest
 
 from specwatch.domain.model import Gauges, Histogram, Tally
-from specwatch.errors import PageError
 from specwatch.rules import summary
 from tests import pages
 from tests.web.statuses import minute, of_tap
@@ -77,11 +75,7 @@ def test_a_tap_that_has_counted_nothing_is_shown_with_no_coverage() -> None:
     assert (model["tap"]["drafts"], model["tap"]["coverage"], model["tap"]["failures"]) == (0, 0, 2)
 
 
-def test_a_proxys_page_has_no_model() -> None:
-    assert as_json(summary.models_of(pages.read(pages.faithful("tap-proxy")), [])) == []
-
-
-def test_a_model_that_only_the_tap_has_is_told() -> None:
+def test_a_model_that_only_the_tap_has_is_reported() -> None:
     problems: list[str] = []
     other = {"model_name": "other", "temperature": "0", "accepted": [1], "method": "record"}
     (model,) = as_json(
@@ -92,7 +86,7 @@ def test_a_model_that_only_the_tap_has_is_told() -> None:
     assert "'other'" in problems[0]
 
 
-def test_a_page_of_a_real_vllm_with_a_draft_model() -> None:
+def test_a_captured_page_gives_its_totals() -> None:
     (model,) = as_json(summary.models_of(pages.read(pages.capture("draft-k4.2")), []))
     assert model["speculation"] == "on"
     assert (model["drafts"], model["draft_tokens"], model["accepted_tokens"]) == (1238, 4952, 2940)
@@ -134,52 +128,25 @@ def test_the_old_engine_gives_its_lifetime_rate() -> None:
     assert (model["drafts"], model["acceptance_rate"]) == (None, 0.625)
 
 
-def test_a_page_caught_between_updates_has_no_accepted_lengths() -> None:
-    samples = pages.read(pages.speculation(10, [5, 3]))
-    (series,) = [series for series in samples if series.quantity == "accepted_tokens"]
-    (model,) = as_json(summary.models_of({**samples, series: 9.0}, []))
-    assert model["accepted_length_histogram"] is None
-
-
-def test_what_had_to_be_left_out_is_told() -> None:
-    page = pages.page(
-        pages.gauge("vllm:num_requests_running", 1, model_name="m"),
-        pages.histogram(
-            "vllm:time_to_first_token_seconds", (1.0, 2.0), (5, -3, 1), 1.0, model_name="m"
+@pytest.mark.parametrize(
+    ("histogram", "quantile", "open_ended", "buckets"),
+    [
+        pytest.param(
+            Histogram((1.0,), (1, 1), 9.0), 1.0, True, {"p50": [0.0, 1.0]},
+            id="beyond the last bound",
         ),
-    )
-    problems: list[str] = []
-    (model,) = as_json(summary.models_of(pages.read(page), problems))
-    assert model["ttft"] is None
-    assert len(problems) == 1
-    assert "ttft" in problems[0]
-
-
-def test_totals_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(PageError):
-        as_json(summary.models_of(pages.read(pages.speculation(math.nan, [1])), []))
-
-
-def test_a_quantile_beyond_the_last_bound_is_marked() -> None:
-    assert as_json(summary.latency(Histogram((1.0,), (1, 1), 9.0))) == {
-        "count": 2, "sum": 9.0, "p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0, "open_ended": True,
-        "buckets": {"p50": [0.0, 1.0]},
+        pytest.param(Histogram((), (60,), 2.0), None, False, {}, id="only the mean is known"),
+        pytest.param(Histogram((1.0,), (0, 0), 0.0), None, False, {}, id="no observations"),
+    ],
+)  # fmt: skip
+def test_quantiles_say_what_is_known_of_them(
+    histogram: Histogram, quantile: float | None, open_ended: bool, buckets: dict[str, list[float]]
+) -> None:
+    assert as_json(summary.latency(histogram)) == {
+        "count": histogram.count, "sum": histogram.sum, "open_ended": open_ended,
+        **dict.fromkeys(("p50", "p90", "p95", "p99"), quantile), "buckets": buckets,
     }  # fmt: skip
-
-
-def test_a_mean_without_bounds_has_no_quantile_and_none_that_is_open_ended() -> None:
-    result = as_json(summary.latency(Histogram((), (60,), 2.0)))
-    assert result is not None
-    assert (result["count"], result["sum"], result["p50"], result["open_ended"]) == (
-        60, 2.0, None, False,
-    )  # fmt: skip
-
-
-def test_no_observation_is_no_quantile() -> None:
-    result = as_json(summary.latency(Histogram((1.0,), (0, 0), 0.0)))
-    assert result is not None
-    assert (result["count"], result["p99"], result["open_ended"]) == (0, None, False)
-    assert as_json(summary.latency(None)) is None
+    assert summary.latency(None) is None
 
 
 def test_a_window_shows_whose_it_is_what_was_counted_and_sampled() -> None:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
+from typing import Annotated, Literal
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 
-from specwatch.config.rules.condition import Condition, nearest
 from specwatch.config.rules.defaults import DEFAULT_RULES
 from specwatch.config.rules.rule import (
     EACH_TEMPERATURE,
     NOT_BUCKETS,
     POSITIVE_TEMPERATURES,
     Action,
+    Condition,
     Rule,
     Scope,
     Severity,
     fits,
 )
-from specwatch.config.rules.slo import Slo
-from specwatch.config.sections import Section, errors_at, require_unlike_names
+from specwatch.config.sections import (
+    Duration,
+    Name,
+    Ratio,
+    Section,
+    errors_at,
+    nearest,
+    unlike_names,
+)
 from specwatch.config.yaml_file import KeyPath
-from specwatch.domain.units import quoted
+from specwatch.domain.units import format_amount, format_duration, parse_duration, quoted
 
 __all__ = [
     "DEFAULT_RULES", "EACH_TEMPERATURE", "POSITIVE_TEMPERATURES", "Action", "Condition", "Rule",
@@ -36,7 +45,7 @@ class Rules(Section):
     """Whether the default rules apply."""
     without: tuple[str, ...] = ()
     """Names of default rules that do not apply."""
-    extra: tuple[Rule, ...] = ()
+    extra: Annotated[tuple[Rule, ...], unlike_names("rules.extra")] = ()
     """Additional rules; one with the name of a default rule replaces it."""
 
     @field_validator("without")
@@ -52,12 +61,6 @@ class Rules(Section):
         }
         if unknown:
             raise errors_at(unknown)
-        return value
-
-    @field_validator("extra")
-    @classmethod
-    def _unlike_names(cls, value: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        require_unlike_names(value, "rules.extra")
         return value
 
     def effective(self, *, act_on_assumptions: bool = False) -> tuple[Rule, ...]:
@@ -93,3 +96,43 @@ def out_of_place(
                 f"{quoted(temperature)} is not a temperature bucket; use one of {known}"
             )
     return problems
+
+
+class Slo(Section):
+    """A latency objective: this share of the requests takes at most this long."""
+
+    name: Name = Field(examples=["first-token"])
+    """Name of the objective; unique."""
+    metric: Literal["ttft", "tpot", "e2e"] = Field(examples=["ttft"])
+    """What is limited: time to first token, time per output token, or the whole request."""
+    threshold: Annotated[
+        float,
+        BeforeValidator(partial(parse_duration, unit="ms")),
+        PlainSerializer(partial(format_amount, unit="seconds"), when_used="json"),
+    ] = Field(examples=["500ms"])
+    """The longest that a good request takes."""
+    objective: Ratio = Field(examples=["99%"])
+    """Share of the requests that must be good; between 0 and 1."""
+    window: Duration = 30 * 86400.0
+    """Period of the error budget; 1h to 30d in whole hours."""
+
+    @field_validator("threshold")
+    @classmethod
+    def _positive(cls, value: float) -> float:
+        if not value:
+            raise ValueError("is 0s; make it more than 0s")
+        return value
+
+    @field_validator("objective")
+    @classmethod
+    def _share(cls, value: float) -> float:
+        if not 0 < value < 1:
+            raise ValueError(f"{value:g} is not between 0 and 1; write it like 99% or 0.99")
+        return value
+
+    @field_validator("window")
+    @classmethod
+    def _whole_hours(cls, value: float) -> float:
+        if not 3600 <= value <= 30 * 86400 or value % 3600:
+            raise ValueError(f"{format_duration(value)} is not 1h to 30d in whole hours")
+        return value

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from specwatch.config.rules.condition import Condition
-from specwatch.config.rules.rule import POSITIVE_TEMPERATURES, Rule, Scope
+from specwatch.config.rules.rule import POSITIVE_TEMPERATURES, Condition, Rule, Scope
 
 DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(

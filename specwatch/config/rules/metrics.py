@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Measure(NamedTuple):
@@ -23,6 +23,9 @@ class Measure(NamedTuple):
     """Whether it is available only once serving without speculation has been measured."""
     instead_of: str = ""
     """The metric that it replaces while there is no baseline: it is available only then."""
+    read_from: Literal["speculating", "usable", "any_mode"] = "speculating"
+    """Minutes that it is read from: all with speculation on, as drafts are exact counts at any
+    time; only usable ones, as for times; or all of any mode."""
 
 
 _INFINITE = float("inf")
@@ -35,13 +38,16 @@ def _latencies() -> list[Measure]:
             name = f"{metric}_{rank}"
             title = f"{words}, {rank.upper()}"
             measures.append(
-                Measure(name, "seconds", 0.0, _INFINITE, f"{title}.", by_temperature=True)
-            )
+                Measure(
+                    name, "seconds", 0.0, _INFINITE, f"{title}.",
+                    by_temperature=True, read_from="usable",
+                )
+            )  # fmt: skip
             measures.append(
                 Measure(
                     f"{name}_ratio", "ratio", 0.0, _INFINITE,
                     f"{title}, over that of own minutes without speculation at the same load.",
-                    has_interval=True, needs_baseline=True,
+                    has_interval=True, needs_baseline=True, read_from="usable",
                 )
             )  # fmt: skip
     return measures
@@ -53,13 +59,13 @@ MEASURES: Mapping[str, Measure] = {
         Measure(
             "speedup_ratio", "ratio", 0.0, _INFINITE,
             "Measured speedup against the baseline at the same conditions.",
-            by_temperature=True, has_interval=True, needs_baseline=True,
+            by_temperature=True, has_interval=True, needs_baseline=True, read_from="usable",
         ),
         Measure(
             "speedup_ratio_unadjusted", "ratio", 0.0, _INFINITE,
             "The same without the adjustment for steps that became slower or faster, at equal load,"
             " since the baseline was measured.",
-            has_interval=True, needs_baseline=True,
+            has_interval=True, needs_baseline=True, read_from="usable",
         ),
         Measure(
             "acceptance_ratio", "ratio", 0.0, 1.0,
@@ -102,22 +108,33 @@ MEASURES: Mapping[str, Measure] = {
         Measure(
             "losing_draft_share", "ratio", 0.0, 1.0,
             "Share of the drafts in temperature buckets below the measured break-even line.",
-            needs_baseline=True,
+            needs_baseline=True, read_from="usable",
         ),
         *_latencies(),
         Measure(
-            "tpot_tail", "ratio", 1.0, _INFINITE, "P99 over P50 of TPOT.", by_temperature=True,
+            "tpot_tail", "ratio", 1.0, _INFINITE, "P99 over P50 of TPOT.",
+            by_temperature=True, read_from="usable",
         ),
         Measure(
             "tpot_tail_ratio", "ratio", 0.0, _INFINITE,
             "P99 over P50 of TPOT, over that of the target's own minutes without speculation"
             " at the same load.",
-            has_interval=True, needs_baseline=True,
+            has_interval=True, needs_baseline=True, read_from="usable",
         ),
-        Measure("kv_cache_usage", "ratio", 0.0, 1.0, "Greatest usage of the KV cache."),
-        Measure("preemptions", "count", 0.0, _INFINITE, "Requests that were preempted."),
-        Measure("running", "requests", 0.0, _INFINITE, "Mean of running requests."),
-        Measure("waiting", "requests", 0.0, _INFINITE, "Mean of waiting requests."),
+        Measure(
+            "kv_cache_usage", "ratio", 0.0, 1.0, "Greatest usage of the KV cache.",
+            read_from="usable",
+        ),
+        Measure(
+            "preemptions", "count", 0.0, _INFINITE, "Requests that were preempted.",
+            read_from="usable",
+        ),
+        *(
+            Measure(
+                name, "requests", 0.0, _INFINITE, f"Mean of {name} requests.", read_from="any_mode"
+            )
+            for name in ("running", "waiting")
+        ),
         Measure(
             "short_output_share", "ratio", 0.0, 1.0,
             "Share of the requests that ended within 20 tokens.",

@@ -1,12 +1,14 @@
-"""A rule, as a file writes it and as fields, and what it applies to."""
+"""A rule, as a file writes it and as fields: its conditions, and what it applies to."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Field,
     SerializationInfo,
@@ -20,11 +22,21 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from specwatch.config.rules.condition import Condition, whole_minutes
-from specwatch.config.rules.metrics import MEASURES
-from specwatch.config.sections import Duration, Limit, Name, Section, errors_at, moved, within
+from specwatch.config.rules.metrics import MEASURES, Measure
+from specwatch.config.sections import (
+    Duration,
+    Limit,
+    Name,
+    Section,
+    errors_at,
+    moved,
+    nearest,
+    not_empty,
+    within,
+)
 from specwatch.config.yaml_file import KeyPath
 from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE
+from specwatch.domain.units import format_amount, format_duration, parse_amount, quoted
 
 EACH_TEMPERATURE = "each"
 POSITIVE_TEMPERATURES = "positive"
@@ -36,6 +48,124 @@ Severity = Literal["critical", "warning", "info"]
 Action = Literal["alert", "disable"]
 
 _INLINE = ("metric", "above", "below", "clear")
+
+
+def _whole_minutes(value: float) -> float:
+    """Seconds unchanged; refuses anything but 1m to 24h in whole minutes."""
+    if not 60 <= value <= 86400 or value % 60:
+        raise ValueError(f"{format_duration(value)} is not 1m to 24h in whole minutes")
+    return value
+
+
+MetricWindow = Annotated[Duration, AfterValidator(_whole_minutes)]
+"""Period that a metric is read over."""
+
+
+class Condition(Section):
+    """One comparison.
+
+    A metric with an interval is beyond a threshold only where the whole interval is.
+    """
+
+    metric: str = Field(examples=["acceptance_ratio"])
+    """Name of a [metric](rules.md#metrics)."""
+    above: float | None = None
+    """Holds above this value, in the metric's unit. Give this or `below`."""
+    below: float | None = None
+    """Holds below this value."""
+    clear: float | None = None
+    """Value that the metric must come back to before the breach ends. Default: the
+    threshold."""
+    window: MetricWindow | None = None
+    """Period that the metric is read over. Default: that of the rule."""
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, value: str) -> str:
+        if value not in MEASURES:
+            raise ValueError(f"{quoted(value)} is not a metric; {nearest(value, MEASURES)}")
+        return value
+
+    @field_validator("above", "below", "clear", mode="before")
+    @classmethod
+    def _in_its_unit(cls, value: object, info: ValidationInfo) -> float | None:
+        metric = info.data.get("metric")
+        if value is None or metric is None:  # the metric's own problem is reported
+            return None
+        return parse_amount(value, MEASURES[metric].unit)
+
+    @model_validator(mode="after")
+    def _can_fire_and_clear(self) -> Self:
+        if (self.above is None) == (self.below is None):
+            if self.above is None:
+                raise ValueError("has neither above nor below; give one of them")
+            raise ValueError("has above and below; keep one, or list two conditions under all")
+        problem = _never(self, MEASURES[self.metric])
+        if problem is not None:
+            raise errors_at(problem)
+        return self
+
+    @property
+    def threshold(self) -> float:
+        """The value that the metric has to be above, or below, to fire."""
+        threshold = self.below if self.above is None else self.above
+        if threshold is None:
+            raise AssertionError("a condition has a threshold")
+        return threshold
+
+    def met_by(self, value: float) -> bool:
+        """Whether a value is beyond the threshold."""
+        return value < self.threshold if self.above is None else value > self.threshold
+
+    @property
+    def clearing(self) -> float:
+        """The value that the metric has to come back to, to clear."""
+        return self.threshold if self.clear is None else self.clear
+
+    @model_serializer(mode="wrap")
+    def _as_written(
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        if info.mode != "json":
+            return data
+        unit = MEASURES[self.metric].unit
+        for key in ("above", "below", "clear"):
+            if data.get(key) is not None:
+                data[key] = format_amount(data[key], unit)
+        return {key: value for key, value in data.items() if value is not None}
+
+
+def _never(condition: Condition, measure: Measure) -> dict[KeyPath, str] | None:
+    """Why a condition can never fire or never clear, by place; None where it can do both."""
+    key = "below" if condition.above is None else "above"
+    low, high, sign = measure.lowest, measure.highest, 1
+    if key == "below":
+        low, high, sign = -high, -low, -1
+    fires, clears = sign * condition.threshold, sign * condition.clearing
+    other, beyond = ("less", "more") if key == "above" else ("more", "less")
+    if fires >= high:
+        why, end = _bound(measure, sign)
+        return {(key,): f"can never fire: {why}; give {other} than {end}"}
+    why, end = _bound(measure, -sign)
+    if fires < low:
+        return {(key,): f"can never clear: {why}, so it always holds; give {end} or {beyond}"}
+    if clears > fires:
+        given = format_amount(condition.threshold, measure.unit)
+        problem = f"lies on the wrong side of {key}: {given}"
+        return {("clear",): f"{problem}; give {given} or {other}"}
+    if clears < low:
+        return {("clear",): f"can never be reached: {why}; give {end} or {beyond}"}
+    return None
+
+
+def _bound(measure: Measure, sign: int) -> tuple[str, str | float]:
+    """What a metric cannot pass upward (``sign`` 1) or downward (-1), as a sentence and alone."""
+    words, bound = ("most", measure.highest) if sign > 0 else ("least", measure.lowest)
+    if math.isinf(bound):
+        return f"{measure.name} has no bound", ""
+    amount = format_amount(bound, measure.unit)
+    return f"{measure.name} is at {words} {amount}", amount
 
 
 class Scope(Section):
@@ -94,10 +224,10 @@ class Rule(Section):
     """Name of the rule."""
     summary: str = ""
     """What it means, for alerts and reports."""
-    conditions: tuple[Condition, ...]
+    conditions: Annotated[tuple[Condition, ...], not_empty("list at least one condition")]
     """The conditions: all of them must hold, or any."""
     combine: Literal["all", "any"] = "all"
-    window: Duration = 600.0
+    window: MetricWindow = 600.0
     """Period that the metrics are read over; 1m to 24h in whole minutes."""
     for_: Annotated[Duration, within(0, 7 * 86400)] = Field(default=300.0, alias="for")
     """How long the conditions must hold before it fires; at most 7d."""
@@ -141,18 +271,6 @@ class Rule(Section):
         except ValidationError as error:
             raise moved(error, written.place) from None
         return rule
-
-    @field_validator("conditions")
-    @classmethod
-    def _some(cls, value: tuple[Condition, ...]) -> tuple[Condition, ...]:
-        if not value:
-            raise ValueError("is empty; list at least one condition")
-        return value
-
-    @field_validator("window")
-    @classmethod
-    def _sane_window(cls, value: float) -> float:
-        return whole_minutes(value)
 
     def window_of(self, condition: Condition) -> float:
         """Seconds over which one of its conditions is read."""
@@ -208,53 +326,31 @@ def _at_odds(rule: Rule) -> Iterator[tuple[KeyPath, str]]:
     """Where conditions of a rule exclude one another, or leave nothing between them."""
     for index, second in enumerate(rule.conditions):
         for first in rule.conditions[:index]:
-            problem = _at_odds_with(rule, first, second)
+            problem = _conflict(rule, first, second)
             if problem is not None:
                 yield ("conditions", index), problem
 
 
-def _at_odds_with(rule: Rule, first: Condition, second: Condition) -> str | None:
-    alike = rule.window_of(first) == rule.window_of(second)
-    if rule.combine == "any":
-        return _exhaustive(first, second) if alike else None
-    return _measured_or_not(first, second) or (_exclusive(first, second) if alike else None)
-
-
-def _measured_or_not(first: Condition, second: Condition) -> str | None:
-    """Why not both of two conditions can hold, whatever their windows."""
+def _conflict(rule: Rule, first: Condition, second: Condition) -> str | None:
+    """Why a rule can never fire, or never clear, with two of its conditions."""
+    metric, together = first.metric, rule.combine == "all"
     measures = [MEASURES[condition.metric] for condition in (first, second)]
-    if any(measure.needs_baseline for measure in measures):
+    if together and any(measure.needs_baseline for measure in measures):
         for measure in measures:
             if measure.instead_of:
                 why = f"{measure.name} is there only without a baseline"
                 return f"can never fire beside the others: {why}; use {measure.instead_of}"
-    return None
-
-
-def _exclusive(first: Condition, second: Condition) -> str | None:
-    """Why not both of two conditions over the same window can hold."""
-    pair = _opposed(first, second)
-    if pair is not None and pair[0].threshold >= pair[1].threshold:
-        return f"can never fire: {first.metric} is not above the one and below the other; use any"
-    return None
-
-
-def _exhaustive(first: Condition, second: Condition) -> str | None:
-    """Why one of two conditions over the same window always holds on, once a rule has fired."""
-    pair = _opposed(first, second)
-    if pair is None or MEASURES[first.metric].has_interval:  # which may lie across both
+    opposed = metric == second.metric and (first.above is None) != (second.above is None)
+    if not opposed or rule.window_of(first) != rule.window_of(second):
         return None
-    if pair[0].clearing < pair[1].clearing:
-        why = f"{first.metric} is always above the one or below the other"
+    above, below = (second, first) if first.above is None else (first, second)
+    if together and above.threshold >= below.threshold:
+        return f"can never fire: {metric} is not above the one and below the other; use any"
+    # An interval may lie across both.
+    if not together and not measures[0].has_interval and above.clearing < below.clearing:
+        why = f"{metric} is always above the one or below the other"
         return f"can never clear: {why}; leave room between them"
     return None
-
-
-def _opposed(first: Condition, second: Condition) -> tuple[Condition, Condition] | None:
-    """The one with ``above`` and the one with ``below``, if they are such a pair of one metric."""
-    if first.metric != second.metric or (first.above is None) == (second.above is None):
-        return None
-    return (second, first) if first.above is None else (first, second)
 
 
 def _without_temperature(rule: Rule) -> Iterator[tuple[KeyPath, str]]:
