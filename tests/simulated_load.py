@@ -20,13 +20,10 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.domain.model import Series
 from specwatch.engines.acceptance import Acceptance, Record
-from specwatch.loadtest import bench_run, probe_run
 from specwatch.loadtest import server as load_server
 from specwatch.loadtest.calibration import Meter
-from specwatch.loadtest.closed_loop import ClosedLoop
 from specwatch.loadtest.engine import MeasuredModel, counted_of, engine_of
-from specwatch.loadtest.fixed_load import FixedLoad
-from specwatch.loadtest.open_loop import OpenLoop
+from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.loadtest.requests import Answer, Ask
 from specwatch.scrape.exposition import PageReader
 from specwatch.simulator.costs import SimulatedCosts
@@ -200,7 +197,7 @@ class VirtualServer(load_server.Server):
         self.longest = engine.settings.max_model_len
         self.counted = counted_of(self._look(), self.engine)
         self.meter = Meter(self.engine)
-        self.loop = ClosedLoop(self.client, self.read, wall=virtual.wall, clock=virtual.clock)
+        self.load = LoadGenerator(self.client, self.read, wall=virtual.wall, clock=virtual.clock)
 
     async def __aenter__(self) -> Self:
         return self
@@ -222,7 +219,6 @@ def in_virtual_time(engines: Sequence[SimulatedEngine]) -> Iterator[list[str]]:
     """Have commands that put a load on servers ask these engines; yields their URLs."""
     virtual = VirtualTime()
     known = {f"http://simulated-{at}:8000": engine for at, engine in enumerate(engines)}
-    clocks = {"wall": virtual.wall, "clock": virtual.clock}
 
     def found(target: Any, *, model: str | None, endpoint: str, where: str) -> VirtualServer:
         del endpoint
@@ -233,6 +229,4 @@ def in_virtual_time(engines: Sequence[SimulatedEngine]) -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "run", virtual.run)
         patch.setattr(load_server, "Server", found)
-        patch.setattr(bench_run, "OpenLoop", partial(OpenLoop, **clocks))
-        patch.setattr(probe_run, "FixedLoad", partial(FixedLoad, **clocks))
         yield list(known)

@@ -103,7 +103,7 @@ def command(context: click.Context, /, **given: Any) -> None:
         stop_signals.run(run.run(), progress, run.slices)
         if not any(measured.levels for measured in run.measured):
             raise TooLittle(f"{run.broken_off}; there is nothing to keep")
-        benches = _benches(run, selected.target.name, given, source, began)
+        benches = _benches(run, plan, selected.target.name, given, source, began)
         experiments, problems = _experiments(benches)
         main = experiments[-1]
         result = _with_benches(main, benches)
@@ -189,7 +189,7 @@ def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[BenchPlan, str
 
 def _connections(concurrencies: Sequence[int]) -> int:
     """How many requests this process can have in flight. Raises ConfigError if that is too few."""
-    from specwatch.loadtest.open_loop import MOST_IN_FLIGHT
+    from specwatch.loadtest.load_generator import MOST_IN_FLIGHT
 
     load.raise_file_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -230,17 +230,16 @@ def _baseline_target(selected: MeasuredServer, given: Mapping[str, Any]) -> Targ
 
 
 def _benches(
-    run: BenchRun, target: str, given: Mapping[str, Any], source: str, began: float
+    run: BenchRun, plan: BenchPlan, target: str, given: Mapping[str, Any], source: str, began: float
 ) -> list[Bench]:
     from specwatch.domain.experiments import Bench
-    from specwatch.loadtest.bench import written
     from specwatch.loadtest.common import subject_of, workload_of
 
     workload = workload_of(
-        [written(prompt) for prompt in run.prompts],
+        run.prompts,
         source=source,
         endpoint=given["endpoint"],
-        max_tokens=run.max_tokens,
+        max_tokens=plan.max_tokens,
         temperatures=given["temperatures"],
         seed=given["seed"],
     )

@@ -140,7 +140,6 @@ def _probe(
 
     from specwatch.domain.experiments import Probe
     from specwatch.loadtest import probe
-    from specwatch.loadtest.bench import written
     from specwatch.loadtest.common import BUILT_IN, subject_of, workload_of
 
     cost = probe.cost_of(sweep, baseline) if not isinstance(baseline, str) else baseline
@@ -161,7 +160,7 @@ def _probe(
         complete=sweep.complete,
         subject=msgspec.structs.replace(subject, mode="on"),
         workload=workload_of(
-            list(map(written, plan.prompts)),
+            plan.prompts,
             source=BUILT_IN if given["prompts"] is None else str(given["prompts"]),
             endpoint=given["endpoint"],
             max_tokens=plan.max_tokens,

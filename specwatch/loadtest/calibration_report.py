@@ -63,7 +63,7 @@ def stage(one: Stage) -> Json:
     seconds = sum(pace.seconds for pace in paces)
     tokens = sum(pace.tokens for pace in paces)
     prompts = [answer.prompt_tokens for answer in one.answers if answer.prompt_tokens is not None]
-    busy = sum(part.seconds for part in one.slices)
+    busy = sum(sample.gauges.sampled_seconds for sample in samples)
     running = sum(sample.gauges.running_seconds for sample in samples)
     return {
         "concurrency": one.concurrency,

@@ -242,7 +242,7 @@ class CalibrationRun:
         ]
         for server in servers:
             self._step(f"concurrency {concurrency}, warming up", 0)
-            await server.loop.run(
+            await server.load.closed(
                 self._of_all_lengths(f"{concurrency}/warm-up"),
                 concurrency=concurrency,
                 slices=1,
@@ -265,7 +265,7 @@ class CalibrationRun:
     ) -> None:
         doing = f"concurrency {stage.concurrency}"
         self._step(doing, 0)
-        block = await server.loop.run(
+        block = await server.load.closed(
             asks,
             concurrency=stage.concurrency,
             slices=slices,

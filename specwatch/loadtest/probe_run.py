@@ -13,7 +13,6 @@ from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
 from specwatch.loadtest.acceptance import DraftCounts
 from specwatch.loadtest.calibration import Block, Stage
 from specwatch.loadtest.common import Note, Step
-from specwatch.loadtest.fixed_load import FixedLoad
 from specwatch.loadtest.other_traffic import other_traffic, settled, together
 from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
 from specwatch.loadtest.prompts import endless
@@ -86,7 +85,7 @@ class ProbeRun:
         self._plan = plan
         self._note = note
         self._step = step
-        self._load = FixedLoad(server.client, server.read)
+        self._load = server.load
         self._ended = self._failed = 0
         self._alone: list[bool | None] = []
         """For each block by counters."""
@@ -170,7 +169,7 @@ class ProbeRun:
         plan, sweep = self._plan, self.sweep
         asks = [ask for _, (ask,) in plan.rounds(1)]
         self._step("asking", 0)
-        await self._load.run(
+        await self._load.fixed(
             asks,
             concurrency=plan.concurrency,
             settled=partial(settled, self._server.engine),
@@ -229,7 +228,7 @@ class ProbeRun:
         engine, sweep = self._server.engine, self.sweep
         if not await self._idle():
             return "requests of others run or wait"
-        block = await self._load.run(
+        block = await self._load.fixed(
             asks,
             concurrency=self._plan.concurrency,
             settled=partial(settled, engine),

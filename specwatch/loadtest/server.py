@@ -11,8 +11,8 @@ from specwatch.domain.model import Series
 from specwatch.errors import ConfigError, NoAnswer
 from specwatch.loadtest.calibration import Meter
 from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.closed_loop import ClosedLoop
 from specwatch.loadtest.engine import MeasuredModel, counted_of, engine_of
+from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import engine_info
@@ -63,7 +63,7 @@ class Server:
             headers=target.request_headers,
             tls=tls_context(target),
         )
-        self.loop = ClosedLoop(self.client, self.read)
+        self.load = LoadGenerator(self.client, self.read)
 
     async def __aenter__(self) -> Self:
         await self.client.__aenter__()

@@ -32,7 +32,7 @@ from specwatch.domain.model import (
 )
 from specwatch.domain.units import parse_duration
 from specwatch.errors import NoAnswer
-from specwatch.loadtest.closed_loop import ClosedLoop
+from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
@@ -320,7 +320,7 @@ def test_a_calibration_that_fails_has_put_a_load_on_the_server_too(
     async def refuse(*_: Any, **__: Any) -> Any:
         raise NoAnswer("all requests fail")
 
-    monkeypatch.setattr(ClosedLoop, "run", refuse)
+    monkeypatch.setattr(LoadGenerator, "closed", refuse)
     before = time.time()
     done = calibrate(database, "--concurrency", 2, "--output-tokens", 9)
     assert (done.exit_code, done.stdout) == (1, "")

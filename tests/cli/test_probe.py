@@ -17,7 +17,7 @@ import pytest
 
 from specwatch.domain.experiments import Probe, read
 from specwatch.domain.model import Mode, Series
-from specwatch.loadtest import fixed_load
+from specwatch.loadtest import load_generator
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.probe_run import ProbePlan
 from specwatch.loadtest.requests import Answer, Prompt
@@ -356,19 +356,18 @@ def test_records_are_used_despite_foreign_requests(
 
 def breaking(after: int, stop: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Call ``stop`` when a number of answers of a sweep have arrived."""
-    answers = 0
-    add = fixed_load.FixedLoad.add
+    numbers = itertools.count(1 - len(TEMPERATURES))
+    send = LoadClient.send
 
-    def counted(self: Any, answer: Answer) -> None:
-        nonlocal answers
-        answers += 1
-        if answers == after:
+    async def counted(self: LoadClient, ask: Any, *more: Any) -> Answer:
+        answer = await send(self, ask, *more)
+        if next(numbers) == after:
             thread = threading.Thread(target=stop)
             thread.start()
             thread.join()
-        add(self, answer)
+        return answer
 
-    monkeypatch.setattr(fixed_load.FixedLoad, "add", counted)
+    monkeypatch.setattr(LoadClient, "send", counted)
 
 
 @pytest.mark.parametrize("record", ["summary", "none"])
@@ -377,7 +376,7 @@ def test_a_server_that_dies_gives_what_was_measured_until_then(
 ) -> None:
     with server(record=record) as dying:
         breaking(18, dying.stop, monkeypatch)
-        monkeypatch.setattr(fixed_load, "_PAUSE", 0.001)
+        monkeypatch.setattr(load_generator, "_PAUSE", 0.001)
         found, said = probed(
             run, "--target", dying.url, *SWEEP, "--requests", 10, "--database", database, code=1
         )

@@ -12,8 +12,9 @@ import pytest
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
 from specwatch.domain.experiments import Distribution
-from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
+from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Series, Tally
 from specwatch.domain.model import load_bin as load_bin_of
+from specwatch.domain.sample import Sample
 from specwatch.engines.acceptance import Acceptance as Record
 from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, length_interval, rate_interval
 from specwatch.loadtest.acceptance import drawn as units
@@ -218,7 +219,9 @@ def stage(seconds_per_step: float, slices: int = 8, *, requests: int = 0) -> Sta
             drafts=100, draft_tokens=400, accepted_tokens=200, generation_tokens=300,
             inter_token=Histogram((), (100,), 100 * seconds_per_step * noise),
         )  # fmt: skip
-        found.slices.append(Slice(1000.0 + at, 1.0, 1.0, 0.0, tally, {}))
+        gauges = Gauges(1.0, 1.0, 1.0, 0.0, 1)
+        sample = Sample(1000 + at, 1, Mode.ON, tally, gauges, ENGINE.environment)
+        found.slices.append(Slice(sample))
     found.total = Tally(requests={"length": requests})
     return found
 
