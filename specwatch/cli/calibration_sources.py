@@ -96,17 +96,16 @@ class SentWorkload:
     """Mean lengths in tokens, and requests at a time.
 
     ``prompt_tokens`` is None for prompts of a file and built-in ones, which are sent unchanged.
-    ``given`` has the parts from options. ``lacking`` is the reason why stored traffic could not be
-    used; ``left_out`` are the seconds of it in which the target was measured on purpose.
+    ``given`` has the parts from options; ``left_out`` are the seconds of stored traffic in which
+    the target was measured on purpose.
     """
 
     source: ShapeSource
     prompt_tokens: int | None
     output_tokens: int
     loads: tuple[int, ...]
-    given: tuple[str, ...] = ()
-    lacking: str | None = None
     left_out: int = 0
+    given: tuple[str, ...] = ()
 
 
 def workload(
@@ -115,34 +114,34 @@ def workload(
     off: Server,
     on: Server | None,
     now: float,
-) -> SentWorkload:
+) -> tuple[SentWorkload, str | None]:
     """The workload of the options, else like the traffic of the last days, else like that of the
-    server with speculation, else the built-in one. ``now`` is Unix time."""
-    from specwatch.loadtest.calibration_shape import LOADS, shape_of_page
+    server with speculation, else the built-in one; and for the built-in one the reason why stored
+    traffic could not be used. ``now`` is Unix time."""
+    from specwatch.loadtest.calibration_shape import LOADS, Shape, shape_of_page
 
     prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
     own_prompts = given["prompts"] is not None
     parts = {"prompt_tokens": prompt, "output_tokens": output, "loads": loads}
     chosen = tuple(name for name, value in parts.items() if value is not None)
     if output is not None and loads is not None and (prompt is not None or own_prompts):
-        return SentWorkload(ShapeSource.OPTIONS, prompt, output, loads, chosen)
-    shape, lacking, left_out = _stored_shape(sources, off.engine.model_name, now)
+        return SentWorkload(ShapeSource.OPTIONS, prompt, output, loads, given=chosen), None
     source = ShapeSource.WINDOWS
-    if shape is None and on is not None:
-        shape, source = shape_of_page(on.counted), ShapeSource.PAGE
+    shape, lacking, left_out = _stored_shape(sources, off.engine.model_name, now)
     if shape is None:
-        source = ShapeSource.BUILT_IN
-    elif prompt is None and not own_prompts:
-        prompt = shape.prompt_tokens
-    return SentWorkload(
+        left_out = 0
+        source, shape = ShapeSource.PAGE, shape_of_page(on.counted) if on is not None else None
+    if shape is None:
+        source, shape = ShapeSource.BUILT_IN, Shape(None, OUTPUT_TOKENS, LOADS)
+    workload = SentWorkload(
         source,
-        prompt,
-        output or (shape.output_tokens if shape else OUTPUT_TOKENS),
-        loads or (shape.loads if shape else LOADS),
+        prompt or (None if own_prompts else shape.prompt_tokens),
+        output or shape.output_tokens,
+        loads or shape.loads,
+        left_out,
         chosen,
-        lacking,
-        left_out if source is ShapeSource.WINDOWS else 0,
     )
+    return workload, lacking if source is ShapeSource.BUILT_IN else None
 
 
 def _stored_shape(

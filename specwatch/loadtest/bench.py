@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specwatch.domain.experiments import Acceptance, Batch, Level
+from specwatch.domain.experiments import Acceptance, Batch, ComparedLevel, Level
 from specwatch.domain.units import format_duration
 from specwatch.errors import PageError
 from specwatch.loadtest.acceptance import DraftCounts, acceptance_of
@@ -38,10 +38,15 @@ class Load:
     concurrency: int | None = None
     rate: float | None = None
 
+    @classmethod
+    def of(cls, level: Level | ComparedLevel) -> Load:
+        """The load of a level."""
+        return cls(level.concurrency, level.rate)
+
     def __str__(self) -> str:
         if self.concurrency is not None:
             return f"concurrency {self.concurrency}"
-        return f"rate {self.rate:g}/s"
+        return f"rate {self.rate or 0.0:g}/s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,8 @@ def distribution_of(values: Iterable[float | None]) -> Distribution | None:
     )
 
 
-def estimate_of(interval: Interval | None) -> Estimate | None:
+def estimate_of(interval: Interval) -> Estimate:
     """An interval in a result."""
-    if interval is None:
-        return None
     return Estimate(value=interval.value, lower=interval.lower, upper=interval.upper)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import Environment, Mode, Series, Tally
 from specwatch.engines.families import ENGINE_TITLES
 from specwatch.errors import ConfigError, PageError
@@ -27,6 +28,11 @@ class MeasuredModel:
     def series(self, samples: Mapping[Series, float]) -> Mapping[Series, float]:
         """The samples of this model."""
         return tally.parts_of(samples).models.get(self.series_name, {})
+
+    def baseline_key(self, target: str) -> BaselineKey:
+        """The key of a baseline that is measured on it."""
+        version, configuration = self.environment.engine_version, self.environment.configuration
+        return BaselineKey(target, self.model_name, version, configuration)
 
     def busy_on(self, samples: Mapping[Series, float]) -> float:
         """Requests that run or wait, by a page."""

@@ -199,7 +199,8 @@ def test_assumed_zones_follow_from_the_assumed_cost_of_a_draft_token() -> None:
         }
     )  # fmt: skip
     rates = [
-        temperature.acceptance.rate for temperature in temperatures_of(found, "no baseline")[:3]
+        temperature.acceptance.rate
+        for temperature in temperatures_of(found, "no baseline", 0.1)[:3]
     ]
     line = line_of("no baseline", rates[1].value)
     assert (line.basis, line.acceptance.value) == ("assumed", rates[1].value)
@@ -244,10 +245,10 @@ def test_a_measured_line_is_the_cost_of_a_step() -> None:
     cost = cost_of(found, baseline())
     assert isinstance(cost, StepCost)
     assert cost.step.value == pytest.approx(2, rel=0.02)
-    line = line_of(cost)
+    line = line_of(cost, 0.1)
     assert (line.basis, line.load) == ("measured", "1")
     assert line.acceptance.value == pytest.approx(0.25, abs=0.01)
-    ones = temperatures_of(found, cost)
+    ones = temperatures_of(found, cost, 0.1)
     assert [one.zone for one in ones] == ["wins", "near", "loses"]
     for one in ones:
         assert one.speedup.value == pytest.approx(one.acceptance.mean_length / 2, rel=0.02)
@@ -283,7 +284,7 @@ def test_failures_are_problems_and_counted() -> None:
     found = sweep({0.5: drawn(20, 0.8, 1)})
     found.answers[0.5] += [answer(0.5, tokens=None, error=ErrorKind.TIMEOUT)] * 2
     assert problems_of(found) == ["temperature 0.5: 2 of 22 requests failed (timeout 2)"]
-    (one,) = temperatures_of(found, "no baseline")
+    (one,) = temperatures_of(found, "no baseline", 0.1)
     assert (one.requests, one.errors) == (20, {"timeout": 2})
 
 
