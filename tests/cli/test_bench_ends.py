@@ -33,11 +33,14 @@ EVEN = batches(0.02, noise(8, 0.02))
 TWICE = batches(0.01, noise(8, 0.02, 1))
 
 
+OFF, ON = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
+
+
 def files(folder: Path, *benches: Bench) -> list[Path]:
-    found = [folder / f"{bench.subject.mode}.json" for bench in benches]
-    for path, each in zip(found, benches, strict=True):
-        path.write_bytes(msgspec.json.encode(each))
-    return found
+    paths = [folder / f"{bench.subject.mode}.json" for bench in benches]
+    for path, written in zip(paths, benches, strict=True):
+        path.write_bytes(msgspec.json.encode(written))
+    return paths
 
 
 def after(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,11 +62,9 @@ def test_what_cannot_be_written_is_printed_all_the_same(
     def full(path: Path, *_: object) -> None:
         raise ConfigError(f"{path}: No space left on device")
 
-    both = files(tmp_path, bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)]))
+    both = files(tmp_path, OFF, ON)
     monkeypatch.setattr(output, "write", full)
-    done = run(
-        "bench", "compare", *both, "-o", tmp_path / "a.json", "--plot", tmp_path / "a.svg"
-    )  # fmt: skip
+    done = run("bench", "compare", *both, "-o", tmp_path / "a.json", "--plot", tmp_path / "a.svg")
     assert done.exit_code == 1
     assert "verdict: ship" in done.stdout
     assert f"measured, but not written: {tmp_path}/a.json: No space left" in done.stderr
@@ -71,7 +72,7 @@ def test_what_cannot_be_written_is_printed_all_the_same(
 
 
 def test_nothing_to_draw_exits_with_0(run: Run, tmp_path: Path) -> None:
-    both = files(tmp_path, bench("off", [level(4, EVEN)]), bench("on", [level(4, ())]))
+    both = files(tmp_path, OFF, bench("on", [level(4, ())]))
     done = run("bench", "compare", *both, "--plot", tmp_path / "a.svg", "--json")
     assert done.exit_code == 0, done.stderr
     assert isinstance(read(done.stdout, "here"), Comparison)
@@ -82,13 +83,11 @@ def test_nothing_to_draw_exits_with_0(run: Run, tmp_path: Path) -> None:
 def test_a_comparison_in_a_file_has_both_benches_and_is_made_again(
     run: Run, tmp_path: Path
 ) -> None:
-    off, on = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
     first, again = tmp_path / "a.json", tmp_path / "b.json"
-    done = run("bench", "compare", *files(tmp_path, on, off), "-o", first)
+    done = run("bench", "compare", *files(tmp_path, ON, OFF), "-o", first)
     assert done.exit_code == 0, done.stderr
     found = read(first.read_bytes(), "first")
-    assert isinstance(found, Comparison)
-    assert found.benches == (off, on)
+    assert found.benches == (OFF, ON)
     done = run("bench", "compare", first, "-o", again)
     assert done.exit_code == 0, done.stderr
     assert read(again.read_bytes(), "again") == found
@@ -98,15 +97,14 @@ def test_a_comparison_in_a_file_has_both_benches_and_is_made_again(
     done = run("bench", "compare", slower, first, "--json")
     assert done.exit_code == 1
     other = read(done.stdout, "here")
-    assert isinstance(other, Comparison)
     assert other.verdict == "do_not"
-    assert other.benches[0] == off
+    assert other.benches[0] == OFF
 
 
 def test_a_comparison_from_before_it_had_its_benches_is_shown_again(
     run: Run, tmp_path: Path
 ) -> None:
-    found = compare(bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)]), version="0.9")
+    found = compare(OFF, ON, version="0.9")
     plain = msgspec.to_builtins(found)
     del plain["benches"]
     old = tmp_path / "old.json"
@@ -114,16 +112,15 @@ def test_a_comparison_from_before_it_had_its_benches_is_shown_again(
     done = run("bench", "compare", old, "--json")
     assert done.exit_code == 0, done.stderr
     assert read(done.stdout, "here") == msgspec.structs.replace(found, benches=())
-    done = run("bench", "compare", old, *files(tmp_path, bench("on", [level(4, TWICE)])))
+    done = run("bench", "compare", old, *files(tmp_path, ON))
     assert done.exit_code == 2
     assert "old.json is a comparison without its benches" in done.stderr
     assert "measure again with --baseline" in done.stderr
 
 
 def test_two_comparisons_are_refused_with_the_remedy(run: Run, tmp_path: Path) -> None:
-    off, on = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
     both = tmp_path / "a.json"
-    both.write_bytes(msgspec.json.encode(compare(off, on, version="1")))
+    both.write_bytes(msgspec.json.encode(compare(OFF, ON, version="1")))
     done = run("bench", "compare", both, both)
     assert done.exit_code == 2
     assert "a.json has a bench without speculation and one with it" in done.stderr
@@ -144,7 +141,6 @@ def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
     assert done.exit_code == 1
     assert "not compared: " in done.stderr
     found = read(output.read_bytes(), "file")
-    assert isinstance(found, Comparison)
     assert [bench.subject.mode for bench in found.benches] == ["off", "on"]
     assert (found.verdict, found.complete, found.levels) == ("unknown", False, ())
     assert any(bench.levels for bench in found.benches)
@@ -170,7 +166,7 @@ def test_a_load_with_failed_requests_exits_with_1(run: Run, tmp_path: Path) -> N
     assert "verdict: Ship it up to concurrency 4 only" in done.stderr
 
 
-def test_who_speculates_may_show_in_the_answers_alone(
+def test_speculation_may_show_only_in_the_answers(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page of llama.cpp does not show it; the server would become the baseline."""
@@ -185,7 +181,6 @@ def test_who_speculates_may_show_in_the_answers_alone(
         )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     (kept,) = experiments(database)
-    assert isinstance(kept, Bench)
     assert kept.subject.mode == "on"
     assert measurements(database) == []
 

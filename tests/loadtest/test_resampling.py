@@ -100,13 +100,6 @@ def test_the_seed_decides_what_is_drawn() -> None:
     assert ratio_interval(samples, seed=1) != ratio_interval(samples, seed=2)
 
 
-def test_more_samples_make_it_narrower() -> None:
-    generator = np.random.default_rng(1)
-    samples = [Pair(1000.0, float(s)) for s in generator.uniform(40, 60, 64)]
-    few, many = ratio_interval(samples[:8]), ratio_interval(samples)
-    assert many.upper - many.lower < few.upper - few.lower
-
-
 def test_samples_that_are_all_alike_leave_no_doubt() -> None:
     found = quotient_interval(alike(5, 4, 100), alike(5, 50, 1000))
     assert (found.value, found.lower, found.upper) == pytest.approx((0.8, 0.8, 0.8), rel=1e-6)
