@@ -59,13 +59,11 @@ def command(**given: Any) -> None:
     from specwatch.loadtest import server as servers
     from specwatch.loadtest.probe import problems_of
     from specwatch.loadtest.probe_run import ProbePlan, ProbeRun
-    from specwatch.loadtest.requests import Prompt
 
     target = load.measured_target(given)
     load_results.require_outputs(given["output"])
     plan = ProbePlan(
-        given["temperatures"], given["requests"],
-        tuple(map(Prompt, load.prompts(given["prompts"]))),
+        given["temperatures"], given["requests"], load.prompts(given["prompts"]),
         given["max_tokens"], given["concurrency"], given["seed"],
     )  # fmt: skip
     server = servers.Server(
@@ -127,6 +125,7 @@ def _probe(
     from specwatch.domain.experiments import Probe
     from specwatch.loadtest import probe
     from specwatch.loadtest.common import BUILT_IN, subject_of, workload_of
+    from specwatch.loadtest.requests import Prompt
 
     cost = probe.cost_of(sweep, baseline) if not isinstance(baseline, str) else baseline
     notes = [*probe.notes_of(sweep), *probe.problems_of(sweep)]
@@ -146,7 +145,7 @@ def _probe(
         complete=sweep.complete,
         subject=msgspec.structs.replace(subject, mode="on"),
         workload=workload_of(
-            plan.prompts,
+            list(map(Prompt, plan.prompts)),
             source=BUILT_IN if given["prompts"] is None else str(given["prompts"]),
             endpoint=given["endpoint"],
             max_tokens=plan.max_tokens,

@@ -144,7 +144,7 @@ def notes_of(sweep: Sweep) -> list[str]:
         )
     notes += sweep.notes
     most = max(sweep.answers.values(), key=len, default=())
-    distinct = len({(answer.ask.prompt, str(answer.ask.messages)) for answer in most})
+    distinct = len({answer.ask.prompt for answer in most})
     if distinct != len(most):
         notes.append(
             f"{figures.counted(distinct, 'distinct prompt')}, each sent more than once: intervals"

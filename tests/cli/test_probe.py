@@ -20,7 +20,7 @@ from specwatch.domain.model import Mode, Series
 from specwatch.loadtest import load_generator
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.probe_run import ProbePlan
-from specwatch.loadtest.requests import Answer, Prompt
+from specwatch.loadtest.requests import Answer
 from specwatch.loadtest.server import Server
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
@@ -120,13 +120,13 @@ def test_the_acceptance_of_each_temperature_is_what_the_engine_counted(
 
 def test_blocks_of_a_plan_are_the_same_each_time_round() -> None:
     """So blocks do not share prompts, and more requests never remove an interval."""
-    plan = ProbePlan((0.0, 1.0), 17, tuple(map(Prompt, "abcdefg")), 8, 2, seed=3)
+    plan = ProbePlan((0.0, 1.0), 17, tuple("abcdefg"), 8, 2, seed=3)
     blocks = [[ask.prompt for ask in asks] for at, asks in plan.rounds(2) if at == 1.0]
     assert sum(map(len, blocks)) == 17
     assert blocks[4:8] == blocks[:4]
     assert blocks[8:] == [blocks[0], blocks[1][:1]]
     assert sorted(itertools.chain(*blocks[:4])) == list("abcdefg")
-    few = ProbePlan((0.0,), 9, tuple(map(Prompt, "ab")), 8, 4, seed=3)
+    few = ProbePlan((0.0,), 9, tuple("ab"), 8, 4, seed=3)
     assert [len(asks) for _, asks in few.rounds(4)] == [4, 4, 1], "as many at once as asked for"
     single = [(at, ask.prompt) for at, (ask,) in plan.rounds(1)]
     for temperature in (0.0, 1.0):
