@@ -105,12 +105,12 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
         for where, target in (("--off", sources.off), ("--on", sources.on))
         if target is not None
     ]
-    off, on = servers[0], servers[1] if len(servers) > 1 else None
-    doubts = engine.check(off.engine, on.engine if on is not None else None)
+    off, *others = servers
+    doubts = engine.check(*(server.engine for server in servers))
     key = off.engine.baseline_key(sources.target)
     with load.opened_store(given, "calibrate") as store:
         now = time.time()
-        workload, lacking = calibration_sources.workload(sources, given, off, on, now)
+        workload, lacking = calibration_sources.workload(sources, given, servers, now)
         limits = [server.longest for server in servers if server.longest]
         lengths = calibration_shape.fitted(
             workload.prompt_tokens, workload.output_tokens, min(limits, default=None)
@@ -135,7 +135,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
         ):
             progress.note(": ".join(load_tables.shape_texts(shape)))
             run = CalibrationRun(
-                plan, off, on, Buckets(sources.edges), progress.note, progress.step
+                plan, servers, Buckets(sources.edges), progress.note, progress.step
             )
             stages = stop_signals.run(run.run(), progress, run.slices)
         doubts += calibration.doubts_of(stages)
@@ -144,7 +144,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
             **calibration_report.report(key, stages, measurements),
             "doubts": doubts,
             "off": off.url,
-            "on": on.url if on is not None else None,
+            "on": others[0].url if others else None,
             "shape": shape,
             "max_tokens": plan.max_tokens,
             "temperatures": list(plan.temperatures),

@@ -111,8 +111,7 @@ class SentWorkload:
 def workload(
     sources: CalibrationSources,
     given: Mapping[str, Any],
-    off: Server,
-    on: Server | None,
+    servers: Sequence[Server],
     now: float,
 ) -> tuple[SentWorkload, str | None]:
     """The workload of the options, else like the traffic of the last days, else like that of the
@@ -127,10 +126,10 @@ def workload(
     if output is not None and loads is not None and (prompt is not None or own_prompts):
         return SentWorkload(ShapeSource.OPTIONS, prompt, output, loads, given=chosen), None
     source = ShapeSource.WINDOWS
-    shape, lacking, left_out = _stored_shape(sources, off.engine.model_name, now)
+    shape, lacking, left_out = _stored_shape(sources, servers[0].engine.model_name, now)
     if shape is None:
-        left_out = 0
-        source, shape = ShapeSource.PAGE, shape_of_page(on.counted) if on is not None else None
+        source, left_out = ShapeSource.PAGE, 0
+        shape = shape_of_page(servers[1].counted) if len(servers) > 1 else None
     if shape is None:
         source, shape = ShapeSource.BUILT_IN, Shape(None, OUTPUT_TOKENS, LOADS)
     workload = SentWorkload(

@@ -88,7 +88,7 @@ def counted_of(samples: Mapping[Series, float], engine: MeasuredModel) -> Tally:
         return Tally()
 
 
-def check(off: MeasuredModel, on: MeasuredModel | None) -> list[str]:
+def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
     """Raise ConfigError for servers that cannot be compared; return doubts, as words."""
     for option, engine in (("--off", off), ("--on", on)):
         if engine is not None and engine.mode is Mode.UNKNOWN:
