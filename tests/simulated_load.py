@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 import selectors
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -58,6 +61,36 @@ def server(*, speculates: bool = False, record: str = "summary", **more: Any) ->
     return SimulatedServer(
         settings(speculates=speculates, record=record, **more), CollectorRegistry()
     )
+
+
+def interrupted(
+    running: SimulatedServer,
+    *arguments: object,
+    wait: Callable[[IO[str]], object],
+    number: signal.Signals = signal.SIGINT,
+) -> tuple[str, str]:
+    """Standard output and standard error of ``specwatch ARGUMENTS`` as a process, which gets a
+    signal when ``wait``, called with its standard error, returns.
+
+    Its exit code is 1, and none of its requests is left.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specwatch", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        wait(process.stderr)
+        process.send_signal(number)
+        out, error = process.communicate(timeout=60)
+        assert process.returncode == 1
+    finally:
+        process.kill()
+    with running.synced() as engine:
+        assert engine.running + engine.waiting == 0
+    return out, error
 
 
 class VirtualTime:

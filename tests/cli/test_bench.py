@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 import pytest
@@ -26,8 +23,9 @@ from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
 from tests.cli.conftest import Run, experiments, measurements, texts
+from tests.hostile import wait_for
 from tests.loadtest.benches import batches, bench, level, noise
-from tests.simulated_load import in_virtual_time, server, settings
+from tests.simulated_load import in_virtual_time, interrupted, server, settings
 
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--temperature", "0")
 
@@ -236,42 +234,32 @@ def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> N
     assert measurements(database) == []
 
 
-def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], tmp_path: Path) -> None:
+def test_interrupted_it_keeps_what_was_measured(tmp_path: Path) -> None:
     """The running load counts until then; its requests are aborted."""
     database, output = f"sqlite:///{tmp_path}/a.db", tmp_path / "a.json"
-    with ExitStack() as stack:
-        running = stack.enter_context(server())
-        process = subprocess.Popen(
-            [
-                *specwatch, "bench", "--target", running.url, "--concurrency", "1,2,4",
-                "--database", database, *QUICK, "--duration", "3s", "-o", str(output),
-            ],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+    with server() as running:
+
+        def wait(stderr: IO[str]) -> None:
+            assert stderr.readline().startswith("concurrency 1 without speculation")
+            before = len(running.engine.log)
+            wait_for(lambda: len(running.engine.log) >= before + 20)
+
+        out, said = interrupted(
+            running, "bench", "--target", running.url, "--concurrency", "1,2,4",
+            "--database", database, *QUICK, "--duration", "3s", "-o", output, wait=wait,
         )  # fmt: skip
-        stack.callback(process.kill)
-        assert process.stderr.readline().startswith("concurrency 1 without speculation")
-        before = len(running.engine.log)
-        deadline = time.monotonic() + 30
-        while len(running.engine.log) < before + 20 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=60)
-        assert process.returncode == 1
-        with running.synced() as engine:
-            assert engine.running + engine.waiting == 0
     assert said.strip().endswith("interrupted: what follows was not measured")
     assert "stored as result 1" in out
+    assert "note: 2 requests at once: broken off: " in out
+    assert "no baseline stored: not everything was measured" in out
     kept = read(output.read_text(), "file")
     assert experiments(database) == [kept]
     assert not kept.complete
-    assert [measured.concurrency for measured in kept.levels] == [1, 2]
-    assert kept.levels[1].seconds < 3.0
-    assert kept.levels[1].requests > 0
-    assert [measured.complete for measured in kept.levels] == [True, False]
-    assert "note: 2 requests at once: broken off: " in out
-    assert "no baseline stored: not everything was measured" in out
+    whole, part = kept.levels
+    assert (whole.concurrency, whole.complete) == (1, True)
+    assert (part.concurrency, part.complete) == (2, False)
+    assert part.seconds < 3.0
+    assert part.requests > 0
     assert measurements(database) == [], "half a measurement is no baseline"
 
 

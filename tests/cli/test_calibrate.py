@@ -6,13 +6,10 @@ import io
 import itertools
 import json
 import re
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pytest
 import requests
@@ -29,7 +26,7 @@ from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
 from tests.cli.conftest import Run, measurements
 from tests.hostile import wait_for
-from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
+from tests.simulated_load import COSTS, K, in_virtual_time, interrupted, server, settings
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--unsteady")
@@ -325,29 +322,17 @@ def test_wrong_options_are_refused(
     assert message in done.stderr
 
 
-def test_interrupted_it_stops_its_requests_and_stores_nothing(
-    specwatch: list[str], database: str
-) -> None:
-    with ExitStack() as stack:
-        running = stack.enter_context(server())
-        process = subprocess.Popen(
-            [
-                *specwatch, "calibrate", "--off", running.url, "--concurrency", "1,4",
-                "--database", database, *QUICK,
-            ],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
+def test_interrupted_it_stops_its_requests_and_stores_nothing(database: str) -> None:
+    with server() as running:
+
+        def wait(stderr: IO[str]) -> None:
+            lines = [stderr.readline() for _ in range(3)]
+            assert lines[2].startswith("concurrency 1 without speculation")
+
+        _, said = interrupted(
+            running, "calibrate", "--off", running.url, "--concurrency", "1,4",
+            "--database", database, *QUICK, wait=wait,
         )  # fmt: skip
-        stack.callback(process.kill)
-        before = [process.stderr.readline() for _ in range(3)]
-        assert before[2].startswith("concurrency 1 without speculation")
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-        process.stderr.close()
-        assert process.wait(20) == 1
-        with running.synced() as engine:
-            assert engine.running + engine.waiting == 0
     assert said.strip() == "interrupted: nothing was stored"
     assert measurements(database) == []
 
