@@ -183,27 +183,21 @@ def answered_well(block: Block) -> float:
     If it was restarted, this is before the restart, and before the first request began that the
     restart interrupted.
     """
-    since, good = _before_restart(block), [answer for answer in block.answers if answer.ok]
-    if since is None:
+    good = [answer for answer in block.answers if answer.ok]
+    tracker, since = CounterTracker(), 0.0
+    for look in block.looks:
+        try:
+            if tracker.advance(look.samples).restarted:
+                break
+        except PageError:
+            return max((answer.ended for answer in good), default=0.0)
+        since = look.clock
+    else:
         return max((answer.ended for answer in good), default=0.0)
     lost = [answer for answer in block.answers if not answer.ok and answer.ended >= since]
     crash = min((answer.ended for answer in lost), default=since)
     last = max((answer.ended for answer in good if answer.ended <= crash), default=0.0)
     return min((answer.began for answer in lost if answer.began < last), default=last)
-
-
-def _before_restart(block: Block) -> float | None:
-    """Time of the last look before the server was restarted; None if it was not."""
-    tracker = CounterTracker()
-    before = None
-    for look in block.looks:
-        try:
-            if tracker.advance(look.samples).restarted:
-                return before
-        except PageError:
-            return None
-        before = look.clock
-    return None
 
 
 def _batch(answers: Sequence[Answer]) -> Batch:

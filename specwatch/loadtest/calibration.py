@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from specwatch.domain import baseline, buckets, histogram
+from specwatch.domain import baseline, buckets
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.merge import sum_tallies
@@ -313,19 +313,16 @@ def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]
     """
     usable = [stage for stage in stages if stage.shortfall is None]
     samples = [sample for stage in usable for sample in stage.samples]
-    measured = []
-    for one in baseline.measured(key, Origin.CALIBRATION, samples):
-        own = [stage.total for stage in usable if _main_bin(stage) == one.load_bin]
-        measured.append(
-            replace(
-                one,
-                ttft=histogram.merge_all(total.ttft for total in own if total.ttft is not None),
-                tpot=histogram.merge_all(total.tpot for total in own if total.tpot is not None),
-            )
+    totals: dict[int | None, list[Tally]] = {}
+    for stage in usable:
+        bins = Counter(sample.load_bin for sample in stage.samples)
+        totals.setdefault(bins.most_common(1)[0][0], []).append(stage.total)
+    measured = [
+        replace(
+            one,
+            ttft=sum_tallies(totals.get(one.load_bin, ())).ttft,
+            tpot=sum_tallies(totals.get(one.load_bin, ())).tpot,
         )
+        for one in baseline.measured(key, Origin.CALIBRATION, samples)
+    ]
     return [one for one in measured if one.enough]
-
-
-def _main_bin(stage: Stage) -> int | None:
-    bins = Counter(sample.load_bin for sample in stage.samples)
-    return bins.most_common(1)[0][0] if bins else None

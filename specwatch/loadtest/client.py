@@ -20,7 +20,6 @@ from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 CHAT, COMPLETIONS = "chat", "completions"
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
-_TOKENIZER = "/tokenize"
 _TOKENIZER_SECONDS = 10.0
 _LONGEST_COUNT = 1 << 24
 """Bytes of an answer of the tokenizer endpoint, which lists all tokens."""
@@ -45,7 +44,7 @@ class LoadClient:
     ) -> None:
         """``timeout`` bounds one request in seconds; ``headers`` is called for each."""
         self._url = url + _PATHS[endpoint]
-        self._tokenizer_url = url + _TOKENIZER
+        self._tokenizer_url = url + "/tokenize"
         self._chat = endpoint == CHAT
         self._model = model
         self._headers = headers
@@ -72,12 +71,21 @@ class LoadClient:
         ``first`` is called when the first content comes. Cancelling closes the connection, which
         aborts the request. Raises ConfigError when ``headers`` does.
         """
+        body = {
+            "model": self._model,
+            "max_tokens": ask.max_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._content(ask),
+            **({} if ask.temperature is None else {"temperature": ask.temperature}),
+        }
         headers = dict(self._headers())
         reading = _StreamReader(ask, self._clock, first)
         error: ErrorKind | None = None
         try:
             async with self._session.post(
-                self._url, json=self._body(ask), headers=headers, allow_redirects=False
+                self._url, json=body, headers=headers, allow_redirects=False
             ) as response:
                 reading.status = response.status
                 error, detail = await reading.read(response)
@@ -118,19 +126,6 @@ class LoadClient:
         if self._chat:
             return {"messages": ask.messages or ({"role": "user", "content": ask.prompt},)}
         return {"prompt": ask.prompt}
-
-    def _body(self, ask: Ask) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self._model,
-            "max_tokens": ask.max_tokens,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **self._content(ask),
-        }
-        if ask.temperature is not None:
-            body["temperature"] = ask.temperature
-        return body
 
 
 class StreamDelta(msgspec.Struct, gc=False):
