@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specwatch.config.target import Target
     from specwatch.domain.baseline import Measurement
     from specwatch.domain.experiments import Bench, Experiment
+    from specwatch.loadtest.bench import Load
     from specwatch.loadtest.bench_run import BenchPlan, BenchRun
     from specwatch.loadtest.server import Server
 
@@ -161,30 +162,27 @@ def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[BenchPlan, str
     else:
         source = BUILT_IN if given["prompts"] is None else str(given["prompts"])
         prompts = tuple(map(Prompt, load.prompts(given["prompts"])))
-    if given["rates"] is None:
-        loads = tuple(Load(concurrency=number) for number in given["concurrencies"])
-        most = _connections(given["concurrencies"])
-    else:
-        loads = tuple(Load(rate=rate) for rate in given["rates"])
-        most = _connections(())
+    loads = tuple(Load(rate=rate) for rate in given["rates"] or ())
+    loads = loads or tuple(Load(concurrency=number) for number in given["concurrencies"])
     plan = BenchPlan(
         loads, prompts, given["temperatures"], given["duration"], given["warm_up"],
-        max_tokens, given["seed"], tokens, most,
+        max_tokens, given["seed"], tokens, _connections(loads),
     )  # fmt: skip
     return plan, source
 
 
-def _connections(concurrencies: Sequence[int]) -> int:
+def _connections(loads: Sequence[Load]) -> int:
     """How many requests this process can have in flight. Raises ConfigError if that is too few."""
     from specwatch.loadtest.load_generator import MOST_IN_FLIGHT
 
     load.raise_file_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_IN_FLIGHT if limit < 0 else max(limit - _OTHER_FILES, 1)
-    if max(concurrencies, default=0) > most and limit >= 0:
+    highest = max(one.concurrency or 0 for one in loads)
+    if highest > most and limit >= 0:
         raise ConfigError(
-            f"--concurrency {max(concurrencies)}: each request is an open file, and this process"
-            f" may have {limit}; raise that limit (ulimit -n), or give at most {most}"
+            f"--concurrency {highest}: each request is an open file, and this process may have"
+            f" {limit}; raise that limit (ulimit -n), or give at most {most}"
         )
     return min(most, MOST_IN_FLIGHT)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import Environment, Mode, Series, Tally
@@ -69,15 +69,14 @@ def engine_of(
         raise ConfigError(
             f"{where} does not serve {chosen}; it serves {', '.join(sorted(names)) or 'no model'}"
         )
-    gauges = tally.sampled(parts.models[names[chosen]])
-    return MeasuredModel(
+    measured = MeasuredModel(
         names[chosen],
         chosen,
         tally.mode_of(parts.models[names[chosen]], drafting),
         Environment(version, tally.fingerprint_of(samples)),
         tapped=any(series.temperature for series in parts.tap),
-        busy=(gauges.running or 0.0) + (gauges.waiting or 0.0),
     )
+    return replace(measured, busy=measured.busy_on(samples))
 
 
 def counted_of(samples: Mapping[Series, float], engine: MeasuredModel) -> Tally:
