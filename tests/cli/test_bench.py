@@ -244,11 +244,11 @@ def test_interrupted_it_keeps_what_was_measured(tmp_path: Path) -> None:
             before = len(running.engine.log)
             wait_for(lambda: len(running.engine.log) >= before + 20)
 
-        out, said = interrupted(
+        out, stderr = interrupted(
             running, "bench", "--target", running.url, "--concurrency", "1,2,4",
             "--database", database, *QUICK, "--duration", "3s", "-o", output, wait=wait,
         )  # fmt: skip
-    assert said.strip().endswith("interrupted: what follows was not measured")
+    assert stderr.strip().endswith("interrupted: what follows was not measured")
     assert "stored as result 1" in out
     assert "note: 2 requests at once: broken off: " in out
     assert "no baseline stored: not everything was measured" in out
@@ -303,9 +303,9 @@ def test_a_comparison_of_files_is_read_in_eighty_columns(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     names = []
-    for each in made():
-        names.append(tmp_path / f"{each.subject.mode}.json")
-        names[-1].write_bytes(msgspec.json.encode(each))
+    for result in made():
+        names.append(tmp_path / f"{result.subject.mode}.json")
+        names[-1].write_bytes(msgspec.json.encode(result))
     done = run("bench", "compare", *names)
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -321,8 +321,8 @@ def test_the_chart_marks_values_between_the_lines_at_1_and_at_1_3() -> None:
     lines = texts(comparison_lines(compare(*made(), version="1"), 80, fancy=False))
     (head,) = [line for line in lines if line.startswith("   load  ") and "1.3" in line]
     one, worth = head.index("1"), head.index("1.3")
-    at = lines.index(head) + 1
-    drawn = {line.split()[0]: line for line in lines[at : at + 3]}
+    number = lines.index(head) + 1
+    drawn = {line.split()[0]: line for line in lines[number : number + 3]}
     assert set(drawn) == {"1", "8", "32"}
     assert drawn["1"].index("o") > worth
     assert one < drawn["8"].index("o") < worth

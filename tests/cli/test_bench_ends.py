@@ -86,11 +86,11 @@ def test_a_comparison_in_a_file_has_both_benches_and_is_made_again(
     first, again = tmp_path / "a.json", tmp_path / "b.json"
     done = run("bench", "compare", *files(tmp_path, ON, OFF), "-o", first)
     assert done.exit_code == 0, done.stderr
-    found = read(first.read_bytes(), "first")
-    assert found.benches == (OFF, ON)
+    result = read(first.read_bytes(), "first")
+    assert result.benches == (OFF, ON)
     done = run("bench", "compare", first, "-o", again)
     assert done.exit_code == 0, done.stderr
-    assert read(again.read_bytes(), "again") == found
+    assert read(again.read_bytes(), "again") == result
     # Beside another bench it stands for its run of the other mode.
     slower = tmp_path / "slower.json"
     slower.write_bytes(msgspec.json.encode(bench("on", [level(4, batches(0.03, noise(8, 0.02)))])))
@@ -104,14 +104,14 @@ def test_a_comparison_in_a_file_has_both_benches_and_is_made_again(
 def test_a_comparison_from_before_it_had_its_benches_is_shown_again(
     run: Run, tmp_path: Path
 ) -> None:
-    found = compare(OFF, ON, version="0.9")
-    plain = msgspec.to_builtins(found)
+    result = compare(OFF, ON, version="0.9")
+    plain = msgspec.to_builtins(result)
     del plain["benches"]
     old = tmp_path / "old.json"
     old.write_bytes(msgspec.json.encode(plain))
     done = run("bench", "compare", old, "--json")
     assert done.exit_code == 0, done.stderr
-    assert read(done.stdout, "here") == msgspec.structs.replace(found, benches=())
+    assert read(done.stdout, "here") == msgspec.structs.replace(result, benches=())
     done = run("bench", "compare", old, *files(tmp_path, ON))
     assert done.exit_code == 2
     assert "old.json is a comparison without its benches" in done.stderr
@@ -140,18 +140,18 @@ def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
         )  # fmt: skip
     assert done.exit_code == 1
     assert "not compared: " in done.stderr
-    found = read(output.read_bytes(), "file")
-    assert [bench.subject.mode for bench in found.benches] == ["off", "on"]
-    assert (found.verdict, found.complete, found.levels) == ("unknown", False, ())
-    assert any(bench.levels for bench in found.benches)
+    result = read(output.read_bytes(), "file")
+    assert [bench.subject.mode for bench in result.benches] == ["off", "on"]
+    assert (result.verdict, result.complete, result.levels) == ("unknown", False, ())
+    assert any(bench.levels for bench in result.benches)
     for more in ((), ("--json",)):
         again = tmp_path / "again.json"
         done = run("bench", "compare", output, *more, "-o", again, "--plot", tmp_path / "a.svg")
         assert done.exit_code == 1
         assert "verdict: Not compared: no load was measured on both to its end." in done.stderr
         assert "nothing to draw" in done.stderr
-        assert read(again.read_bytes(), "again") == found
-    assert read(done.stdout, "standard output") == found
+        assert read(again.read_bytes(), "again") == result
+    assert read(done.stdout, "standard output") == result
 
 
 def test_a_load_with_failed_requests_exits_with_1(run: Run, tmp_path: Path) -> None:
@@ -216,6 +216,6 @@ def test_the_baseline_has_its_own_key_from_the_configuration(
         "file": file, "target": "chat", "baseline": url, "bearer_token_file": None,
         "database": None,
     }  # fmt: skip
-    found = bench_command._baseline_target(load.measured_target(given), given)
-    assert found.url == url
-    assert str(found.bearer_token_file) == str(tmp_path / key)
+    result = bench_command._baseline_target(load.measured_target(given), given)
+    assert result.url == url
+    assert str(result.bearer_token_file) == str(tmp_path / key)

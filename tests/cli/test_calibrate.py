@@ -66,24 +66,24 @@ def inside(interval: dict[str, Any], truth: float, slack: float = 0.05) -> bool:
 
 
 def test_the_speedup_of_each_temperature_and_load_is_the_true_one(both: Both) -> None:
-    found = both.report["comparison"]
-    assert [each["concurrency"] for each in found["concurrencies"]] == [2, 4]
-    for one in found["concurrencies"]:
+    result = both.report["comparison"]
+    assert [one["concurrency"] for one in result["concurrencies"]] == [2, 4]
+    for one in result["concurrencies"]:
         batch = one["concurrency"]
         (line,) = one["bins"]
         assert inside(line["step_cost"], both.on.true_step_cost(batch))
-        speedups = {each["temperature"]: each["speedup"] for each in one["buckets"]}
+        speedups = {one["temperature"]: one["speedup"] for one in one["buckets"]}
         assert set(speedups) == {"0", ">1"}
         assert inside(speedups["0"], both.on.true_speedup(0.0, batch))
         assert inside(speedups[">1"], both.on.true_speedup(1.2, batch))
         assert speedups["0"]["lower"] > speedups[">1"]["upper"]
-    assert found["verdict"] == "pays"
-    assert found["best_k"]["k"] == K
+    assert result["verdict"] == "pays"
+    assert result["best_k"]["k"] == K
 
 
 def test_the_baseline_is_stored_by_load_for_the_target(both: Both) -> None:
     measured = measurements(both.database)
-    assert [each.load_bin for each in measured] == [1, 2]
+    assert [one.load_bin for one in measured] == [1, 2]
     for one in measured:
         assert (one.key.target, one.key.model_name) == ("chat", "tiny")
         assert (one.key.engine_version, one.origin) == ("0.32.0", Origin.CALIBRATION)
@@ -106,7 +106,7 @@ def test_the_servers_took_turns_with_the_same_work(both: Both) -> None:
         assert stage["errors"] == {}
         assert stage["shared"] is False
         assert stage["running_mean"] == pytest.approx(stage["concurrency"], rel=0.1)
-        assert [each["temperature"] for each in stage["clients"]] == [0.0, 1.2]
+        assert [one["temperature"] for one in stage["clients"]] == [0.0, 1.2]
         for clients in stage["clients"]:
             assert len(clients["tpot"]) == len(clients["ttft"]) > 0
 
@@ -166,7 +166,7 @@ def test_a_tap_separates_concurrent_temperatures(
             "--max-tokens", "40",
             "--duration", "1500ms",
         )  # fmt: skip
-        truth = [tapped.engine.true_speedup(at, 2) for at in (0.0, 1.2)]
+        truth = [tapped.engine.true_speedup(temperature, 2) for temperature in (0.0, 1.2)]
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     cold, hot = report["comparison"]["buckets"]
@@ -329,11 +329,11 @@ def test_interrupted_it_stops_its_requests_and_stores_nothing(database: str) -> 
             lines = [stderr.readline() for _ in range(3)]
             assert lines[2].startswith("concurrency 1 without speculation")
 
-        _, said = interrupted(
+        _, stderr = interrupted(
             running, "calibrate", "--off", running.url, "--concurrency", "1,4",
             "--database", database, *QUICK, wait=wait,
         )  # fmt: skip
-    assert said.strip() == "interrupted: nothing was stored"
+    assert stderr.strip() == "interrupted: nothing was stored"
     assert measurements(database) == []
 
 

@@ -25,33 +25,33 @@ def file(tmp_path: Path) -> Path:
             {"name": "code", "url": "http://127.0.0.1:8001"},
         ],
     }
-    found = tmp_path / "specwatch.yml"
-    found.write_text(json.dumps(config))
-    return found
+    server = tmp_path / "specwatch.yml"
+    server.write_text(json.dumps(config))
+    return server
 
 
 def target(name: str, **more: Any) -> Target:
     return measured_target({"target": name, "file": None, "bearer_token_file": None} | more)
 
 
-def key(found: Target) -> str | None:
-    return found.request_headers().get("Authorization")
+def key(server: Target) -> str | None:
+    return server.request_headers().get("Authorization")
 
 
 @pytest.mark.parametrize("name", ["chat", URL, URL + "/"])
 def test_a_target_of_the_configuration_has_its_name_and_key(file: Path, name: str) -> None:
-    found = target(name, file=file)
-    assert (found.name, found.url, key(found)) == ("chat", URL, "Bearer of the file")
+    server = target(name, file=file)
+    assert (server.name, server.url, key(server)) == ("chat", URL, "Bearer of the file")
 
 
 def test_a_key_of_the_command_line_comes_first(file: Path, tmp_path: Path) -> None:
-    found = target("chat", file=file, bearer_token_file=tmp_path / "other")
-    assert (found.name, key(found)) == ("chat", "Bearer of the option")
+    server = target("chat", file=file, bearer_token_file=tmp_path / "other")
+    assert (server.name, key(server)) == ("chat", "Bearer of the option")
 
 
 def test_any_other_url_is_a_separate_target(file: Path) -> None:
-    found = target("http://10.0.0.1:9", file=file)
-    assert (found.name, key(found)) == ("10.0.0.1:9", None)
+    server = target("http://10.0.0.1:9", file=file)
+    assert (server.name, key(server)) == ("10.0.0.1:9", None)
 
 
 def test_an_unknown_name_is_refused(file: Path) -> None:

@@ -74,13 +74,18 @@ def block(
 ) -> Block:
     """Looks a second apart, with tokens and ended requests at each."""
     looks = tuple(
-        Look(page(*count, waiting=waiting, pace=pace), 1000.0 + at, float(at), concurrency * at)
-        for at, count in enumerate(counts)
+        Look(
+            page(*count, waiting=waiting, pace=pace),
+            1000.0 + second,
+            float(second),
+            concurrency * second,
+        )
+        for second, count in enumerate(counts)
     )
     return Block(looks, tuple(answers))
 
 
-STEADY = [(100 * at, 2 * at) for at in range(9)]
+STEADY = [(100 * second, 2 * second) for second in range(9)]
 """Eight seconds: one to start, six slices, one to end."""
 
 
@@ -117,7 +122,7 @@ def test_the_baseline_has_a_point_with_conditions_for_each_slice_and_latencies_o
     assert measured.ttft.count == measured.tpot.count == 16
 
 
-LONG = [(0, 0), (100, 2), *[(100 * at, 2) for at in range(2, 8)], (800, 4)]
+LONG = [(0, 0), (100, 2), *[(100 * second, 2) for second in range(2, 8)], (800, 4)]
 """No request begins or ends in a slice."""
 
 
@@ -185,21 +190,21 @@ def test_rounds_whose_step_times_differ_are_doubtful() -> None:
 
 def test_more_acceptance_does_not_make_a_step_longer() -> None:
     """Two rounds with speculation may have unlike prompts, and accept more in one of them."""
-    found = Stage(ON, 4)
+    measured = Stage(ON, 4)
     for accepted in (50, 10):
         looks = [
             look._replace(
                 samples={
                     **look.samples,
-                    Series("drafts", "", "tiny", "0", ""): (98 - accepted) * at,
-                    Series("draft_tokens", "", "tiny", "0", ""): 4 * (98 - accepted) * at,
-                    Series("accepted_tokens", "", "tiny", "0", ""): accepted * at,
+                    Series("drafts", "", "tiny", "0", ""): (98 - accepted) * second,
+                    Series("draft_tokens", "", "tiny", "0", ""): 4 * (98 - accepted) * second,
+                    Series("accepted_tokens", "", "tiny", "0", ""): accepted * second,
                 }
             )
-            for at, look in enumerate(block(STEADY, pace=0.02 * (98 - accepted) / 98).looks)
+            for second, look in enumerate(block(STEADY, pace=0.02 * (98 - accepted) / 98).looks)
         ]
-        found.add(Block(tuple(looks), (answer(),) * 16), Meter(ON), None, 100)
-    assert calibration.doubts_of([stage(), found]) == []
+        measured.add(Block(tuple(looks), (answer(),) * 16), Meter(ON), None, 100)
+    assert calibration.doubts_of([stage(), measured]) == []
 
 
 def test_what_happens_between_blocks_does_not_count() -> None:
@@ -233,12 +238,12 @@ def test_a_tap_counts_each_temperature_over_the_whole_block() -> None:
         look._replace(
             samples={
                 **look.samples,
-                Series("drafts", "", "tiny", "0", "", "0"): 10 * at,
-                Series("drafts", "", "tiny", "1", "", "0"): at,
-                Series("drafts", "", "tiny", "0", "", ">1"): 5 * at,
+                Series("drafts", "", "tiny", "0", "", "0"): 10 * second,
+                Series("drafts", "", "tiny", "1", "", "0"): second,
+                Series("drafts", "", "tiny", "0", "", ">1"): 5 * second,
             }
         )
-        for at, look in enumerate(block(STEADY).looks)
+        for second, look in enumerate(block(STEADY).looks)
     ]
     measured = Stage(ON, 2)
     measured.add(Block(tuple(looks), ()), Meter(ON))

@@ -36,9 +36,11 @@ def pair(
 def both(speedups: Sequence[float], *, spread: float = 0.03, count: int = 12) -> Comparison:
     """Levels with these true speedups of decoding, of so many noisy batches."""
     off, on = [], []
-    for at, (concurrency, speedup) in enumerate(zip((1, 4, 16), speedups, strict=False)):
-        off.append(level(concurrency, batches(OFF, noise(count, spread, f"off {at}"), 0.0)))
-        on.append(level(concurrency, batches(OFF / speedup, noise(count, spread, f"on {at}"), 0.0)))
+    for index, (concurrency, speedup) in enumerate(zip((1, 4, 16), speedups, strict=False)):
+        off.append(level(concurrency, batches(OFF, noise(count, spread, f"off {index}"), 0.0)))
+        on.append(
+            level(concurrency, batches(OFF / speedup, noise(count, spread, f"on {index}"), 0.0))
+        )
     return compare(bench("off", off), bench("on", on), version="1")
 
 

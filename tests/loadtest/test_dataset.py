@@ -20,8 +20,8 @@ SHAREGPT = {
 def prompts(*values: Any, chat: bool = True, array: bool = False) -> list[tuple[str, int]]:
     """First text and number of messages of each prompt found."""
     text = json.dumps(values) if array else "\n".join(map(json.dumps, values))
-    found = read(text.encode(), "file", seed=0, chat=chat)
-    return [(each.text, len(each.messages)) for each in found]
+    result = read(text.encode(), "file", seed=0, chat=chat)
+    return [(prompt.text, len(prompt.messages)) for prompt in result]
 
 
 SYSTEM = {"role": "system", "content": "be kind"}
@@ -58,14 +58,14 @@ def test_entries_without_a_prompt_are_passed_over() -> None:
 
 def test_of_many_a_fixed_number_is_drawn_with_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "MOST_PROMPTS", 5)
-    data = "\n".join(json.dumps({"prompt": str(at)}) for at in range(100)).encode()
+    data = "\n".join(json.dumps({"prompt": str(number)}) for number in range(100)).encode()
     drawn = [read(data, "file", seed=seed, chat=True) for seed in (1, 1, 2)]
     assert len(drawn[0]) == 5
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "file is empty; expected JSON lines"),
         (b"hello\n", "file is not JSON; expected JSON lines or a JSON array"),
@@ -77,10 +77,10 @@ def test_of_many_a_fixed_number_is_drawn_with_the_seed(monkeypatch: pytest.Monke
         (b"[]", "has no prompt in 0 entries"),
     ],
 )
-def test_another_file_is_refused(data: bytes, said: str) -> None:
+def test_another_file_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=r"^file") as refused:
         read(data, "file", seed=0, chat=True)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_random_lengths_are_two_numbers() -> None:
