@@ -14,7 +14,7 @@ from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
 from specwatch.loadtest.acceptance import DraftCounts
 from specwatch.loadtest.calibration import Block, Stage
 from specwatch.loadtest.common import Note, Step
-from specwatch.loadtest.other_traffic import other_traffic, settled, together
+from specwatch.loadtest.other_traffic import other_traffic, settled
 from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask
@@ -82,8 +82,6 @@ class ProbeRun:
         self._step = step
         self._load = server.load
         self._ended = self._failed = 0
-        self._alone: list[bool | None] = []
-        """For each block by counters."""
         self.sweep = Sweep(
             Stage(server.engine, plan.concurrency),
             "records",
@@ -196,7 +194,7 @@ class ProbeRun:
     async def _by_counters(self) -> None:
         """Measure blocks of one temperature; repeat those during which others used the server."""
         plan, sweep = self._plan, self.sweep
-        repeats = 0
+        repeats, sweep.alone = 0, True
         for temperature, asks in plan.rounds(plan.concurrency):
             while (why := await self._block(temperature, asks)) is not None:
                 repeats += 1
@@ -228,14 +226,13 @@ class ProbeRun:
         for answer in block.answers:
             self._count(answer)
         # If requests of a block failed, its times count, but not its drafts.
-        noted = False in self._alone
-        self._alone.append(others.alone)
-        sweep.alone = together(self._alone)
-        if others.alone is False and not noted:
+        if others.alone is False and sweep.alone is not False:
             sweep.notes.append(
                 "others used the server while requests failed, first at temperature"
                 f" {temperature:g} ({others.reason}), which affects latencies"
             )
+        if others.alone is False or sweep.alone:
+            sweep.alone = others.alone
         part = DraftCounts.of_counters(others.counted, [ask.prompt for ask in asks])
         if not failed and part is not None:
             sweep.parts[temperature].append(part)

@@ -21,7 +21,7 @@ from specwatch.loadtest.acceptance import drawn as units
 from specwatch.loadtest.calibration import Slice, Stage
 from specwatch.loadtest.common import distribution_of
 from specwatch.loadtest.engine import MeasuredModel
-from specwatch.loadtest.other_traffic import other_traffic, together
+from specwatch.loadtest.other_traffic import other_traffic
 from specwatch.loadtest.probe import (
     Source,
     StepCost,
@@ -355,10 +355,3 @@ def test_a_request_that_failed_leaves_it_open() -> None:
     assert other_traffic(ENGINE, page(0, 0), page(3, 20), [answer(), failed]).alone is False
     refused = answer(tokens=None, error=ErrorKind.REFUSED)
     assert other_traffic(ENGINE, page(0, 0), page(1, 8), [answer(), refused]).alone is True
-
-
-def test_blocks_are_ours_alone_if_each_is_known_to_be() -> None:
-    assert together([True, True]) is True
-    assert together([True, None]) is None
-    assert together([None, False, True]) is False
-    assert together([]) is None

@@ -8,7 +8,9 @@ from itertools import islice
 
 import pytest
 
+from specwatch.loadtest.common import workload_of
 from specwatch.loadtest.prompts import PROMPTS, endless, sized
+from specwatch.loadtest.requests import Prompt
 
 
 def test_each_round_has_every_prompt_once_in_another_order() -> None:
@@ -32,3 +34,18 @@ def test_texts_have_the_wanted_words_in_the_order_of_their_seed(words: int | Non
     first, again, other = (list(islice(make(seed), 20)) for seed in ("3/a", "3/a", "3/b"))
     assert first == again != other
     assert words is None or {len(text.split()) for text in first} == {words}
+
+
+def test_workloads_differ_by_what_is_sent() -> None:
+    talk = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
+    sorted_keys = tuple(dict(sorted(message.items())) for message in talk)
+    a, whole, other, same = (
+        workload_of(
+            [prompt], source="x", endpoint="chat", max_tokens=8, temperatures=(0.0,), seed=0
+        ).digest
+        for prompt in (
+            Prompt("a"), Prompt("a", talk), Prompt("a", talk[::-1]), Prompt("a", sorted_keys),
+        )
+    )  # fmt: skip
+    assert len({a, whole, other}) == 3
+    assert same == whole, "whatever the order of keys"
