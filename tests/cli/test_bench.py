@@ -251,6 +251,7 @@ def test_interrupted_it_keeps_what_was_measured(tmp_path: Path) -> None:
     assert stderr.strip().endswith("interrupted: what follows was not measured")
     assert "stored as result 1" in out
     assert "note: 2 requests at once: broken off: " in out
+    assert "what follows was not measured" not in out, "it is in the error message"
     assert "no baseline stored: not everything was measured" in out
     kept = read(output.read_text(), "file")
     assert experiments(database) == [kept]

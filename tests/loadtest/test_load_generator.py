@@ -46,18 +46,23 @@ def fixed(generator: LoadGenerator, **more: Any) -> Awaitable[Block]:
 
 
 class FakeClient(LoadClient):
-    """Answers without a server: a whole answer after ``latency`` seconds, or with an error."""
+    """Answers without a server: a whole answer after ``latency`` seconds, or with an error, which
+    only the requests ``failing`` get, or all."""
 
     def __init__(
-        self, latency: float = 0.0, error: ErrorKind | None = None, detail: str = ""
+        self,
+        latency: float = 0.0,
+        error: ErrorKind | None = None,
+        detail: str = "",
+        failing: Container[int] = range(10**6),
     ) -> None:
-        self.latency, self.error, self.detail = latency, error, detail
+        self.latency, self.error, self.detail, self.failing = latency, error, detail, failing
         self.sent: list[Ask] = []
         self.running = 0
 
     async def send(self, ask: Ask, first: Callable[[], None] = lambda: None) -> Answer:
         clock = asyncio.get_running_loop().time
-        sent = clock()
+        sent, error = clock(), self.error if len(self.sent) in self.failing else None
         self.sent.append(ask)
         self.running += 1
         try:
@@ -65,9 +70,7 @@ class FakeClient(LoadClient):
         finally:
             self.running -= 1
         first()
-        return Answer(
-            ask, sent, clock(), tokens=ask.max_tokens, error=self.error, detail=self.detail
-        )
+        return Answer(ask, sent, clock(), tokens=ask.max_tokens, error=error, detail=self.detail)
 
 
 def run(
@@ -76,11 +79,13 @@ def run(
     *,
     failing_reads: Container[int] = (),
     virtual: VirtualTime | None = None,
+    read_seconds: float = 0.0,
 ) -> Block:
     """``failing_reads`` are the numbers of the page reads that fail."""
     virtual, reads = virtual or VirtualTime(), itertools.count()
 
     async def read() -> Mapping[Series, float]:
+        await asyncio.sleep(read_seconds)
         if next(reads) in failing_reads:
             raise ScrapeError(ScrapeReason.TIMEOUT, "no page")
         return {}
@@ -218,6 +223,20 @@ def test_a_failed_read_of_the_page_is_repeated() -> None:
 def test_a_server_that_refuses_everything_ends_the_load(load: Load, message: str) -> None:
     with pytest.raises(NoAnswer, match=message):
         run(FakeClient(error=ErrorKind.REFUSED, detail="404 gone"), load)
+
+
+def test_failures_with_answers_between_do_not_end_given_requests() -> None:
+    failing = {*range(8), *range(30, 38)}
+    block = run(FakeClient(error=ErrorKind.FAILED, failing=failing), fixed)
+    assert sum(not answer.ok for answer in block.answers) == 16
+
+
+def test_a_slow_page_delays_slices_of_a_closed_loop_only() -> None:
+    """Arrivals of an open loop are fixed; in a closed loop no slice gets shorter."""
+    times = [look.clock for look in run(FakeClient(0.1), closed, read_seconds=0.2).looks[1:5]]
+    assert [b - a for a, b in itertools.pairwise(times)] == pytest.approx([1.2] * 3)
+    times = [look.clock for look in run(FakeClient(0.1), opened(), read_seconds=0.2).looks[1:5]]
+    assert [b - a for a, b in itertools.pairwise(times)] == pytest.approx([0.5] * 3)
 
 
 def test_a_client_without_file_descriptors_says_so() -> None:
