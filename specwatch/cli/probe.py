@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from specwatch.loadtest.engine import MeasuredModel
     from specwatch.loadtest.probe import Sweep
     from specwatch.loadtest.probe_run import ProbePlan
-    from specwatch.store.repository import Store
 
 
 @click.command(name="probe")
@@ -78,28 +77,22 @@ def command(**given: Any) -> None:
             raise TooLittle(
                 "\n".join([*sweep.problems, "nothing was measured, and nothing stored"])
             )
-        baseline = _baseline(target, store, server.engine, given)
+        baseline = _baseline(target, server.engine, given)
         probe = _probe(sweep, baseline, plan, target, given, began)
         stored, failed = load_results.store_all(store, [probe])
         load_results.deliver(probe, [*problems_of(sweep), *failed], given, stored)
 
 
-def _baseline(
-    target: Target, store: Store | None, engine: MeasuredModel, given: Mapping[str, Any]
-) -> Baseline | str:
+def _baseline(target: Target, engine: MeasuredModel, given: Mapping[str, Any]) -> Baseline | str:
     """The cost of serving this model without speculation, or the reason why it is unknown."""
     from specwatch.domain import baseline
-    from specwatch.store.database import Database
     from specwatch.store.readers import Reader
 
     config = options.loaded(given["file"])
     max_age = config.baseline.max_age if config is not None else baseline.MAX_AGE
-    database = options.database_url(given["database"], given["file"])
-    opened = closing(Reader.of(database)) if store is None else nullcontext(store)
     try:
-        if store is None and not Database(database).exists():
-            return "there is no database"
-        with opened as reader:
+        url = options.database_url(given["database"], given["file"])
+        with closing(Reader.of(url)) as reader:
             stored = reader.measurements(target.name)
     except StoreError as error:
         return str(error)
