@@ -100,11 +100,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     from specwatch.loadtest.calibration_run import CalibrationPlan, CalibrationRun
 
     prompts = load.prompts(given["prompts"])
-    servers = [
-        load.free_server(target, given, where)
-        for where, target in (("--off", sources.off), ("--on", sources.on))
-        if target is not None
-    ]
+    servers = [load.free_server(target, given, where) for where, target in sources.servers.items()]
     off, *others = servers
     doubts = engine.check(*(server.engine for server in servers))
     key = off.engine.baseline_key(sources.target)

@@ -29,8 +29,8 @@ class CalibrationSources:
     """The servers, and the target and database of the baseline."""
 
     target: str
-    off: Target | None
-    on: Target | None
+    servers: Mapping[str, Target]
+    """By the option that names them, the one without speculation first."""
     database: str
     edges: Sequence[float] = DEFAULT_EDGES
 
@@ -43,24 +43,24 @@ def of(given: Mapping[str, Any]) -> CalibrationSources:
     """
     config = options.loaded(given["file"])
     token: Path | None = given["bearer_token_file"]
-    off, on = (
-        server_at(given[name], f"--{name}", token) if given[name] is not None else None
-        for name in ("off", "on")
-    )
-    urls = [server.url for server in (on, off) if server is not None]
+    servers = {
+        where: server_at(given[name], where, token)
+        for name, where in (("off", "--off"), ("on", "--on"))
+        if given[name] is not None
+    }
+    urls = [server.url for server in reversed(servers.values())]
     configured = known_target(config, given["target"], urls)
-    named = configured or on or off
+    named = configured or next(reversed(servers.values()), None)
     if given["target"] is None and named is None:
         raise ConfigError("--import needs the target of the baseline: give --target NAME")
     if configured is not None and token is None:
-        off, on = (
-            server and configured.model_copy(update={"url": server.url, "proxy": None})
-            for server in (off, on)
-        )
+        servers = {
+            where: configured.model_copy(update={"url": server.url, "proxy": None})
+            for where, server in servers.items()
+        }
     return CalibrationSources(
         given["target"] or (named.name if named is not None else ""),
-        off,
-        on,
+        servers,
         options.database_url(given["database"], given["file"]),
         config.temperature_buckets if config is not None else DEFAULT_EDGES,
     )
