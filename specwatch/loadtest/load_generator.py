@@ -8,6 +8,7 @@ import errno
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -75,8 +76,8 @@ class LoadGenerator:
     def _clear(self) -> None:
         self._looks: list[Look] = []
         self._answers: list[Answer] = []
-        self._open: list[float] = []
-        """When the requests began that have no answer."""
+        self._open: Counter[float] = Counter()
+        """How many requests that have no answer began at each time."""
         self._failed = self._running = 0
         self._in_flight, self._changed = 0.0, self._clock()
 
@@ -174,7 +175,7 @@ class LoadGenerator:
                         f"the server did not keep up: {most} requests of this client were in flight"
                         f" after {arrival:.1f} s, which is the limit; give a lower --rate"
                     )
-                self._open.append(due)
+                self._open[due] += 1
                 group.create_task(self._send(next(asks), due=due))
         await self._look()
         return self.block
@@ -256,13 +257,15 @@ class LoadGenerator:
         """Send a request and record its answer; one that is ``due`` is in ``_open`` already."""
         began = self._clock() if due is None else due
         if due is None:
-            self._open.append(began)
+            self._open[began] += 1
         self._count(+1)
         try:
             answer = replace(await self._client.send(ask, first), due=due)
         finally:
             self._count(-1)
-        self._open.remove(began)
+        self._open[began] -= 1
+        if not self._open[began]:
+            del self._open[began]
         self._answers.append(answer)
         if answer.ok:
             return answer
