@@ -56,7 +56,7 @@ def after(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(LoadClient, "send", counting)
 
 
-def test_what_cannot_be_written_is_printed_all_the_same(
+def test_a_result_that_cannot_be_written_is_printed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, *_: object) -> None:
@@ -80,7 +80,7 @@ def test_nothing_to_draw_exits_with_0(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "a.svg").exists()
 
 
-def test_a_comparison_in_a_file_has_both_benches_and_is_made_again(
+def test_a_comparison_in_a_file_has_both_benches_and_can_be_repeated(
     run: Run, tmp_path: Path
 ) -> None:
     first, again = tmp_path / "a.json", tmp_path / "b.json"
@@ -101,9 +101,7 @@ def test_a_comparison_in_a_file_has_both_benches_and_is_made_again(
     assert other.benches[0] == OFF
 
 
-def test_a_comparison_from_before_it_had_its_benches_is_shown_again(
-    run: Run, tmp_path: Path
-) -> None:
+def test_an_old_comparison_without_its_benches_is_shown(run: Run, tmp_path: Path) -> None:
     result = compare(OFF, ON, version="0.9")
     plain = msgspec.to_builtins(result)
     del plain["benches"]

@@ -334,7 +334,7 @@ def test_a_calibration_that_fails_has_put_a_load_on_the_server_too(
     reader.close()
 
 
-def test_a_few_trials_are_no_traffic(database: str) -> None:
+def test_a_few_requests_do_not_count_as_traffic(database: str) -> None:
     remember(database, [window(time.time() - MINUTE, load=1.0)]).close(0.0)
     done = calibrate(database, "--json", "--dry-run", "--concurrency", 2, "--max-tokens", 12)
     report = report_of(done)

@@ -234,7 +234,7 @@ def test_a_first_answer_without_drafts_does_not_mean_no_speculation(
     assert {temperature.source for temperature in probe.temperatures} == {"records"}
 
 
-def test_a_page_without_drafts_and_answers_without_record_tell_nothing(
+def test_without_drafts_on_the_page_and_records_the_acceptance_is_unknown(
     run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
     page = Server.read
@@ -351,7 +351,7 @@ def test_a_server_that_dies_gives_what_was_measured_until_then(
     assert probe.subject.url in stderr
 
 
-def test_a_key_file_that_disappears_ends_it(
+def test_a_key_file_that_disappears_ends_the_probe(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"

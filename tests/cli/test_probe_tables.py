@@ -133,7 +133,7 @@ def test_zones_are_listed_by_temperature() -> None:
     assert shown.index("near the line at 0.7") < shown.index("loses at 1.3")
 
 
-def test_without_any_acceptance_there_are_latencies_still() -> None:
+def test_without_any_acceptance_latencies_are_shown() -> None:
     bare = msgspec.structs.replace(
         one(0.5, 0.5, "unknown"), acceptance=None, speedup=None, source="none"
     )

@@ -66,7 +66,7 @@ def made(stretches: Sequence[Stretch], *, load: Load = LOAD, turns: bool = False
     return level(load, Stage(ENGINE, load.concurrency or 0), stretches, turns=turns)
 
 
-def test_counted_are_requests_that_were_sent_while_the_load_was_constant() -> None:
+def test_requests_sent_while_the_load_was_constant_count() -> None:
     """However long they took; not those of the ramp and the drain, nor the first of a client."""
     answers = [answer(9.5), answer(14.0, tokens=9), answer(18.9), answer(19.5), answer(20.0)]
     measured = made([stretch(answers)])
@@ -99,7 +99,7 @@ def test_latencies_are_exact_quantiles() -> None:
     assert measured.per_user.p50 == pytest.approx(20 / (1.1 - 0.15))
 
 
-def test_failed_requests_are_counted_by_kind_and_time_nothing() -> None:
+def test_failed_requests_are_counted_by_kind_and_have_no_latency() -> None:
     answers = [answer(12.0), answer(13.0), answer(14.0, error=ErrorKind.FAILED)]
     measured = made([stretch(answers)])
     assert (measured.requests, measured.errors) == (2, {"failed": 1})
@@ -125,7 +125,7 @@ def test_batches_are_rounds_of_requests_that_ran_together() -> None:
     assert one.decode_seconds == pytest.approx(0.3 * one.requests)
 
 
-def test_in_turns_each_stretch_is_a_batch_be_it_empty() -> None:
+def test_with_turns_each_stretch_is_a_batch_even_an_empty_one() -> None:
     """So that the batches of both servers are pairs."""
     measured = made(
         [stretch([answer(12.0)]), stretch([]), stretch([answer(11), answer(13)])], turns=True
@@ -151,14 +151,14 @@ def test_in_an_open_loop_requests_count_that_were_due_in_this_time() -> None:
 
 
 @pytest.mark.parametrize(("latency", "noted"), [(30.0, True), (0.5, False)])
-def test_a_server_that_does_not_keep_up_is_named(latency: float, noted: bool) -> None:
+def test_a_server_that_does_not_keep_up_is_noted(latency: float, noted: bool) -> None:
     """Its latencies say how long was measured, and little else."""
     answers = [answer(number / 8, due=number / 8, latency=latency) for number in range(160)]
     measured = made([due(answers)], load=Load(rate=8.0))
     assert any("did not keep up" in note for note in measured.notes) is noted
 
 
-def test_what_was_broken_off_counts_up_to_then() -> None:
+def test_a_load_that_was_broken_off_counts_until_then() -> None:
     looks = (look(0, 0), look(10, 20), look(12, 24))
     block = Block(looks, (answer(11.0), answer(12.5), answer(13.0, latency=0.1)))
     measured = Stretch.of(block, FULL, broken_off=14.0)
@@ -184,7 +184,7 @@ def test_acceptance_is_the_servers_own_count() -> None:
     assert measured.per_position == pytest.approx((0.9, 0.6, 0.4, 0.1))
 
 
-def test_of_what_was_broken_off_nothing_counts_after_the_first_without_an_answer() -> None:
+def test_requests_after_the_first_unanswered_one_do_not_count() -> None:
     """Of those sent after it only fast ones have one, and would stand for all."""
     looks = (look(0, 0), look(10, 20), look(12, 24))
     block = Block(looks, (answer(11.0), answer(12.5), answer(13.0, latency=0.1)), unanswered=12.6)
@@ -212,7 +212,7 @@ def test_a_restart_ends_what_counts_before_it() -> None:
     assert answered_well(Block(looks[:2], answers)) == 26.0, "without one it is the last answer"
 
 
-def test_acceptance_comes_from_the_records_where_the_page_counts_none() -> None:
+def test_acceptance_comes_from_records_if_the_page_has_no_counters() -> None:
     """As with llama.cpp, whose page does not tell that it speculates."""
     stage = Stage(ENGINE, 2)
     stage.answers = [
@@ -223,7 +223,7 @@ def test_acceptance_comes_from_the_records_where_the_page_counts_none() -> None:
     assert (measured.drafts, measured.draft_tokens, measured.accepted_tokens) == (10, 40, 30)
 
 
-def test_prompts_from_the_prefix_cache_are_named() -> None:
+def test_prompts_from_the_prefix_cache_are_noted() -> None:
     stage = Stage(ENGINE, 2)
     stage.total = Tally(prefix_cache_queries=200, prefix_cache_hits=100)
     (note,) = level(LOAD, stage, [stretch([answer(12.0)])], turns=False).notes
@@ -233,7 +233,7 @@ def test_prompts_from_the_prefix_cache_are_named() -> None:
 
 
 @pytest.mark.parametrize(("latency", "noted"), [(4.0, True), (1.0, False)])
-def test_turns_that_are_too_short_say_how_long_it_should_be(latency: float, noted: bool) -> None:
+def test_a_note_says_how_long_short_turns_should_be(latency: float, noted: bool) -> None:
     turns = [stretch([answer(12.0, latency=latency)]) for _ in range(6)]
     notes = made(turns, turns=True).notes
     assert notes == (

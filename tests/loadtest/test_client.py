@@ -232,7 +232,7 @@ def test_the_record_of_either_server_is_taken(
         {"choices": [{"delta": {}, "finish_reason": {}}]},
     ],
 )
-def test_what_is_no_count_makes_an_answer_unreadable(serve: Serve, last: object) -> None:
+def test_an_invalid_count_makes_an_answer_unreadable(serve: Serve, last: object) -> None:
     """Its times and what came before are kept; nothing raises."""
     answer = send(serve(streamed(piece("a"), last)))
     assert answer.error is ErrorKind.UNREADABLE
@@ -267,7 +267,7 @@ def counted(url: str, prompt: str, **settings: Any) -> int | None:
     return asyncio.run(one())
 
 
-def test_the_server_s_tokenizer_counts_a_prompt(vllm: SimulatedServer) -> None:
+def test_the_tokenizer_endpoint_counts_a_prompt(vllm: SimulatedServer) -> None:
     """With what a chat template adds to it."""
     assert counted(vllm.url, "sixteen letters.", endpoint="completions") == 4
     assert counted(vllm.url, "sixteen letters.") == 8

@@ -72,7 +72,7 @@ def speedup(seed: str, seconds: float, off: Latency, on: Latency) -> Estimate:
 
 
 @pytest.mark.parametrize("seconds", [2.5, 6.0], ids=["short turns", "turns as they should be"])
-def test_equal_servers_of_unlike_spread_are_equal(seconds: float) -> None:
+def test_servers_with_equal_mean_latency_have_a_speedup_of_1(seconds: float) -> None:
     """The mean speedup is 1, and about 95 % of the intervals have 1 in them."""
     results = [speedup(f"{seconds} {time}", seconds, even, unlike) for time in range(80)]
     assert fmean(math.log(one.value) for one in results) == pytest.approx(0.0, abs=0.035)

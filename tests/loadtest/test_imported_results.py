@@ -188,7 +188,7 @@ def test_what_cannot_be_a_baseline_is_refused_with_its_reason(
         ("[" * 100_000, "r.json is nested too deeply for a result; expected the JSON that"),
     ],
 )
-def test_no_json_is_refused(text: str, message: str) -> None:
+def test_text_that_is_not_json_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(text, "r.json")
 
@@ -218,7 +218,7 @@ NO_LATENCIES = without(MEANS, "latencies")
         (AIPERF, "decode_duration.sum", -1.0, "-1.0", ABOVE),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_its_place_and_the_remedy(
+def test_an_impossible_value_is_refused_with_its_place_and_the_remedy(
     document: Mapping[str, Any], key: str, value: object, result: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -265,7 +265,7 @@ KEYS = sorted({key for part in (DETAILED, MEANS, AIPERF) for key in places(part)
 
 
 @given(st.sampled_from([DETAILED, MEANS, AIPERF, {}]), st.dictionaries(st.sampled_from(KEYS), JSON))
-def test_whatever_stands_in_a_result_it_is_sound_or_refused(
+def test_any_values_in_a_result_are_valid_or_refused(
     document: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> None:
     for key, value in changes.items():

@@ -88,7 +88,7 @@ def test_the_interval_covers_the_rate_that_requests_have(chance: float) -> None:
 
 
 @pytest.mark.parametrize("length", [0, K])
-def test_all_or_nothing_has_an_interval_too(length: int) -> None:
+def test_an_acceptance_of_all_or_nothing_has_an_interval(length: int) -> None:
     """Twenty requests that kept nothing do not prove that none ever will."""
     result = rate_interval([part([length] * 9)] * 20)
     ends = (result.lower, result.upper) if length == 0 else (1 - result.upper, 1 - result.lower)
@@ -96,7 +96,7 @@ def test_all_or_nothing_has_an_interval_too(length: int) -> None:
     assert rate_interval([part([length] * 9)] * 4) is None, "too few"
 
 
-def test_requests_alike_are_as_sure_as_can_be() -> None:
+def test_equal_requests_have_an_interval_without_width() -> None:
     result = rate_interval([part([2, 2])] * 8)
     assert (result.lower, result.value, result.upper) == pytest.approx((0.5, 0.5, 0.5))
 
@@ -278,7 +278,7 @@ def test_a_line_that_cannot_be_measured_says_why(
     assert shortfall_of(result) == cost, "which no other baseline would mend"
 
 
-def test_a_baseline_of_another_load_is_no_measure() -> None:
+def test_a_baseline_of_another_load_is_not_used() -> None:
     cost = cost_of(sweep({0.0: drawn(20, 0.8, 1)}, stage=stage(0.02)), baseline(running=6.0))
     assert cost == "the baseline is for load 5-8, and this was 1"
     assert cost_of(sweep({}, stage=stage(0.02)), Baseline()) == "no baseline"
@@ -292,7 +292,7 @@ def test_failures_are_problems_and_counted() -> None:
     assert (one.requests, one.errors) == (20, {"timeout": 2})
 
 
-def test_what_should_be_known_of_the_figures_is_noted() -> None:
+def test_the_source_and_the_number_of_prompts_are_noted() -> None:
     result = sweep({0.5: drawn(3, 0.8, 1)}, source="counters")
     counters, few = notes_of(result)
     assert "server's counters" in counters
@@ -304,7 +304,7 @@ def test_what_should_be_known_of_the_figures_is_noted() -> None:
     assert "50% came from the prefix cache" in cached
 
 
-def test_why_no_acceptance_is_told_is_said() -> None:
+def test_a_missing_acceptance_is_explained() -> None:
     result = sweep({0.0: drawn(6, 0.8, 1), 0.5: [DraftCounts(0, 0, 0, (0,))] * 6})
     assert notes_of(result) == ["nothing was drafted at temperature 0.5"]
     assert problems_of(result) == []
@@ -336,7 +336,7 @@ def page(requests: float, tokens: float, running: float = 0.0) -> dict[Series, f
         (page(1, 8, running=2), page(3, 24), False, "2 requests of others ran or waited"),
     ],
 )
-def test_counters_tell_whether_others_were_there(
+def test_counters_show_whether_others_used_the_server(
     before: dict[Series, float],
     after: dict[Series, float],
     verdict: bool | None,
@@ -348,7 +348,7 @@ def test_counters_tell_whether_others_were_there(
     assert reason is None or result.reason == reason
 
 
-def test_a_request_that_failed_leaves_it_open() -> None:
+def test_after_a_failed_request_it_is_unknown_whether_others_used_the_server() -> None:
     """Nobody knows how many tokens it had, unless more ended than all of ours."""
     failed = answer(tokens=None, error=ErrorKind.BROKE_OFF)
     assert other_traffic(ENGINE, page(0, 0), page(2, 20), [answer(), failed]).alone is None

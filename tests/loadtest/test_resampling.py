@@ -45,7 +45,7 @@ def test_95_of_100_intervals_contain_the_truth(batches: int, runs: int) -> None:
     assert 0.93 <= 1 - missed / runs <= 0.97
 
 
-def test_turns_that_are_troubled_together_tell_more_than_by_themselves() -> None:
+def test_a_common_disturbance_of_paired_turns_does_not_widen_the_interval() -> None:
     generator = np.random.default_rng(7)
     runs, missed, narrower = 400, 0, 0
     for _ in range(runs):
@@ -100,14 +100,14 @@ def test_the_seed_decides_what_is_drawn() -> None:
     assert ratio_interval(samples, seed=1) != ratio_interval(samples, seed=2)
 
 
-def test_samples_that_are_all_alike_leave_no_doubt() -> None:
+def test_equal_samples_have_an_interval_without_width() -> None:
     interval = quotient_interval(alike(5, 4, 100), alike(5, 50, 1000))
     assert (interval.value, interval.lower, interval.upper) == pytest.approx(
         (0.8, 0.8, 0.8), rel=1e-6
     )
 
 
-def test_doubt_about_either_side_counts() -> None:
+def test_variance_of_either_side_widens_the_interval() -> None:
     sure, unsure = alike(8, 4, 100), [Pair(s, 100) for s in (2.0, 6.0) * 4]
     for sides in ((sure, unsure), (unsure, sure)):
         wide = quotient_interval(*sides)
