@@ -235,19 +235,14 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def run(
-        self,
-        work: Coroutine[Any, Any, _Result],
-        progress: ProgressBar | None = None,
-        steps: int = 0,
-    ) -> _Result:
+    def run(self, work: Coroutine[Any, Any, _Result], progress: ProgressBar, steps: int) -> _Result:
         """``asyncio.run`` with as many connections as possible, and a progress bar of ``steps``.
 
         Raises TooLittle for work that ends when it is cancelled, and at the third signal.
         """
         raise_file_limit()
         try:
-            with contextlib.nullcontext() if progress is None else progress.over(steps):
+            with progress.over(steps):
                 return asyncio.run(self._stoppable(work))
         except KeyboardInterrupt:
             raise TooLittle("interrupted: nothing was stored") from None

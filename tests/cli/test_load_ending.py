@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from specwatch.cli.load import StopSignals
+from specwatch.cli.progress import ProgressBar
 from specwatch.errors import TooLittle
 
 ENDS = "Ctrl-C again ends at once"
@@ -21,7 +22,7 @@ both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM]
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     with StopSignals(keeps=False) as ending:
-        return ending.run(work)
+        return ending.run(work, ProgressBar(), 0)
 
 
 def receive(number: signal.Signals) -> None:
@@ -83,7 +84,7 @@ def test_a_second_signal_cancels_again_and_loses_nothing(
         return kept
 
     with StopSignals() as ending:
-        assert ending.run(work()) == ["measuring", "last look"]
+        assert ending.run(work(), ProgressBar(), 0) == ["measuring", "last look"]
     assert messages(capfd) == [f"ending: what was measured is kept; {ENDS}, without it"]
 
 
@@ -100,7 +101,7 @@ def test_a_signal_before_the_work_cancels_it(number: signal.Signals, times: int)
         for _ in range(times):
             receive(number)
         with pytest.raises(TooLittle, match="interrupted"):
-            ending.run(work())
+            ending.run(work(), ProgressBar(), 0)
     assert not begun
 
 
@@ -126,7 +127,7 @@ def test_while_results_are_stored_two_signals_wait_and_the_third_interrupts(
 
     def store() -> None:
         with StopSignals() as ending:
-            done.append(ending.run(work()))
+            done.append(ending.run(work(), ProgressBar(), 0))
             for _ in range(3):
                 receive(signal.SIGINT)
                 done.append("stored")
