@@ -107,11 +107,11 @@ def _validated(kind: type[_Fields], document: dict[str, Any], where: str) -> _Fi
     place, value = ".".join(map(str, error["loc"])), error["input"]
     if error["type"] == "missing" or value is None:
         raise ConfigError(f"{where}: {place} is missing; {_REMEDY}")
-    found = quoted(value)
+    shown = quoted(value)
     if isinstance(value, list | dict):
-        found = "a list" if isinstance(value, list) else "an object"
+        shown = "a list" if isinstance(value, list) else "an object"
     expected = _EXPECTED.get(error["type"], "a finite number, not negative")
-    raise ConfigError(f"{where}: {place} is {found}: expected {expected}; {_REMEDY}")
+    raise ConfigError(f"{where}: {place} is {shown}: expected {expected}; {_REMEDY}")
 
 
 # --- results
