@@ -41,6 +41,10 @@ def _load(level: Level | ComparedLevel) -> str:
     return f"{level.rate:g}/s"
 
 
+def _place(level: Level | ComparedLevel) -> str:
+    return f"{level.concurrency or level.rate or 0:g} {verdicts.unit(level)}"
+
+
 def _rate(value: float | None) -> str:
     """Tokens a second: ``8.31``, ``83.1``, ``831``."""
     if value is None or value >= 999.5:
@@ -95,8 +99,7 @@ def bench_lines(bench: Bench, width: int) -> Lines:
     yield from table(_REQUESTS, bench.levels, width, lambda level: "red" if level.errors else "")
     for level in bench.levels:
         shared = ["others used the server meanwhile"] if level.alone is False else []
-        place = f"{_load(level)} {verdicts.unit(level)}"
-        yield from notes((f"{place}: {note}" for note in (*level.notes, *shared)), width)
+        yield from notes((f"{_place(level)}: {note}" for note in (*level.notes, *shared)), width)
     yield from notes(bench.notes, width)
 
 
@@ -118,7 +121,7 @@ def comparison_lines(comparison: Comparison, width: int, *, fancy: bool) -> Line
     if comparison.speedup is not None and len(comparison.levels) > 1:
         yield f"all loads, with equal weights: {interval(comparison.speedup)}", ""
     missing = (
-        f"{_load(level)} {verdicts.unit(level)}: {level.missing}"
+        f"{_place(level)}: {level.missing}"
         for level in comparison.levels
         if level.missing is not None
     )
