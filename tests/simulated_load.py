@@ -9,24 +9,24 @@ from __future__ import annotations
 import asyncio
 import math
 import selectors
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from specwatch.domain.model import Series
 from specwatch.engines.acceptance import Acceptance, Record
-from specwatch.loadtest import bench_run, probe_run
 from specwatch.loadtest import server as load_server
 from specwatch.loadtest.calibration import Meter
-from specwatch.loadtest.closed_loop import ClosedLoop
 from specwatch.loadtest.engine import MeasuredModel, counted_of, engine_of
-from specwatch.loadtest.fixed_load import FixedLoad
-from specwatch.loadtest.open_loop import OpenLoop
+from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.loadtest.requests import Answer, Ask
 from specwatch.scrape.exposition import PageReader
 from specwatch.simulator.costs import SimulatedCosts
@@ -61,6 +61,36 @@ def server(*, speculates: bool = False, record: str = "summary", **more: Any) ->
     return SimulatedServer(
         settings(speculates=speculates, record=record, **more), CollectorRegistry()
     )
+
+
+def interrupted(
+    running: SimulatedServer,
+    *arguments: object,
+    wait: Callable[[IO[str]], object],
+    number: signal.Signals = signal.SIGINT,
+) -> tuple[str, str]:
+    """Standard output and standard error of ``specwatch ARGUMENTS`` as a process, which gets a
+    signal when ``wait``, called with its standard error, returns.
+
+    Its exit code is 1, and none of its requests is left.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specwatch", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        wait(process.stderr)
+        process.send_signal(number)
+        out, error = process.communicate(timeout=60)
+        assert process.returncode == 1
+    finally:
+        process.kill()
+    with running.synced() as engine:
+        assert engine.running + engine.waiting == 0
+    return out, error
 
 
 class VirtualTime:
@@ -200,7 +230,7 @@ class VirtualServer(load_server.Server):
         self.longest = engine.settings.max_model_len
         self.counted = counted_of(self._look(), self.engine)
         self.meter = Meter(self.engine)
-        self.loop = ClosedLoop(self.client, self.read, wall=virtual.wall, clock=virtual.clock)
+        self.load = LoadGenerator(self.client, self.read, wall=virtual.wall, clock=virtual.clock)
 
     async def __aenter__(self) -> Self:
         return self
@@ -222,7 +252,6 @@ def in_virtual_time(engines: Sequence[SimulatedEngine]) -> Iterator[list[str]]:
     """Have commands that put a load on servers ask these engines; yields their URLs."""
     virtual = VirtualTime()
     known = {f"http://simulated-{at}:8000": engine for at, engine in enumerate(engines)}
-    clocks = {"wall": virtual.wall, "clock": virtual.clock}
 
     def found(target: Any, *, model: str | None, endpoint: str, where: str) -> VirtualServer:
         del endpoint
@@ -233,6 +262,4 @@ def in_virtual_time(engines: Sequence[SimulatedEngine]) -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "run", virtual.run)
         patch.setattr(load_server, "Server", found)
-        patch.setattr(bench_run, "OpenLoop", partial(OpenLoop, **clocks))
-        patch.setattr(probe_run, "FixedLoad", partial(FixedLoad, **clocks))
         yield list(known)

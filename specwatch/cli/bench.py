@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import click
 
 from specwatch import __version__
 from specwatch.cli import commands, load, options
-from specwatch.cli.load import MeasuredServer
 from specwatch.errors import ConfigError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from specwatch.config.target import Target
     from specwatch.domain.baseline import Measurement
     from specwatch.domain.experiments import Bench, Experiment
+    from specwatch.loadtest.bench import Load
     from specwatch.loadtest.bench_run import BenchPlan, BenchRun
     from specwatch.loadtest.server import Server
 
@@ -87,40 +87,28 @@ def command(context: click.Context, /, **given: Any) -> None:
     _refuse_contradictions(context, given, flags)
     if context.invoked_subcommand is not None:
         return
-    selected = load.measured_server(given)
+    target = load.measured_target(given)
     load_results.require_outputs(given["output"], given["plot"])
     plan, source = _plan(given, own_length="max_tokens" in flags)
-    servers = _servers(selected, given)
+    servers = _servers(target, given)
     progress = ProgressBar()
-    with (
-        load.opened_store(
-            selected.database, daemon="specwatch bench", dry_run=given["dry_run"]
-        ) as store,
-        load.StopSignals() as stop_signals,
-    ):
+    with load.opened_store(given, "bench") as store, load.StopSignals() as stop_signals:
         began = time.time()
         run = BenchRun(plan, servers, progress.note, progress.step)
         stop_signals.run(run.run(), progress, run.slices)
         if not any(measured.levels for measured in run.measured):
             raise TooLittle(f"{run.broken_off}; there is nothing to keep")
-        benches = _benches(run, selected.target.name, given, source, began)
-        experiments, problems = _experiments(benches)
-        main = experiments[-1]
-        result = _with_benches(main, benches)
-        stored, failed = load_results.store_all(
-            store, experiments, *_baseline_of(run, selected.target.name)
-        )
-        shown = experiments if len(experiments) < 3 else [main]
-        load_results.show([result] if given["as_json"] else shown, stored, as_json=given["as_json"])
-        problems += [*failed, *load_results.keep(result, given["output"], given["plot"])]
-    if run.broken_off is not None:
-        problems.append(run.broken_off)
-    for bench in benches:
-        problems += _failures(bench)
-    if isinstance(main, Comparison) and main.verdict == "do_not":
-        problems.append(f"verdict: {main.sentence}")
-    if problems:
-        raise TooLittle("\n".join(problems))
+        benches = _benches(run, plan, target.name, given, source, began)
+        experiments, result, problems = _results(benches)
+        stored, failed = load_results.store_all(store, experiments, *_baseline_of(run, target.name))
+        problems += failed
+        if run.broken_off is not None:
+            problems.append(run.broken_off)
+        for bench in benches:
+            problems += _failures(bench)
+        if isinstance(result, Comparison) and result.verdict == "do_not":
+            problems.append(f"verdict: {result.sentence}")
+        load_results.deliver(result, problems, given, stored)
 
 
 def _refuse_contradictions(
@@ -174,73 +162,69 @@ def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[BenchPlan, str
     else:
         source = BUILT_IN if given["prompts"] is None else str(given["prompts"])
         prompts = tuple(map(Prompt, load.prompts(given["prompts"])))
-    if given["rates"] is None:
-        loads = tuple(Load(concurrency=number) for number in given["concurrencies"])
-        most = _connections(given["concurrencies"])
-    else:
-        loads = tuple(Load(rate=rate) for rate in given["rates"])
-        most = _connections(())
+    loads = tuple(Load(rate=rate) for rate in given["rates"] or ())
+    loads = loads or tuple(Load(concurrency=number) for number in given["concurrencies"])
     plan = BenchPlan(
         loads, prompts, given["temperatures"], given["duration"], given["warm_up"],
-        max_tokens, given["seed"], tokens, most,
+        max_tokens, given["seed"], tokens, _connections(loads),
     )  # fmt: skip
     return plan, source
 
 
-def _connections(concurrencies: Sequence[int]) -> int:
+def _connections(loads: Sequence[Load]) -> int:
     """How many requests this process can have in flight. Raises ConfigError if that is too few."""
-    from specwatch.loadtest.open_loop import MOST_IN_FLIGHT
+    from specwatch.loadtest.load_generator import MOST_IN_FLIGHT
 
     load.raise_file_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_IN_FLIGHT if limit < 0 else max(limit - _OTHER_FILES, 1)
-    if max(concurrencies, default=0) > most and limit >= 0:
+    highest = max(one.concurrency or 0 for one in loads)
+    if highest > most and limit >= 0:
         raise ConfigError(
-            f"--concurrency {max(concurrencies)}: each request is an open file, and this process"
-            f" may have {limit}; raise that limit (ulimit -n), or give at most {most}"
+            f"--concurrency {highest}: each request is an open file, and this process may have"
+            f" {limit}; raise that limit (ulimit -n), or give at most {most}"
         )
     return min(most, MOST_IN_FLIGHT)
 
 
-def _servers(selected: MeasuredServer, given: Mapping[str, Any]) -> list[Server]:
+def _servers(target: Target, given: Mapping[str, Any]) -> list[Server]:
     """The server, and that of ``--baseline``. Raises ConfigError if others use them, and for two
     that cannot be compared."""
-    servers = [load.free_server(selected.target, given, "--target")]
+    servers = [load.free_server(target, given, "--target")]
     if given["baseline"] is None:
         return servers
-    servers.append(load.free_server(_baseline_target(selected, given), given, "--baseline"))
+    servers.append(load.free_server(_baseline_target(target, given), given, "--baseline"))
     model, other = (server.engine.model_name for server in servers)
     if model != other:
         raise ConfigError(f"--baseline serves {other} and --target {model}: compare the same model")
     return servers
 
 
-def _baseline_target(selected: MeasuredServer, given: Mapping[str, Any]) -> Target:
+def _baseline_target(target: Target, given: Mapping[str, Any]) -> Target:
     """The server of ``--baseline``: from the configuration, else with the target's credentials.
 
     Raises ConfigError.
     """
     url = load.server_at(given["baseline"], "--baseline", given["bearer_token_file"]).url
     if load.known_target(options.loaded(given["file"]), None, [url]) is not None:
-        return load.measured_server({**given, "target": url}, "--baseline").target
-    return selected.target.model_copy(update={"url": url, "proxy": None})
+        return load.measured_target({**given, "target": url}, "--baseline")
+    return target.model_copy(update={"url": url, "proxy": None})
 
 
 # --- results
 
 
 def _benches(
-    run: BenchRun, target: str, given: Mapping[str, Any], source: str, began: float
+    run: BenchRun, plan: BenchPlan, target: str, given: Mapping[str, Any], source: str, began: float
 ) -> list[Bench]:
     from specwatch.domain.experiments import Bench
-    from specwatch.loadtest.bench import written
     from specwatch.loadtest.common import subject_of, workload_of
 
     workload = workload_of(
-        [written(prompt) for prompt in run.prompts],
+        run.prompts,
         source=source,
         endpoint=given["endpoint"],
-        max_tokens=run.max_tokens,
+        max_tokens=plan.max_tokens,
         temperatures=given["temperatures"],
         seed=given["seed"],
     )
@@ -263,7 +247,6 @@ def _benches(
 
 def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[str]]:
     """The baseline from the server without speculation, or the reason for its lack."""
-    from specwatch.domain.baseline import BaselineKey
     from specwatch.domain.model import Mode
     from specwatch.loadtest import calibration
 
@@ -271,58 +254,40 @@ def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[st
         engine = measured.server.engine
         if engine.mode is not Mode.OFF:
             continue
-        environment = engine.environment
-        baseline: list[Measurement] = []
         if run.broken_off is not None:
             why = "not everything was measured"
         elif engine.busy or any(stage.shared for stage in measured.stages):
             why = "others used the server meanwhile, so its load is unknown"
         else:
-            key = BaselineKey(
-                target, engine.model_name, environment.engine_version, environment.configuration
-            )
-            baseline = calibration.measurements(key, measured.stages)
+            baseline = calibration.measurements(engine.baseline_key(target), measured.stages)
+            if baseline:
+                return baseline, []
             shortfalls = [stage.shortfall for stage in measured.stages if stage.shortfall]
             why = (*shortfalls, "too little was measured; give a longer --duration")[0]
-        return baseline, [] if baseline else [f"no baseline stored: {why}"]
+        return [], [f"no baseline stored: {why}"]
     return [], []
 
 
-def _experiments(benches: Sequence[Bench]) -> tuple[list[Experiment], list[str]]:
-    """The results to store, the main one last; and problems of the comparison."""
-    from specwatch.loadtest.compare import compare
+def _results(benches: Sequence[Bench]) -> tuple[list[Experiment], Experiment, list[str]]:
+    """The results to store, the one to print, and problems of the comparison."""
+    from specwatch.loadtest.compare import compare, uncompared
 
     measured: list[Experiment] = [bench for bench in benches if bench.levels]
     if len(benches) < 2:
-        return measured, []
+        return measured, benches[0], []
     try:
-        return [*measured, compare(*benches, version=__version__)], []
+        comparison = compare(*benches, version=__version__)
     except ConfigError as error:
-        return measured, [f"not compared: {error}"]
+        return measured, uncompared(*benches, version=__version__), [f"not compared: {error}"]
+    return [*measured, comparison], comparison, []
 
 
-def _with_benches(main: Experiment, benches: Sequence[Bench]) -> Experiment:
-    """The content of the file: with two servers both benches, even without a comparison."""
-    from specwatch.domain.experiments import Comparison
-    from specwatch.loadtest.compare import uncompared, with_benches
-
-    if len(benches) < 2:
-        return main
-    if isinstance(main, Comparison):
-        return with_benches(main, *benches)
-    try:
-        return uncompared(*benches, version=__version__)
-    except ConfigError:  # both have the same mode, as their answers showed
-        return main
-
-
-def _failures(bench: Bench) -> list[str]:
+def _failures(bench: Bench) -> Iterator[str]:
     """Problems of levels with failed requests, or without any that succeeded."""
-    problems = []
+    from specwatch.loadtest.bench import Load
+
     for level in bench.levels:
-        at_once = level.concurrency is not None
-        name = f"concurrency {level.concurrency}" if at_once else f"rate {level.rate:g}/s"
-        problems += [f"{name}: {note}" for note in level.notes if "failed" in note]
+        place = Load.of(level)
+        yield from (f"{place}: {note}" for note in level.notes if "failed" in note)
         if not level.requests:
-            problems.append(f"{name}: no request succeeded")
-    return problems
+            yield f"{place}: no request succeeded"

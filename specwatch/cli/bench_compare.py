@@ -11,7 +11,7 @@ import click
 from specwatch import __version__
 from specwatch.cli import load, options
 from specwatch.domain.experiments import Bench, Comparison, Experiment, read
-from specwatch.errors import ConfigError, TooLittle
+from specwatch.errors import ConfigError
 
 
 @click.command(name="compare")
@@ -33,26 +33,22 @@ def command(context: click.Context, /, **given: Any) -> None:
     Exit code 1 when the verdict is "do not", when requests failed at a load, or when no load was
     measured completely in both; 2 when they cannot be compared.
     """
-    from specwatch.cli.load_results import keep, require_outputs, show
+    from specwatch.cli.load_results import deliver, require_outputs
 
     if not 1 <= len(given["results"]) <= 2:
         raise click.UsageError("give two results: files, or numbers of stored results", context)
     require_outputs(given["output"], given["plot"])
     results = [_result(name, given) for name in given["results"]]
     comparison = _comparison(given["results"], results, force=given["force"])
-    # Without common loads, show the benches.
-    measured = [] if comparison.levels else [one for one in comparison.benches if one.levels]
-    show([comparison] if given["as_json"] else measured or [comparison], as_json=given["as_json"])
-    problems = keep(comparison, given["output"], given["plot"])
     failed = any("failed" in (level.missing or "") for level in comparison.levels)
+    problems = []
     if comparison.verdict == "do_not" or failed or not comparison.levels:
         problems.append(f"verdict: {comparison.sentence}")
-    if problems:
-        raise TooLittle("\n".join(problems))
+    deliver(comparison, problems, given)
 
 
 def _comparison(names: tuple[str, ...], results: list[Experiment], *, force: bool) -> Comparison:
-    from specwatch.loadtest.compare import compare, with_benches
+    from specwatch.loadtest.compare import compare
 
     if len(results) == 1 and isinstance(results[0], Comparison):
         if not results[0].benches or not results[0].levels:
@@ -72,7 +68,7 @@ def _comparison(names: tuple[str, ...], results: list[Experiment], *, force: boo
         benches += fit
     if len(benches) < 2:
         raise ConfigError(f"{names[0]} is one bench; give another one to compare it with")
-    return with_benches(compare(*benches, version=__version__, force=force), *benches)
+    return compare(*benches, version=__version__, force=force)
 
 
 def _unfit(result: Experiment) -> str:

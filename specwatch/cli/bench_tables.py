@@ -41,8 +41,8 @@ def _load(level: Level | ComparedLevel) -> str:
     return f"{level.rate:g}/s"
 
 
-def _unit(level: Level | ComparedLevel) -> str:
-    return "requests at once" if level.concurrency is not None else "requests a second"
+def _place(level: Level | ComparedLevel) -> str:
+    return f"{level.concurrency or level.rate or 0:g} {verdicts.unit(level)}"
 
 
 def _rate(value: float | None) -> str:
@@ -99,8 +99,7 @@ def bench_lines(bench: Bench, width: int) -> Lines:
     yield from table(_REQUESTS, bench.levels, width, lambda level: "red" if level.errors else "")
     for level in bench.levels:
         shared = ["others used the server meanwhile"] if level.alone is False else []
-        place = f"{_load(level)} {_unit(level)}"
-        yield from notes((f"{place}: {note}" for note in (*level.notes, *shared)), width)
+        yield from notes((f"{_place(level)}: {note}" for note in (*level.notes, *shared)), width)
     yield from notes(bench.notes, width)
 
 
@@ -121,11 +120,12 @@ def comparison_lines(comparison: Comparison, width: int, *, fancy: bool) -> Line
     yield from _chart(comparison, fancy=fancy)
     if comparison.speedup is not None and len(comparison.levels) > 1:
         yield f"all loads, with equal weights: {interval(comparison.speedup)}", ""
-    missing = [level for level in comparison.levels if level.missing is not None]
-    yield from notes(
-        (f"{_load(level)} {_unit(level)}: {level.missing}" for level in missing), width
+    missing = (
+        f"{_place(level)}: {level.missing}"
+        for level in comparison.levels
+        if level.missing is not None
     )
-    yield from notes(comparison.notes, width)
+    yield from notes((*missing, *comparison.notes), width)
     # Most sentences begin with the verdict itself.
     label = verdicts.LABELS[comparison.verdict]
     sentence = shown(comparison.sentence, LONGEST_SENTENCE)
@@ -175,7 +175,7 @@ def _chart(comparison: Comparison, *, fancy: bool) -> Lines:
         bar = _bar(speedup, place, fancy=fancy)
         value = f"  {speedup.value:.2f}"
         yield (f"{_load(level):>7}  ", ""), (bar, _STYLES[level.verdict]), (value, "")
-    unit = _unit(comparison.levels[0])
+    unit = verdicts.unit(comparison.levels[0])
     for verb, load in (("rises", comparison.rising), ("falls", comparison.crossing)):
         if load is not None:
             yield f"the speedup {verb} to 1 at about {load:.3g} {unit}", ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from specwatch import __version__
 from specwatch.cli import calibration_sources, load, options
-from specwatch.cli.calibration_sources import CalibrationSources, SentWorkload, ShapeSource
+from specwatch.cli.calibration_sources import CalibrationSources
 from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS
 
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
     from specwatch.domain.baseline import Measurement
     from specwatch.domain.baseline_points import Point
     from specwatch.loadtest.calibration import Stage
-    from specwatch.loadtest.calibration_shape import Fitted
     from specwatch.loadtest.server import Server
     from specwatch.store.repository import Store
 
-_DAEMON = "specwatch calibrate"
 _OF_ALL = (
     "a result does not contain the engine version and configuration; until it expires, it is used"
     " for every version and configuration of the target"
@@ -96,39 +95,35 @@ def command(context: click.Context, /, **given: Any) -> None:
 def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     from specwatch.cli import load_tables
     from specwatch.cli.progress import ProgressBar
-    from specwatch.domain.baseline import BaselineKey
     from specwatch.domain.temperature import Buckets
     from specwatch.loadtest import calibration, calibration_report, calibration_shape, engine
     from specwatch.loadtest.calibration_run import CalibrationPlan, CalibrationRun
 
     prompts = load.prompts(given["prompts"])
-    servers = [
-        load.free_server(target, given, where)
-        for where, target in (("--off", sources.off), ("--on", sources.on))
-        if target is not None
-    ]
-    off, on = servers[0], servers[1] if len(servers) > 1 else None
-    doubts = engine.check(off.engine, on.engine if on is not None else None)
-    environment = off.engine.environment
-    key = BaselineKey(
-        sources.target, off.engine.model_name, environment.engine_version, environment.configuration
-    )
-    with load.opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
+    servers = [load.free_server(target, given, where) for where, target in sources.servers.items()]
+    off, *others = servers
+    doubts = engine.check(*(server.engine for server in servers))
+    key = off.engine.baseline_key(sources.target)
+    with load.opened_store(given, "calibrate") as store:
         now = time.time()
-        workload = calibration_sources.workload(sources, given, off, on, now)
+        workload, lacking = calibration_sources.workload(sources, given, servers, now)
         limits = [server.longest for server in servers if server.longest]
         lengths = calibration_shape.fitted(
             workload.prompt_tokens, workload.output_tokens, min(limits, default=None)
         )
         doubts += lengths.notes
-        if workload.source is ShapeSource.BUILT_IN and workload.lacking is not None:
-            doubts.append(_BUILT_IN.format(workload.lacking))
+        if lacking is not None:
+            doubts.append(_BUILT_IN.format(lacking))
         plan = CalibrationPlan(
             workload.loads, given["temperatures"], prompts, lengths.prompts, given["duration"],
             given["warm_up"], lengths.output, given["seed"],
             "" if given["prompts"] is not None else f"{int(now):x}", given["unsteady"],
         )  # fmt: skip
-        shape = _shape(workload, lengths)
+        shape = {
+            **asdict(workload),
+            "sent_prompt_tokens": lengths.prompts,
+            "sent_output_tokens": lengths.output,
+        }
         progress = ProgressBar()
         with (
             _interval_stored(store, sources.target, servers[-1]),
@@ -136,7 +131,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
         ):
             progress.note(": ".join(load_tables.shape_texts(shape)))
             run = CalibrationRun(
-                plan, off, on, Buckets(sources.edges), progress.note, progress.step
+                plan, servers, Buckets(sources.edges), progress.note, progress.step
             )
             stages = stop_signals.run(run.run(), progress, run.slices)
         doubts += calibration.doubts_of(stages)
@@ -145,7 +140,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
             **calibration_report.report(key, stages, measurements),
             "doubts": doubts,
             "off": off.url,
-            "on": on.url if on is not None else None,
+            "on": others[0].url if others else None,
             "shape": shape,
             "max_tokens": plan.max_tokens,
             "temperatures": list(plan.temperatures),
@@ -173,20 +168,6 @@ def _interval_stored(store: Store | None, target: str, server: Server) -> Iterat
                 store.add_experiment(experiment, ended)
             except StoreError as error:
                 click.echo(f"the time of this calibration is not stored: {error}", err=True)
-
-
-def _shape(workload: SentWorkload, lengths: Fitted) -> dict[str, Any]:
-    """The workload as ``--json`` has it."""
-    return {
-        "source": str(workload.source),
-        "prompt_tokens": workload.prompt_tokens,
-        "output_tokens": workload.output_tokens,
-        "loads": list(workload.loads),
-        "left_out": workload.left_out,
-        "given": list(workload.given),
-        "sent_prompt_tokens": list(lengths.prompts),
-        "sent_output_tokens": lengths.output,
-    }
 
 
 def _problems(stages: Sequence[Stage], *, shared: bool) -> tuple[list[str], bool]:
@@ -232,7 +213,7 @@ def _import(context: click.Context, sources: CalibrationSources, given: Mapping[
         "doubts": [_OF_ALL],
         "imported": [str(file) for file in given["imported"]],
     }
-    with load.opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
+    with load.opened_store(given, "calibrate") as store:
         _finish(store, measurements, report, problems, given)
 
 
@@ -254,12 +235,10 @@ def _finish(
     if given["as_json"]:
         options.print_json(report)
     else:
-        import msgspec
-
         from specwatch.cli.load_tables import calibration_lines
         from specwatch.cli.terminal import Terminal
 
         terminal = Terminal()
-        terminal.lines(calibration_lines(msgspec.to_builtins(report), terminal.width))
+        terminal.lines(calibration_lines(report, terminal.width))
     if problems:
         raise TooLittle("\n".join(problems))

@@ -29,8 +29,8 @@ class CalibrationSources:
     """The servers, and the target and database of the baseline."""
 
     target: str
-    off: Target | None
-    on: Target | None
+    servers: Mapping[str, Target]
+    """By the option that names them, the one without speculation first."""
     database: str
     edges: Sequence[float] = DEFAULT_EDGES
 
@@ -43,24 +43,24 @@ def of(given: Mapping[str, Any]) -> CalibrationSources:
     """
     config = options.loaded(given["file"])
     token: Path | None = given["bearer_token_file"]
-    off, on = (
-        server_at(given[name], f"--{name}", token) if given[name] is not None else None
-        for name in ("off", "on")
-    )
-    urls = [server.url for server in (on, off) if server is not None]
+    servers = {
+        where: server_at(given[name], where, token)
+        for name, where in (("off", "--off"), ("on", "--on"))
+        if given[name] is not None
+    }
+    urls = [server.url for server in reversed(servers.values())]
     configured = known_target(config, given["target"], urls)
-    named = configured or on or off
+    named = configured or next(reversed(servers.values()), None)
     if given["target"] is None and named is None:
         raise ConfigError("--import needs the target of the baseline: give --target NAME")
     if configured is not None and token is None:
-        off, on = (
-            server and configured.model_copy(update={"url": server.url, "proxy": None})
-            for server in (off, on)
-        )
+        servers = {
+            where: configured.model_copy(update={"url": server.url, "proxy": None})
+            for where, server in servers.items()
+        }
     return CalibrationSources(
         given["target"] or (named.name if named is not None else ""),
-        off,
-        on,
+        servers,
         options.database_url(given["database"], given["file"]),
         config.temperature_buckets if config is not None else DEFAULT_EDGES,
     )
@@ -96,53 +96,51 @@ class SentWorkload:
     """Mean lengths in tokens, and requests at a time.
 
     ``prompt_tokens`` is None for prompts of a file and built-in ones, which are sent unchanged.
-    ``given`` has the parts from options. ``lacking`` is the reason why stored traffic could not be
-    used; ``left_out`` are the seconds of it in which the target was measured on purpose.
+    ``given`` has the parts from options; ``left_out`` are the seconds of stored traffic in which
+    the target was measured on purpose.
     """
 
     source: ShapeSource
     prompt_tokens: int | None
     output_tokens: int
     loads: tuple[int, ...]
-    given: tuple[str, ...] = ()
-    lacking: str | None = None
     left_out: int = 0
+    given: tuple[str, ...] = ()
 
 
 def workload(
     sources: CalibrationSources,
     given: Mapping[str, Any],
-    off: Server,
-    on: Server | None,
+    servers: Sequence[Server],
     now: float,
-) -> SentWorkload:
+) -> tuple[SentWorkload, str | None]:
     """The workload of the options, else like the traffic of the last days, else like that of the
-    server with speculation, else the built-in one. ``now`` is Unix time."""
-    from specwatch.loadtest.calibration_shape import LOADS, shape_of_page
+    server with speculation, else the built-in one; and for the built-in one the reason why stored
+    traffic could not be used. ``now`` is Unix time."""
+    from specwatch.loadtest.calibration_shape import LOADS, Shape, shape_of_page
 
     prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
     own_prompts = given["prompts"] is not None
     parts = {"prompt_tokens": prompt, "output_tokens": output, "loads": loads}
     chosen = tuple(name for name, value in parts.items() if value is not None)
     if output is not None and loads is not None and (prompt is not None or own_prompts):
-        return SentWorkload(ShapeSource.OPTIONS, prompt, output, loads, chosen)
-    shape, lacking, left_out = _stored_shape(sources, off.engine.model_name, now)
+        return SentWorkload(ShapeSource.OPTIONS, prompt, output, loads, given=chosen), None
     source = ShapeSource.WINDOWS
-    if shape is None and on is not None:
-        shape, source = shape_of_page(on.counted), ShapeSource.PAGE
+    shape, lacking, left_out = _stored_shape(sources, servers[0].engine.model_name, now)
     if shape is None:
-        source = ShapeSource.BUILT_IN
-    elif prompt is None and not own_prompts:
-        prompt = shape.prompt_tokens
-    return SentWorkload(
+        source, left_out = ShapeSource.PAGE, 0
+        shape = shape_of_page(servers[1].counted) if len(servers) > 1 else None
+    if shape is None:
+        source, shape = ShapeSource.BUILT_IN, Shape(None, OUTPUT_TOKENS, LOADS)
+    workload = SentWorkload(
         source,
-        prompt,
-        output or (shape.output_tokens if shape else OUTPUT_TOKENS),
-        loads or (shape.loads if shape else LOADS),
+        prompt or (None if own_prompts else shape.prompt_tokens),
+        output or shape.output_tokens,
+        loads or shape.loads,
+        left_out,
         chosen,
-        lacking,
-        left_out if source is ShapeSource.WINDOWS else 0,
     )
+    return workload, lacking if source is ShapeSource.BUILT_IN else None
 
 
 def _stored_shape(

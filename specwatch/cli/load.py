@@ -10,7 +10,6 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -21,7 +20,6 @@ from specwatch.cli import options
 from specwatch.config.loading import Config
 from specwatch.config.sections import cannot_read
 from specwatch.config.target import Target
-from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS, OUTPUT_TOKENS, PROMPTS
@@ -78,26 +76,17 @@ loads = options.all_of(
 # --- the server
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredServer:
-    """A server to measure: results are stored in the database under the name of its target."""
-
-    target: Target
-    database: str
-    edges: Sequence[float] = DEFAULT_EDGES
-
-
-def measured_server(given: Mapping[str, Any], where: str = "--target") -> MeasuredServer:
+def measured_target(given: Mapping[str, Any], where: str = "--target") -> Target:
     """The server that the option ``target`` selects by name or URL. Raises ConfigError.
 
     The URL of a target of the configuration selects that target.
     """
     config = options.loaded(given["file"])
-    token: Path | None = given["bearer_token_file"]
     wanted: str = given["target"]
+    token: Path | None = given["bearer_token_file"]
     if "://" in wanted:
         server = server_at(wanted, where, token)
-        configured = known_target(config, None, [server.url])
+        target = known_target(config, None, [server.url]) or server
     else:
         configured = known_target(config, wanted, [])
         if configured is None:
@@ -105,15 +94,11 @@ def measured_server(given: Mapping[str, Any], where: str = "--target") -> Measur
                 f"{where}: {quoted(wanted)} is not a URL, and no configuration has a target of"
                 " this name; give a URL such as http://127.0.0.1:8000"
             )
-        server = configured if token is None else server_at(configured.url, where, token)
-    if configured is not None:
-        update = {} if token is None else {"bearer_token_file": server.bearer_token_file}
-        server = configured.model_copy(update=update)
-    return MeasuredServer(
-        server,
-        options.database_url(given["database"], given["file"]),
-        config.temperature_buckets if config is not None else DEFAULT_EDGES,
-    )
+        target = configured
+    if token is None:
+        return target
+    key_file = server_at(target.url, where, token).bearer_token_file
+    return target.model_copy(update={"bearer_token_file": key_file})
 
 
 def server_at(url: str, where: str, token: Path | None) -> Target:
@@ -206,14 +191,15 @@ def _read(file: Path, largest: int) -> tuple[bytes, float]:
 
 
 @contextlib.contextmanager
-def opened_store(database: str, *, daemon: str, dry_run: bool) -> Iterator[Store | None]:
+def opened_store(given: Mapping[str, Any], command: str) -> Iterator[Store | None]:
     """The database, which is writable; None with ``--dry-run``. Raises ConfigError."""
-    if dry_run:
+    if given["dry_run"]:
         yield None
         return
     from specwatch.store.repository import Store
 
-    store = Store(database, daemon=daemon)
+    url = options.database_url(given["database"], given["file"])
+    store = Store(url, daemon=f"specwatch {command}")
     try:
         try:
             store.open(time.time())
@@ -249,19 +235,14 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def run(
-        self,
-        work: Coroutine[Any, Any, _Result],
-        progress: ProgressBar | None = None,
-        steps: int = 0,
-    ) -> _Result:
+    def run(self, work: Coroutine[Any, Any, _Result], progress: ProgressBar, steps: int) -> _Result:
         """``asyncio.run`` with as many connections as possible, and a progress bar of ``steps``.
 
         Raises TooLittle for work that ends when it is cancelled, and at the third signal.
         """
         raise_file_limit()
         try:
-            with contextlib.nullcontext() if progress is None else progress.over(steps):
+            with progress.over(steps):
                 return asyncio.run(self._stoppable(work))
         except KeyboardInterrupt:
             raise TooLittle("interrupted: nothing was stored") from None

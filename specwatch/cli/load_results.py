@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from specwatch.cli import options, output
 from specwatch.cli.bench_tables import bench_lines, comparison_lines
@@ -18,7 +19,7 @@ from specwatch.cli.terminal import Lines, Terminal
 from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Bench, Comparison, Experiment, Probe
 from specwatch.domain.model import load_bin_label
-from specwatch.errors import ConfigError, StoreError
+from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.report.charts import speedup_by_concurrency
 from specwatch.wording.text import clean
 
@@ -52,13 +53,18 @@ def store_all(
 ) -> tuple[list[str], list[str]]:
     """Store results; returns sentences about what was stored, and about what was not.
 
-    ``no_baseline`` are the reasons without a baseline.
+    ``no_baseline`` are the reasons without a baseline. A comparison is stored beside its benches.
     """
     if store is None:
         return ["nothing stored"], []
-    stored = []
+    stored: list[str] = []
     try:
-        numbers = [store.add_experiment(one, time.time()) for one in experiments]
+        numbers = [
+            store.add_experiment(
+                replace(one, benches=()) if isinstance(one, Comparison) else one, time.time()
+            )
+            for one in experiments
+        ]
         stored.append(f"stored as result {', '.join(map(str, numbers))} in {store.where}")
         stored += no_baseline
         if baseline:
@@ -66,35 +72,51 @@ def store_all(
             bins = ", ".join(load_bin_label(one.load_bin) for one in baseline)
             stored.append(f"baseline of {baseline[0].key.target} at load {bins} stored")
     except StoreError as error:
-        return stored, [f"measured, but not stored: {error}"]
+        return stored or ["nothing stored"], [f"measured, but not stored: {error}"]
     return stored, []
 
 
-def show(experiments: Sequence[Experiment], more: Iterable[str] = (), *, as_json: bool) -> None:
-    """Print results; with JSON only the last one, and ``more`` on standard error."""
-    if as_json:
-        options.print_json(experiments[-1])
-        for text in more:
+def deliver(
+    result: Experiment,
+    problems: Sequence[str],
+    given: Mapping[str, Any],
+    stored: Sequence[str] = (),
+) -> None:
+    """Print a result, and what was stored; write and draw it, if the options say so.
+
+    Raises TooLittle for problems.
+    """
+    if given["as_json"]:
+        options.print_json(result)
+        for text in stored:
             click.echo(text, err=True)
-        return
-    terminal = Terminal()
-    for experiment in experiments:
-        terminal.lines(_lines(experiment, terminal))
-    terminal.lines((text, "") for text in more)
+    else:
+        terminal = Terminal()
+        # Problems are printed as the error message.
+        notes = tuple(note for note in result.notes if note not in problems)
+        terminal.lines(_lines(replace(result, notes=notes), terminal))
+        terminal.lines((text, "") for text in stored)
+    problems = [*problems, *_written(result, given["output"], given.get("plot"))]
+    if problems:
+        raise TooLittle("\n".join(problems))
 
 
-def _lines(experiment: Experiment, terminal: Terminal) -> Lines:
+def _lines(result: Experiment, terminal: Terminal) -> Lines:
     fancy = terminal.bar != "#"
-    if isinstance(experiment, Probe):
-        yield from probe_lines(experiment, terminal.width, fancy=fancy)
-    elif isinstance(experiment, Bench):
-        yield from bench_lines(experiment, terminal.width)
-    elif isinstance(experiment, Comparison):
-        yield from comparison_lines(experiment, terminal.width, fancy=fancy)
+    if isinstance(result, Probe):
+        yield from probe_lines(result, terminal.width, fancy=fancy)
+    elif isinstance(result, Bench):
+        yield from bench_lines(result, terminal.width)
+    elif result.levels or not any(bench.levels for bench in result.benches):
+        yield from comparison_lines(result, terminal.width, fancy=fancy)
+    else:  # without common loads
+        for bench in result.benches:
+            if bench.levels:
+                yield from bench_lines(bench, terminal.width)
 
 
-def keep(result: Experiment, file: Path | None, plot: Path | None = None) -> list[str]:
-    """Write and draw a printed result; returns sentences about what failed."""
+def _written(result: Experiment, file: Path | None, plot: Path | None) -> list[str]:
+    """Write and draw a result; returns sentences about what failed."""
     problems = []
     try:
         if file is not None:
@@ -103,14 +125,15 @@ def keep(result: Experiment, file: Path | None, plot: Path | None = None) -> lis
         problems.append(f"measured, but not written: {error}")
     if plot is None:
         return problems
-    levels = result.levels if isinstance(result, Comparison) else ()
-    if not any(level.speedup is not None and level.speedup.value > 0 for level in levels):
+    if not isinstance(result, Comparison) or not any(
+        level.speedup is not None and level.speedup.value > 0 for level in result.levels
+    ):
         click.echo(f"note: nothing to draw in {clean(str(plot))}: the speedup is unknown", err=True)
-    elif isinstance(result, Comparison):
-        try:
-            output.write(plot, _drawing(result, plot.suffix.lower()), "--plot")
-        except ConfigError as error:
-            problems.append(f"measured, but not drawn: {error}")
+        return problems
+    try:
+        output.write(plot, _drawing(result, plot.suffix.lower()), "--plot")
+    except ConfigError as error:
+        problems.append(f"measured, but not drawn: {error}")
     return problems
 
 

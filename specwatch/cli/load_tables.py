@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from specwatch.cli.terminal import Columns, Lines, table
 from specwatch.domain.experiments import (
     Distribution,
@@ -16,11 +14,11 @@ from specwatch.domain.experiments import (
     ProbeTemperature,
     Zone,
 )
+from specwatch.domain.interval import Interval
 from specwatch.loadtest.calibration_report import LOSES, PAYS
 from specwatch.loadtest.calibration_shape import TRAFFIC_DAYS
 from specwatch.loadtest.zones import by_zone, line_sentence, percents
 from specwatch.report.columns import cut, wrapped
-from specwatch.rules.summary import LatencyView
 from specwatch.wording import figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -42,7 +40,7 @@ def notes(texts: Iterable[str], width: int) -> Lines:
         yield from paragraph(f"note: {shown(text, LONGEST_SENTENCE)}", width, "yellow")
 
 
-def interval(estimate: Estimate | None) -> str:
+def interval(estimate: Estimate | Interval | None) -> str:
     """``1.61 (1.50-1.72)``; without an interval ``1.61``."""
     if estimate is None:
         return figures.UNKNOWN
@@ -211,19 +209,15 @@ def _places(line: Estimate, marks: Marks, room: int) -> dict[int, str]:
 # --- a calibration
 
 
-def _stage_quantile(metric: str, name: str) -> Callable[[Json], str]:
-    return lambda stage: figures.quantile(msgspec.convert(stage[metric], LatencyView | None), name)
-
-
 _STAGES: Columns[Json] = {
     "at once": lambda stage: figures.number(stage["concurrency"]),
     "slices": lambda stage: figures.number(stage["slices"]),
     "tokens": lambda stage: figures.compact(stage["tokens"]),
     "time/token": lambda stage: figures.seconds(stage["seconds_per_token"]),
-    "TTFT p50": _stage_quantile("ttft", "p50"),
-    "TTFT p99": _stage_quantile("ttft", "p99"),
-    "TPOT p50": _stage_quantile("tpot", "p50"),
-    "TPOT p99": _stage_quantile("tpot", "p99"),
+    "TTFT p50": lambda stage: figures.quantile(stage["ttft"], "p50"),
+    "TTFT p99": lambda stage: figures.quantile(stage["ttft"], "p99"),
+    "TPOT p50": lambda stage: figures.quantile(stage["tpot"], "p50"),
+    "TPOT p99": lambda stage: figures.quantile(stage["tpot"], "p99"),
 }
 _IMPORTED: Columns[Json] = {
     "load": lambda measurement: measurement["load_bin"],
@@ -235,16 +229,18 @@ _COMPARED: Columns[Json] = {
     "at once": lambda row: figures.number(row["concurrency"]),
     "off": lambda row: figures.seconds(row["off"]),
     "on": lambda row: figures.seconds(row["on"]),
-    "tok/step": lambda row: figures.number(row["acceptance_length"], 2),
-    "step cost": lambda row: _interval(row["step_cost"]),
-    "break-even": lambda row: figures.percent((row["break_even_acceptance"] or {}).get("value")),
-    "speedup": lambda row: _interval(row["speedup"]),
+    "tok/step": lambda row: figures.number(getattr(row["bin"], "acceptance_length", None), 2),
+    "step cost": lambda row: interval(getattr(row["bin"], "step_cost", None)),
+    "break-even": lambda row: (
+        figures.percent(row["bin"].break_even_acceptance.value) if row["bin"] else figures.UNKNOWN
+    ),
+    "speedup": lambda row: interval(row["speedup"]),
 }
 _TEMPERATURES: Columns[Json] = {
     "temp": lambda row: shown(row["temperature"], 9),
     "at once": lambda row: row["load"],
     "acceptance": lambda row: figures.percent(row["acceptance_rate"]),
-    "speedup": lambda row: _interval(row["speedup"]),
+    "speedup": lambda row: interval(row["speedup"]),
 }
 _SHAPES = {
     "windows": f"workload like the traffic of the last {TRAFFIC_DAYS} days",
@@ -257,7 +253,7 @@ _VERDICT_STYLES = {PAYS: "green", LOSES: "red"}
 
 
 def calibration_lines(report: Json, width: int) -> Lines:
-    """Yield the lines of a report as ``--json`` prints it."""
+    """Yield the lines of what :func:`specwatch.loadtest.calibration_report.report` makes."""
     yield f"{shown(report['model_name'])}{engine_version(report['engine_version'])}", "bold"
     if report.get("shape") is not None:
         title, sent = shape_texts(report["shape"])
@@ -297,28 +293,21 @@ def shape_texts(shape: Json) -> tuple[str, str]:
     return title, f"{prompts}, outputs of {shape['output_tokens']}, {span}"
 
 
-def _interval(values: Json | None) -> str:
-    """An interval as JSON has it."""
-    bounds = values and {name: values[name] for name in ("value", "lower", "upper")}
-    return interval(Estimate(**bounds) if bounds else None)
-
-
 def _comparison(report: Json, comparison: Json, width: int) -> Lines:
     paces = {
         (stage["concurrency"], stage["mode"]): stage["seconds_per_token"]
         for stage in report["stages"]
     }
-    unknown = dict.fromkeys(("acceptance_length", "step_cost", "break_even_acceptance"))
-    yield "time per token, and the cost of a speculative step in steps without speculation", ""
     levels = comparison["concurrencies"]
     rows = [
         {
-            **(level["bins"][0] if len(level["bins"]) == 1 else unknown),
-            **{name: level[name] for name in ("concurrency", "speedup", "verdict")},
+            **level,
+            "bin": level["bins"][0] if len(level["bins"]) == 1 else None,
             **{mode: paces.get((level["concurrency"], mode)) for mode in ("off", "on")},
         }
         for level in levels
     ]
+    yield "time per token, and the cost of a speculative step in steps without speculation", ""
     yield from table(_COMPARED, rows, width, _verdict_style)
     yield "speedup by temperature", ""
     loads = [(str(level["concurrency"]), level) for level in levels]
@@ -360,10 +349,9 @@ def _verdict(comparison: Json) -> str:
     """Whether speculation pays, as a sentence."""
     if comparison["speedup"] is None:
         return f"no verdict: {comparison['missing']}"
-    outcome = {PAYS: "pays", LOSES: "loses"}.get(comparison["verdict"])
-    sentence = (
-        "speculation makes no measurable difference"
-        if outcome is None
-        else f"speculation {outcome} on this workload"
-    )
-    return f"{sentence}: {_interval(comparison['speedup'])} times as fast, 95% interval"
+    outcome = {
+        PAYS: "speculation pays on this workload",
+        LOSES: "speculation loses on this workload",
+    }
+    sentence = outcome.get(comparison["verdict"], "speculation makes no measurable difference")
+    return f"{sentence}: {interval(comparison['speedup'])} times as fast, 95% interval"

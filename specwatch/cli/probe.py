@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from specwatch import __version__
 from specwatch.cli import load, options
-from specwatch.cli.load import MeasuredServer
 from specwatch.errors import StoreError, TooLittle
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from specwatch.loadtest.engine import MeasuredModel
     from specwatch.loadtest.probe import Sweep
     from specwatch.loadtest.probe_run import ProbePlan
-    from specwatch.store.repository import Store
 
 
 @click.command(name="probe")
@@ -55,68 +53,47 @@ def command(**given: Any) -> None:
     everything was measured, or the acceptance is unknown; 2 when nothing can be measured, such as
     on a server without speculation.
     """
-    import msgspec
-
     from specwatch.cli import load_results
     from specwatch.cli.progress import ProgressBar
     from specwatch.loadtest import server as servers
     from specwatch.loadtest.probe import problems_of
     from specwatch.loadtest.probe_run import ProbePlan, ProbeRun
-    from specwatch.loadtest.requests import Prompt
 
-    measured = load.measured_server(given)
+    target = load.measured_target(given)
     load_results.require_outputs(given["output"])
     plan = ProbePlan(
-        given["temperatures"], given["requests"],
-        tuple(map(Prompt, load.prompts(given["prompts"]))),
+        given["temperatures"], given["requests"], load.prompts(given["prompts"]),
         given["max_tokens"], given["concurrency"], given["seed"],
     )  # fmt: skip
     server = servers.Server(
-        measured.target, model=given["model"], endpoint=given["endpoint"], where="--target"
+        target, model=given["model"], endpoint=given["endpoint"], where="--target"
     )
     progress = ProgressBar()
-    with (
-        load.opened_store(
-            measured.database, daemon="specwatch probe", dry_run=given["dry_run"]
-        ) as store,
-        load.StopSignals() as stop_signals,
-    ):
+    with load.opened_store(given, "probe") as store, load.StopSignals() as stop_signals:
         began = time.time()
         probing = ProbeRun(server, plan, progress.note, progress.step)
         sweep = stop_signals.run(probing.run(), progress, plan.total)
-        problems = problems_of(sweep)
         if not any(answer.ok for answers in sweep.answers.values() for answer in answers):
             raise TooLittle(
                 "\n".join([*sweep.problems, "nothing was measured, and nothing stored"])
             )
-        baseline = _baseline(measured, store, server.engine, given)
-        probe = _probe(sweep, baseline, plan, measured.target, given, began)
+        baseline = _baseline(target, server.engine, given)
+        probe = _probe(sweep, baseline, plan, target, given, began)
         stored, failed = load_results.store_all(store, [probe])
-        problems += [*failed, *load_results.keep(probe, given["output"])]
-        if not given["as_json"]:  # problems are printed as the error message
-            notes = tuple(note for note in probe.notes if note not in problems)
-            probe = msgspec.structs.replace(probe, notes=notes)
-        load_results.show([probe], stored or ["nothing stored"], as_json=given["as_json"])
-    if problems:
-        raise TooLittle("\n".join(problems))
+        load_results.deliver(probe, [*problems_of(sweep), *failed], given, stored)
 
 
-def _baseline(
-    measured: MeasuredServer, store: Store | None, engine: MeasuredModel, given: Mapping[str, Any]
-) -> Baseline | str:
+def _baseline(target: Target, engine: MeasuredModel, given: Mapping[str, Any]) -> Baseline | str:
     """The cost of serving this model without speculation, or the reason why it is unknown."""
     from specwatch.domain import baseline
-    from specwatch.store.database import Database
     from specwatch.store.readers import Reader
 
     config = options.loaded(given["file"])
     max_age = config.baseline.max_age if config is not None else baseline.MAX_AGE
-    opened = closing(Reader.of(measured.database)) if store is None else nullcontext(store)
     try:
-        if store is None and not Database(measured.database).exists():
-            return "there is no database"
-        with opened as reader:
-            stored = reader.measurements(measured.target.name)
+        url = options.database_url(given["database"], given["file"])
+        with closing(Reader.of(url)) as reader:
+            stored = reader.measurements(target.name)
     except StoreError as error:
         return str(error)
     own = [one for one in stored if one.key.model_name == engine.model_name]
@@ -140,8 +117,8 @@ def _probe(
 
     from specwatch.domain.experiments import Probe
     from specwatch.loadtest import probe
-    from specwatch.loadtest.bench import written
     from specwatch.loadtest.common import BUILT_IN, subject_of, workload_of
+    from specwatch.loadtest.requests import Prompt
 
     cost = probe.cost_of(sweep, baseline) if not isinstance(baseline, str) else baseline
     notes = [*probe.notes_of(sweep), *probe.problems_of(sweep)]
@@ -161,7 +138,7 @@ def _probe(
         complete=sweep.complete,
         subject=msgspec.structs.replace(subject, mode="on"),
         workload=workload_of(
-            list(map(written, plan.prompts)),
+            list(map(Prompt, plan.prompts)),
             source=BUILT_IN if given["prompts"] is None else str(given["prompts"]),
             endpoint=given["endpoint"],
             max_tokens=plan.max_tokens,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import accumulate, zip_longest
 
 from specwatch.domain.acceptance import accepted_length_histogram
@@ -36,12 +37,19 @@ class DraftCounts:
     prompts: frozenset[str] = frozenset()
 
     def __add__(self, other: DraftCounts) -> DraftCounts:
-        are_known = self.drafts is not None and other.drafts is not None
+        drafts: int | None = None
+        histogram: tuple[int, ...] | None = None
+        if self.drafts is not None and other.drafts is not None:
+            drafts = self.drafts + other.drafts
+        histograms = [part.histogram for part in (self, other) if part.draft_tokens]
+        if histograms and None not in histograms:
+            values = [value or () for value in histograms]
+            histogram = tuple(map(sum, zip_longest(*values, fillvalue=0)))
         return DraftCounts(
-            (self.drafts or 0) + (other.drafts or 0) if are_known else None,
+            drafts,
             self.draft_tokens + other.draft_tokens,
             self.accepted_tokens + other.accepted_tokens,
-            _histogram([self, other]),
+            histogram,
             self.prompts | other.prompts,
         )
 
@@ -90,21 +98,24 @@ def drawn(parts: Iterable[DraftCounts]) -> list[DraftCounts]:
 
 def acceptance_of(parts: Sequence[DraftCounts], *, seed: int = 0) -> Acceptance | None:
     """All parts together; None if nothing was drafted. No interval for fewer than five units."""
-    drafted = sum(part.draft_tokens for part in parts)
-    if not drafted:
+    whole = reduce(DraftCounts.__add__, parts, DraftCounts(0, 0, 0))
+    if not whole.draft_tokens:
         return None
-    accepted = sum(part.accepted_tokens for part in parts)
-    counts = [part.drafts for part in parts if part.drafts is not None]
-    drafts = sum(counts) if len(counts) == len(parts) else None
-    histogram = _histogram(parts)
+    interval = rate_interval(parts, seed=seed)
+    rate = Estimate(value=whole.accepted_tokens / whole.draft_tokens)
+    per_position = None
+    if whole.histogram is not None and any(whole.histogram):
+        # A draft with j accepted tokens had its first j positions accepted.
+        at_least = list(accumulate(reversed(whole.histogram)))[::-1]
+        per_position = tuple(count / at_least[0] for count in at_least[1:])
     return Acceptance(
-        drafts=drafts,
-        draft_tokens=drafted,
-        accepted_tokens=accepted,
-        rate=estimate_of(rate_interval(parts, seed=seed)) or Estimate(value=accepted / drafted),
-        mean_length=1 + accepted / drafts if drafts else None,
-        histogram=histogram,
-        per_position=_per_position(histogram),
+        drafts=whole.drafts,
+        draft_tokens=whole.draft_tokens,
+        accepted_tokens=whole.accepted_tokens,
+        rate=rate if interval is None else estimate_of(interval),
+        mean_length=1 + whole.accepted_tokens / whole.drafts if whole.drafts else None,
+        histogram=whole.histogram,
+        per_position=per_position,
     )
 
 
@@ -158,19 +169,3 @@ def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval
         return None
     value = sum(over) / sum(under)  # exact, unlike the exponential of a logarithm
     return Interval(value, interval.lower, min(interval.upper, 1.0), count, interval.confidence)
-
-
-def _histogram(parts: Iterable[DraftCounts]) -> tuple[int, ...] | None:
-    histograms = [part.histogram for part in parts if part.draft_tokens]
-    values = [value for value in histograms if value is not None]
-    if not values or len(values) < len(histograms):
-        return None
-    return tuple(map(sum, zip_longest(*values, fillvalue=0)))
-
-
-def _per_position(histogram: Sequence[int] | None) -> tuple[float, ...] | None:
-    """Rates by position: a draft with j accepted tokens had its first j positions accepted."""
-    if histogram is None or not sum(histogram):
-        return None
-    at_least = list(accumulate(reversed(histogram)))[::-1]
-    return tuple(count / at_least[0] for count in at_least[1:])

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from specwatch.domain.experiments import Level
 from specwatch.domain.model import Mode
@@ -19,7 +18,7 @@ from specwatch.loadtest import bench, dataset
 from specwatch.loadtest.bench import Load, Stretch
 from specwatch.loadtest.calibration import Block, Stage
 from specwatch.loadtest.common import Note, Step
-from specwatch.loadtest.open_loop import MOST_IN_FLIGHT, OpenLoop, poisson
+from specwatch.loadtest.load_generator import MOST_IN_FLIGHT, poisson
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
 from specwatch.loadtest.server import Server
@@ -77,33 +76,11 @@ class _LevelTurn:
     server: Server
     stage: Stage
     asks: Iterator[Ask]
-    opened: OpenLoop
     stretches: list[Stretch] = field(default_factory=list)
     latency: float = 0.0
     """Mean of a request, in seconds, during the warm-up."""
-
-
-class _Active(NamedTuple):
-    """The turn that runs now; ``planned`` is the time of an open loop that counts, in seconds from
-    its beginning."""
-
-    turn: _LevelTurn
     planned: tuple[float, float] | None = None
-
-    @property
-    def block(self) -> Block:
-        """The load up to now."""
-        turn = self.turn
-        return turn.server.loop.block if self.planned is None else turn.opened.block
-
-    def stretch(self, full_length: int, broken_off: float | None = None) -> Stretch | None:
-        """The part of it that counts, up to the time at which it was ``broken_off``."""
-        if self.planned is None:
-            return Stretch.of(self.block, full_length, broken_off=broken_off)
-        begin, end = (self.turn.opened.began + planned for planned in self.planned)
-        if broken_off is not None:
-            end = min(end, broken_off)
-        return Stretch.between(self.block, begin, end, full_length)
+    """The time that counts of an open loop that runs, in seconds from its first look."""
 
 
 class BenchRun:
@@ -116,12 +93,12 @@ class BenchRun:
         self._step = step
         self.measured = [Measured(server) for server in servers]
         self.prompts = plan.prompts
-        self.max_tokens = plan.max_tokens
         self.broken_off: str | None = None
         """Why it ended early, as words; None if it did not."""
         self._load: Load | None = None
         self._turns: list[_LevelTurn] = []
-        self._active: _Active | None = None
+        self._active: _LevelTurn | None = None
+        """The turn that runs now, without its warm-up."""
 
     @property
     def slices(self) -> int:
@@ -139,24 +116,17 @@ class BenchRun:
             async with AsyncExitStack() as stack:
                 for measured in self.measured:
                     await stack.enter_async_context(measured.server)
-                    ask = Ask("Say hello.", self._plan.max_tokens)
-                    answer = await measured.server.try_out(ask)
-                    if answer.tokens is None:
-                        raise NoAnswer(
-                            f"{measured.server.url} does not report how many tokens it generated"
-                            " (stream_options), which is needed to compute speeds"
-                        )
+                    answer = await measured.server.try_out(Ask("Say hello.", self._plan.max_tokens))
                     _see_mode(measured.server, [answer])
-                _require_unlike(self.measured)
+                _require_unlike([measured.server for measured in self.measured])
                 if self._plan.random_tokens is not None:
                     self.prompts = await self._random(self._plan.random_tokens)
                 for load in self._plan.loads:
                     await self._level(load)
                 finished = True
         except asyncio.CancelledError:
-            if finished:  # Only the connections were still to be closed.
-                return
-            self._break_off(INTERRUPTED, time.perf_counter())
+            if not finished:  # else only the connections were still to be closed
+                self._break_off(INTERRUPTED, time.perf_counter())
         except (ScrapeError, NoAnswer, ConfigError) as failed:
             self._break_off(f"broken off: {failed}", None)
             if not any(measured.levels for measured in self.measured):
@@ -173,21 +143,23 @@ class BenchRun:
         return dataset.random_words(words, _RANDOM_PROMPTS, seed=self._plan.seed)
 
     async def _level(self, load: Load) -> None:
+        plan = self._plan
         self._load = load
         self._turns = [
             _LevelTurn(
                 measured.server,
                 Stage(measured.server.engine, load.concurrency or 0),
                 self._asks(load),
-                OpenLoop(measured.server.client, measured.server.read),
             )
             for measured in self.measured
         ]
         self._step(f"{load}, warming up", 0)
         for turn in self._turns:
-            await self._warm_up(turn, load)
+            block = await self._run(turn, load, 1, plan.warm_up, f"{plan.seed}/warm-up")
+            good = [answer.latency for answer in block.answers if answer.ok]
+            turn.latency = sum(good) / len(good) if good else 0.0
         if len(self._turns) == 1:
-            await self._stretch(self._turns[0], load, SLICES, self._plan.duration, 0)
+            await self._stretch(self._turns[0], load, SLICES, plan.duration, 0)
         else:
             await self._take_turns(load)
         self._close(complete=True)
@@ -203,11 +175,6 @@ class BenchRun:
                 done = (number + 1) * SLICES // count - number * SLICES // count
                 self._step(str(load), done)
 
-    async def _warm_up(self, turn: _LevelTurn, load: Load) -> None:
-        self._active = None
-        block = await self._run(turn, load, 1, self._plan.warm_up, f"{self._plan.seed}/warm-up")
-        turn.latency = _mean_latency(block.answers)
-
     async def _stretch(
         self, turn: _LevelTurn, load: Load, slices: int, seconds: float, number: int
     ) -> None:
@@ -219,13 +186,14 @@ class BenchRun:
 
         self._step(str(load), 0)
         ramp = min(_RAMP * turn.latency, seconds)
-        self._active = _Active(turn, None if load.rate is None else (ramp, ramp + seconds))
+        turn.planned = None if load.rate is None else (ramp, ramp + seconds)
+        self._active = turn
         seed = f"{self._plan.seed}/{load.rate}/{number}"
         block = await self._run(turn, load, slices, seconds, seed, ramp, slice_ended)
-        stretch = self._active.stretch(self._plan.max_tokens)
         turn.stage.add(block, turn.server.meter)
         _see_mode(turn.server, block.answers)
         self._active = None
+        stretch = Stretch.of(block, self._plan.max_tokens, planned=turn.planned)
         if stretch is not None:
             turn.stretches.append(stretch)
 
@@ -241,7 +209,7 @@ class BenchRun:
     ) -> Block:
         """Put a load on a server; ``slice_ended`` is None for the warm-up."""
         if load.concurrency is not None:
-            return await turn.server.loop.run(
+            return await turn.server.load.closed(
                 turn.asks,
                 concurrency=load.concurrency,
                 slices=slices,
@@ -249,7 +217,7 @@ class BenchRun:
                 slice_ended=slice_ended or (lambda: None),
                 level_to_the_end=slice_ended is not None,
             )
-        return await turn.opened.run(
+        return await turn.server.load.open(
             turn.asks,
             arrivals=poisson(load.rate or 1.0, ramp + seconds, seed),
             ramp=ramp,
@@ -263,13 +231,17 @@ class BenchRun:
         """Keep the part of the level that ran; it was good until ``now`` on the client's clock, or
         until the server failed if ``now`` is None."""
         self.broken_off = why
-        if self._active is not None:
-            turn, block = self._active.turn, self._active.block
+        if (turn := self._active) is not None:
+            block = turn.server.load.block
             if block.looks:
                 with contextlib.suppress(SpecwatchError):
                     turn.stage.add(block, turn.server.meter)
-            end = bench.answered_well(block) if now is None else now
-            stretch = self._active.stretch(self._plan.max_tokens, end)
+            stretch = Stretch.of(
+                block,
+                self._plan.max_tokens,
+                planned=turn.planned,
+                broken_off=bench.answered_well(block) if now is None else now,
+            )
             if stretch is not None and stretch.counted:
                 turn.stretches.append(stretch)
         if self._load is not None:
@@ -297,27 +269,20 @@ class BenchRun:
             yield Ask(prompt.text, plan.max_tokens, temperature, prompt.messages)
 
 
-def _mean_latency(answers: Sequence[Answer]) -> float:
-    good = [answer.latency for answer in answers if answer.ok]
-    return sum(good) / len(good) if good else 0.0
-
-
 def _see_mode(server: Server, answers: Sequence[Answer]) -> None:
     """Set the mode to ON if answers carry drafts, for servers whose page does not show it."""
     if any(answer.acceptance is not None and answer.acceptance.draft_tokens for answer in answers):
         server.engine = replace(server.engine, mode=Mode.ON)
 
 
-def _require_unlike(measured: Sequence[Measured]) -> None:
+def _require_unlike(servers: Sequence[Server]) -> None:
     """Raise ConfigError if both servers speculate, or neither does."""
-    if len(measured) < 2:
-        return
-    first, second = (one.server for one in measured)
-    if (first.engine.mode is Mode.ON) == (second.engine.mode is Mode.ON):
-        what = "speculates" if first.engine.mode is Mode.ON else "does not speculate"
+    speculate = [server.engine.mode is Mode.ON for server in servers]
+    if len(servers) == 2 and speculate[0] == speculate[1]:
         raise ConfigError(
-            f"{second.where}: {second.url} {what}, as {first.url}; give the same server with"
-            " and without speculation"
+            f"{servers[1].where}: {servers[1].url}"
+            f" {'speculates' if speculate[1] else 'does not speculate'}, as {servers[0].url}; give"
+            " the same server with and without speculation"
         )
 
 

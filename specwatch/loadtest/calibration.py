@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
 
-from specwatch.domain import baseline, buckets, histogram
+from specwatch.domain import baseline, buckets
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
 from specwatch.domain.interval import LEAST_SAMPLES
-from specwatch.domain.merge import merge_tallies
+from specwatch.domain.merge import sum_tallies
 from specwatch.domain.model import Gauges, Mode, Series, Tally
 from specwatch.domain.sample import Sample, SentLengths
 from specwatch.errors import PageError, ScrapeReason
@@ -34,8 +33,6 @@ MOST_APART = 0.2
 MOST_DISTURBED = 1.0
 """The same, above which a stage is not used: what slowed the server may have affected one mode
 more than the other."""
-
-
 _LEAST_CACHED = 0.1
 """Share of prompt tokens from the prefix cache that is worth mentioning."""
 
@@ -66,7 +63,7 @@ class Counts(NamedTuple):
     """Counts of the model between two looks, by temperature too if a tap counts."""
 
     tally: Tally
-    buckets: Mapping[str, Tally]
+    buckets: Mapping[str, Sequence[Tally]]
 
 
 class Meter:
@@ -86,12 +83,9 @@ class Meter:
             raise PageError(ScrapeReason.INCONSISTENT, "the engine was restarted meanwhile")
         parts = tally.parts_of(increments.values)
         problems: list[str] = []
-        by_temperature: dict[str, Tally] = {}
+        by_temperature: dict[str, list[Tally]] = {}
         for (_, temperature), series in buckets.by_bucket(parts.tap, problems).items():
-            part = tally.tally_of(series, problems)
-            by_temperature[temperature] = merge_tallies(
-                by_temperature.get(temperature, Tally()), part
-            )
+            by_temperature.setdefault(temperature, []).append(tally.tally_of(series, problems))
         model = parts.models.get(self._engine.series_name, {})
         counted = tally.tally_of(model, problems)
         if problems:
@@ -99,48 +93,14 @@ class Meter:
         return Counts(counted, by_temperature)
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A part of a constant load: ``at`` is the Unix time of its end, ``seconds`` its length.
+class Slice(NamedTuple):
+    """A part of a constant load, as a sample of the decision, like a minute of traffic."""
 
-    ``in_flight`` is the time integral of the requests in flight, in seconds; ``waiting`` is how
-    many of them the server's queue had all the time. ``buckets`` are counts by temperature.
-    """
-
-    at: float
-    seconds: float
-    in_flight: float
-    waiting: float
-    tally: Tally
-    buckets: Mapping[str, Tally]
-    usual: SentLengths | None = None
-    """Mean lengths of the requests that were sent meanwhile."""
+    sample: Sample
     length: int | None = None
-    """Wanted length of their prompts, in tokens; None for prompts sent unchanged."""
+    """Wanted length of its prompts, in tokens; None for prompts sent unchanged."""
     label: str | None = None
-    """The temperature bucket, if all of them have the same."""
-
-    def sample(self, engine: MeasuredModel) -> Sample:
-        """As a sample of the decision, like a minute of traffic."""
-        length = max(1, round(self.seconds))
-        running = max(self.in_flight - self.waiting * self.seconds, 0.0)
-        return Sample(
-            start=round(self.at) - length,
-            length=length,
-            mode=engine.mode,
-            tally=self.tally,
-            gauges=Gauges(
-                sampled_seconds=self.seconds,
-                busy_seconds=self.seconds,
-                running_seconds=running,
-                waiting_seconds=self.waiting * self.seconds,
-                running_max=round(running / self.seconds),
-            ),
-            environment=engine.environment,
-            buckets=self.buckets,
-            closed_loop=True,
-            usual=self.usual,
-        )
+    """The temperature bucket, if all its requests have the same."""
 
 
 @dataclass(slots=True)
@@ -165,46 +125,66 @@ class Stage:
         meter.advance(block.looks[0].samples)
         counts = [meter.advance(look.samples) for look in block.looks[1:]]
         self.answers += block.answers
-        self.total = reduce(merge_tallies, (count.tally for count in counts), self.total)
-        by_tap: dict[str, Tally] = {}
+        self.total = sum_tallies([self.total, *(count.tally for count in counts)])
+        tapped: dict[str, list[Tally]] = {}
         for count in counts:
-            for temperature, part in count.buckets.items():
-                by_tap[temperature] = merge_tallies(by_tap.get(temperature, Tally()), part)
+            for temperature, parts in count.buckets.items():
+                tapped.setdefault(temperature, []).extend(parts)
+        # A tap counts a request at its end: only over a whole block do its counts add up.
+        by_tap = {temperature: sum_tallies(parts) for temperature, parts in tapped.items()}
         usual = _lengths(block.answers)
         inner = block.looks[1:-1]
         for (before, now), counted in zip(pairwise(inner), counts[1:-1], strict=True):
-            # A tap counts a request at its end: only over a whole block do its counts add up.
             by_label = {label: counted.tally} if label is not None else by_tap
-            self.slices.append(
-                Slice(
-                    at=now.at,
-                    seconds=now.clock - before.clock,
-                    in_flight=now.in_flight - before.in_flight,
-                    waiting=min(self._waiting(before), self._waiting(now)),
-                    tally=counted.tally,
-                    buckets=by_label,
-                    usual=usual,
-                    length=length,
-                    label=label,
-                )
-            )
+            sample = self._sample(before, now, counted.tally, by_label, usual)
+            self.slices.append(Slice(sample, length, label))
 
-    def _waiting(self, look: Look) -> float:
-        return tally.sampled(self.engine.series(look.samples)).waiting or 0.0
+    def _sample(
+        self,
+        before: Look,
+        now: Look,
+        counted: Tally,
+        by_temperature: Mapping[str, Tally],
+        usual: SentLengths | None,
+    ) -> Sample:
+        seconds = now.clock - before.clock
+        # What the server's queue had all the time.
+        waiting = seconds * min(
+            tally.sampled(self.engine.series(look.samples)).waiting or 0.0 for look in (before, now)
+        )
+        running = max(now.in_flight - before.in_flight - waiting, 0.0)
+        length = max(1, round(seconds))
+        return Sample(
+            start=round(now.at) - length,
+            length=length,
+            mode=self.engine.mode,
+            tally=counted,
+            gauges=Gauges(
+                sampled_seconds=seconds,
+                busy_seconds=seconds,
+                running_seconds=running,
+                waiting_seconds=waiting,
+                running_max=round(running / seconds),
+            ),
+            environment=self.engine.environment,
+            buckets=by_temperature,
+            closed_loop=True,
+            usual=usual,
+        )
 
     @property
     def samples(self) -> list[Sample]:
         """Its slices as samples of the decision."""
-        return [one.sample(self.engine) for one in self.slices]
+        return [one.sample for one in self.slices]
 
     @property
     def apart(self) -> float:
         """By how much longer a step took in the slowest slice than in the fastest one with the same
         prompts and temperature, as a share."""
         times: dict[tuple[int | None, str | None], list[float]] = {}
-        for one, sample in zip(self.slices, self.samples, strict=True):
+        for sample, length, label in self.slices:
             if (time := _step_time(sample)) is not None:
-                times.setdefault((one.length, one.label), []).append(time)
+                times.setdefault((length, label), []).append(time)
         return max((max(alike) / min(alike) - 1 for alike in times.values()), default=0.0)
 
     @property
@@ -333,19 +313,16 @@ def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]
     """
     usable = [stage for stage in stages if stage.shortfall is None]
     samples = [sample for stage in usable for sample in stage.samples]
-    measured = []
-    for one in baseline.measured(key, Origin.CALIBRATION, samples):
-        own = [stage.total for stage in usable if _main_bin(stage) == one.load_bin]
-        measured.append(
-            replace(
-                one,
-                ttft=histogram.merge_all(one.ttft for one in own if one.ttft is not None),
-                tpot=histogram.merge_all(one.tpot for one in own if one.tpot is not None),
-            )
+    totals: dict[int | None, list[Tally]] = {}
+    for stage in usable:
+        bins = Counter(sample.load_bin for sample in stage.samples)
+        totals.setdefault(bins.most_common(1)[0][0], []).append(stage.total)
+    measured = [
+        replace(
+            one,
+            ttft=sum_tallies(totals.get(one.load_bin, ())).ttft,
+            tpot=sum_tallies(totals.get(one.load_bin, ())).tpot,
         )
+        for one in baseline.measured(key, Origin.CALIBRATION, samples)
+    ]
     return [one for one in measured if one.enough]
-
-
-def _main_bin(stage: Stage) -> int | None:
-    bins = Counter(sample.load_bin for sample in stage.samples)
-    return bins.most_common(1)[0][0] if bins else None

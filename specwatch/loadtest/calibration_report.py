@@ -1,8 +1,9 @@
-"""The result of a calibration as JSON values; None means not known. Latencies are in seconds."""
+"""The result of a calibration, as ``--json`` prints it; None means not known. Latencies are in
+seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from specwatch.domain import breakeven
@@ -13,6 +14,7 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, load_bin_label
 from specwatch.domain.sample import total
 from specwatch.loadtest.calibration import Stage
+from specwatch.loadtest.requests import Answer
 from specwatch.rules.decision_view import bin_view
 from specwatch.rules.summary import acceptance_of, latency
 
@@ -21,21 +23,46 @@ Json = dict[str, Any]
 PAYS, LOSES, UNDECIDED = "pays", "loses", "undecided"
 
 
-def verdict_of(speedup: Interval | None) -> str | None:
-    """Whether speculation pays, by the whole interval; None without one."""
-    if speedup is None:
+def report(key: BaselineKey, stages: Sequence[Stage], measured: Sequence[Measurement]) -> Json:
+    """All stages and measurements; with a comparison if there are stages with speculation."""
+    return {
+        "target": key.target,
+        "model_name": key.model_name,
+        "engine_version": key.engine_version,
+        "configuration": key.configuration,
+        "stages": [_stage(stage) for stage in stages],
+        "measurements": [_measurement(measurement) for measurement in measured],
+        "comparison": _comparison(
+            [stage for stage in stages if stage.engine.mode is Mode.ON],
+            Baseline({measurement.load_bin: measurement for measurement in measured}),
+        ),
+    }
+
+
+def _comparison(stages: Sequence[Stage], baseline: Baseline) -> Json | None:
+    """The effect of speculation, over all stages with it and at each concurrency."""
+    if not stages:
         return None
-    if speedup.above(1.0):
-        return PAYS
-    return LOSES if speedup.below(1.0) else UNDECIDED
+    usable = [stage for stage in stages if stage.shortfall is None]
+    samples = [sample for stage in usable for sample in stage.samples]
+    return {
+        **_assessment(breakeven.assess(samples, baseline)),
+        "concurrencies": [
+            {
+                "concurrency": stage.concurrency,
+                **_assessment(breakeven.assess(stage.samples, baseline)),
+            }
+            for stage in usable
+        ],
+    }
 
 
-def assessment(assessed: Assessment) -> Json:
+def _assessment(assessed: Assessment) -> Json:
     """Speedup, break-even by load bin, temperatures, and the best k."""
     best = assessed.best_k
     return {
         "speedup": assessed.speedup,
-        "verdict": verdict_of(assessed.speedup),
+        "verdict": _verdict(assessed.speedup),
         "missing": assessed.missing,
         "samples": assessed.samples,
         "tokens": assessed.tokens,
@@ -44,107 +71,82 @@ def assessment(assessed: Assessment) -> Json:
         "buckets": [
             {
                 "temperature": label,
-                "share": assessed.buckets[label].share,
-                "acceptance_rate": assessed.buckets[label].acceptance_rate,
-                "speedup": assessed.buckets[label].speedup,
-                "verdict": verdict_of(assessed.buckets[label].speedup),
+                "share": bucket.share,
+                "acceptance_rate": bucket.acceptance_rate,
+                "speedup": bucket.speedup,
+                "verdict": _verdict(bucket.speedup),
             }
-            for label in sorted(assessed.buckets, key=order_of)
+            for label, bucket in sorted(
+                assessed.buckets.items(), key=lambda item: order_of(item[0])
+            )
         ],
         "best_k": None if best is None else {"k": best.k, "speedups": list(best.speedups)},
         "best_k_unknown": assessed.best_k_unknown,
     }
 
 
-def stage(one: Stage) -> Json:
+def _verdict(speedup: Interval | None) -> str | None:
+    """Whether speculation pays, by the whole interval; None without one."""
+    if speedup is None:
+        return None
+    if speedup.above(1.0):
+        return PAYS
+    return LOSES if speedup.below(1.0) else UNDECIDED
+
+
+def _stage(stage: Stage) -> Json:
     """One concurrency on one server: by its counters, and as clients saw it."""
-    samples = one.samples
-    paces = [pace for sample in samples if (pace := sample.pace) is not None]
-    seconds = sum(pace.seconds for pace in paces)
-    tokens = sum(pace.tokens for pace in paces)
-    prompts = [answer.prompt_tokens for answer in one.answers if answer.prompt_tokens is not None]
-    busy = sum(part.seconds for part in one.slices)
+    samples = stage.samples
+    counted = [sample.pace for sample in samples if sample.pace is not None]
+    tokens = sum(pace.tokens for pace in counted)
+    prompts = [answer.prompt_tokens for answer in stage.answers if answer.prompt_tokens is not None]
+    seconds = sum(sample.gauges.sampled_seconds for sample in samples)
     running = sum(sample.gauges.running_seconds for sample in samples)
-    return {
-        "concurrency": one.concurrency,
-        "mode": str(one.engine.mode),
-        "slices": len(one.slices),
-        "seconds": busy,
-        "running_mean": running / busy if busy else None,
-        "tokens": tokens,
-        "seconds_per_token": seconds / tokens if tokens else None,
-        "requests": len(one.answers),
-        "errors": dict(sorted(one.errors.items())),
-        "foreign_requests": one.foreign_requests,
-        "shared": one.shared,
-        "shortfall": one.shortfall,
-        "prompt_tokens": sum(prompts) / len(prompts) if prompts else None,
-        "prefix_cache_hits": one.total.prefix_cache_hits,
-        "ttft": latency(one.total.ttft),
-        "tpot": latency(one.total.tpot),
-        **acceptance_of(total(samples)),
-        "clients": _clients(one),
-    }
-
-
-def _clients(one: Stage) -> list[Json]:
-    """TTFT and TPOT of each request, by temperature, on the clients' clock."""
-    by_temperature: dict[float | None, list[Any]] = {}
-    for answer in one.answers:
+    clients: dict[float | None, list[Answer]] = {}
+    for answer in stage.answers:
         if answer.ok:
-            by_temperature.setdefault(answer.ask.temperature, []).append(answer)
-    return [
-        {
-            "temperature": temperature,
-            "ttft": [answer.ttft for answer in answers if answer.ttft is not None],
-            "tpot": [answer.tpot for answer in answers if answer.tpot is not None],
-        }
-        for temperature, answers in sorted(by_temperature.items(), key=lambda item: item[0] or 0.0)
-    ]
-
-
-def measurement(one: Measurement) -> Json:
-    """The baseline of one load bin."""
-    seconds = sum(point.seconds for point in one.points)
-    tokens = sum(point.tokens for point in one.points)
+            clients.setdefault(answer.ask.temperature, []).append(answer)
     return {
-        "load_bin": load_bin_label(one.load_bin),
-        "origin": str(one.origin),
-        "at": one.at,
-        "points": len(one.points),
+        "concurrency": stage.concurrency,
+        "mode": str(stage.engine.mode),
+        "slices": len(stage.slices),
+        "seconds": seconds,
+        "running_mean": running / seconds if seconds else None,
         "tokens": tokens,
-        "seconds_per_token": seconds / tokens if tokens else None,
-        "ttft": latency(one.ttft),
-        "tpot": latency(one.tpot),
-    }
-
-
-def comparison(stages: Iterable[Stage], measured: Sequence[Measurement]) -> Json:
-    """The effect of speculation, over all stages with it and at each concurrency."""
-    ran = [stage for stage in stages if stage.engine.mode is Mode.ON and stage.shortfall is None]
-    baseline = Baseline({one.load_bin: one for one in measured})
-    samples = [sample for run in ran for sample in run.samples]
-    return {
-        **assessment(breakeven.assess(samples, baseline)),
-        "concurrencies": [
+        "seconds_per_token": sum(pace.seconds for pace in counted) / tokens if tokens else None,
+        "requests": len(stage.answers),
+        "errors": dict(sorted(stage.errors.items())),
+        "foreign_requests": stage.foreign_requests,
+        "shared": stage.shared,
+        "shortfall": stage.shortfall,
+        "prompt_tokens": sum(prompts) / len(prompts) if prompts else None,
+        "prefix_cache_hits": stage.total.prefix_cache_hits,
+        "ttft": latency(stage.total.ttft),
+        "tpot": latency(stage.total.tpot),
+        **acceptance_of(total(samples)),
+        # TTFT and TPOT of each request, on the clients' clock.
+        "clients": [
             {
-                "concurrency": run.concurrency,
-                **assessment(breakeven.assess(run.samples, baseline)),
+                "temperature": temperature,
+                "ttft": [answer.ttft for answer in answers if answer.ttft is not None],
+                "tpot": [answer.tpot for answer in answers if answer.tpot is not None],
             }
-            for run in ran
+            for temperature, answers in sorted(clients.items(), key=lambda item: item[0] or 0.0)
         ],
     }
 
 
-def report(key: BaselineKey, stages: Sequence[Stage], measured: Sequence[Measurement]) -> Json:
-    """All stages and measurements; with a comparison if there are stages with speculation."""
-    compared = any(one.engine.mode is Mode.ON for one in stages)
+def _measurement(measurement: Measurement) -> Json:
+    """The baseline of one load bin."""
+    seconds = sum(point.seconds for point in measurement.points)
+    tokens = sum(point.tokens for point in measurement.points)
     return {
-        "target": key.target,
-        "model_name": key.model_name,
-        "engine_version": key.engine_version,
-        "configuration": key.configuration,
-        "stages": [stage(one) for one in stages],
-        "measurements": [measurement(one) for one in measured],
-        "comparison": comparison(stages, measured) if compared else None,
+        "load_bin": load_bin_label(measurement.load_bin),
+        "origin": str(measurement.origin),
+        "at": measurement.at,
+        "points": len(measurement.points),
+        "tokens": tokens,
+        "seconds_per_token": seconds / tokens if tokens else None,
+        "ttft": latency(measurement.ttft),
+        "tpot": latency(measurement.tpot),
     }

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from specwatch.loadtest.common import Note, Step
 from specwatch.loadtest.prompts import TOKENS_PER_WORD, endless, sized
 from specwatch.loadtest.requests import Ask
 from specwatch.loadtest.server import Server
+from specwatch.wording.figures import counted
 
 SLICES = 12
 """Slices of a stage at least; each is a point of the baseline."""
@@ -59,41 +60,6 @@ class CalibrationPlan:
     seed: int
     mark: str = ""
     unsteady: bool = False
-    mixed: bool = False
-    """Whether requests of all temperatures run at once."""
-
-    @property
-    def each_length(self) -> tuple[int | None, ...]:
-        """The lengths, or only None for unchanged prompts."""
-        return self.lengths or (None,)
-
-    @property
-    def kinds(self) -> int:
-        """How many temperatures have separate slices, for each length."""
-        return 1 if self.mixed else len(self.temperatures)
-
-    @property
-    def rounds(self) -> int:
-        """How many slices each length and temperature gets (``mixed``: temperatures together)."""
-        kinds, lengths = self.kinds, len(self.each_length)
-        rounds = math.ceil(SLICES / (kinds * lengths))
-        return rounds if kinds == 1 else max(rounds, math.ceil(LEAST_OF_TEMPERATURE / lengths))
-
-    @property
-    def slices(self) -> int:
-        """Slices of each concurrency and server."""
-        return self.rounds * self.kinds * len(self.each_length)
-
-    def slice_seconds(self) -> float:
-        """Length of a slice. Raises ConfigError if it is too short."""
-        slices, kinds = self.slices, self.kinds
-        if self.duration < round(LEAST_SLICE * slices, 3):
-            of = "" if kinds == 1 else f" of {kinds} temperatures"
-            raise ConfigError(
-                f"--duration: {format_duration(self.duration)} is too short for {slices} slices"
-                f"{of}; make it at least {format_duration(LEAST_SLICE * slices)}"
-            )
-        return self.duration / slices
 
 
 class _Turn(NamedTuple):
@@ -111,41 +77,54 @@ class CalibrationRun:
     def __init__(
         self,
         plan: CalibrationPlan,
-        off: Server,
-        on: Server | None,
+        servers: Sequence[Server],
         buckets: Buckets,
         note: Note,
         step: Step,
     ) -> None:
-        """``note`` is called with the expected duration and for each stage that ends, ``step`` for
-        each slice (with a negative number for slices that are measured again).
+        """``servers`` begin with the one without speculation. ``note`` is called with the expected
+        duration and for each stage that ends, ``step`` for each slice (with a negative number for
+        slices that are measured again).
 
         Raises ConfigError for a plan whose slices are too short.
         """
-        self._servers = [off] if on is None else [off, on]
+        self._plan = plan
+        self._servers = servers
         self._buckets = buckets
         self._note = note
         self._step = step
-        # A tap distinguishes temperatures that run at once.
-        self._plan = plan = replace(plan, mixed=on is None or on.engine.tapped)
-        self._seconds = plan.slice_seconds()
         self._serial = itertools.count()
         self._words = {length: max(1, round(length / TOKENS_PER_WORD)) for length in plan.lengths}
         """Words of prompts by their length in tokens."""
-
-    @property
-    def slices(self) -> int:
+        self._lengths: Sequence[int | None] = plan.lengths or (None,)
+        # A tap distinguishes temperatures that run at once.
+        mixed = all(server.engine.tapped for server in servers[1:])
+        self._temperatures: Sequence[float | None] = (None,) if mixed else plan.temperatures
+        """Those with separate slices; None for all together."""
+        kinds, lengths = len(self._temperatures), len(self._lengths)
+        self._rounds = math.ceil(SLICES / (kinds * lengths))
+        if kinds > 1:
+            self._rounds = max(self._rounds, math.ceil(LEAST_OF_TEMPERATURE / lengths))
+        slices = self._rounds * kinds * lengths
+        if plan.duration < round(LEAST_SLICE * slices, 3):
+            of = "" if kinds == 1 else f" of {kinds} temperatures"
+            raise ConfigError(
+                f"--duration: {format_duration(plan.duration)} is too short for {slices} slices"
+                f"{of}; make it at least {format_duration(LEAST_SLICE * slices)}"
+            )
+        self._seconds = plan.duration / slices
+        self.slices = slices * len(servers) * len(plan.concurrencies)
         """Number of slices of all stages."""
-        return self._plan.slices * len(self._servers) * len(self._plan.concurrencies)
 
     async def run(self) -> list[Stage]:
         """Measure everything. Raises ScrapeError, NoAnswer, ConfigError."""
-        servers, stages = self._servers, []
+        servers = self._servers
+        stages: list[Stage] = []
         async with AsyncExitStack() as stack:
             for server in servers:
                 await stack.enter_async_context(server)
             await self._size_prompts(servers[0])
-            longest = self._plan.each_length[-1]
+            longest = self._lengths[-1]
             latencies = []
             for server in servers:
                 asks = self._asks(self._plan.temperatures, longest, "first")
@@ -153,7 +132,7 @@ class CalibrationRun:
                 latencies.append((await server.try_out(next(asks))).latency)
             self._note(self._announced(latencies))
             for concurrency in self._plan.concurrencies:
-                stages += await self._stages(servers, concurrency)
+                stages += await self._stages(concurrency)
         return stages
 
     async def _size_prompts(self, server: Server) -> None:
@@ -187,27 +166,25 @@ class CalibrationRun:
         plan, servers = self._plan, len(latencies)
         seconds = 0.0
         for concurrency in plan.concurrencies:
-            blocks = self._blocks(concurrency, servers)
+            blocks = self._blocks(concurrency)
             seconds += servers * (plan.warm_up + plan.duration) + sum(latencies)
             seconds += sum(latencies[turn.server] for turn, _ in blocks)
         unit = 1 if seconds < _SHORT else 30
-        where = "1 server" if servers == 1 else f"{servers} servers"
-        loads = "1 load" if len(plan.concurrencies) == 1 else f"{len(plan.concurrencies)} loads"
+        loads = f"{counted(len(plan.concurrencies), 'load')} on {counted(servers, 'server')}"
         about = format_duration(unit * math.ceil(seconds / unit))
-        return f"{loads} on {where}, {format_duration(plan.duration)} each: about {about} in all"
+        return f"{loads}, {format_duration(plan.duration)} each: about {about} in all"
 
-    def _blocks(self, concurrency: int, servers: int) -> list[tuple[_Turn, int]]:
+    def _blocks(self, concurrency: int) -> list[tuple[_Turn, int]]:
         """The turns of one concurrency in order, each with its number of consecutive slices.
 
         Each round has every length, temperature and server once, and every second round is the
         previous one in reverse, so that a drift of the server affects all of them equally.
         """
-        plan = self._plan
-        generator = Random(f"{plan.seed}/{concurrency}/order")
-        temperatures: Sequence[float | None] = [None] if plan.mixed else plan.temperatures
-        work = list(itertools.product(plan.each_length, temperatures))
+        generator = Random(f"{self._plan.seed}/{concurrency}/order")
+        work = list(itertools.product(self._lengths, self._temperatures))
+        servers = len(self._servers)
         turns: list[_Turn] = []
-        for number in range(plan.rounds):
+        for number in range(self._rounds):
             if number % 2 == 0:
                 generator.shuffle(work)
                 order = [_Turn(server, *kind) for kind in work for server in range(servers)]
@@ -218,9 +195,9 @@ class CalibrationRun:
             return [(turn, 1) for turn in turns]
         return [(turn, len(list(alike))) for turn, alike in itertools.groupby(turns)]
 
-    async def _stages(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
+    async def _stages(self, concurrency: int) -> list[Stage]:
         """One concurrency, repeated if step times differ too much."""
-        stages = await self._stages_once(servers, concurrency)
+        stages = await self._stages_once(concurrency)
         for _ in range(MOST_TRIES - 1):
             if not any(stage.disturbed for stage in stages):
                 break
@@ -230,50 +207,45 @@ class CalibrationRun:
                 " round as in another with the same prompts; measuring it again"
             )
             self._step(f"concurrency {concurrency}", -sum(len(stage.slices) for stage in stages))
-            stages = await self._stages_once(servers, concurrency)
+            stages = await self._stages_once(concurrency)
         return stages
 
-    async def _stages_once(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
+    async def _stages_once(self, concurrency: int) -> list[Stage]:
         """Slices of the servers alternately, so that a change in between affects both."""
-        plan = self._plan
+        plan, servers = self._plan, self._servers
         stages = [
             Stage(server.engine, concurrency, must_be_steady=not plan.unsteady)
             for server in servers
         ]
         for server in servers:
             self._step(f"concurrency {concurrency}, warming up", 0)
-            await server.loop.run(
+            await server.load.closed(
                 self._of_all_lengths(f"{concurrency}/warm-up"),
                 concurrency=concurrency,
                 slices=1,
                 seconds=plan.warm_up,
             )
         asks: dict[_Turn, Iterator[Ask]] = {}
-        for turn, slices in self._blocks(concurrency, len(servers)):
-            _, length, temperature = turn
+        doing = f"concurrency {concurrency}"
+        for turn, slices in self._blocks(concurrency):
+            number, length, temperature = turn
             if turn not in asks:
                 kinds = plan.temperatures if temperature is None else [temperature]
                 asks[turn] = self._asks(kinds, length, f"{concurrency}/{length}/{temperature}")
-            await self._block(servers[turn.server], stages[turn.server], turn, asks[turn], slices)
+            self._step(doing, 0)
+            block = await servers[number].load.closed(
+                asks[turn],
+                concurrency=concurrency,
+                slices=slices,
+                seconds=self._seconds,
+                slice_ended=lambda: self._step(doing, 1),
+            )
+            label = None if temperature is None else self._buckets.of(temperature)
+            stages[number].add(block, servers[number].meter, label, length)
         for stage in stages:
             failed = sum(stage.errors.values())
             self._note(f"{stage.title}: {len(stage.answers)} requests, {failed} failed")
         return stages
-
-    async def _block(
-        self, server: Server, stage: Stage, turn: _Turn, asks: Iterator[Ask], slices: int
-    ) -> None:
-        doing = f"concurrency {stage.concurrency}"
-        self._step(doing, 0)
-        block = await server.loop.run(
-            asks,
-            concurrency=stage.concurrency,
-            slices=slices,
-            seconds=self._seconds,
-            slice_ended=lambda: self._step(doing, 1),
-        )
-        label = None if turn.temperature is None else self._buckets.of(turn.temperature)
-        stage.add(block, server.meter, label, turn.length)
 
     def _asks(self, temperatures: Sequence[float], length: int | None, salt: str) -> Iterator[Ask]:
         """Requests in an order that the seed and ``salt`` determine; ``length`` None sends prompts
@@ -290,7 +262,7 @@ class CalibrationRun:
     def _of_all_lengths(self, salt: str) -> Iterator[Ask]:
         asks = [
             self._asks(self._plan.temperatures, length, f"{salt}/{length}")
-            for length in self._plan.each_length
+            for length in self._lengths
         ]
         while True:
             for source in asks:

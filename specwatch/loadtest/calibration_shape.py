@@ -28,9 +28,10 @@ _LEAST_SLACK = 16
 
 
 class Shape(NamedTuple):
-    """Production traffic: mean lengths in tokens, and the loads to measure at."""
+    """Mean lengths in tokens, and the loads to measure at; ``prompt_tokens`` is None for prompts
+    that are sent unchanged."""
 
-    prompt_tokens: int
+    prompt_tokens: int | None
     output_tokens: int
     loads: tuple[int, ...]
 

@@ -9,7 +9,6 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Annotated, Any, Self
 
 import aiohttp
@@ -21,7 +20,6 @@ from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 CHAT, COMPLETIONS = "chat", "completions"
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
-_TOKENIZER = "/tokenize"
 _TOKENIZER_SECONDS = 10.0
 _LONGEST_COUNT = 1 << 24
 """Bytes of an answer of the tokenizer endpoint, which lists all tokens."""
@@ -46,14 +44,14 @@ class LoadClient:
     ) -> None:
         """``timeout`` bounds one request in seconds; ``headers`` is called for each."""
         self._url = url + _PATHS[endpoint]
-        self._tokenizer_url = url + _TOKENIZER
+        self._tokenizer_url = url + "/tokenize"
         self._chat = endpoint == CHAT
         self._model = model
         self._headers = headers
         self._tls: ssl.SSLContext | bool = True if tls is None else tls
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -64,15 +62,8 @@ class LoadClient:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
 
     async def send(self, ask: Ask, first: Callable[[], None] = lambda: None) -> Answer:
         """Send one request and read its answer to the end; no failure of the server raises.
@@ -80,15 +71,21 @@ class LoadClient:
         ``first`` is called when the first content comes. Cancelling closes the connection, which
         aborts the request. Raises ConfigError when ``headers`` does.
         """
-        if self._session is None:
-            raise RuntimeError("the client is used outside its context")
-        reading = _StreamReader(self._clock, first)
+        body = {
+            "model": self._model,
+            "max_tokens": ask.max_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._content(ask),
+            **({} if ask.temperature is None else {"temperature": ask.temperature}),
+        }
         headers = dict(self._headers())
-        sent = self._clock()
-        error, detail = None, ""
+        reading = _StreamReader(ask, self._clock, first)
+        error: ErrorKind | None = None
         try:
             async with self._session.post(
-                self._url, json=self._body(ask), headers=headers, allow_redirects=False
+                self._url, json=body, headers=headers, allow_redirects=False
             ) as response:
                 reading.status = response.status
                 error, detail = await reading.read(response)
@@ -100,20 +97,11 @@ class LoadClient:
             error, detail = ErrorKind.BROKE_OFF, str(failed) or type(failed).__name__
         except (ValueError, RecursionError) as failed:
             error, detail = ErrorKind.UNREADABLE, f"{type(failed).__name__}: {failed}"
-        return Answer(
-            ask=ask,
-            sent=sent,
-            ended=self._clock(),
-            error=error,
-            detail=detail[:_LONGEST_DETAIL],
-            **reading.fields(),
-        )
+        return reading.answer(error, detail[:_LONGEST_DETAIL])
 
     async def count_tokens(self, prompt: str) -> int | None:
         """Tokens of a prompt by the server's tokenizer, chat template included; None if it has no
         such endpoint. Raises ConfigError when ``headers`` does."""
-        if self._session is None:
-            raise RuntimeError("the client is used outside its context")
         body = b""
         try:
             async with self._session.post(
@@ -128,7 +116,7 @@ class LoadClient:
                     if response.status != 200 or len(body) > _LONGEST_COUNT:
                         return None
             count = json.loads(body)["count"]
-        except (TimeoutError, aiohttp.ClientError, OSError):
+        except (aiohttp.ClientError, OSError):  # TimeoutError too
             return None
         except (ValueError, RecursionError, KeyError, TypeError):  # not vLLM's answer
             return None
@@ -138,19 +126,6 @@ class LoadClient:
         if self._chat:
             return {"messages": ask.messages or ({"role": "user", "content": ask.prompt},)}
         return {"prompt": ask.prompt}
-
-    def _body(self, ask: Ask) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self._model,
-            "max_tokens": ask.max_tokens,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **self._content(ask),
-        }
-        if ask.temperature is not None:
-            body["temperature"] = ask.temperature
-        return body
 
 
 class StreamDelta(msgspec.Struct, gc=False):
@@ -199,9 +174,11 @@ _read_event = msgspec.json.Decoder(StreamEvent).decode
 class _StreamReader:
     """What has been read of one stream so far; servers send each event as one ``data:`` line."""
 
-    def __init__(self, clock: Callable[[], float], first: Callable[[], None]) -> None:
+    def __init__(self, ask: Ask, clock: Callable[[], float], first: Callable[[], None]) -> None:
+        self._ask = ask
         self._clock = clock
         self._tell_first = first
+        self._sent = clock()
         self.status: int | None = None
         self._first: float | None = None
         self._last: float | None = None
@@ -210,18 +187,23 @@ class _StreamReader:
         self._finish_reason: str | None = None
         self._acceptance: Acceptance | None = None
 
-    def fields(self) -> dict[str, Any]:
-        """Fields of the :class:`Answer`, as far as they are known."""
-        return {
-            "status": self.status,
-            "first": self._first,
-            "last": self._last,
-            "chunks": self._chunks,
-            "prompt_tokens": self._usage.prompt_tokens,
-            "tokens": self._usage.completion_tokens,
-            "finish_reason": self._finish_reason,
-            "acceptance": self._acceptance,
-        }
+    def answer(self, error: ErrorKind | None, detail: str) -> Answer:
+        """The answer, as far as it is known."""
+        return Answer(
+            ask=self._ask,
+            sent=self._sent,
+            ended=self._clock(),
+            status=self.status,
+            first=self._first,
+            last=self._last,
+            chunks=self._chunks,
+            prompt_tokens=self._usage.prompt_tokens,
+            tokens=self._usage.completion_tokens,
+            finish_reason=self._finish_reason,
+            acceptance=self._acceptance,
+            error=error,
+            detail=detail,
+        )
 
     async def read(self, response: aiohttp.ClientResponse) -> tuple[ErrorKind | None, str]:
         """Read to the end; returns what was wrong with the answer, if anything."""
@@ -237,21 +219,17 @@ class _StreamReader:
                 if line.startswith(b"data:"):
                     data = line[5:].strip()
                     if data == b"[DONE]":
-                        return self._missing()
+                        # What a whole answer must have.
+                        if not (tokens := self._usage.completion_tokens):
+                            return ErrorKind.UNREADABLE, "it has no token count (stream_options)"
+                        if self._first is None:
+                            return ErrorKind.UNREADABLE, f"{tokens} tokens but no content"
+                        return None, ""
                     if problem := self._take(data, self._clock()):
                         return ErrorKind.FAILED, problem
             if len(unfinished) > _LONGEST_LINE:
                 return ErrorKind.UNREADABLE, f"a line of more than {_LONGEST_LINE >> 20} MiB"
         return ErrorKind.BROKE_OFF, "the stream ended without [DONE]"
-
-    def _missing(self) -> tuple[ErrorKind | None, str]:
-        """What a whole answer must have and does not."""
-        tokens = self._usage.completion_tokens
-        if tokens is None:
-            return ErrorKind.UNREADABLE, "it has no token count (stream_options)"
-        if tokens and self._first is None:
-            return ErrorKind.UNREADABLE, f"{tokens} tokens but no content"
-        return None, ""
 
     def _take(self, data: bytes, now: float) -> str | None:
         """Record an event received at ``now``; returns the message if it is an error."""

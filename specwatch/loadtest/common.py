@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from specwatch.domain.experiments import Distribution, Estimate, Subject, Workload
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 from specwatch.loadtest.engine import MeasuredModel
+from specwatch.loadtest.requests import Prompt
 
 _Item = TypeVar("_Item")
 Note = Callable[[str], None]
@@ -43,7 +45,7 @@ def subject_of(engine: MeasuredModel, *, target: str, url: str) -> Subject:
 
 
 def workload_of(
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     *,
     source: str,
     endpoint: str,
@@ -54,7 +56,9 @@ def workload_of(
     """The workload in a result; its digest identifies the prompts and their order."""
     hashed = hashlib.blake2b(digest_size=8)
     for prompt in prompts:
-        data = prompt.encode("utf-8", "surrogatepass")
+        data = prompt.text.encode("utf-8", "surrogatepass")
+        if prompt.messages:
+            data = msgspec.json.encode(prompt.messages, order="sorted")
         hashed.update(len(data).to_bytes(8, "big") + data)
     return Workload(
         endpoint=endpoint,
@@ -85,10 +89,8 @@ def distribution_of(values: Iterable[float | None]) -> Distribution | None:
     )
 
 
-def estimate_of(interval: Interval | None) -> Estimate | None:
+def estimate_of(interval: Interval) -> Estimate:
     """An interval in a result."""
-    if interval is None:
-        return None
     return Estimate(value=interval.value, lower=interval.lower, upper=interval.upper)
 
 

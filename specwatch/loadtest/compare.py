@@ -7,7 +7,7 @@ the Queuing Formula L = lambda W*, 1961). Its interval resamples batches of requ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from specwatch.domain.experiments import (
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.errors import ConfigError
 from specwatch.loadtest import verdicts
+from specwatch.loadtest.bench import Load
 from specwatch.loadtest.calibration import MOST_ERRORS
 from specwatch.loadtest.common import estimate_of
 from specwatch.loadtest.resampling import Pair, paired_interval, quotient_interval
@@ -33,7 +34,8 @@ _SAME = ("endpoint", "prompts", "digest", "max_tokens", "temperatures", "seed")
 
 
 def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -> Comparison:
-    """Compare a bench without speculation and one with it, in either order.
+    """Compare a bench without speculation and one with it, in either order; both are in the result,
+    so that it can be repeated.
 
     Raises ConfigError if both or neither had speculation, for different models or workloads unless
     ``force``, and if no load was measured on both.
@@ -41,36 +43,37 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
     off, on = _modes(first, second)
     notes = _differences(off, on, force=force)
     paired = off.interleaved and on.interleaved and off.began == on.began
-    off, on, partial = _whole(off), _whole(on), [*_partial(off), *_partial(on)]
-    others = {_load(level): level for level in on.levels}
+    levels_off, levels_on = (
+        {Load.of(level): level for level in bench.levels if level.complete} for bench in (off, on)
+    )
     compared = [
-        _level(level, others[_load(level)], paired=paired)
-        for level in off.levels
-        if _load(level) in others
+        _level(level, levels_on[load], paired=paired)
+        for load, level in levels_off.items()
+        if load in levels_on
     ]
     if not compared:
+        measured = (", ".join(map(str, levels)) or "nothing" for levels in (levels_off, levels_on))
         raise ConfigError(
-            f"no load was measured on both: {_loads(off)} without speculation and {_loads(on)} with"
-            " it; measure the same --concurrency or --rate"
+            f"no load was measured on both: {next(measured)} without speculation and"
+            f" {next(measured)} with it; measure the same --concurrency or --rate"
         )
-    missing = {_load(level) for level in (*off.levels, *on.levels)} - {
-        _load(level) for level in compared
-    }
-    notes += [f"{_name(load)} was broken off, and is not compared" for load in sorted({*partial})]
+    partial = dict.fromkeys(
+        Load.of(level) for bench in (off, on) for level in bench.levels if not level.complete
+    )
+    notes += [f"{load} was broken off, and is not compared" for load in partial]
     notes += [
-        f"{_name(load)} was measured on one server only" for load in sorted(missing - {*partial})
+        f"{load} was measured on one server only"
+        for load in {**levels_off, **levels_on}
+        if (load in levels_off) != (load in levels_on) and load not in partial
     ]
-    notes += [
-        f"{_name(_load(level))} {what} speculation: {note}"
-        for what, bench in (("without", off), ("with", on))
-        for level in bench.levels
-        for note in (*level.notes, *_foreign(level))
-    ]
-    notes += [*off.notes, *on.notes]
+    for what, levels in (("without", levels_off), ("with", levels_on)):
+        for load, level in levels.items():
+            shared = ["others used the server meanwhile"] if level.alone is False else []
+            notes += [f"{load} {what} speculation: {note}" for note in (*level.notes, *shared)]
     judged = verdicts.judge(compared)
     falls, rises = verdicts.falling_crossing(compared), verdicts.rising_crossing(compared)
     return replace(
-        _uncompared(off, on, version),
+        uncompared(off, on, version=version),
         complete=off.complete and on.complete,
         interleaved=paired,
         levels=tuple(compared),
@@ -79,23 +82,13 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
         rising=rises,
         verdict=judged.verdict,
         sentence=verdicts.sentence(judged, compared, falls, rises),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys((*notes, *off.notes, *on.notes))),
     )
 
 
-def with_benches(comparison: Comparison, first: Bench, second: Bench) -> Comparison:
-    """The comparison with the two benches in it, so that it can be repeated."""
-    return replace(comparison, benches=_modes(first, second))
-
-
 def uncompared(first: Bench, second: Bench, *, version: str) -> Comparison:
-    """A result with two benches that have no load in common. Raises ConfigError if both or neither
-    had speculation."""
-    off, on = _modes(first, second)
-    return replace(_uncompared(off, on, version), benches=(off, on))
-
-
-def _uncompared(off: Bench, on: Bench, version: str) -> Comparison:
+    """A result with two benches that cannot be compared, such as those without a common load."""
+    off, on = sorted((first, second), key=lambda bench: bench.subject.mode == "on")
     return Comparison(
         version=version,
         began=min(off.began, on.began),
@@ -111,26 +104,17 @@ def _uncompared(off: Bench, on: Bench, version: str) -> Comparison:
         verdict="unknown",
         sentence="Not compared: no load was measured on both to its end.",
         notes=tuple(dict.fromkeys((*off.notes, *on.notes))),
+        benches=(off, on),
     )
-
-
-def _whole(bench: Bench) -> Bench:
-    """Without levels that were broken off."""
-    return replace(bench, levels=tuple(level for level in bench.levels if level.complete))
-
-
-def _partial(bench: Bench) -> list[Load]:
-    return [_load(level) for level in bench.levels if not level.complete]
 
 
 def _modes(first: Bench, second: Bench) -> tuple[Bench, Bench]:
     modes = {first.subject.mode: first, second.subject.mode: second}
     if len(modes) == 2:
         return modes["off"], modes["on"]
-    with_it = "with" if first.subject.mode == "on" else "without"
-    other = "without" if first.subject.mode == "on" else "with"
+    own, other = ("with", "without") if "on" in modes else ("without", "with")
     raise ConfigError(
-        f"both were measured {with_it} speculation ({first.subject.url}, {second.subject.url});"
+        f"both were measured {own} speculation ({first.subject.url}, {second.subject.url});"
         f" compare one of them with a bench of the same server {other} it"
     )
 
@@ -174,6 +158,7 @@ def _level(off: Level, on: Level, *, paired: bool) -> ComparedLevel:
     pairs = min(len(off.batches), len(on.batches)) if paired else None
     missing = _missing(off, on, pairs)
     speedup = decode = ttft = None
+    acceptance = None if on.acceptance is None else on.acceptance.rate
     if missing is None or not _failed(off, on):
         speedup = _ratio(off, on, lambda b: (b.request_seconds, b.tokens), pairs)
         decode = _ratio(off, on, lambda b: (b.decode_seconds, b.decode_tokens), pairs)
@@ -190,15 +175,10 @@ def _level(off: Level, on: Level, *, paired: bool) -> ComparedLevel:
         per_user_on=None if on.per_user is None else on.per_user.p50,
         tpot_p99_off=None if off.tpot is None else off.tpot.p99,
         tpot_p99_on=None if on.tpot is None else on.tpot.p99,
-        acceptance_rate=_rate(on),
+        acceptance_rate=None if acceptance is None else acceptance.value,
         verdict="do_not" if _failed(on) and not _failed(off) else verdicts.verdict_of(speedup),
         missing=missing,
     )
-
-
-def _rate(level: Level) -> float | None:
-    acceptance = level.acceptance
-    return None if acceptance is None or acceptance.rate is None else acceptance.rate.value
 
 
 def _failed(*levels: Level) -> str | None:
@@ -211,14 +191,11 @@ def _failed(*levels: Level) -> str | None:
 
 def _missing(off: Level, on: Level, pairs: int | None) -> str | None:
     """Why there is no interval, as words."""
-    without, failed = _failed(off), _failed(on)
-    if failed is not None and without is None:
+    if (failed := _failed(off)) is not None:
+        return failed
+    if (failed := _failed(on)) is not None:
         return f"{failed} with speculation"
-    if without is not None:
-        return without
-    fewest = min(
-        sum(batch.tokens > 0 for batch in level.batches[:pairs]) for level in (off, on)
-    )  # fmt: skip
+    fewest = min(sum(batch.tokens > 0 for batch in level.batches[:pairs]) for level in (off, on))
     if fewest < LEAST_SAMPLES:
         requests = min(off.requests, on.requests)
         return (
@@ -243,23 +220,3 @@ def _ratio(over: Level, under: Level, rate: Rate, pairs: int | None) -> Estimate
     a, b = (sum(top[index] for top in tops) for index in (0, 1))
     c, d = (sum(bottom[index] for bottom in bottoms) for index in (0, 1))
     return Estimate(value=a * d / (b * c)) if min(a, b, c, d) > 0 else None
-
-
-Load = tuple[int, float]
-"""Concurrency and rate, of which one is 0."""
-
-
-def _load(level: Level | ComparedLevel) -> Load:
-    return level.concurrency or 0, level.rate or 0.0
-
-
-def _name(load: Load) -> str:
-    return f"concurrency {load[0]}" if load[0] else f"rate {load[1]:g}/s"
-
-
-def _loads(bench: Bench) -> str:
-    return ", ".join(_name(_load(level)) for level in bench.levels) or "nothing"
-
-
-def _foreign(level: Level) -> Sequence[str]:
-    return ["others used the server meanwhile"] if level.alone is False else []

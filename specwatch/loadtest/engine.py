@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import Environment, Mode, Series, Tally
 from specwatch.engines.families import ENGINE_TITLES
 from specwatch.errors import ConfigError, PageError
@@ -27,6 +28,11 @@ class MeasuredModel:
     def series(self, samples: Mapping[Series, float]) -> Mapping[Series, float]:
         """The samples of this model."""
         return tally.parts_of(samples).models.get(self.series_name, {})
+
+    def baseline_key(self, target: str) -> BaselineKey:
+        """The key of a baseline that is measured on it."""
+        version, configuration = self.environment.engine_version, self.environment.configuration
+        return BaselineKey(target, self.model_name, version, configuration)
 
     def busy_on(self, samples: Mapping[Series, float]) -> float:
         """Requests that run or wait, by a page."""
@@ -63,15 +69,14 @@ def engine_of(
         raise ConfigError(
             f"{where} does not serve {chosen}; it serves {', '.join(sorted(names)) or 'no model'}"
         )
-    gauges = tally.sampled(parts.models[names[chosen]])
-    return MeasuredModel(
+    measured = MeasuredModel(
         names[chosen],
         chosen,
         tally.mode_of(parts.models[names[chosen]], drafting),
         Environment(version, tally.fingerprint_of(samples)),
         tapped=any(series.temperature for series in parts.tap),
-        busy=(gauges.running or 0.0) + (gauges.waiting or 0.0),
     )
+    return replace(measured, busy=measured.busy_on(samples))
 
 
 def counted_of(samples: Mapping[Series, float], engine: MeasuredModel) -> Tally:
@@ -82,7 +87,7 @@ def counted_of(samples: Mapping[Series, float], engine: MeasuredModel) -> Tally:
         return Tally()
 
 
-def check(off: MeasuredModel, on: MeasuredModel | None) -> list[str]:
+def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
     """Raise ConfigError for servers that cannot be compared; return doubts, as words."""
     for option, engine in (("--off", off), ("--on", on)):
         if engine is not None and engine.mode is Mode.UNKNOWN:

@@ -76,13 +76,6 @@ def other_traffic(
     )
 
 
-def together(blocks: Sequence[bool | None]) -> bool | None:
-    """Whether only this client used the server in all blocks; None if not known."""
-    if False in blocks:
-        return False
-    return True if blocks and None not in blocks else None
-
-
 def settled(engine: MeasuredModel, block: Block, page: Mapping[Series, float]) -> bool:
     """Whether a page has counted everything that a block received."""
     others = other_traffic(engine, block.looks[0].samples, page, block.answers)

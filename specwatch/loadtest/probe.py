@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from specwatch.domain import breakeven
 from specwatch.domain.baseline import Baseline
-from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.experiments import Estimate, Line, ProbeTemperature, Zone
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import load_bin_label
-from specwatch.domain.sample import Sample
 from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, drawn, length_interval, linear
 from specwatch.loadtest.calibration import Stage, failures_of
 from specwatch.loadtest.common import distribution_of, estimate_of
@@ -71,7 +69,15 @@ def cost_of(sweep: Sweep, baseline: Baseline) -> StepCost | str:
     samples = sweep.stage.samples
     assessment = breakeven.assess(samples, baseline)
     if not assessment.bins:
-        return _missing(sweep, assessment.missing, baseline)
+        if baseline and (shortfall := shortfall_of(sweep)) is not None:
+            return shortfall
+        bins = {sample.load_bin for sample in samples if sample.load_bin is not None}
+        if baseline and bins:
+            measured, own = (
+                ", ".join(map(load_bin_label, sorted(known))) for known in (baseline.bins, bins)
+            )
+            return f"the baseline is for load {measured}, and this was {own}"
+        return assessment.missing or "no baseline"
     most = max(assessment.bins, key=lambda load: load.share)
     inside = [sample for sample in samples if sample.load_bin == most.load_bin]
     steps = math.fsum(sample.steps or 0.0 for sample in inside)
@@ -96,31 +102,22 @@ def shortfall_of(sweep: Sweep) -> str | None:
     return f"tokens came in {paced} slices, {LEAST_SAMPLES} are needed; give more --requests"
 
 
-def line_of(cost: StepCost | str, draft_cost_ratio: float = DRAFT_COST_RATIO) -> Line:
+def line_of(cost: StepCost | str, draft_cost_ratio: float) -> Line:
     """The break-even line: measured, else from the assumed cost of a draft token."""
-    if isinstance(cost, StepCost):
-        return Line(
-            acceptance=Estimate(
-                value=cost.acceptance.value,
-                lower=cost.acceptance.lower,
-                upper=cost.acceptance.upper,
-            ),
-            basis="measured",
-            load=load_bin_label(cost.load_bin),
-        )
-    return Line(acceptance=Estimate(value=draft_cost_ratio), basis="assumed")
+    if isinstance(cost, str):
+        return Line(acceptance=Estimate(value=draft_cost_ratio), basis="assumed")
+    acceptance = estimate_of(cost.acceptance)
+    return Line(acceptance=acceptance, basis="measured", load=load_bin_label(cost.load_bin))
 
 
 def temperatures_of(
-    sweep: Sweep,
-    cost: StepCost | str,
-    draft_cost_ratio: float = DRAFT_COST_RATIO,
-    *,
-    seed: int = 0,
+    sweep: Sweep, cost: StepCost | str, draft_cost_ratio: float, *, seed: int = 0
 ) -> tuple[ProbeTemperature, ...]:
     """The results of each temperature, in ascending order."""
-    step_cost = cost if isinstance(cost, StepCost) else draft_cost_ratio
-    return tuple(_temperature(answer, sweep, step_cost, seed) for answer in sorted(sweep.answers))
+    line = draft_cost_ratio if isinstance(cost, str) else cost
+    return tuple(
+        _temperature(temperature, sweep, line, seed) for temperature in sorted(sweep.parts)
+    )
 
 
 def problems_of(sweep: Sweep) -> list[str]:
@@ -139,10 +136,49 @@ def problems_of(sweep: Sweep) -> list[str]:
 
 def notes_of(sweep: Sweep) -> list[str]:
     """Notes on the figures, as words."""
-    return [
-        *_counted(sweep), *sweep.notes, *_again(sweep), *_few(sweep), *_unlike(sweep),
-        *_cached(sweep),
-    ]  # fmt: skip
+    notes = []
+    if sweep.source != "records":
+        notes.append(
+            "acceptance is from the server's counters, as its answers carry no record: from blocks"
+            f" in which it counted no other requests ({RECORDS_FLAG}, from vLLM 0.29, is better)"
+        )
+    notes += sweep.notes
+    most = max(sweep.answers.values(), key=len, default=())
+    distinct = len({answer.ask.prompt for answer in most})
+    if distinct != len(most):
+        notes.append(
+            f"{figures.counted(distinct, 'distinct prompt')}, each sent more than once: intervals"
+            " are computed over prompts, not requests"
+        )
+    notes += _few(sweep)
+    parts = [part for own in sweep.parts.values() for part in own]
+    recorded, counted = sum(part.drafts or 0 for part in parts), sweep.stage.total.drafts
+    if sweep.source == "records" and sweep.alone and counted not in (None, recorded):
+        notes.append(
+            f"the records have {figures.number(recorded)} drafts, and the server counted"
+            f" {figures.number(counted)}"
+        )
+    if sweep.stage.cached is not None:
+        notes.append(
+            f"TTFT is that of prompts of which {sweep.stage.cached:.0%} came from the prefix cache:"
+            " each is sent at every temperature"
+        )
+    return notes
+
+
+def _few(sweep: Sweep) -> Iterator[str]:
+    """Notes if drafts are missing, or too few for an interval."""
+    units = {temperature: len(drawn(parts)) for temperature, parts in sorted(sweep.parts.items())}
+    without = [f"{key:g}" for key, count in units.items() if sweep.parts[key] and not count]
+    if without:
+        yield f"nothing was drafted at temperature {', '.join(without)}"
+    few = [f"{key:g}" for key, count in units.items() if 0 < count < LEAST_SAMPLES]
+    if few:
+        what = "prompts" if sweep.source == "records" else "blocks of prompts"
+        yield (
+            f"no interval at temperature {', '.join(few)}: fewer than {LEAST_SAMPLES} {what}; give"
+            " more --requests, and more prompts (--prompts)"
+        )
 
 
 def _temperature(
@@ -164,7 +200,7 @@ def _temperature(
         acceptance=acceptance,
         ttft=distribution_of(answer.ttft for answer in good),
         tpot=distribution_of(answer.tpot for answer in good),
-        speedup=estimate_of(speedup),
+        speedup=None if speedup is None else estimate_of(speedup),
         zone=_zone(speedup, acceptance.rate if acceptance is not None else None, cost),
     )
 
@@ -178,68 +214,3 @@ def _zone(speedup: Interval | None, rate: Estimate | None, cost: StepCost | floa
     if rate is None or rate.lower is None or rate.upper is None:
         return "unknown"
     return "wins" if rate.lower > cost else "loses" if rate.upper < cost else "near"
-
-
-def _missing(sweep: Sweep, missing: str | None, baseline: Baseline) -> str:
-    samples: Sequence[Sample] = sweep.stage.samples
-    if baseline and (own := shortfall_of(sweep)) is not None:
-        return own
-    bins = sorted({sample.load_bin for sample in samples if sample.load_bin is not None})
-    if baseline and bins:
-        measured = ", ".join(load_bin_label(load_bin) for load_bin in sorted(baseline.bins))
-        own = ", ".join(map(load_bin_label, bins))
-        return f"the baseline is for load {measured}, and this was {own}"
-    return missing or "no baseline"
-
-
-def _counted(sweep: Sweep) -> Iterator[str]:
-    if sweep.source != "records":
-        yield (
-            "acceptance is from the server's counters, as its answers carry no record: from blocks"
-            f" in which it counted no other requests ({RECORDS_FLAG}, from vLLM 0.29, is better)"
-        )
-
-
-def _again(sweep: Sweep) -> Iterator[str]:
-    """A note if prompts were sent more than once."""
-    most = max(sweep.answers.values(), key=len, default=())
-    distinct = len({(answer.ask.prompt, str(answer.ask.messages)) for answer in most})
-    if distinct != len(most):
-        yield (
-            f"{figures.counted(distinct, 'distinct prompt')}, each sent more than once: intervals"
-            " are computed over prompts, not requests"
-        )
-
-
-def _few(sweep: Sweep) -> Iterator[str]:
-    """Notes if drafts are missing, or too few for an interval."""
-    units = {temperature: len(drawn(parts)) for temperature, parts in sorted(sweep.parts.items())}
-    without = [f"{key:g}" for key, count in units.items() if sweep.parts[key] and not count]
-    if without:
-        yield f"nothing was drafted at temperature {', '.join(without)}"
-    few = [f"{key:g}" for key, count in units.items() if 0 < count < LEAST_SAMPLES]
-    if few:
-        what = "prompts" if sweep.source == "records" else "blocks of prompts"
-        yield (
-            f"no interval at temperature {', '.join(few)}: fewer than {LEAST_SAMPLES} {what}; give"
-            " more --requests, and more prompts (--prompts)"
-        )
-
-
-def _unlike(sweep: Sweep) -> Iterator[str]:
-    """A note if the records do not add up to what the server counted."""
-    parts = [part for own in sweep.parts.values() for part in own]
-    recorded, counted = sum(part.drafts or 0 for part in parts), sweep.stage.total.drafts
-    if sweep.source == "records" and sweep.alone and counted not in (None, recorded):
-        yield (
-            f"the records have {figures.number(recorded)} drafts, and the server counted"
-            f" {figures.number(counted)}"
-        )
-
-
-def _cached(sweep: Sweep) -> Iterator[str]:
-    if sweep.stage.cached is not None:
-        yield (
-            f"TTFT is that of prompts of which {sweep.stage.cached:.0%} came from the prefix cache:"
-            " each is sent at every temperature"
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,10 @@ from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
 from specwatch.loadtest.acceptance import DraftCounts
 from specwatch.loadtest.calibration import Block, Stage
 from specwatch.loadtest.common import Note, Step
-from specwatch.loadtest.fixed_load import FixedLoad
-from specwatch.loadtest.other_traffic import other_traffic, settled, together
+from specwatch.loadtest.other_traffic import other_traffic, settled
 from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
 from specwatch.loadtest.prompts import endless
-from specwatch.loadtest.requests import Answer, Ask, Prompt
+from specwatch.loadtest.requests import Answer, Ask
 from specwatch.loadtest.server import Server
 from specwatch.scrape import tally
 from specwatch.wording import figures
@@ -39,7 +39,7 @@ class ProbePlan:
 
     temperatures: tuple[float, ...]
     requests: int
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[str, ...]
     max_tokens: int
     concurrency: int
     seed: int
@@ -57,15 +57,9 @@ class ProbePlan:
         for number, prompts in enumerate(self._blocks(size)):
             first = number % len(self.temperatures)
             for temperature in (*self.temperatures[first:], *self.temperatures[:first]):
-                yield (
-                    temperature,
-                    [
-                        Ask(prompt.text, self.max_tokens, temperature, prompt.messages)
-                        for prompt in prompts
-                    ],
-                )
+                yield temperature, [Ask(prompt, self.max_tokens, temperature) for prompt in prompts]
 
-    def _blocks(self, size: int) -> Iterator[Sequence[Prompt]]:
+    def _blocks(self, size: int) -> Iterator[Sequence[str]]:
         """The prompts of a temperature in groups; a repeated prompt is in the same group again."""
         count = max(len(self.prompts), size)
         order = list(itertools.islice(endless(self.prompts, self.seed), count))
@@ -86,10 +80,8 @@ class ProbeRun:
         self._plan = plan
         self._note = note
         self._step = step
-        self._load = FixedLoad(server.client, server.read)
+        self._load = server.load
         self._ended = self._failed = 0
-        self._alone: list[bool | None] = []
-        """For each block by counters."""
         self.sweep = Sweep(
             Stage(server.engine, plan.concurrency),
             "records",
@@ -116,61 +108,51 @@ class ProbeRun:
         return self.sweep
 
     async def _measure(self) -> None:
+        by_records = self.sweep.source == "records"
         try:
-            if self.sweep.source == "records":
-                await self._by_records()
-            else:
-                await self._by_counters()
+            await (self._by_records() if by_records else self._by_counters())
             self.sweep.complete = True
-        except asyncio.CancelledError:
-            self.sweep.problems.append("interrupted: what was measured until then is kept")
-            await self._keep_rest()
-        except SpecwatchError as error:
-            self.sweep.problems.append(f"{self._server.url}: {error}")
-            await self._keep_rest()
+        except (asyncio.CancelledError, SpecwatchError) as error:
+            why = "interrupted: what was measured until then is kept"
+            if isinstance(error, SpecwatchError):
+                why = f"{self._server.url}: {error}"
+            self.sweep.problems.append(why)
+            if by_records:
+                await self._keep_rest()
 
     async def _source(self) -> Source:
         """Warm the server up, and find the source of the acceptance. Raises TooLittle for none."""
-        plan, recorded = self._plan, False
+        plan, server = self._plan, self._server
         self._step("warming up", 0)
-        for temperature in plan.temperatures:
-            prompt = plan.prompts[0]
-            tokens = min(plan.max_tokens, _WARM_UP_TOKENS)
-            answer = await self._server.try_out(
-                Ask(prompt.text, tokens, temperature, prompt.messages)
-            )
-            recorded = recorded or answer.acceptance is not None
-        if recorded:
+        prompt, tokens = plan.prompts[0], min(plan.max_tokens, _WARM_UP_TOKENS)
+        answers = [await server.try_out(Ask(prompt, tokens, t)) for t in plan.temperatures]
+        if any(answer.acceptance is not None for answer in answers):
             return "records"
-        if self._server.engine.mode is Mode.OFF:
+        if server.engine.mode is Mode.OFF:
             raise ConfigError(
-                f"{self._server.where}: {self._server.url} does not speculate: its page has no"
-                f" family of speculation for {self._server.engine.model_name}, and its answers"
-                " carry no record; start it with --speculative-config"
+                f"{server.where}: {server.url} does not speculate: its page has no family of"
+                f" speculation for {server.engine.model_name}, and its answers carry no record;"
+                " start it with --speculative-config"
             )
-        await self._require_counters()
-        return "counters"
-
-    async def _require_counters(self) -> None:
-        url = self._server.url
-        counted = tally.tally_of(self._server.engine.series(await self._server.read()), [])
+        counted = tally.tally_of(server.engine.series(await server.read()), [])
         remedy = f"start vLLM 0.29 or later with {RECORDS_FLAG}"
         if DraftCounts.of_counters(counted) is None:
             raise TooLittle(
-                f"{url} does not report its acceptance: its answers carry no record, and its page"
-                f" has no counters of drafts and accepted tokens; {remedy}"
+                f"{server.url} does not report its acceptance: its answers carry no record, and its"
+                f" page has no counters of drafts and accepted tokens; {remedy}"
             )
         if counted.generation_tokens is None:
             raise TooLittle(
-                f"{url}: its answers carry no record, and its page does not count generated tokens,"
-                f" so drafts of other clients could not be noticed; {remedy}"
+                f"{server.url}: its answers carry no record, and its page does not count generated"
+                f" tokens, so drafts of other clients could not be noticed; {remedy}"
             )
+        return "counters"
 
     async def _by_records(self) -> None:
         plan, sweep = self._plan, self.sweep
         asks = [ask for _, (ask,) in plan.rounds(1)]
         self._step("asking", 0)
-        await self._load.run(
+        await self._load.fixed(
             asks,
             concurrency=plan.concurrency,
             settled=partial(settled, self._server.engine),
@@ -178,11 +160,8 @@ class ProbeRun:
             ended=self._count,
         )
         self._keep(self._load.block, aborted=0)
-        missing = sum(
-            answer.ok and answer.acceptance is None
-            for own in sweep.answers.values()
-            for answer in own
-        )
+        answers = itertools.chain(*sweep.answers.values())
+        missing = sum(answer.ok and answer.acceptance is None for answer in answers)
         if missing:
             sweep.notes.append(f"{figures.counted(missing, 'answer')} carried no record")
 
@@ -215,13 +194,17 @@ class ProbeRun:
     async def _by_counters(self) -> None:
         """Measure blocks of one temperature; repeat those during which others used the server."""
         plan, sweep = self._plan, self.sweep
-        repeats = 0
+        repeats, sweep.alone = 0, True
         for temperature, asks in plan.rounds(plan.concurrency):
             while (why := await self._block(temperature, asks)) is not None:
                 repeats += 1
                 if repeats > MOST_REPEATS:
                     sweep.alone = False
-                    raise TooLittle(_refusal(why))
+                    raise TooLittle(
+                        f"its counters include other requests ({why}), and its answers carry no"
+                        " record; stop the traffic of others, or start vLLM 0.29 or later with"
+                        f" {RECORDS_FLAG}"
+                    )
                 self._note(f"repeating a block at temperature {temperature:g}: {why}")
 
     async def _block(self, temperature: float, asks: Sequence[Ask]) -> str | None:
@@ -229,7 +212,7 @@ class ProbeRun:
         engine, sweep = self._server.engine, self.sweep
         if not await self._idle():
             return "requests of others run or wait"
-        block = await self._load.run(
+        block = await self._load.fixed(
             asks,
             concurrency=self._plan.concurrency,
             settled=partial(settled, engine),
@@ -243,14 +226,13 @@ class ProbeRun:
         for answer in block.answers:
             self._count(answer)
         # If requests of a block failed, its times count, but not its drafts.
-        noted = False in self._alone
-        self._alone.append(others.alone)
-        sweep.alone = together(self._alone)
-        if others.alone is False and not noted:
+        if others.alone is False and sweep.alone is not False:
             sweep.notes.append(
                 "others used the server while requests failed, first at temperature"
                 f" {temperature:g} ({others.reason}), which affects latencies"
             )
+        if others.alone is False or sweep.alone:
+            sweep.alone = others.alone
         part = DraftCounts.of_counters(others.counted, [ask.prompt for ask in asks])
         if not failed and part is not None:
             sweep.parts[temperature].append(part)
@@ -261,29 +243,23 @@ class ProbeRun:
 
     async def _idle(self) -> bool:
         """Wait until nobody uses the server; returns whether this happened."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _IDLES
-        while True:
-            if not self._server.engine.busy_on(await self._server.read()):
-                return True
-            if loop.time() >= until:
+        clock = asyncio.get_running_loop().time
+        until = clock() + _IDLES
+        while self._server.engine.busy_on(await self._server.read()):
+            if clock() >= until:
                 return False
             await asyncio.sleep(0.1)
+        return True
 
     async def _keep_rest(self) -> None:
         """Keep the answers of a sweep by records that was interrupted."""
-        if self.sweep.source != "records":
-            return
-        block = self._load.block
-        aborted = min(self._plan.concurrency, self._plan.total - len(block.answers))
-        if block.looks:
-            try:
+        aborted = min(self._plan.concurrency, self._plan.total - len(self._load.block.answers))
+        if self._load.block.looks:
+            # The server may be gone; the records do not need its page.
+            with contextlib.suppress(SpecwatchError, TimeoutError, asyncio.CancelledError):
                 async with asyncio.timeout(_LAST_LOOK):
                     await self._load.settle(lambda *_: True)
-                block = self._load.block
-            except (SpecwatchError, TimeoutError, asyncio.CancelledError):
-                pass  # the server may be gone; the records do not need its page
-        self._keep(block, aborted=aborted)
+        self._keep(self._load.block, aborted=aborted)
 
     def _count(self, answer: Answer) -> None:
         """Report the progress."""
@@ -293,10 +269,3 @@ class ProbeRun:
         self._step(f"temperature {answer.ask.temperature:g}", 1)
         if _QUARTERS * self._ended // total > _QUARTERS * before // total:
             self._note(f"{self._ended} of {total} requests answered, {self._failed} failed")
-
-
-def _refusal(why: str) -> str:
-    return (
-        f"its counters include other requests ({why}), and its answers carry no record; stop the"
-        f" traffic of others, or start vLLM 0.29 or later with {RECORDS_FLAG}"
-    )

@@ -57,16 +57,14 @@ def ratio_interval(pairs: Sequence[Pair], *, seed: int = 0) -> Interval | None:
     return _interval(_of_ratio(pairs, f"{seed}"), len(pairs) - 1, len(pairs))
 
 
-def quotient_interval(
-    over: Sequence[Pair], under: Sequence[Pair], *, seed: int = 0
-) -> Interval | None:
+def quotient_interval(over: Sequence[Pair], under: Sequence[Pair]) -> Interval | None:
     """One ratio of sums divided by another, of independent samples; None as in
     :func:`ratio_interval`."""
     ratios = []
     for index, pairs in enumerate((over, under)):
         if len(pairs) < LEAST_SAMPLES or min(map(sum, zip(*pairs, strict=True))) <= 0:
             return None
-        ratios.append(_of_ratio(pairs, f"{seed}/{index}"))
+        ratios.append(_of_ratio(pairs, f"0/{index}"))
     (a, b), counts = ratios, (len(over), len(under))
     own = [float(ratio.variances[0]) for ratio in ratios]
     # B. L. Welch, Biometrika 34, 1947

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from specwatch.config.target import Target
@@ -11,8 +12,8 @@ from specwatch.domain.model import Series
 from specwatch.errors import ConfigError, NoAnswer
 from specwatch.loadtest.calibration import Meter
 from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.closed_loop import ClosedLoop
 from specwatch.loadtest.engine import MeasuredModel, counted_of, engine_of
+from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import engine_info
@@ -40,6 +41,8 @@ class Server:
             headers=target.request_headers,
             tls=tls_context(target),
         )
+        self._page_thread = ThreadPoolExecutor(1, "metrics page")
+        """All that is done with ``_page`` after this: a cancelled read still runs in it."""
         self._path = target.metrics_path
         self._reader = PageReader(target.page_limits)
         try:
@@ -63,14 +66,14 @@ class Server:
             headers=target.request_headers,
             tls=tls_context(target),
         )
-        self.loop = ClosedLoop(self.client, self.read)
+        self.load = LoadGenerator(self.client, self.read)
 
     async def __aenter__(self) -> Self:
         await self.client.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._page.close()
+        await asyncio.get_running_loop().run_in_executor(self._page_thread, self._page.close)
         await self.client.__aexit__(None, None, None)
 
     async def try_out(self, ask: Ask) -> Answer:
@@ -94,4 +97,6 @@ class Server:
 
     async def read(self) -> Mapping[Series, float]:
         """Read the samples of its metrics page. Raises ScrapeError."""
-        return self._reader.read(await asyncio.to_thread(self._page.fetch, self._path))
+        loop = asyncio.get_running_loop()
+        page = await loop.run_in_executor(self._page_thread, self._page.fetch, self._path)
+        return self._reader.read(page)

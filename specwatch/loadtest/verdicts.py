@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specwatch.domain.experiments import LEAST_SPEEDUP, ComparedLevel, Estimate, Verdict
+from specwatch.domain.experiments import LEAST_SPEEDUP, ComparedLevel, Estimate, Level, Verdict
 
 LABELS: dict[Verdict, str] = {
     "ship": "ship", "not_worth_it": "not worth it", "do_not": "do not", "unknown": "unknown",
@@ -102,12 +102,11 @@ def _main(judgement: Judgement, levels: Sequence[ComparedLevel]) -> str:
     verdict, limit = judgement
     if limit is not None:
         shipped = overall(_below(levels, [level for level in levels if level.verdict == "do_not"]))
-        return (
-            f"Ship it up to {_load(limit)} only: there requests are {_figure(shipped)}; {_REMEDY}."
-        )
+        faster = f"there requests are {_figure(shipped)}"
+        return f"Ship it up to {_loads([limit])} only: {faster}; {_REMEDY}."
     speedup = overall(levels)
     if speedup is None or speedup.lower is None or speedup.upper is None:
-        reasons = [f"at {_load(level)} {level.missing}" for level in levels if level.missing]
+        reasons = [f"at {_loads([level])} {level.missing}" for level in levels if level.missing]
         reason = reasons[0] if reasons else "too little was measured"
         return f"{'Do not' if verdict == 'do_not' else 'Not clear'}: {reason}."
     figure = _figure(speedup)
@@ -118,8 +117,7 @@ def _main(judgement: Judgement, levels: Sequence[ComparedLevel]) -> str:
     if verdict == "not_worth_it":
         if speedup.upper >= LEAST_SPEEDUP:
             return f"Not worth it: requests are {figure} on average over all loads."
-        faster = speedup.lower > 1
-        what = "it is faster" if faster else "there is no clear difference"
+        what = "it is faster" if speedup.lower > 1 else "there is no clear difference"
         return f"Not worth it: {what}, {figure}, and {LEAST_SPEEDUP:g} is needed."
     if speedup.lower > 1:
         return (
@@ -140,20 +138,21 @@ def _where(
     ships = [level for level in levels if level.verdict == "ship"]
     slower = [level for level in levels if level.verdict == "do_not" and level.speedup is not None]
     failing = [level for level in levels if level.verdict == "do_not" and level.speedup is None]
-    unit = "requests at once" if levels[0].concurrency is not None else "requests a second"
     if rising is not None:
-        sentences.append(f"Below about {rising:.3g} {unit} it is slower, and faster above.")
+        sentences.append(
+            f"Below about {rising:.3g} {unit(levels[0])} it is slower, and faster above."
+        )
     elif crossing is not None:
-        sentences.append(f"From about {crossing:.3g} {unit} on it is slower.")
+        sentences.append(f"From about {crossing:.3g} {unit(levels[0])} on it is slower.")
     elif slower and judgement.verdict != "do_not":
-        sentences.append(f"It is slower at {_list(slower)}.")
+        sentences.append(f"It is slower at {_loads(slower)}.")
     if failing and len(failing) < len(levels):
-        sentences.append(f"At {_list(failing)} requests fail with speculation only.")
+        sentences.append(f"At {_loads(failing)} requests fail with speculation only.")
     if ships and judgement.verdict != "ship":
-        sentences.append(f"It is worth it at {_list(ships)}.")
+        sentences.append(f"It is worth it at {_loads(ships)}.")
     missing = [level for level in levels if level.missing and level not in failing]
     if missing and len(missing) < len(levels):
-        sentences.append(f"No result for {_list(missing)}: {missing[0].missing}.")
+        sentences.append(f"No result for {_loads(missing)}: {missing[0].missing}.")
     return sentences
 
 
@@ -217,14 +216,18 @@ def _height(level: ComparedLevel) -> float:
     return float(level.concurrency or level.rate or 0)
 
 
-def _list(levels: Sequence[ComparedLevel]) -> str:
-    return ", ".join(_load(level) for level in levels)
+def unit(level: Level | ComparedLevel) -> str:
+    """The unit of its load."""
+    return "requests at once" if level.concurrency is not None else "requests a second"
 
 
-def _load(level: ComparedLevel) -> str:
-    if level.concurrency is not None:
-        return f"concurrency {level.concurrency}"
-    return f"{level.rate:g} requests a second"
+def _loads(levels: Sequence[ComparedLevel]) -> str:
+    return ", ".join(
+        f"{level.rate or 0.0:g} requests a second"
+        if level.concurrency is None
+        else f"concurrency {level.concurrency}"
+        for level in levels
+    )
 
 
 def _figure(speedup: Estimate | None) -> str:

@@ -20,7 +20,7 @@ from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError
 from specwatch.loadtest import server as load_server
 from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.compare import compare, with_benches
+from specwatch.loadtest.compare import compare
 from specwatch.loadtest.engine import MeasuredModel, engine_of
 from specwatch.loadtest.requests import Answer, Ask
 from specwatch.simulator.server import SimulatedServer
@@ -33,11 +33,14 @@ EVEN = batches(0.02, noise(8, 0.02))
 TWICE = batches(0.01, noise(8, 0.02, 1))
 
 
+OFF, ON = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
+
+
 def files(folder: Path, *benches: Bench) -> list[Path]:
-    found = [folder / f"{bench.subject.mode}.json" for bench in benches]
-    for path, each in zip(found, benches, strict=True):
-        path.write_bytes(msgspec.json.encode(each))
-    return found
+    paths = [folder / f"{bench.subject.mode}.json" for bench in benches]
+    for path, written in zip(paths, benches, strict=True):
+        path.write_bytes(msgspec.json.encode(written))
+    return paths
 
 
 def after(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,17 +56,15 @@ def after(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(LoadClient, "send", counting)
 
 
-def test_what_cannot_be_written_is_printed_all_the_same(
+def test_a_result_that_cannot_be_written_is_printed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, *_: object) -> None:
         raise ConfigError(f"{path}: No space left on device")
 
-    both = files(tmp_path, bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)]))
+    both = files(tmp_path, OFF, ON)
     monkeypatch.setattr(output, "write", full)
-    done = run(
-        "bench", "compare", *both, "-o", tmp_path / "a.json", "--plot", tmp_path / "a.svg"
-    )  # fmt: skip
+    done = run("bench", "compare", *both, "-o", tmp_path / "a.json", "--plot", tmp_path / "a.svg")
     assert done.exit_code == 1
     assert "verdict: ship" in done.stdout
     assert f"measured, but not written: {tmp_path}/a.json: No space left" in done.stderr
@@ -71,7 +72,7 @@ def test_what_cannot_be_written_is_printed_all_the_same(
 
 
 def test_nothing_to_draw_exits_with_0(run: Run, tmp_path: Path) -> None:
-    both = files(tmp_path, bench("off", [level(4, EVEN)]), bench("on", [level(4, ())]))
+    both = files(tmp_path, OFF, bench("on", [level(4, ())]))
     done = run("bench", "compare", *both, "--plot", tmp_path / "a.svg", "--json")
     assert done.exit_code == 0, done.stderr
     assert isinstance(read(done.stdout, "here"), Comparison)
@@ -79,51 +80,45 @@ def test_nothing_to_draw_exits_with_0(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "a.svg").exists()
 
 
-def test_a_comparison_in_a_file_has_both_benches_and_is_made_again(
+def test_a_comparison_in_a_file_has_both_benches_and_can_be_repeated(
     run: Run, tmp_path: Path
 ) -> None:
-    off, on = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
     first, again = tmp_path / "a.json", tmp_path / "b.json"
-    done = run("bench", "compare", *files(tmp_path, on, off), "-o", first)
+    done = run("bench", "compare", *files(tmp_path, ON, OFF), "-o", first)
     assert done.exit_code == 0, done.stderr
-    found = read(first.read_bytes(), "first")
-    assert isinstance(found, Comparison)
-    assert found.benches == (off, on)
+    result = read(first.read_bytes(), "first")
+    assert result.benches == (OFF, ON)
     done = run("bench", "compare", first, "-o", again)
     assert done.exit_code == 0, done.stderr
-    assert read(again.read_bytes(), "again") == found
+    assert read(again.read_bytes(), "again") == result
     # Beside another bench it stands for its run of the other mode.
     slower = tmp_path / "slower.json"
     slower.write_bytes(msgspec.json.encode(bench("on", [level(4, batches(0.03, noise(8, 0.02)))])))
     done = run("bench", "compare", slower, first, "--json")
     assert done.exit_code == 1
     other = read(done.stdout, "here")
-    assert isinstance(other, Comparison)
     assert other.verdict == "do_not"
-    assert other.benches[0] == off
+    assert other.benches[0] == OFF
 
 
-def test_a_comparison_from_before_it_had_its_benches_is_shown_again(
-    run: Run, tmp_path: Path
-) -> None:
-    found = compare(bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)]), version="0.9")
-    plain = msgspec.to_builtins(found)
+def test_an_old_comparison_without_its_benches_is_shown(run: Run, tmp_path: Path) -> None:
+    result = compare(OFF, ON, version="0.9")
+    plain = msgspec.to_builtins(result)
     del plain["benches"]
     old = tmp_path / "old.json"
     old.write_bytes(msgspec.json.encode(plain))
     done = run("bench", "compare", old, "--json")
     assert done.exit_code == 0, done.stderr
-    assert read(done.stdout, "here") == found
-    done = run("bench", "compare", old, *files(tmp_path, bench("on", [level(4, TWICE)])))
+    assert read(done.stdout, "here") == msgspec.structs.replace(result, benches=())
+    done = run("bench", "compare", old, *files(tmp_path, ON))
     assert done.exit_code == 2
     assert "old.json is a comparison without its benches" in done.stderr
     assert "measure again with --baseline" in done.stderr
 
 
 def test_two_comparisons_are_refused_with_the_remedy(run: Run, tmp_path: Path) -> None:
-    off, on = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
     both = tmp_path / "a.json"
-    both.write_bytes(msgspec.json.encode(with_benches(compare(off, on, version="1"), off, on)))
+    both.write_bytes(msgspec.json.encode(compare(OFF, ON, version="1")))
     done = run("bench", "compare", both, both)
     assert done.exit_code == 2
     assert "a.json has a bench without speculation and one with it" in done.stderr
@@ -143,19 +138,18 @@ def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
         )  # fmt: skip
     assert done.exit_code == 1
     assert "not compared: " in done.stderr
-    found = read(output.read_bytes(), "file")
-    assert isinstance(found, Comparison)
-    assert [bench.subject.mode for bench in found.benches] == ["off", "on"]
-    assert (found.verdict, found.complete, found.levels) == ("unknown", False, ())
-    assert any(bench.levels for bench in found.benches)
+    result = read(output.read_bytes(), "file")
+    assert [bench.subject.mode for bench in result.benches] == ["off", "on"]
+    assert (result.verdict, result.complete, result.levels) == ("unknown", False, ())
+    assert any(bench.levels for bench in result.benches)
     for more in ((), ("--json",)):
         again = tmp_path / "again.json"
         done = run("bench", "compare", output, *more, "-o", again, "--plot", tmp_path / "a.svg")
         assert done.exit_code == 1
         assert "verdict: Not compared: no load was measured on both to its end." in done.stderr
         assert "nothing to draw" in done.stderr
-        assert read(again.read_bytes(), "again") == found
-    assert read(done.stdout, "standard output") == found
+        assert read(again.read_bytes(), "again") == result
+    assert read(done.stdout, "standard output") == result
 
 
 def test_a_load_with_failed_requests_exits_with_1(run: Run, tmp_path: Path) -> None:
@@ -170,7 +164,7 @@ def test_a_load_with_failed_requests_exits_with_1(run: Run, tmp_path: Path) -> N
     assert "verdict: Ship it up to concurrency 4 only" in done.stderr
 
 
-def test_who_speculates_may_show_in_the_answers_alone(
+def test_speculation_may_show_only_in_the_answers(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page of llama.cpp does not show it; the server would become the baseline."""
@@ -185,7 +179,6 @@ def test_who_speculates_may_show_in_the_answers_alone(
         )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     (kept,) = experiments(database)
-    assert isinstance(kept, Bench)
     assert kept.subject.mode == "on"
     assert measurements(database) == []
 
@@ -221,6 +214,6 @@ def test_the_baseline_has_its_own_key_from_the_configuration(
         "file": file, "target": "chat", "baseline": url, "bearer_token_file": None,
         "database": None,
     }  # fmt: skip
-    found = bench_command._baseline_target(load.measured_server(given), given)
-    assert found.url == url
-    assert str(found.bearer_token_file) == str(tmp_path / key)
+    result = bench_command._baseline_target(load.measured_target(given), given)
+    assert result.url == url
+    assert str(result.bearer_token_file) == str(tmp_path / key)

@@ -6,13 +6,10 @@ import io
 import itertools
 import json
 import re
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import pytest
 import requests
@@ -29,43 +26,37 @@ from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
 from tests.cli.conftest import Run, measurements
 from tests.hostile import wait_for
-from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
+from tests.simulated_load import COSTS, K, in_virtual_time, interrupted, server, settings
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--unsteady")
 """--unsteady, because this machine may be busy."""
-COMPARED = ("--max-tokens", "40")
-"""Long outputs, because the excess tokens of their last steps are lost."""
 
 
-class Both:
-    """A calibration of both servers, and its results; in virtual time."""
+class Both(NamedTuple):
+    """A calibration of both servers, and its results."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.database = f"sqlite:///{folder}/specwatch.db"
-        self.on = SimulatedEngine(settings(speculates=True))
-        with in_virtual_time([SimulatedEngine(settings()), self.on]) as (off, on):
-            done = CliRunner().invoke(
-                group,
-                [
-                    "calibrate", "--off", off, "--on", on, "--concurrency", "2,4",
-                    "--temperature", "0,1.2", "--database", self.database, "--target", "chat",
-                    "--warm-up", "100ms", "--max-tokens", "80", "--duration", "12s", *options,
-                ],
-            )  # fmt: skip
-        assert done.exit_code == 0, done.stderr
-        self.said = done.stderr
-        self.printed = done.stdout
-
-    @property
-    def report(self) -> dict[str, Any]:
-        report: dict[str, Any] = json.loads(self.printed)
-        return report
+    database: str
+    on: SimulatedEngine
+    stderr: str
+    report: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    return Both(tmp_path_factory.mktemp("both"), "--json")
+    database = f"sqlite:///{tmp_path_factory.mktemp('both')}/specwatch.db"
+    engine = SimulatedEngine(settings(speculates=True))
+    with in_virtual_time([SimulatedEngine(settings()), engine]) as (off, on):
+        done = CliRunner().invoke(
+            group,
+            [
+                "calibrate", "--off", off, "--on", on, "--concurrency", "2,4",
+                "--temperature", "0,1.2", "--database", database, "--target", "chat",
+                "--json", "--warm-up", "100ms", "--max-tokens", "80", "--duration", "12s",
+            ],
+        )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    return Both(database, engine, done.stderr, json.loads(done.stdout))
 
 
 def inside(interval: dict[str, Any], truth: float, slack: float = 0.05) -> bool:
@@ -75,24 +66,24 @@ def inside(interval: dict[str, Any], truth: float, slack: float = 0.05) -> bool:
 
 
 def test_the_speedup_of_each_temperature_and_load_is_the_true_one(both: Both) -> None:
-    found = both.report["comparison"]
-    assert [each["concurrency"] for each in found["concurrencies"]] == [2, 4]
-    for one in found["concurrencies"]:
+    result = both.report["comparison"]
+    assert [one["concurrency"] for one in result["concurrencies"]] == [2, 4]
+    for one in result["concurrencies"]:
         batch = one["concurrency"]
         (line,) = one["bins"]
         assert inside(line["step_cost"], both.on.true_step_cost(batch))
-        speedups = {each["temperature"]: each["speedup"] for each in one["buckets"]}
+        speedups = {one["temperature"]: one["speedup"] for one in one["buckets"]}
         assert set(speedups) == {"0", ">1"}
         assert inside(speedups["0"], both.on.true_speedup(0.0, batch))
         assert inside(speedups[">1"], both.on.true_speedup(1.2, batch))
         assert speedups["0"]["lower"] > speedups[">1"]["upper"]
-    assert found["verdict"] == "pays"
-    assert found["best_k"]["k"] == K
+    assert result["verdict"] == "pays"
+    assert result["best_k"]["k"] == K
 
 
 def test_the_baseline_is_stored_by_load_for_the_target(both: Both) -> None:
     measured = measurements(both.database)
-    assert [each.load_bin for each in measured] == [1, 2]
+    assert [one.load_bin for one in measured] == [1, 2]
     for one in measured:
         assert (one.key.target, one.key.model_name) == ("chat", "tiny")
         assert (one.key.engine_version, one.origin) == ("0.32.0", Origin.CALIBRATION)
@@ -101,8 +92,6 @@ def test_the_baseline_is_stored_by_load_for_the_target(both: Both) -> None:
         assert one.enough
         pace = sum(p.seconds for p in one.points) / sum(p.tokens for p in one.points)
         assert pace == pytest.approx(COSTS.plain(3), rel=0.1)
-        assert one.ttft is not None
-        assert one.tpot is not None
         assert one.ttft.count == one.tpot.count > 12
     assert both.report["stored"].startswith("SQLite database")
 
@@ -117,13 +106,13 @@ def test_the_servers_took_turns_with_the_same_work(both: Both) -> None:
         assert stage["errors"] == {}
         assert stage["shared"] is False
         assert stage["running_mean"] == pytest.approx(stage["concurrency"], rel=0.1)
-        assert [each["temperature"] for each in stage["clients"]] == [0.0, 1.2]
+        assert [one["temperature"] for one in stage["clients"]] == [0.0, 1.2]
         for clients in stage["clients"]:
             assert len(clients["tpot"]) == len(clients["ttft"]) > 0
 
 
 def test_progress_in_a_pipe_is_a_line_for_each_stage(both: Both) -> None:
-    workload, announced, *lines = both.said.splitlines()
+    workload, announced, *lines = both.stderr.splitlines()
     assert workload == (
         "built-in workload (outputs and loads given): unchanged prompts, outputs of 80,"
         " loads 2 to 4"
@@ -151,19 +140,20 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
     assert shown.endswith("\x1b[1A\x1b[2K"), "the bar's line is erased"
 
 
-def test_the_text_fits_eighty_columns(both: Both, tmp_path: Path) -> None:
-    *lines, stored = Both(tmp_path).printed.splitlines()
+def test_the_text_fits_eighty_columns(run: Run, database: str) -> None:
+    engines = [SimulatedEngine(settings()), SimulatedEngine(settings(speculates=True))]
+    with in_virtual_time(engines) as (off, on):
+        done = run(
+            "calibrate", "--off", off, "--on", on, "--concurrency", "2,4", "--temperature", "0,1.2",
+            "--database", database, "--target", "chat", "--duration", "6s", "--max-tokens", 80,
+        )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
     assert any(line.startswith("note: the lengths of production traffic are") for line in lines)
-    assert max(map(len, lines)) <= 80
-    text = "\n".join(lines)
-    assert "speculation pays on this workload" in text
-    assert "best k: 4, as now" in text
-    assert stored.startswith(
-        f"baseline of chat at load 2, 3-4 stored in SQLite database {tmp_path}"
-    )
-    (row,) = [line for line in lines if line.split()[0] == "4" and "%" in line]
-    _, four = both.report["comparison"]["concurrencies"]
-    assert row.split()[-2] == f"{four['speedup']['value']:.2f}"
+    assert max(map(len, lines[:-1])) <= 80
+    assert "speculation pays on this workload" in done.stdout
+    assert "best k: 4, as now" in done.stdout
+    assert "baseline of chat at load 2, 3-4 stored in SQLite database" in lines[-1]
 
 
 def test_a_tap_separates_concurrent_temperatures(
@@ -174,9 +164,9 @@ def test_a_tap_separates_concurrent_temperatures(
             "calibrate", "--off", off.url, "--on", tapped.url, "--concurrency", 2, "--json",
             "--temperature", "0,1.2", "--dry-run", "--database", database, *QUICK,
             "--max-tokens", "40",
-            "--duration", "3s",  # a tap counts when requests end: no slice may be without
+            "--duration", "1500ms",
         )  # fmt: skip
-        truth = [tapped.engine.true_speedup(at, 2) for at in (0.0, 1.2)]
+        truth = [tapped.engine.true_speedup(temperature, 2) for temperature in (0.0, 1.2)]
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     cold, hot = report["comparison"]["buckets"]
@@ -205,12 +195,6 @@ def test_the_configuration_gives_name_key_and_database(run: Run, tmp_path: Path)
     assert "baseline of guarded at load 2 stored" in done.stdout
     (measured,) = measurements(f"sqlite:///{tmp_path}/here.db")
     assert measured.key.target == "guarded"
-
-
-def test_a_server_that_speculates_is_refused_as_baseline(run: Run, on: SimulatedServer) -> None:
-    done = run("calibrate", "--off", on.url, "--dry-run")
-    assert done.exit_code == 2
-    assert "--off: this server speculates" in done.stderr
 
 
 def test_a_database_that_cannot_be_written_is_refused_before_any_request(
@@ -247,10 +231,11 @@ def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> N
 
 
 def test_what_others_did_meanwhile_is_not_stored(
-    run: Run, off: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Stage, "foreign_requests", property(lambda _: 3))
-    done = run("calibrate", "--off", off.url, "--concurrency", 2, "--database", database, *QUICK)
+    with in_virtual_time([SimulatedEngine(settings())]) as (off,):
+        done = run("calibrate", "--off", off, "--concurrency", 2, "--database", database, *QUICK)
     assert done.exit_code == 1
     assert "3 requests of others ended meanwhile, so nothing is stored" in done.stderr
     assert "nothing stored" in done.stdout
@@ -337,31 +322,18 @@ def test_wrong_options_are_refused(
     assert message in done.stderr
 
 
-def test_interrupted_it_stops_its_requests_and_stores_nothing(
-    specwatch: list[str], database: str
-) -> None:
-    with ExitStack() as stack:
-        running = stack.enter_context(server())
-        process = subprocess.Popen(
-            [
-                *specwatch, "calibrate", "--off", running.url, "--concurrency", "1,4",
-                "--database", database, *QUICK,
-            ],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
+def test_interrupted_it_stops_its_requests_and_stores_nothing(database: str) -> None:
+    with server() as running:
+
+        def wait(stderr: IO[str]) -> None:
+            lines = [stderr.readline() for _ in range(3)]
+            assert lines[2].startswith("concurrency 1 without speculation")
+
+        _, stderr = interrupted(
+            running, "calibrate", "--off", running.url, "--concurrency", "1,4",
+            "--database", database, *QUICK, wait=wait,
         )  # fmt: skip
-        stack.callback(process.kill)
-        assert process.stderr is not None
-        before = [process.stderr.readline() for _ in range(3)]
-        assert before[2].startswith("concurrency 1 without speculation")
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-        process.stderr.close()
-        assert process.wait(20) == 1
-        with running.synced() as engine:
-            assert engine.running + engine.waiting == 0
-    assert said.strip() == "interrupted: nothing was stored"
+    assert stderr.strip() == "interrupted: nothing was stored"
     assert measurements(database) == []
 
 

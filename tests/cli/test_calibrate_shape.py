@@ -32,13 +32,13 @@ from specwatch.domain.model import (
 )
 from specwatch.domain.units import parse_duration
 from specwatch.errors import NoAnswer
-from specwatch.loadtest.closed_loop import ClosedLoop
+from specwatch.loadtest.load_generator import LoadGenerator
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests.cli.conftest import measurements
-from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, server, settings
+from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, settings
 
 QUICK = ("--duration", "12s", "--warm-up", "1s", "--temperature", "0", "--target", "chat")
 CLOSE = 0.08
@@ -92,9 +92,7 @@ def calibrate(database: str, *arguments: object, **more: Any) -> Result:
 
 def report_of(done: Result) -> dict[str, Any]:
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +100,11 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
     """An hour of traffic with two requests at a time, then a calibration."""
     database = f"sqlite:///{tmp_path_factory.mktemp('production')}/specwatch.db"
     now = time.time()
-    minutes = [window(now - MINUTE * at, load=2.0) for at in range(1, 61)]
-    older = [window(now - 8 * 86400 - MINUTE * at, load=50.0, prompt=9000) for at in range(60)]
-    others = [window(now - MINUTE * at, load=60.0, target="other") for at in range(1, 61)]
+    minutes = [window(now - MINUTE * number, load=2.0) for number in range(1, 61)]
+    older = [
+        window(now - 8 * 86400 - MINUTE * number, load=50.0, prompt=9000) for number in range(60)
+    ]
+    others = [window(now - MINUTE * number, load=60.0, target="other") for number in range(1, 61)]
     remember(database, [*minutes, *older, *others]).close(now)
     return database, calibrate(database, "--json")
 
@@ -124,22 +124,22 @@ def test_lengths_and_loads_are_those_of_the_stored_traffic(
         "sent_output_tokens": 40,
     }
     assert report["max_tokens"] == 40
-    assert [each["concurrency"] for each in report["stages"]] == [1, 2, 4]
-    said = production[1].stderr.splitlines()
-    assert said[0] == (
+    assert [one["concurrency"] for one in report["stages"]] == [1, 2, 4]
+    lines = production[1].stderr.splitlines()
+    assert lines[0] == (
         "workload like the traffic of the last 7 days: prompts of 200 tokens, outputs of 40, loads"
         " 1 to 4"
     )
-    assert said[1].startswith("3 loads on 1 server, 12s each: about ")
+    assert lines[1].startswith("3 loads on 1 server, 12s each: about ")
     assert report["doubts"] == []
 
 
 def test_every_point_has_its_conditions(production: tuple[str, Result]) -> None:
     """Without them the fit would add the cost of prompts to that of tokens."""
     report_of(production[1])
-    found = measurements(production[0])
-    assert [each.load_bin for each in found] == [0, 1, 2]
-    for one in found:
+    result = measurements(production[0])
+    assert [one.load_bin for one in result] == [0, 1, 2]
+    for one in result:
         assert len(one.points) == 12
         prompts = [point.prompt for point in one.points if point.prompt is not None]
         assert len(prompts) == 12
@@ -164,8 +164,8 @@ def test_each_round_has_every_length_and_its_order_changes(
             min((100, 200, 400), key=lambda wanted: abs((point.prompt or 0.0) - wanted))
             for point in sorted(one.points, key=lambda point: point.at)
         ]
-        rounds = [lengths[at : at + 3] for at in range(0, 12, 3)]
-        assert [sorted(each) for each in rounds] == [[100, 200, 400]] * 4
+        rounds = [lengths[number : number + 3] for number in range(0, 12, 3)]
+        assert [sorted(one) for one in rounds] == [[100, 200, 400]] * 4
         assert rounds[1] == rounds[0][::-1], "what drifts meets every length alike"
         assert rounds[3] == rounds[2][::-1]
         orders += rounds
@@ -211,9 +211,9 @@ def test_hours_are_read_if_minutes_were_pruned(database: str) -> None:
 
 
 def test_options_override_each_part(database: str) -> None:
-    remember(database, [window(time.time() - MINUTE * at, load=1.0) for at in range(1, 61)]).close(
-        0.0
-    )
+    remember(
+        database, [window(time.time() - MINUTE * number, load=1.0) for number in range(1, 61)]
+    ).close(0.0)
     report = report_of(
         calibrate(database, "--json", "--dry-run", "--prompt-tokens", 60, "--concurrency", "3")
     )
@@ -229,9 +229,9 @@ def test_options_override_each_part(database: str) -> None:
 
 
 def test_own_prompts_are_sent_unchanged(database: str, tmp_path: Path) -> None:
-    remember(database, [window(time.time() - MINUTE * at, load=1.0) for at in range(1, 61)]).close(
-        0.0
-    )
+    remember(
+        database, [window(time.time() - MINUTE * number, load=1.0) for number in range(1, 61)]
+    ).close(0.0)
     (tmp_path / "prompts").write_text("one of forty characters, as near as it is\n")
     arguments = ("--json", "--dry-run", "--prompts", tmp_path / "prompts")
     report = report_of(calibrate(database, *arguments))
@@ -270,7 +270,9 @@ def test_without_stored_traffic_the_page_of_the_server_with_speculation_is_used(
 def test_measurements_do_not_count_as_traffic(database: str) -> None:
     """Else each calibration would repeat the workload of the one before."""
     now = time.time()
-    remember(database, [window(now - MINUTE * at, load=2.0) for at in range(5, 65)]).close(0.0)
+    remember(database, [window(now - MINUTE * number, load=2.0) for number in range(5, 65)]).close(
+        0.0
+    )
     first = calibrate(database, "--concurrency", 2, "--prompt-tokens", 9000, "--output-tokens", 9)
     assert first.exit_code == 0, first.output
     remember(database, [window(time.time(), load=50.0, prompt=9000)]).close(0.0)
@@ -290,9 +292,9 @@ def test_of_an_hour_with_a_bench_only_its_minutes_are_left_out(database: str) ->
     store = remember(
         database,
         [
-            window(began + MINUTE * at, load=50.0 if at in bench else 2.0, prompt=prompt)
-            for at in range(60)
-            for prompt in [9000 if at in bench else 200]
+            window(began + MINUTE * number, load=50.0 if number in bench else 2.0, prompt=prompt)
+            for number in range(60)
+            for prompt in [9000 if number in bench else 200]
         ],
     )
     store.roll_up(time.time())
@@ -320,7 +322,7 @@ def test_a_calibration_that_fails_has_put_a_load_on_the_server_too(
     async def refuse(*_: Any, **__: Any) -> Any:
         raise NoAnswer("all requests fail")
 
-    monkeypatch.setattr(ClosedLoop, "run", refuse)
+    monkeypatch.setattr(LoadGenerator, "closed", refuse)
     before = time.time()
     done = calibrate(database, "--concurrency", 2, "--output-tokens", 9)
     assert (done.exit_code, done.stdout) == (1, "")
@@ -332,7 +334,7 @@ def test_a_calibration_that_fails_has_put_a_load_on_the_server_too(
     reader.close()
 
 
-def test_a_few_trials_are_no_traffic(database: str) -> None:
+def test_a_few_requests_do_not_count_as_traffic(database: str) -> None:
     remember(database, [window(time.time() - MINUTE, load=1.0)]).close(0.0)
     done = calibrate(database, "--json", "--dry-run", "--concurrency", 2, "--max-tokens", 12)
     report = report_of(done)
@@ -389,35 +391,17 @@ def test_without_a_tokenizer_lengths_follow_from_what_requests_had(
         database, "--json", "--concurrency", 2, "--prompt-tokens", 400, "--max-tokens", 12
     )
     report_of(calibrated)
-    (found,) = measurements(database)
-    prompts = sorted(point.prompt or 0.0 for point in found.points)
+    (result,) = measurements(database)
+    prompts = sorted(point.prompt or 0.0 for point in result.points)
     for wanted, alike in zip(
         (200, 400, 800), (prompts[:4], prompts[4:8], prompts[8:]), strict=True
     ):
         assert mean(alike) == pytest.approx(wanted, rel=0.08)
 
 
-def test_the_tokenizer_of_the_server_is_asked(database: str) -> None:
-    """Over HTTP, for chat and completions."""
-    with server() as running:
-        for endpoint in ("chat", "completions"):
-            done = CliRunner().invoke(
-                group,
-                [
-                    "calibrate", "--off", running.url, "--database", database, "--json",
-                    "--duration", "2400ms", "--warm-up", "100ms", "--concurrency", "2",
-                    "--prompt-tokens", "100", "--output-tokens", "8", "--temperature", "0",
-                    "--endpoint", endpoint, "--dry-run", "--unsteady",
-                ],
-            )  # fmt: skip
-            (stage,) = report_of(done)["stages"]
-            assert stage["prefix_cache_hits"] == 0
-            assert stage["prompt_tokens"] == pytest.approx(115, rel=0.15)
-
-
 def test_the_cost_of_a_prompt_token_is_measured(
     production: tuple[str, Result],
 ) -> None:
-    found = Baseline({each.load_bin: each for each in measurements(production[0])})
-    slope = found.by_token.slopes.prefill
+    result = Baseline({one.load_bin: one for one in measurements(production[0])})
+    slope = result.by_token.slopes.prefill
     assert slope == pytest.approx(COSTS.prefill_per_token, rel=0.35)

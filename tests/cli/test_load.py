@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.cli.load import MeasuredServer, measured_server, prompts
+from specwatch.cli.load import measured_target, prompts
+from specwatch.config.target import Target
 from specwatch.errors import ConfigError
 
 URL = "http://127.0.0.1:8000"
@@ -19,59 +20,47 @@ def file(tmp_path: Path) -> Path:
     (tmp_path / "key").write_text("of the file\n")
     (tmp_path / "other").write_text("of the option\n")
     config = {
-        "database": f"sqlite:///{tmp_path}/a.db",
-        "temperature_buckets": [0, 1.0],
         "targets": [
             {"name": "chat", "url": URL, "bearer_token_file": f"{tmp_path}/key"},
             {"name": "code", "url": "http://127.0.0.1:8001"},
         ],
     }
-    found = tmp_path / "specwatch.yml"
-    found.write_text(json.dumps(config))
-    return found
+    server = tmp_path / "specwatch.yml"
+    server.write_text(json.dumps(config))
+    return server
 
 
-def given(target: str, **more: Any) -> MeasuredServer:
-    return measured_server(
-        {"target": target, "file": None, "database": None, "bearer_token_file": None} | more
-    )
+def target(name: str, **more: Any) -> Target:
+    return measured_target({"target": name, "file": None, "bearer_token_file": None} | more)
 
 
-def key(found: MeasuredServer) -> str | None:
-    return found.target.request_headers().get("Authorization")
+def key(server: Target) -> str | None:
+    return server.request_headers().get("Authorization")
 
 
-@pytest.mark.parametrize("target", ["chat", URL, URL + "/"])
-def test_a_target_of_the_configuration_has_its_name_key_and_database(
-    file: Path, target: str
-) -> None:
-    found = given(target, file=file)
-    assert (found.target.name, found.target.url) == ("chat", URL)
-    assert key(found) == "Bearer of the file"
-    assert found.database.endswith("/a.db")
-    assert list(found.edges) == [0, 1.0]
+@pytest.mark.parametrize("name", ["chat", URL, URL + "/"])
+def test_a_target_of_the_configuration_has_its_name_and_key(file: Path, name: str) -> None:
+    server = target(name, file=file)
+    assert (server.name, server.url, key(server)) == ("chat", URL, "Bearer of the file")
 
 
 def test_a_key_of_the_command_line_comes_first(file: Path, tmp_path: Path) -> None:
-    found = given("chat", file=file, bearer_token_file=tmp_path / "other")
-    assert key(found) == "Bearer of the option"
-    assert found.target.name == "chat"
+    server = target("chat", file=file, bearer_token_file=tmp_path / "other")
+    assert (server.name, key(server)) == ("chat", "Bearer of the option")
 
 
 def test_any_other_url_is_a_separate_target(file: Path) -> None:
-    found = given("http://10.0.0.1:9", file=file)
-    assert found.target.name == "10.0.0.1:9"
-    assert key(found) is None
-    assert given("http://10.0.0.1:9", database="sqlite:///b.db").database.endswith("b.db")
+    server = target("http://10.0.0.1:9", file=file)
+    assert (server.name, key(server)) == ("10.0.0.1:9", None)
 
 
-def test_a_name_that_is_not_there_is_refused(file: Path) -> None:
+def test_an_unknown_name_is_refused(file: Path) -> None:
     with pytest.raises(ConfigError, match='has no "cha"; it has chat, code'):
-        given("cha", file=file)
+        target("cha", file=file)
     with pytest.raises(ConfigError, match='"chat" is not a URL, and no configuration'):
-        given("chat")
+        target("chat")
     with pytest.raises(ConfigError, match="--target: "):
-        given("ftp://h")
+        target("ftp://h")
 
 
 def test_only_line_feeds_end_a_prompt(tmp_path: Path) -> None:

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
 from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from specwatch.cli.load import StopSignals
+from specwatch.cli.progress import ProgressBar
 from specwatch.errors import TooLittle
 
-T = TypeVar("T")
+ENDS = "Ctrl-C again ends at once"
+both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run(work: Coroutine[Any, Any, Any]) -> Any:
     with StopSignals(keeps=False) as ending:
-        return ending.run(work)
+        return ending.run(work, ProgressBar(), 0)
+
+
+def receive(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+async def receive_and_wait(number: signal.Signals) -> None:
+    receive(number)
+    await asyncio.sleep(60)
+
+
+def messages(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return capfd.readouterr().err.strip().splitlines()
 
 
 @pytest.fixture
@@ -39,55 +55,42 @@ def test_it_may_have_as_many_open_files_as_the_machine_allows(limits: tuple[int,
     assert run(limit()) == (hard, hard)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_ends_the_process_lets_the_work_keep_what_it_has(number: signal.Signals) -> None:
+@both_signals
+def test_a_signal_cancels_the_work_which_may_keep_its_results(number: signal.Signals) -> None:
     async def work() -> str:
         try:
-            os.kill(os.getpid(), number)
-            await asyncio.sleep(60)
+            await receive_and_wait(number)
         except asyncio.CancelledError:
             return "kept"
         return "not cancelled"
 
     assert run(work()) == "kept"
     assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_work_that_keeps_nothing_is_interrupted(number: signal.Signals) -> None:
-    async def work() -> None:
-        os.kill(os.getpid(), number)
-        await asyncio.sleep(60)
-
     with pytest.raises(TooLittle, match="interrupted"):
-        run(work())
+        run(receive_and_wait(number))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_one_hurries_and_loses_nothing(
+@both_signals
+def test_a_second_signal_cancels_again_and_loses_nothing(
     number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def work() -> list[str]:
         kept = []
         for name in ("measuring", "last look"):
             try:
-                os.kill(os.getpid(), number)
-                await asyncio.sleep(60)
+                await receive_and_wait(number)
             except asyncio.CancelledError:
                 kept.append(name)
         return kept
 
     with StopSignals() as ending:
-        assert ending.run(work()) == ["measuring", "last look"]
-    said = capfd.readouterr().err
-    assert said.strip().splitlines() == [
-        "ending: what was measured is kept; Ctrl-C again ends at once, without it"
-    ]
+        assert ending.run(work(), ProgressBar(), 0) == ["measuring", "last look"]
+    assert messages(capfd) == [f"ending: what was measured is kept; {ENDS}, without it"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@both_signals
 @pytest.mark.parametrize("times", [1, 2])
-def test_one_before_the_work_is_not_lost(number: signal.Signals, times: int) -> None:
+def test_a_signal_before_the_work_cancels_it(number: signal.Signals, times: int) -> None:
     """For example while modules are imported."""
 
     async def work() -> None:
@@ -96,67 +99,61 @@ def test_one_before_the_work_is_not_lost(number: signal.Signals, times: int) -> 
     begun: list[bool] = []
     with StopSignals() as ending:
         for _ in range(times):
-            os.kill(os.getpid(), number)
+            receive(number)
         with pytest.raises(TooLittle, match="interrupted"):
-            ending.run(work())
+            ending.run(work(), ProgressBar(), 0)
     assert not begun
 
 
-def test_of_work_that_keeps_nothing_no_signal_says_that_it_is_kept(
+def test_work_that_keeps_nothing_does_not_claim_that_it_does(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     async def work() -> None:
         try:
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(60)
+            await receive_and_wait(signal.SIGINT)
         finally:
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(60)
+            await receive_and_wait(signal.SIGINT)
 
     with pytest.raises(TooLittle, match="interrupted"):
         run(work())
-    assert capfd.readouterr().err.strip().splitlines() == [
-        "ending: nothing is stored; Ctrl-C again ends at once"
-    ]
+    assert messages(capfd) == [f"ending: nothing is stored; {ENDS}"]
 
 
-def test_while_it_is_being_kept_two_are_put_off_and_the_third_ends_it(
+def test_while_results_are_stored_two_signals_wait_and_the_third_interrupts(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     async def work() -> str:
-        return "found"
+        return "measured"
 
-    def keep() -> None:
+    def store() -> None:
         with StopSignals() as ending:
-            kept.append(ending.run(work()))
+            done.append(ending.run(work(), ProgressBar(), 0))
             for _ in range(3):
-                os.kill(os.getpid(), signal.SIGINT)
-                kept.append("stored")
+                receive(signal.SIGINT)
+                done.append("stored")
 
-    kept: list[str] = []
+    done: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        keep()
-    assert kept == ["found", "stored", "stored"]
-    first, second = capfd.readouterr().err.split("\nending: ")[1:]
-    assert first == "what was measured is kept\n"
-    assert second == "what was measured is kept; Ctrl-C again ends at once, without it\n"
+        store()
+    assert done == ["measured", "stored", "stored"]
+    assert [line for line in messages(capfd) if line] == [
+        "ending: what was measured is kept",
+        f"ending: what was measured is kept; {ENDS}, without it",
+    ]
 
 
-def test_the_third_ends_work_that_does_not_end(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_third_signal_ends_work_that_does_not_end(capfd: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         while True:
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                pass
+            with contextlib.suppress(asyncio.CancelledError):
+                await receive_and_wait(signal.SIGTERM)
 
     with pytest.raises(TooLittle, match="interrupted"):
         run(work())
     assert capfd.readouterr().err.count("Ctrl-C again") == 1
 
 
-def test_a_job_in_the_background_does_not_hear_ctrl_c() -> None:
+def test_a_background_job_ignores_ctrl_c() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with StopSignals():

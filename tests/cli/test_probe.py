@@ -5,22 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from specwatch.domain.experiments import Probe, read
 from specwatch.domain.model import Mode, Series
-from specwatch.loadtest import fixed_load
+from specwatch.loadtest import load_generator
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.probe_run import ProbePlan
-from specwatch.loadtest.requests import Answer, Prompt
+from specwatch.loadtest.requests import Answer
 from specwatch.loadtest.server import Server
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
@@ -28,7 +27,7 @@ from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
 from tests import simulated_load
 from tests.cli.conftest import Run, experiments
-from tests.simulated_load import K, in_virtual_time, settings
+from tests.simulated_load import K, in_virtual_time, interrupted, settings
 
 COSTS = SimulatedCosts().scaled(0.05)
 TEMPERATURES = (0.0, 0.7, 1.3)
@@ -63,23 +62,22 @@ def probed(run: Run, *arguments: object, code: int = 0) -> tuple[Probe, str]:
     done = run("probe", "--json", *arguments)
     assert done.exit_code == code, done.stderr
     # A server that stops meanwhile logs to the standard output of this process.
-    found = read(done.stdout[done.stdout.index("{\n") :], "standard output")
-    assert isinstance(found, Probe)
-    return found, done.stderr
+    probe = read(done.stdout[done.stdout.index("{\n") :], "standard output")
+    return probe, done.stderr
 
 
 def truth(running: SimulatedServer, since: int, temperature: float) -> dict[str, Any]:
     """The engine's own counts of a sweep, without the warm-up."""
     log = [
-        each
-        for each in running.engine.log[since + len(TEMPERATURES) :]
-        if each.request.temperature == temperature
+        entry
+        for entry in running.engine.log[since + len(TEMPERATURES) :]
+        if entry.request.temperature == temperature
     ]
-    lengths = [sum(each.accepted_histogram[at] for each in log) for at in range(K + 1)]
+    lengths = [sum(entry.accepted_histogram[number] for entry in log) for number in range(K + 1)]
     return {
-        "drafts": sum(each.drafts for each in log),
-        "draft_tokens": sum(each.draft_tokens for each in log),
-        "accepted_tokens": sum(each.accepted_tokens for each in log),
+        "drafts": sum(entry.drafts for entry in log),
+        "draft_tokens": sum(entry.draft_tokens for entry in log),
+        "accepted_tokens": sum(entry.accepted_tokens for entry in log),
         "histogram": tuple(lengths),
     }
 
@@ -95,69 +93,47 @@ def test_the_acceptance_of_each_temperature_is_what_the_engine_counted(
 ) -> None:
     running = recording if kind == "records" else counting
     before = len(running.engine.log)
-    found, _ = probed(
+    probe, _ = probed(
         run, "--target", running.url, *SWEEP, "--requests", 12, "--concurrency", concurrency,
         "--database", database,
     )  # fmt: skip
-    assert found.complete
-    assert found.alone is True
-    assert [temperature.temperature for temperature in found.temperatures] == list(TEMPERATURES)
+    assert probe.complete
+    assert probe.alone is True
+    assert [temperature.temperature for temperature in probe.temperatures] == list(TEMPERATURES)
     rates = []
-    for one in found.temperatures:
+    for one in probe.temperatures:
         acceptance = one.acceptance
-        assert acceptance is not None
         assert (one.source, one.requests, one.tokens, one.errors) == (kind, 12, 12 * 40, {})
-        told = {
+        counted = {
             name: getattr(acceptance, name)
             for name in ("drafts", "draft_tokens", "accepted_tokens", "histogram")
         }
-        assert told == truth(running, before, one.temperature)
-        assert acceptance.rate is not None
+        assert counted == truth(running, before, one.temperature)
         assert acceptance.rate.value == acceptance.accepted_tokens / acceptance.draft_tokens
-        assert acceptance.rate.lower is not None
-        assert acceptance.rate.upper is not None
         true = running.engine.true_acceptance_rate(one.temperature)
         assert acceptance.rate.lower - 0.05 < true < acceptance.rate.upper + 0.05
-        assert one.ttft is not None
-        assert one.tpot is not None
         assert one.ttft.count == one.tpot.count == 12
         rates.append(acceptance.rate.value)
     assert rates == sorted(rates, reverse=True)
 
 
-def test_the_same_prompts_are_sent_at_each_temperature_in_turn(
-    run: Run, recording: SimulatedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    send = LoadClient.send
-
-    async def note(self: LoadClient, ask: Any, *more: Any) -> Answer:
-        asked.append((ask.prompt, ask.temperature))
-        return await send(self, ask, *more)
-
-    monkeypatch.setattr(LoadClient, "send", note)
-    probed(run, "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
-    sent = asked[len(TEMPERATURES) :]
-    turns = [sent[at : at + 3] for at in range(0, len(sent), 3)]
-    assert len(turns) == 5
-    for turn in turns:
-        assert len({prompt for prompt, _ in turn}) == 1
-        assert {temperature for _, temperature in turn} == set(TEMPERATURES)
-    assert len({turn[0][1] for turn in turns}) == 3, "none is always the first"
-
-
 def test_blocks_of_a_plan_are_the_same_each_time_round() -> None:
     """So blocks do not share prompts, and more requests never remove an interval."""
-    plan = ProbePlan((0.0, 1.0), 17, tuple(map(Prompt, "abcdefg")), 8, 2, seed=3)
-    blocks = [[ask.prompt for ask in asks] for at, asks in plan.rounds(2) if at == 1.0]
+    plan = ProbePlan((0.0, 1.0), 17, tuple("abcdefg"), 8, 2, seed=3)
+    blocks = [[ask.prompt for ask in asks] for number, asks in plan.rounds(2) if number == 1.0]
     assert sum(map(len, blocks)) == 17
     assert blocks[4:8] == blocks[:4]
     assert blocks[8:] == [blocks[0], blocks[1][:1]]
     assert sorted(itertools.chain(*blocks[:4])) == list("abcdefg")
-    few = ProbePlan((0.0,), 9, tuple(map(Prompt, "ab")), 8, 4, seed=3)
+    few = ProbePlan((0.0,), 9, tuple("ab"), 8, 4, seed=3)
     assert [len(asks) for _, asks in few.rounds(4)] == [4, 4, 1], "as many at once as asked for"
-    alone = [asks[0].prompt for at, asks in plan.rounds(1) if at == 0.0]
-    assert alone == list(itertools.chain(*blocks))
+    single = [(number, ask.prompt) for number, (ask,) in plan.rounds(1)]
+    for temperature in (0.0, 1.0):
+        sent = [prompt for number, prompt in single if number == temperature]
+        assert sent == list(itertools.chain(*blocks))
+    assert [number for number, _ in single[:6]] == [0.0, 1.0, 1.0, 0.0, 0.0, 1.0], (
+        "none is always first"
+    )
 
 
 @contextmanager
@@ -180,50 +156,38 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
         )  # fmt: skip
         assert calibrated.exit_code == 0, calibrated.stderr
         sweep = ("--temperatures", "0,1.3,2", "--max-tokens", 80, "--config", file)
-        found, _ = probed(run, "--target", "chat", *sweep, "--requests", 20, "--concurrency", 2)
+        probe, _ = probed(run, "--target", "chat", *sweep, "--requests", 20, "--concurrency", 2)
         elsewhere, _ = probed(
             run, "--target", url, *sweep, "--requests", 16, "--dry-run", "--concurrency", 8
         )
     cost = engine.true_step_cost(2)
-    speedups = [engine.true_speedup(each, 2) for each in (0.0, 1.3, 2.0)]
-    assert (found.line.basis, found.line.load) == ("measured", "2")
-    assert found.line.acceptance.value == pytest.approx((cost - 1) / K, abs=0.01)
-    for one, speedup in zip(found.temperatures, speedups, strict=True):
-        assert one.speedup is not None
-        assert one.speedup.lower is not None
-        assert one.speedup.upper is not None
+    speedups = [engine.true_speedup(entry, 2) for entry in (0.0, 1.3, 2.0)]
+    assert (probe.line.basis, probe.line.load) == ("measured", "2")
+    assert probe.line.acceptance.value == pytest.approx((cost - 1) / K, abs=0.01)
+    for one, speedup in zip(probe.temperatures, speedups, strict=True):
         assert one.speedup.lower * 0.95 < speedup < one.speedup.upper * 1.05
-    assert [temperature.zone for temperature in found.temperatures][::2] == ["wins", "loses"]
+    assert [temperature.zone for temperature in probe.temperatures][::2] == ["wins", "loses"]
     assert elsewhere.line.basis == "assumed"
     assert any("the baseline is for load 2, and this was" in note for note in elsewhere.notes)
 
 
-def test_without_a_baseline_the_line_is_assumed_with_a_note(
-    run: Run, recording: SimulatedServer, database: str
-) -> None:
-    found, _ = probed(
-        run, "--target", recording.url, *SWEEP, "--requests", 20, "--database", database
-    )
-    assert found.line.basis == "assumed"
-    assert (found.line.load, found.line.acceptance.value) == (None, 0.1)
-    assert all(temperature.speedup is None for temperature in found.temperatures)
-    assert [temperature.zone for temperature in found.temperatures][::2] == ["wins", "wins"]
-    (note,) = [each for each in found.notes if "assumed" in each]
-    assert "specwatch calibrate --off URL" in note
-
-
-def test_it_is_printed_stored_and_written_the_same(
+def test_it_is_printed_stored_and_written_the_same_and_its_line_is_assumed(
     run: Run, recording: SimulatedServer, database: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "probe.json"
-    found, said = probed(
-        run, "--target", recording.url, *SWEEP, "--requests", 5, "-o", file, "--database", database
+    probe, stderr = probed(
+        run, "--target", recording.url, *SWEEP, "--requests", 8, "-o", file, "--database", database
     )
-    assert experiments(database) == [found]
-    assert read(file.read_text(), str(file)) == found
-    assert "stored as result 1 in" in said
-    assert found.workload.digest
-    assert (found.subject.k, found.subject.mode, found.subject.model_name) == (K, "on", "tiny")
+    assert experiments(database) == [probe]
+    assert read(file.read_text(), str(file)) == probe
+    assert "stored as result 1 in" in stderr
+    assert probe.workload.digest
+    assert (probe.subject.k, probe.subject.mode, probe.subject.model_name) == (K, "on", "tiny")
+    assert (probe.line.basis, probe.line.acceptance.value) == ("assumed", 0.1)
+    assert all(temperature.speedup is None for temperature in probe.temperatures)
+    assert [temperature.zone for temperature in probe.temperatures][::2] == ["wins", "wins"]
+    (note,) = [entry for entry in probe.notes if "assumed" in entry]
+    assert "specwatch calibrate --off URL" in note
 
 
 def test_the_text_has_a_chart_and_tables(
@@ -257,8 +221,8 @@ def test_a_first_answer_without_drafts_does_not_mean_no_speculation(
     async def send(self: LoadClient, *arguments: Any) -> Answer:
         nonlocal sent
         sent += 1
-        found = await ask(self, *arguments)
-        return replace(found, acceptance=None) if sent == 1 else found
+        probe = await ask(self, *arguments)
+        return replace(probe, acceptance=None) if sent == 1 else probe
 
     def unspoken(self: Server, *arguments: Any, **more: Any) -> None:
         prepare(self, *arguments, **more)
@@ -266,11 +230,11 @@ def test_a_first_answer_without_drafts_does_not_mean_no_speculation(
 
     monkeypatch.setattr(LoadClient, "send", send)
     monkeypatch.setattr(Server, "__init__", unspoken)
-    found, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 2, "--dry-run")
-    assert {temperature.source for temperature in found.temperatures} == {"records"}
+    probe, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 2, "--dry-run")
+    assert {temperature.source for temperature in probe.temperatures} == {"records"}
 
 
-def test_a_page_without_drafts_and_answers_without_record_tell_nothing(
+def test_without_drafts_on_the_page_and_records_the_acceptance_is_unknown(
     run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
     page = Server.read
@@ -319,11 +283,11 @@ def test_a_block_with_foreign_requests_is_repeated(
     run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others(counting.url, 2, monkeypatch)
-    found, said = probed(run, "--target", counting.url, *SWEEP, "--requests", 5, "--dry-run")
-    assert found.complete
-    assert [temperature.requests for temperature in found.temperatures] == [5, 5, 5]
-    assert said.count("repeating a block at temperature") == 2
-    assert "1 request more ended than were sent" in said
+    probe, stderr = probed(run, "--target", counting.url, *SWEEP, "--requests", 5, "--dry-run")
+    assert probe.complete
+    assert [temperature.requests for temperature in probe.temperatures] == [5, 5, 5]
+    assert stderr.count("repeating a block at temperature") == 2
+    assert "1 request more ended than were sent" in stderr
 
 
 def test_continuous_foreign_traffic_ends_a_probe_by_counters(
@@ -342,33 +306,32 @@ def test_records_are_used_despite_foreign_requests(
 ) -> None:
     before = len(recording.engine.log)
     others(recording.url, 2, monkeypatch)
-    found, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
-    assert found.alone is False
+    probe, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
+    assert probe.alone is False
     drafts = sum(
         temperature.acceptance.drafts or 0
-        for temperature in found.temperatures
+        for temperature in probe.temperatures
         if temperature.acceptance
     )
-    engine = sum(each.drafts for each in recording.engine.log[before + len(TEMPERATURES) :])
+    engine = sum(entry.drafts for entry in recording.engine.log[before + len(TEMPERATURES) :])
     assert 0 < drafts < engine
-    assert any("others used the server meanwhile" in note for note in found.notes)
+    assert any("others used the server meanwhile" in note for note in probe.notes)
 
 
 def breaking(after: int, stop: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Call ``stop`` when a number of answers of a sweep have arrived."""
-    answers = 0
-    add = fixed_load.FixedLoad.add
+    numbers = itertools.count(1 - len(TEMPERATURES))
+    send = LoadClient.send
 
-    def counted(self: Any, answer: Answer) -> None:
-        nonlocal answers
-        answers += 1
-        if answers == after:
+    async def counted(self: LoadClient, ask: Any, *more: Any) -> Answer:
+        answer = await send(self, ask, *more)
+        if next(numbers) == after:
             thread = threading.Thread(target=stop)
             thread.start()
             thread.join()
-        add(self, answer)
+        return answer
 
-    monkeypatch.setattr(fixed_load.FixedLoad, "add", counted)
+    monkeypatch.setattr(LoadClient, "send", counted)
 
 
 @pytest.mark.parametrize("record", ["summary", "none"])
@@ -377,75 +340,60 @@ def test_a_server_that_dies_gives_what_was_measured_until_then(
 ) -> None:
     with server(record=record) as dying:
         breaking(18, dying.stop, monkeypatch)
-        monkeypatch.setattr(fixed_load, "_PAUSE", 0.001)
-        found, said = probed(
+        monkeypatch.setattr(load_generator, "_PAUSE", 0.001)
+        probe, stderr = probed(
             run, "--target", dying.url, *SWEEP, "--requests", 10, "--database", database, code=1
         )
-    assert not found.complete
-    assert experiments(database) == [found]
-    assert 15 <= sum(temperature.requests for temperature in found.temperatures) <= 18
-    for one in found.temperatures:
-        assert one.acceptance is not None
-        assert one.acceptance.rate is not None
-    assert found.subject.url in said
+    assert not probe.complete
+    assert experiments(database) == [probe]
+    assert 15 <= sum(temperature.requests for temperature in probe.temperatures) <= 18
+    assert all(temperature.acceptance.rate for temperature in probe.temperatures)
+    assert probe.subject.url in stderr
 
 
-def test_a_key_file_that_disappears_ends_it(
+def test_a_key_file_that_disappears_ends_the_probe(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
     key.write_text("secret\n")
     with server(api_keys=("secret",)) as guarded:
         breaking(12, key.unlink, monkeypatch)
-        found, said = probed(
+        probe, stderr = probed(
             run, "--target", guarded.url, *SWEEP, "--requests", 10, "--database", database,
             "--bearer-token-file", key, code=1,
         )  # fmt: skip
-    assert not found.complete
-    assert sum(temperature.requests for temperature in found.temperatures) == 12
-    assert str(key) in said
-    assert experiments(database) == [found]
+    assert not probe.complete
+    assert sum(temperature.requests for temperature in probe.temperatures) == 12
+    assert str(key) in stderr
+    assert experiments(database) == [probe]
 
 
-def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], database: str) -> None:
-    with ExitStack() as stack:
-        running = stack.enter_context(server())
-        process = subprocess.Popen(
-            [
-                *specwatch, "probe", "--target", running.url, *SWEEP, "--requests", "100",
-                "--database", database, "--json",
-            ],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+def test_interrupted_it_keeps_what_was_measured(database: str) -> None:
+    with server() as running:
+
+        def wait(stderr: IO[str]) -> None:
+            assert stderr.readline().startswith("75 of 300 requests answered")
+
+        out, stderr = interrupted(
+            running, "probe", "--target", running.url, *SWEEP, "--requests", "100",
+            "--database", database, "--json", wait=wait, number=signal.SIGTERM,
         )  # fmt: skip
-        stack.callback(process.kill)
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("75 of 300 requests answered")
-        process.send_signal(signal.SIGTERM)
-        out, said = process.communicate(timeout=30)
-        assert process.returncode == 1
-        with running.synced() as engine:
-            assert engine.running + engine.waiting == 0
-    found = read(out, "standard output")
-    assert isinstance(found, Probe)
-    assert not found.complete
-    assert sum(temperature.requests for temperature in found.temperatures) >= 75
-    assert "interrupted: what was measured until then is kept" in said
-    assert experiments(database) == [found]
+    probe = read(out, "standard output")
+    assert not probe.complete
+    assert sum(temperature.requests for temperature in probe.temperatures) >= 75
+    assert "interrupted: what was measured until then is kept" in stderr
+    assert experiments(database) == [probe]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "Missing option '--target'"),
-        (("--target", "chat"), '"chat" is not a URL'),
         (("--target", "http://h:x"), "--target"),
         (("--target", "URL", "--temperatures", "warm"), "write numbers like 0,0.7,1"),
         (("--target", "URL", "--temperatures", "-1"), "expected numbers from 0"),
         (("--target", "URL", "--requests", "0"), "0 is not in the range"),
         (("--target", "URL", "--model", "huge"), "does not serve huge; it serves tiny"),
-        (("--target", "URL", "--prompts", "/nowhere"), "/nowhere"),
         (("--target", "URL", "-o", "/nowhere/a.json"), "there is no directory /nowhere"),
     ],
 )

@@ -26,8 +26,8 @@ ASSUMED = Line(acceptance=Estimate(value=0.1), basis="assumed")
 
 
 def measured(value: float, width: float = 0.05) -> Line:
-    found = Estimate(value=value, lower=value - width, upper=value + width)
-    return Line(acceptance=found, basis="measured", load="3-4")
+    shown = Estimate(value=value, lower=value - width, upper=value + width)
+    return Line(acceptance=shown, basis="measured", load="3-4")
 
 
 def one(temperature: float, rate: float, zone: Zone, *, k: int = 4) -> ProbeTemperature:
@@ -77,8 +77,8 @@ def probe(line: Line = ASSUMED, *temperatures: ProbeTemperature) -> Probe:
     )  # fmt: skip
 
 
-def lines(found: Probe, width: int = 80, *, fancy: bool = True) -> list[str]:
-    return [line.rstrip() for line in texts(probe_lines(found, width, fancy=fancy))]
+def lines(shown: Probe, width: int = 80, *, fancy: bool = True) -> list[str]:
+    return [line.rstrip() for line in texts(probe_lines(shown, width, fancy=fancy))]
 
 
 @pytest.mark.parametrize("width", [20, 33, 40, 60, 80, 120])
@@ -98,20 +98,23 @@ def test_foreign_text_cannot_control_the_terminal() -> None:
 
 def test_a_bar_shows_the_interval_and_the_line() -> None:
     """Solid up to the lower bound of the interval, shaded up to the upper one."""
-    found = lines(probe(measured(0.3, 0.1)), 80)
-    (row,) = [each for each in found if each.startswith("    0 ") and "wins" in each]
+    shown = lines(probe(measured(0.3, 0.1)), 80)
+    (row,) = [text for text in shown if text.startswith("    0 ") and "wins" in text]
     bar = row[6 : 80 - len(" 100.0% unknown")]
     assert bar.index("▒") == round(0.7 * 59)
     assert len(bar.rstrip()) == round(0.9 * 59)
     assert bar.index("│") == round(0.3 * 59)
-    assert [at for at, each in enumerate(bar) if each == "┊"] == [round(0.2 * 59), round(0.4 * 59)]
+    assert [index for index, text in enumerate(bar) if text == "┊"] == [
+        round(0.2 * 59),
+        round(0.4 * 59),
+    ]
     plain = "\n".join(lines(probe(measured(0.3, 0.1)), 80, fancy=False))
     assert plain.isascii()
     assert "80.0% wins" in plain
 
 
 @pytest.mark.parametrize(
-    ("line", "said", "drawn"),
+    ("line", "sentence", "drawn"),
     [
         (ASSUMED, "break-even: about 10%, by the assumed draft cost", True),
         (measured(0.3), "break-even at load 3-4, measured: 30.0% (25.0-35.0)", True),
@@ -119,18 +122,18 @@ def test_a_bar_shows_the_interval_and_the_line() -> None:
         (measured(1.4), "140.0%, beyond what drafts can reach", False),
     ],
 )
-def test_the_break_even_line_is_described(line: Line, said: str, drawn: bool) -> None:
-    assert said in line_sentence(line)
+def test_the_break_even_line_is_described(line: Line, sentence: str, drawn: bool) -> None:
+    assert sentence in line_sentence(line)
     assert ("│" in "".join(lines(probe(line)))) is drawn
 
 
 def test_zones_are_listed_by_temperature() -> None:
-    found = lines(probe())
-    assert found.index("wins at 0") < found.index("near the line at 0.7")
-    assert found.index("near the line at 0.7") < found.index("loses at 1.3")
+    shown = lines(probe())
+    assert shown.index("wins at 0") < shown.index("near the line at 0.7")
+    assert shown.index("near the line at 0.7") < shown.index("loses at 1.3")
 
 
-def test_without_any_acceptance_there_are_latencies_still() -> None:
+def test_without_any_acceptance_latencies_are_shown() -> None:
     bare = msgspec.structs.replace(
         one(0.5, 0.5, "unknown"), acceptance=None, speedup=None, source="none"
     )
@@ -142,14 +145,14 @@ def test_without_any_acceptance_there_are_latencies_still() -> None:
 
 def test_a_quantile_of_too_few_is_a_dash_that_keeps_its_column() -> None:
     few = msgspec.structs.replace(one(0.7, 0.6, "near"), ttft=Distribution(count=9, mean=1, p50=1))
-    found = lines(probe(ASSUMED, one(0.0, 0.8, "wins"), few))
-    at = next(at for at, each in enumerate(found) if "TTFT p50" in each)
-    head, whole, missing = found[at : at + 3]
+    shown = lines(probe(ASSUMED, one(0.0, 0.8, "wins"), few))
+    index = next(index for index, text in enumerate(shown) if "TTFT p50" in text)
+    head, whole, missing = shown[index : index + 3]
     assert missing.split() == ["0.7", "1.00", "s", "-", "-", "180", "ms", "1.40", "s", "12.2", "s"]
     ends = [
-        [match.end() for match in re.finditer(r"(\d ?m?s|-)(?= |$)", each)]
-        for each in (whole, missing)
+        [match.end() for match in re.finditer(r"(\d ?m?s|-)(?= |$)", text)]
+        for text in (whole, missing)
     ]
     assert ends[0] == ends[1]
     assert head.index("p95") + len("p95") == ends[0][1]
-    assert max(map(len, found)) <= 80
+    assert max(map(len, shown)) <= 80

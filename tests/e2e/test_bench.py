@@ -115,8 +115,9 @@ def test_what_clients_got_is_what_the_server_counted(good_server: VllmServer, lo
     assert found.histogram == tuple(map(sum, zip_longest(*lengths, fillvalue=0)))
     if load.rate is not None:
         return  # The looks at its page are not where the time begins and ends that counts.
-    counted = sum(each.tally.generation_tokens or 0 for each in stage.slices)
-    seconds = sum(each.seconds for each in stage.slices)
+    samples = [part.sample for part in stage.slices]
+    counted = sum(sample.tally.generation_tokens or 0 for sample in samples)
+    seconds = sum(sample.gauges.sampled_seconds for sample in samples)
     assert level.throughput == pytest.approx(counted / seconds, rel=0.2)
 
 

@@ -41,7 +41,7 @@ def batch(requests: int, ttft: float, tpot: float) -> Batch:
 
 def batches(tpot: float, noise: Sequence[float], ttft: float = 0.1) -> tuple[Batch, ...]:
     """One for each number of noise, a factor on TPOT."""
-    return tuple(batch(4, ttft, tpot * each) for each in noise)
+    return tuple(batch(4, ttft, tpot * one) for one in noise)
 
 
 def noise(count: int, spread: float, seed: int | str = 0) -> list[float]:
@@ -51,23 +51,23 @@ def noise(count: int, spread: float, seed: int | str = 0) -> list[float]:
 
 def level(
     concurrency: int,
-    found: Sequence[Batch],
+    own: Sequence[Batch],
     *,
     rate: float | None = None,
     errors: dict[str, int] | None = None,
     acceptance: float | None = None,
 ) -> Level:
-    decode = sum(each.decode_seconds for each in found)
-    tokens = sum(each.decode_tokens for each in found)
+    decode = sum(one.decode_seconds for one in own)
+    tokens = sum(one.decode_tokens for one in own)
     tpot = decode / tokens if tokens else 0.0
     return Level(
         concurrency=None if rate is not None else concurrency,
         rate=rate,
         seconds=60.0,
-        requests=sum(each.requests for each in found),
+        requests=sum(one.requests for one in own),
         errors=errors or {},
         prompt_tokens=10,
-        tokens=sum(each.tokens for each in found),
+        tokens=sum(one.tokens for one in own),
         throughput=concurrency / tpot if tpot else 0.0,
         per_user=flat(1 / tpot) if tpot else None,
         ttft=flat(0.1),
@@ -83,7 +83,7 @@ def level(
             rate=Estimate(value=acceptance),
         ),
         alone=True,
-        batches=tuple(found),
+        batches=tuple(own),
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
 from specwatch.domain.baseline import BaselineKey, Origin
 from specwatch.domain.model import Environment, Mode, Series
-from specwatch.domain.sample import SentLengths
 from specwatch.errors import ConfigError, PageError
 from specwatch.loadtest import calibration, calibration_report
 from specwatch.loadtest.calibration import Block, Look, Meter, Stage
@@ -75,91 +74,103 @@ def block(
 ) -> Block:
     """Looks a second apart, with tokens and ended requests at each."""
     looks = tuple(
-        Look(page(*count, waiting=waiting, pace=pace), 1000.0 + at, float(at), concurrency * at)
-        for at, count in enumerate(counts)
+        Look(
+            page(*count, waiting=waiting, pace=pace),
+            1000.0 + second,
+            float(second),
+            concurrency * second,
+        )
+        for second, count in enumerate(counts)
     )
     return Block(looks, tuple(answers))
 
 
-STEADY = [(100 * at, 2 * at) for at in range(9)]
+STEADY = [(100 * second, 2 * second) for second in range(9)]
 """Eight seconds: one to start, six slices, one to end."""
 
 
 def stage(engine: MeasuredModel = OFF, **changes: float) -> Stage:
-    found = Stage(engine, 2)
-    found.add(block(STEADY, [answer()] * 16, **changes), Meter(engine))
-    return found
+    measured = Stage(engine, 2)
+    measured.add(block(STEADY, [answer()] * 16, **changes), Meter(engine))
+    return measured
 
 
-def test_a_slice_holds_what_the_server_counted_between_its_looks() -> None:
+def test_a_slice_has_what_the_server_counted_between_its_looks() -> None:
     """Neither the start nor the end of a load, where fewer requests run, is in any slice."""
-    found = stage()
-    assert [each.at for each in found.slices] == [1002.0, 1003.0, 1004.0, 1005.0, 1006.0, 1007.0]
-    for sample in found.samples:
+    measured = stage()
+    assert [sample.start for sample in measured.samples] == list(range(1001, 1007))
+    for sample in measured.samples:
         assert sample.pace.by_token
         assert sample.pace.tokens == 98
         assert sample.pace.seconds / sample.pace.tokens == pytest.approx(PACE)
         assert sample.gauges.concurrency == pytest.approx(2.0)
         assert sample.mode is Mode.OFF
-    assert found.total.generation_tokens == 800
-    assert found.total.ttft.count == 16
+    assert measured.total.generation_tokens == 800
+    assert measured.total.ttft.count == 16
 
 
-def test_a_slice_tells_its_conditions() -> None:
-    """Without them the baseline would be compared whatever prompts cost."""
-    (found,) = calibration.measurements(KEY, [stage()])
-    for point in found.points:
+def test_the_baseline_has_a_point_with_conditions_for_each_slice_and_latencies_of_all() -> None:
+    (measured,) = calibration.measurements(KEY, [stage()])
+    assert (measured.key, measured.origin, measured.load_bin) == (KEY, Origin.CALIBRATION, 1)
+    assert len(measured.points) == 6
+    assert measured.points[-1].at == 1007.0
+    for point in measured.points:
         assert (point.firsts, point.first_seconds) == (2, pytest.approx(0.1))
-        assert point.prompt_tokens == 40, "what the prefix cache held was not computed"
+        assert point.prompt_tokens == 40, "without those from the prefix cache"
         assert (point.prompt, point.output) == (30.0, 50.0)
-        assert point.arrival_load == pytest.approx(2.0)
+        assert point.concurrency == point.arrival_load == pytest.approx(2.0)
+    assert measured.ttft.count == measured.tpot.count == 16
 
 
-def test_lengths_of_what_was_sent_stand_in_where_no_request_began_or_ended() -> None:
-    """Answers may take longer than a slice."""
-    long = [(0, 0), (100, 2), *[(100 * at, 2) for at in range(2, 8)], (800, 4)]
-    found = Stage(OFF, 2)
+LONG = [(0, 0), (100, 2), *[(100 * second, 2) for second in range(2, 8)], (800, 4)]
+"""No request begins or ends in a slice."""
+
+
+def test_where_no_request_begins_or_ends_the_lengths_are_those_sent() -> None:
+    measured = Stage(OFF, 2)
     sent = [Answer(Ask("hello", 400), 0.0, 8.0, prompt_tokens=30, tokens=400)] * 4
-    found.add(block(long, sent), Meter(OFF))
-    for sample in found.samples:
-        assert sample.usual == SentLengths(30.0, 400.0)
-        asked = sample.requests
-        assert (asked.firsts, asked.prompt, asked.output) == (0, 30.0, 400.0)
+    measured.add(block(LONG, sent), Meter(OFF))
+    for sample in measured.samples:
+        requests = sample.requests
+        assert (requests.firsts, requests.prompt, requests.output) == (0, 30.0, 400.0)
 
 
 def test_slices_in_which_no_request_began_are_compared() -> None:
-    """What they waited for a first token without speculation is nothing."""
     off, on = stage(), Stage(ON, 2)
-    long = [(0, 0), (100, 2), *[(100 * at, 2) for at in range(2, 8)], (800, 4)]
-    on.add(block(long, [answer(tokens=400)] * 4), Meter(ON))
-    found = calibration.measurements(KEY, [off])
-    report = calibration_report.report(KEY, [off, on], found)
+    on.add(block(LONG, [answer(tokens=400)] * 4), Meter(ON))
+    report = calibration_report.report(KEY, [off, on], calibration.measurements(KEY, [off]))
     assert report["comparison"]["samples"] == 6
 
 
-def test_stages_that_do_not_tell_conditions_are_doubtful() -> None:
-    meter, silent = Meter(OFF), Stage(OFF, 2)
+def without(keep: Callable[[Series], bool]) -> Stage:
+    """A stage of a server whose page has only some samples."""
     looks = [
-        look._replace(
-            samples={s: v for s, v in look.samples.items() if s.quantity != "prompt_tokens"}
-        )
+        look._replace(samples={s: v for s, v in look.samples.items() if keep(s)})
         for look in block(STEADY).looks
     ]
-    silent.add(Block(tuple(looks), ()), meter)
+    measured = Stage(OFF, 2)
+    measured.add(Block(tuple(looks), ()), Meter(OFF))
+    return measured
+
+
+def test_a_page_without_conditions_is_doubtful_and_without_latencies_useless() -> None:
     assert calibration.doubts_of([stage(), stage(ON)]) == []
+    silent = without(lambda series: series.quantity != "prompt_tokens")
     (doubt,) = calibration.doubts_of([stage(), silent])
     assert "has no prompt tokens or TTFT" in doubt
+    shortfall = without(lambda series: not series.part).shortfall
+    assert shortfall == "the server's page has neither the time between tokens nor TPOT"
 
 
 def in_rounds(*paces: tuple[int | None, float], engine: MeasuredModel = OFF) -> Stage:
     """A stage of blocks, each with the length of its prompts and the seconds of a token."""
-    found = Stage(engine, 4)
+    measured = Stage(engine, 4)
     for length, pace in paces:
-        found.add(block(STEADY, [answer()] * 16, pace=pace), Meter(engine), None, length)
-    return found
+        measured.add(block(STEADY, [answer()] * 16, pace=pace), Meter(engine), None, length)
+    return measured
 
 
-def test_rounds_that_are_unlike_are_doubtful() -> None:
+def test_rounds_whose_step_times_differ_are_doubtful() -> None:
     """A slow spell of the machine: it is no cost of prompts."""
     one = in_rounds((100, PACE), (200, 2 * PACE), (200, 2.7 * PACE), (100, 1.1 * PACE))
     (doubt,) = calibration.doubts_of(
@@ -177,32 +188,32 @@ def test_rounds_that_are_unlike_are_doubtful() -> None:
     )
 
 
-def test_what_is_accepted_makes_no_step_longer() -> None:
+def test_more_acceptance_does_not_make_a_step_longer() -> None:
     """Two rounds with speculation may have unlike prompts, and accept more in one of them."""
-    found = Stage(ON, 4)
+    measured = Stage(ON, 4)
     for accepted in (50, 10):
         looks = [
             look._replace(
                 samples={
                     **look.samples,
-                    Series("drafts", "", "tiny", "0", ""): (98 - accepted) * at,
-                    Series("draft_tokens", "", "tiny", "0", ""): 4 * (98 - accepted) * at,
-                    Series("accepted_tokens", "", "tiny", "0", ""): accepted * at,
+                    Series("drafts", "", "tiny", "0", ""): (98 - accepted) * second,
+                    Series("draft_tokens", "", "tiny", "0", ""): 4 * (98 - accepted) * second,
+                    Series("accepted_tokens", "", "tiny", "0", ""): accepted * second,
                 }
             )
-            for at, look in enumerate(block(STEADY, pace=0.02 * (98 - accepted) / 98).looks)
+            for second, look in enumerate(block(STEADY, pace=0.02 * (98 - accepted) / 98).looks)
         ]
-        found.add(Block(tuple(looks), (answer(),) * 16), Meter(ON), None, 100)
-    assert calibration.doubts_of([stage(), found]) == []
+        measured.add(Block(tuple(looks), (answer(),) * 16), Meter(ON), None, 100)
+    assert calibration.doubts_of([stage(), measured]) == []
 
 
-def test_what_happens_between_blocks_counts_for_nobody() -> None:
-    meter, found = Meter(OFF), Stage(OFF, 2)
-    found.add(block(STEADY), meter)
-    found.add(block([(tokens + 5000, ended + 70) for tokens, ended in STEADY]), meter)
-    assert found.total.generation_tokens == 1600
-    assert sum(found.total.requests.values()) == 32
-    assert len(found.slices) == 12
+def test_what_happens_between_blocks_does_not_count() -> None:
+    meter, measured = Meter(OFF), Stage(OFF, 2)
+    measured.add(block(STEADY), meter)
+    measured.add(block([(tokens + 5000, ended + 70) for tokens, ended in STEADY]), meter)
+    assert measured.total.generation_tokens == 1600
+    assert sum(measured.total.requests.values()) == 32
+    assert len(measured.slices) == 12
 
 
 def test_requests_that_the_server_kept_waiting_do_not_count_as_running() -> None:
@@ -217,83 +228,65 @@ def test_a_restart_meanwhile_is_an_error() -> None:
 
 
 def test_slices_of_one_temperature_are_its_bucket() -> None:
-    found = Stage(ON, 2)
-    found.add(block(STEADY), Meter(ON), "(0.3,0.7]")
-    assert all(sample.buckets == {"(0.3,0.7]": sample.tally} for sample in found.samples)
+    measured = Stage(ON, 2)
+    measured.add(block(STEADY), Meter(ON), "(0.3,0.7]")
+    assert all(sample.buckets == {"(0.3,0.7]": sample.tally} for sample in measured.samples)
 
 
-def test_the_baseline_has_a_point_for_each_slice_and_the_latencies_of_the_whole() -> None:
-    (found,) = calibration.measurements(KEY, [stage()])
-    assert found.key == KEY
-    assert found.origin is Origin.CALIBRATION
-    assert found.load_bin == 1
-    assert len(found.points) == 6
-    assert found.points[-1].at == 1007.0
-    assert found.points[0].concurrency == pytest.approx(2.0)
-    assert found.ttft.count == 16
-    assert found.tpot.count == 16
+def test_a_tap_counts_each_temperature_over_the_whole_block() -> None:
+    looks = [
+        look._replace(
+            samples={
+                **look.samples,
+                Series("drafts", "", "tiny", "0", "", "0"): 10 * second,
+                Series("drafts", "", "tiny", "1", "", "0"): second,
+                Series("drafts", "", "tiny", "0", "", ">1"): 5 * second,
+            }
+        )
+        for second, look in enumerate(block(STEADY).looks)
+    ]
+    measured = Stage(ON, 2)
+    measured.add(Block(tuple(looks), ()), Meter(ON))
+    for sample in measured.samples:
+        assert {label: counted.drafts for label, counted in sample.buckets.items()} == {
+            "0": 88, ">1": 40,
+        }  # fmt: skip
 
 
-def test_failed_requests_make_a_stage_useless() -> None:
-    found = stage()
-    found.answers += [answer(None, ErrorKind.TIMEOUT)] * 2
-    assert found.shortfall == "2 of 18 requests failed (timeout 2)"
-    assert calibration.measurements(KEY, [found]) == []
-    assert dict(found.errors) == {"timeout": 2}
-
-
-def test_a_few_failed_requests_do_not() -> None:
-    found = stage()
-    found.answers += [answer()] * 10 + [answer(None, ErrorKind.TIMEOUT)]
-    assert found.shortfall is None
+def test_many_failed_requests_make_a_stage_useless() -> None:
+    measured = stage()
+    measured.answers += [answer(None, ErrorKind.TIMEOUT)] * 2
+    assert measured.shortfall == "2 of 18 requests failed (timeout 2)"
+    assert calibration.measurements(KEY, [measured]) == []
+    measured.answers += [answer()] * 30
+    assert measured.shortfall is None
 
 
 def test_slices_without_tokens_are_too_little() -> None:
-    found = Stage(OFF, 2)
-    idle = [(0, 0), *STEADY[:5], *[STEADY[4]] * 3]
-    found.add(block(idle), Meter(OFF))
-    shortfall = found.shortfall
-    assert shortfall is not None
-    assert "tokens came in 4 of 6 slices, 5 are needed" in shortfall
-    assert calibration.measurements(KEY, [found]) == []
-
-
-def test_a_page_without_latencies_says_nothing() -> None:
-    meter, found = Meter(OFF), Stage(OFF, 2)
-    looks = [
-        look._replace(samples={s: v for s, v in look.samples.items() if not s.part})
-        for look in block(STEADY).looks
-    ]
-    found.add(Block(tuple(looks), ()), meter)
-    assert found.shortfall == "the server's page has neither the time between tokens nor TPOT"
+    measured = Stage(OFF, 2)
+    measured.add(block([(0, 0), *STEADY[:5], *[STEADY[4]] * 3]), Meter(OFF))
+    assert "tokens came in 4 of 6 slices, 5 are needed" in measured.shortfall
+    assert calibration.measurements(KEY, [measured]) == []
 
 
 def test_requests_and_tokens_of_others_are_seen() -> None:
-    found = stage()
-    assert not found.shared
-    assert found.foreign_requests == 0
-    found.answers.pop()
-    assert found.foreign_requests == 1
-    assert found.shared
-    # One request of others that never ends.
-    endless = Stage(OFF, 2)
+    measured = stage()
+    assert (measured.shared, measured.foreign_requests) == (False, 0)
+    measured.answers.pop()
+    assert (measured.shared, measured.foreign_requests) == (True, 1)
+    endless = Stage(OFF, 2)  # a request of others that does not end
     endless.add(block(STEADY, [answer(tokens=40)] * 16), Meter(OFF))
-    assert endless.foreign_requests == 0
-    assert endless.shared
+    assert (endless.shared, endless.foreign_requests) == (True, 0)
 
 
 def test_the_only_model_of_a_page_is_measured() -> None:
-    found = engine_of(pages.read(pages.capture("draft-k4.2")), "0.32.0", ["tiny"])
-    assert found.model_name == found.series_name
-    assert found.mode is Mode.ON
-    assert found.environment.engine_version == "0.32.0"
-    assert found.environment.fingerprint.endswith("-4")
-
-
-def test_a_model_without_a_name_is_called_as_the_engine_lists_it() -> None:
+    engine = engine_of(pages.read(pages.capture("draft-k4.2")), "0.32.0", ["tiny"])
+    assert (engine.model_name, engine.series_name, engine.mode) == ("tiny", "tiny", Mode.ON)
+    assert engine.environment.engine_version == "0.32.0"
+    assert engine.environment.fingerprint.endswith("-4")
     nameless = {s._replace(model_name=""): v for s, v in page(1).items()}
-    found = engine_of(nameless, None, ["llama"])
-    assert (found.series_name, found.model_name) == ("", "llama")
+    engine = engine_of(nameless, None, ["llama"])
+    assert (engine.series_name, engine.model_name) == ("", "llama")
 
 
 TWO = {**page(1), **{s._replace(model_name="other"): v for s, v in page(1).items()}}
@@ -314,9 +307,6 @@ def test_a_page_without_the_one_model_is_refused(
     with pytest.raises(ConfigError, match=message) as refused:
         engine_of(samples, None, [], model=model, where="--off: http://h:1")
     assert str(refused.value).startswith("--off: http://h:1 ")
-
-
-def test_one_of_several_models_is_measured_when_it_is_named() -> None:
     assert engine_of(TWO, None, [], model="other").series_name == "other"
 
 

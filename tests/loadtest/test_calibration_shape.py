@@ -32,7 +32,7 @@ def test_the_shape_of_traffic_has_its_mean_lengths_and_more_than_its_highest_loa
     assert shape == (150, 50, (1, 2, 4, 8))
 
 
-def test_the_highest_load_counts_by_how_long_it_was() -> None:
+def test_the_highest_load_is_weighted_by_its_duration() -> None:
     """An hour at one load may be a few busy seconds, and another a whole hour."""
     samples = [traffic(50, 100, 40, load=2.0, busy=3600.0), traffic(5, 100, 40, load=30.0, busy=9)]
     shape = calibration_shape.shape_of(samples)
@@ -51,7 +51,7 @@ def test_a_page_has_the_shape_of_all_that_was_served() -> None:
     assert calibration_shape.shape_of_page(Tally()) is None
 
 
-def test_prompts_of_three_lengths_are_sent_as_far_as_there_is_room() -> None:
+def test_prompts_of_three_lengths_are_cut_to_the_context_length() -> None:
     assert calibration_shape.fitted(200, 100, None) == ((100, 200, 400), 100, ())
     assert calibration_shape.fitted(200, 100, 4096) == ((100, 200, 400), 100, ())
     assert calibration_shape.fitted(None, 100, 4096) == ((), 100, ())

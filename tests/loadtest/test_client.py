@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
@@ -22,7 +23,8 @@ from specwatch.simulator.server import SimulatedServer
 from tests import simulated_load
 
 ASK = Ask("hello", 12, 0.4)
-Serve = Callable[[Callable[[Request], Any]], str]
+Answering = Callable[[Request], Any]
+Serve = Callable[[Answering], str]
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +33,26 @@ def vllm() -> Iterator[SimulatedServer]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def serve() -> Iterator[Serve]:
-    servers: list[HttpServer] = []
+    """Has a server answer in one way from now on; returns its URL."""
+    current: list[Answering] = []
 
-    def start(answer: Callable[[Request], Any]) -> str:
-        app = Starlette(
-            routes=[Route("/v1/chat/completions", answer, methods=["POST"])],
-        )
-        servers.append(HttpServer(app, "127.0.0.1", 0, name="web"))
-        servers[-1].start()
-        return servers[-1].url
+    async def answer(request: Request) -> Response:
+        response = current[-1](request)
+        return await response if inspect.isawaitable(response) else response
+
+    paths = ("/v1/chat/completions", "/tokenize")
+    app = Starlette(routes=[Route(path, answer, methods=["POST"]) for path in paths])
+    server = HttpServer(app, "127.0.0.1", 0, name="web")
+    server.start()
+
+    def start(answering: Answering) -> str:
+        current.append(answering)
+        return server.url
 
     yield start
-    for server in servers:
-        assert server.stop()
+    assert server.stop()
 
 
 def send(url: str, ask: Ask = ASK, **settings: Any) -> Answer:
@@ -73,40 +80,37 @@ def piece(text: str, reason: str | None = None) -> dict[str, Any]:
 RECORD = {"num_spec_steps": 2, "num_draft_tokens": 8, "num_accepted_draft_tokens": 3}
 TIMINGS = {"predicted_n": 20, "draft_n": 28, "draft_n_accepted": 12}
 USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
+EMPTY = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 0}}
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_an_answer_is_timed_counted_and_has_its_record(
+def test_an_answer_is_timed_and_counted_and_has_its_record(
     vllm: SimulatedServer, endpoint: str
 ) -> None:
     before = len(vllm.engine.log)
     answer = send(vllm.url, endpoint=endpoint, headers=lambda: {"Authorization": "Bearer secret"})
-    assert answer.ok
-    assert (answer.status, answer.error, answer.detail) == (200, None, "")
-    assert answer.tokens == 12
-    assert answer.finish_reason == "length"
+    assert (answer.ok, answer.status, answer.error, answer.detail) == (True, 200, None, "")
+    assert (answer.tokens, answer.finish_reason) == (12, "length")
     assert answer.sent < answer.first < answer.last <= answer.ended
     assert answer.ttft == answer.first - answer.sent
     assert answer.tpot == (answer.last - answer.first) / 11
     with vllm.synced() as engine:
         (request,) = engine.log[before:]
     assert request.request.temperature == 0.4
-    found = answer.acceptance
-    assert found.draft_tokens == 4 * found.drafts
-    assert sum(found.accepted_lengths) == found.drafts
-    assert sum(kept * n for kept, n in enumerate(found.accepted_lengths)) == found.accepted_tokens
+    record = answer.acceptance
+    assert record.draft_tokens == 4 * record.drafts
+    assert sum(record.accepted_lengths) == record.drafts
+    assert sum(kept * n for kept, n in enumerate(record.accepted_lengths)) == record.accepted_tokens
 
 
 def test_a_server_that_wants_a_key_refuses_without_it(vllm: SimulatedServer) -> None:
     answer = send(vllm.url)
-    assert not answer.ok
     assert (answer.status, answer.error) == (401, ErrorKind.REFUSED)
-    assert answer.tpot is None
-    assert answer.ttft is None
+    assert (answer.ok, answer.tpot, answer.ttft) == (False, None, None)
 
 
 def test_times_are_those_of_the_first_and_last_content(serve: Serve) -> None:
-    """A role without content, usage and the end of the stream are no tokens."""
+    """A role without content, usage and the end of the stream are not tokens."""
     url = serve(streamed(piece(""), piece("a"), piece("b"), piece("c", "length"), USAGE))
     ticks = count()
     firsts: list[int] = []
@@ -117,7 +121,6 @@ def test_times_are_those_of_the_first_and_last_content(serve: Serve) -> None:
 
     answer = asyncio.run(one())
     # The clock ticks when it is read: at the start, at each line of data, at the end.
-    assert answer.first is not None
     assert answer.last == answer.first + 2
     assert answer.tpot == 2 / 4
     assert answer.chunks == 3
@@ -125,7 +128,7 @@ def test_times_are_those_of_the_first_and_last_content(serve: Serve) -> None:
     assert firsts == [1]
 
 
-def test_what_is_asked_for_is_what_the_server_gets(serve: Serve) -> None:
+def test_the_request_has_the_prompt_and_asks_for_exactly_its_tokens(serve: Serve) -> None:
     bodies: list[Any] = []
 
     async def keep(request: Request) -> Response:
@@ -151,7 +154,7 @@ ERROR = {"error": {"message": "no chat template", "code": 400}}
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "detail"),
+    ("answering", "kind", "detail"),
     [
         (lambda _: JSONResponse(ERROR, 400), ErrorKind.REFUSED, "400 no chat template"),
         (lambda _: PlainTextResponse("out of\nmemory", 503), ErrorKind.FAILED, "503 out of memory"),
@@ -160,27 +163,27 @@ ERROR = {"error": {"message": "no chat template", "code": 400}}
         (streamed({"choices": 7}), ErrorKind.UNREADABLE, "$.choices"),
         (streamed(["a"]), ErrorKind.UNREADABLE, "Expected `object`, got `array`"),
         (streamed(piece("a")), ErrorKind.UNREADABLE, "no token count"),
+        (streamed(EMPTY), ErrorKind.UNREADABLE, "no token count"),
         (streamed(piece(""), USAGE), ErrorKind.UNREADABLE, "5 tokens but no content"),
         (lambda _: PlainTextResponse("[" * 4096, 500), ErrorKind.FAILED, "500 [[["),
         (lambda _: PlainTextResponse(DEEP), ErrorKind.UNREADABLE, "RecursionError"),
     ],
     ids=[
         "refused", "failed", "failed late", "broke off", "no completion", "a list", "no usage",
-        "no content", "a deep error", "a deep event",
+        "no tokens", "no content", "a deep error", "a deep event",
     ],
 )  # fmt: skip
-def test_each_failure_has_its_name(
-    serve: Serve, answer: Callable[[Request], Response], kind: ErrorKind, detail: str
+def test_each_failure_has_a_kind_and_a_detail(
+    serve: Serve, answering: Answering, kind: ErrorKind, detail: str
 ) -> None:
-    found = send(serve(answer))
-    assert found.error is kind
-    assert detail in found.detail
-    assert not found.ok
+    answer = send(serve(answering))
+    assert (answer.ok, answer.error) == (False, kind)
+    assert detail in answer.detail
 
 
 def test_a_server_that_is_not_there_has_no_status() -> None:
-    found = send("http://127.0.0.1:1")
-    assert (found.error, found.status) == (ErrorKind.CONNECT, None)
+    answer = send("http://127.0.0.1:1")
+    assert (answer.error, answer.status) == (ErrorKind.CONNECT, None)
 
 
 def test_an_answer_that_takes_too_long_is_given_up(serve: Serve) -> None:
@@ -191,10 +194,10 @@ def test_an_answer_that_takes_too_long_is_given_up(serve: Serve) -> None:
 
         return StreamingResponse(body())
 
-    found = send(serve(hang), timeout=1.0)
-    assert found.error is ErrorKind.TIMEOUT
-    assert "1 s" in found.detail
-    assert found.first is not None
+    answer = send(serve(hang), timeout=0.2)
+    assert answer.error is ErrorKind.TIMEOUT
+    assert answer.detail == "no end within 0.2 s"
+    assert answer.first is not None
 
 
 @pytest.mark.parametrize(
@@ -211,8 +214,8 @@ def test_the_record_of_either_server_is_taken(
     serve: Serve, members: dict[str, Any], acceptance: Acceptance | None
 ) -> None:
     """Of 20 tokens of llama.cpp the first is the prompt's, and 12 were accepted: 7 steps."""
-    found = send(serve(streamed(piece("a"), {**USAGE, **members})))
-    assert (found.ok, found.tokens, found.acceptance) == (True, 5, acceptance)
+    answer = send(serve(streamed(piece("a"), {**USAGE, **members})))
+    assert (answer.ok, answer.tokens, answer.acceptance) == (True, 5, acceptance)
 
 
 @pytest.mark.parametrize(
@@ -229,13 +232,13 @@ def test_the_record_of_either_server_is_taken(
         {"choices": [{"delta": {}, "finish_reason": {}}]},
     ],
 )
-def test_what_is_no_count_makes_an_answer_unreadable(serve: Serve, last: object) -> None:
+def test_an_invalid_count_makes_an_answer_unreadable(serve: Serve, last: object) -> None:
     """Its times and what came before are kept; nothing raises."""
-    found = send(serve(streamed(piece("a"), last)))
-    assert found.error is ErrorKind.UNREADABLE
-    assert "$." in found.detail
-    assert found.first is not None
-    assert found.acceptance is None
+    answer = send(serve(streamed(piece("a"), last)))
+    assert answer.error is ErrorKind.UNREADABLE
+    assert "$." in answer.detail
+    assert answer.first is not None
+    assert answer.acceptance is None
 
 
 @pytest.mark.parametrize(
@@ -249,11 +252,11 @@ def test_what_is_no_count_makes_an_answer_unreadable(serve: Serve, last: object)
 )
 def test_reasoning_and_tool_calls_are_content(serve: Serve, delta: dict[str, Any]) -> None:
     role = {"choices": [{"delta": {"role": "assistant", "content": "", "tool_calls": []}}]}
-    found = send(serve(streamed(role, *[{"choices": [{"delta": delta}]}] * 2, USAGE)))
-    assert found.ok
-    assert found.chunks == 2
-    assert found.ttft is not None
-    assert found.tpot is not None
+    answer = send(serve(streamed(role, *[{"choices": [{"delta": delta}]}] * 2, USAGE)))
+    assert answer.ok
+    assert answer.chunks == 2
+    assert answer.ttft is not None
+    assert answer.tpot is not None
 
 
 def counted(url: str, prompt: str, **settings: Any) -> int | None:
@@ -264,14 +267,14 @@ def counted(url: str, prompt: str, **settings: Any) -> int | None:
     return asyncio.run(one())
 
 
-def test_the_server_s_tokenizer_counts_a_prompt(vllm: SimulatedServer) -> None:
+def test_the_tokenizer_endpoint_counts_a_prompt(vllm: SimulatedServer) -> None:
     """With what a chat template adds to it."""
     assert counted(vllm.url, "sixteen letters.", endpoint="completions") == 4
     assert counted(vllm.url, "sixteen letters.") == 8
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     [
         JSONResponse({"error": "no"}, 404),
         JSONResponse({"tokens": []}),
@@ -282,12 +285,9 @@ def test_the_server_s_tokenizer_counts_a_prompt(vllm: SimulatedServer) -> None:
     ],
     ids=["missing", "llama.cpp", "text", "nothing", "list", "no JSON"],
 )
-def test_a_server_without_a_tokenizer_counts_nothing(said: Response) -> None:
-    app = Starlette(routes=[Route("/tokenize", lambda _: said, methods=["POST"])])
-    web = HttpServer(app, "127.0.0.1", 0, name="web")
-    web.start()
-    try:
-        assert counted(web.url, "hello") is None
-    finally:
-        assert web.stop()
+def test_a_server_without_a_tokenizer_counts_nothing(serve: Serve, answer: Response) -> None:
+    assert counted(serve(lambda _: answer), "hello") is None
+
+
+def test_a_server_that_does_not_answer_counts_nothing() -> None:
     assert counted("http://127.0.0.1:1", "hello") is None

@@ -38,18 +38,18 @@ def turn(chance: random.Random, latency: Latency, seconds: float) -> Stretch:
     """Clients that begin with unlike shares of an answer, and go on until ``seconds``."""
     answers = []
     for client in range(CLIENTS):
-        share, at = (client + 1) / CLIENTS, 0.0
-        while at < seconds:
-            ended = at + share * latency(chance)
+        share, time = (client + 1) / CLIENTS, 0.0
+        while time < seconds:
+            ended = time + share * latency(chance)
             tokens = round(share * TOKENS)
             answers.append(
-                Answer(Ask("hello", tokens), at, ended, first=at, last=ended, tokens=tokens)
+                Answer(Ask("hello", tokens), time, ended, first=time, last=ended, tokens=tokens)
             )
-            share, at = 1.0, ended
-    looks = [Look({}, at, at, CLIENTS * at) for at in (0.0, 1e-6, seconds, 2 * seconds)]
-    found = Stretch.of(Block(tuple(looks), tuple(answers)), TOKENS)
-    assert found is not None
-    return found
+            share, time = 1.0, ended
+    looks = [Look({}, time, time, CLIENTS * time) for time in (0.0, 1e-6, seconds, 2 * seconds)]
+    results = Stretch.of(Block(tuple(looks), tuple(answers)), TOKENS)
+    assert results is not None
+    return results
 
 
 def side(chance: random.Random, latency: Latency, seconds: float, mode: Mode) -> Level:
@@ -66,22 +66,22 @@ def speedup(seed: str, seconds: float, off: Latency, on: Latency) -> Estimate:
         bench("off", [without], interleaved=True),
         bench("on", [with_it], interleaved=True),
     )
-    (found,) = compare(*both, version="1").levels
-    assert found.speedup is not None
-    return found.speedup
+    (results,) = compare(*both, version="1").levels
+    assert results.speedup is not None
+    return results.speedup
 
 
 @pytest.mark.parametrize("seconds", [2.5, 6.0], ids=["short turns", "turns as they should be"])
-def test_equal_servers_of_unlike_spread_are_equal(seconds: float) -> None:
+def test_servers_with_equal_mean_latency_have_a_speedup_of_1(seconds: float) -> None:
     """The mean speedup is 1, and about 95 % of the intervals have 1 in them."""
-    found = [speedup(f"{seconds} {at}", seconds, even, unlike) for at in range(80)]
-    assert fmean(math.log(each.value) for each in found) == pytest.approx(0.0, abs=0.035)
-    covered = sum((each.lower or 9) <= 1 <= (each.upper or 0) for each in found)
-    assert covered >= 0.88 * len(found)
+    results = [speedup(f"{seconds} {time}", seconds, even, unlike) for time in range(80)]
+    assert fmean(math.log(one.value) for one in results) == pytest.approx(0.0, abs=0.035)
+    covered = sum((one.lower or 9) <= 1 <= (one.upper or 0) for one in results)
+    assert covered >= 0.88 * len(results)
 
 
 def test_latencies_are_those_of_all_requests() -> None:
     """Those that ended in a turn of few latencies would be the short ones among them."""
     chance = random.Random(3)
-    found = [side(chance, unlike, 2.5, Mode.OFF).latency for _ in range(60)]
-    assert fmean(each.mean for each in found if each is not None) == pytest.approx(1.0, abs=0.06)
+    results = [side(chance, unlike, 2.5, Mode.OFF).latency for _ in range(60)]
+    assert fmean(one.mean for one in results if one is not None) == pytest.approx(1.0, abs=0.06)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
-from specwatch.domain.experiments import ComparedLevel, Comparison, Estimate, Verdict
+from specwatch.domain.experiments import Bench, ComparedLevel, Comparison, Estimate, Verdict
 from specwatch.errors import ConfigError
 from specwatch.loadtest import verdicts
 from specwatch.loadtest.compare import compare
@@ -18,18 +20,27 @@ OFF, ON = 0.02, 0.01
 """TPOT, in seconds."""
 
 
-def both(
-    speedups: Sequence[float],
-    *,
-    concurrencies: Sequence[int] = (1, 4, 16),
-    spread: float = 0.03,
-    count: int = 12,
-) -> Comparison:
+FEW, SOME, MANY = noise(2, 0.02), noise(8, 0.02), noise(12, 0.02)
+
+
+def pair(
+    off: Mapping[int, Sequence[float]], on: Mapping[int, Sequence[float]], **more: Any
+) -> tuple[Bench, Bench]:
+    """Benches with the noise of the batches of each concurrency; speculation is twice as fast."""
+    return (
+        bench("off", [level(load, batches(OFF, own)) for load, own in off.items()], **more),
+        bench("on", [level(load, batches(ON, own)) for load, own in on.items()], **more),
+    )
+
+
+def both(speedups: Sequence[float], *, spread: float = 0.03, count: int = 12) -> Comparison:
     """Levels with these true speedups of decoding, of so many noisy batches."""
     off, on = [], []
-    for at, (concurrency, speedup) in enumerate(zip(concurrencies, speedups, strict=False)):
-        off.append(level(concurrency, batches(OFF, noise(count, spread, f"off {at}"), 0.0)))
-        on.append(level(concurrency, batches(OFF / speedup, noise(count, spread, f"on {at}"), 0.0)))
+    for index, (concurrency, speedup) in enumerate(zip((1, 4, 16), speedups, strict=False)):
+        off.append(level(concurrency, batches(OFF, noise(count, spread, f"off {index}"), 0.0)))
+        on.append(
+            level(concurrency, batches(OFF / speedup, noise(count, spread, f"on {index}"), 0.0))
+        )
     return compare(bench("off", off), bench("on", on), version="1")
 
 
@@ -38,26 +49,26 @@ def test_the_speedup_is_that_of_whole_requests_and_decoding_has_its_own() -> Non
     even = [1.0] * 6
     off = bench("off", [level(4, batches(OFF, even, ttft=0.1))])
     on = bench("on", [level(4, batches(ON, even, ttft=0.2), acceptance=0.7)])
-    (found,) = compare(off, on, version="1").levels
-    assert found.speedup.value == pytest.approx((0.1 + 100 * OFF) / (0.2 + 100 * ON))
-    assert found.decode.value == pytest.approx(2.0)
-    assert found.ttft.value == pytest.approx(2.0), "above 1 is slower"
-    assert found.acceptance_rate == 0.7
-    assert (found.tpot_p99_off, found.tpot_p99_on) == (OFF, ON)
+    (compared,) = compare(off, on, version="1").levels
+    assert compared.speedup.value == pytest.approx((0.1 + 100 * OFF) / (0.2 + 100 * ON))
+    assert compared.decode.value == pytest.approx(2.0)
+    assert compared.ttft.value == pytest.approx(2.0), "above 1 is slower"
+    assert compared.acceptance_rate == 0.7
+    assert (compared.tpot_p99_off, compared.tpot_p99_on) == (OFF, ON)
 
 
-def test_which_is_off_comes_from_the_mode() -> None:
-    off = bench("off", [level(4, batches(OFF, noise(8, 0.05, 1)))])
-    on = bench("on", [level(4, batches(ON, noise(8, 0.05, 2)))])
-    one, other = compare(off, on, version="1"), compare(on, off, version="1")
-    assert one == other
-    assert (one.off.mode, one.on.mode) == ("off", "on")
+def test_the_order_of_the_benches_does_not_matter_but_their_modes_differ() -> None:
+    off, on = pair({4: SOME}, {4: SOME})
+    comparison = compare(off, on, version="1")
+    assert comparison == compare(on, off, version="1")
+    assert (comparison.off.mode, comparison.on.mode) == ("off", "on")
+    assert comparison.benches == (off, on)
+    with pytest.raises(ConfigError, match="both were measured with speculation"):
+        compare(on, on, version="1")
 
 
 def test_pairs_are_those_of_one_run_only() -> None:
-    common = noise(12, 0.3, "both")
-    levels = [level(4, batches(tpot, common)) for tpot in (OFF, ON)]
-    off, on = (bench(mode, [each], interleaved=True) for mode, each in zip(("off", "on"), levels))  # noqa: B905
+    off, on = pair({4: noise(12, 0.3)}, {4: noise(12, 0.3)}, interleaved=True)
     together = compare(off, on, version="1")
     apart = compare(off, msgspec.structs.replace(on, began=2000.0), version="1")
     assert (together.interleaved, apart.interleaved) == (True, False)
@@ -120,8 +131,8 @@ def compared(
 def test_the_crossing_lies_between_two_loads_on_the_logarithm(
     speedups: dict[int, float | None], expected: float | None
 ) -> None:
-    found = verdicts.falling_crossing([compared(load, value) for load, value in speedups.items()])
-    assert found == (None if expected is None else pytest.approx(expected))
+    load = verdicts.falling_crossing([compared(load, value) for load, value in speedups.items()])
+    assert load == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_crossing_is_not_taken_from_noise() -> None:
@@ -142,90 +153,88 @@ def test_a_crossing_is_not_taken_from_noise() -> None:
         ({1: 0.5, 4: 0.8}, None),
     ],
 )
-def test_where_speculation_begins_to_pay_is_found_too(
+def test_the_load_above_which_speculation_pays_is_computed_too(
     speedups: dict[int, float], expected: float | None
 ) -> None:
-    found = verdicts.rising_crossing([compared(load, value) for load, value in speedups.items()])
-    assert found == (None if expected is None else pytest.approx(expected))
+    load = verdicts.rising_crossing([compared(load, value) for load, value in speedups.items()])
+    assert load == (None if expected is None else pytest.approx(expected))
 
 
-def test_the_whole_counts_each_level_alike() -> None:
-    found = both([2.0, 1.5, 1.2])
-    values = [level.speedup.value for level in found.levels if level.speedup is not None]
-    assert found.speedup.value == pytest.approx(math.prod(values) ** (1 / 3))
-    assert found.verdict == "ship"
-    widths = [
-        (level.speedup.upper or 0) / (level.speedup.lower or 1)
-        for level in found.levels
-        if level.speedup is not None
-    ]
-    own = (found.speedup.upper or 0) / (found.speedup.lower or 1)
-    assert own < min(widths), "three are surer than one"
+def test_all_levels_count_alike() -> None:
+    comparison = both([2.0, 1.5, 1.2])
+    speedups = [one.speedup for one in comparison.levels]
+    assert comparison.speedup.value == pytest.approx(
+        math.prod(one.value for one in speedups) ** (1 / 3)
+    )
+    assert comparison.verdict == "ship"
+    own = comparison.speedup.upper / comparison.speedup.lower
+    assert own < min(one.upper / one.lower for one in speedups), "three are surer than one"
 
 
-def test_sentences_say_what_to_do_and_where_it_ends() -> None:
-    ships = both([3.0, 1.8, 0.8])
-    assert ships.sentence.startswith("Ship it up to concurrency 4 only: there requests are 2.3")
-    assert ships.crossing == pytest.approx(10.9, abs=0.5)
-    assert f"From about {ships.crossing:.3g} " in ships.sentence
-    assert "requests at once on it is slower" in ships.sentence
-    loses = both([0.5, 0.6, 0.55])
-    assert loses.verdict == "do_not"
-    assert loses.sentence.startswith("Do not: speculation makes requests slower, 0.5")
-    assert loses.crossing is None
-    little = both([1.15, 1.1, 1.2])
-    assert little.verdict == "not_worth_it"
-    assert little.sentence.startswith("Not worth it: it is faster, 1.1")
-    mixed = both([1.7, 1.1, 1.05])
-    assert mixed.sentence.endswith("It is worth it at concurrency 1.")
-    same = both([1.0, 1.0, 1.0], spread=0.1)
-    assert "there is no clear difference" in same.sentence
+@pytest.mark.parametrize(
+    ("speedups", "verdict", "sentence"),
+    [
+        (
+            [3.0, 1.8, 0.8],
+            "ship",
+            r"Ship it up to concurrency 4 only: there requests are 2\.3.* From about 10\.\d"
+            r" requests at once on it is slower\.",
+        ),
+        ([0.5, 0.6, 0.55], "do_not", r"Do not: speculation makes requests slower, 0\.5.*"),
+        ([1.15, 1.1, 1.2], "not_worth_it", r"Not worth it: it is faster, 1\.1.*"),
+        ([1.7, 1.1, 1.05], "not_worth_it", r".* It is worth it at concurrency 1\."),
+        ([0.7, 2.5, 3.0], "not_worth_it", r".* Below about 1\.\d* requests at once it is slower.*"),
+        ([1.0, 1.0, 1.0], "not_worth_it", r".*there is no clear difference.*"),
+    ],
+    ids=[
+        "it pays at low loads", "it never pays", "it pays too little", "it pays at one load",
+        "it pays at high loads", "it makes no difference",
+    ],
+)  # fmt: skip
+def test_the_sentence_says_what_to_do_and_at_which_loads(
+    speedups: Sequence[float], verdict: Verdict, sentence: str
+) -> None:
+    comparison = both(speedups)
+    assert comparison.verdict == verdict
+    assert re.fullmatch(sentence, comparison.sentence), comparison.sentence
 
 
-def test_too_little_is_said_with_its_remedy() -> None:
-    found = both([2.0], count=3)
-    (one,) = found.levels
+def test_too_few_requests_are_reported_with_a_remedy() -> None:
+    comparison = both([2.0], count=3)
+    (one,) = comparison.levels
     assert one.speedup.lower is None
-    assert (one.verdict, found.verdict) == ("unknown", "unknown")
-    assert one.missing is not None
+    assert (one.verdict, comparison.verdict) == ("unknown", "unknown")
     assert "too few requests: 12 ended, in 3 rounds" in one.missing
-    assert "give a longer --duration" in found.sentence
+    assert "give a longer --duration" in comparison.sentence
+    others = compare(*pair({1: MANY, 8: FEW}, {1: MANY, 8: FEW}), version="1")
+    assert others.verdict == "ship", "other levels count"
+    assert "No result for concurrency 8: too few requests" in others.sentence
 
 
-def test_a_level_with_too_little_does_not_spoil_the_others() -> None:
-    good, few = noise(12, 0.02), noise(2, 0.02)
-    off = bench("off", [level(1, batches(OFF, good)), level(8, batches(OFF, few))])
-    on = bench("on", [level(1, batches(ON, good)), level(8, batches(ON, few))])
-    found = compare(off, on, version="1")
-    assert found.verdict == "ship"
-    assert "No result for concurrency 8: too few requests" in found.sentence
-
-
-def test_many_failures_leave_no_speedup() -> None:
-    off = bench("off", [level(4, batches(OFF, noise(8, 0.02)))])
-    on = bench("on", [level(4, batches(ON, noise(8, 0.02)), errors={"failed": 20})])
-    found = compare(off, on, version="1")
-    (one,) = found.levels
-    assert (one.speedup, one.verdict) == (None, "do_not")
-    assert one.missing == "20 of 52 requests failed with speculation"
-    assert found.verdict == "do_not"
-    assert found.sentence == f"Do not: at concurrency 4 {one.missing}."
-    both_fail = bench("off", [level(4, batches(OFF, noise(8, 0.02)), errors={"failed": 9})])
-    assert compare(both_fail, on, version="1").verdict == "unknown", "speculation is not to blame"
-
-
-def failing(*which: int) -> Comparison:
-    """Twice as fast, but for these loads, at which requests fail with speculation."""
-    off = [level(at, batches(OFF, noise(12, 0.02))) for at in (1, 4, 16)]
+def failing(*which: int, loads: Sequence[int] = (1, 4, 16)) -> Comparison:
+    """Twice as fast, but for the loads at which requests fail with speculation."""
+    off = [level(load, batches(OFF, MANY)) for load in loads]
     on = [
-        level(at, batches(ON, noise(12, 0.02)), errors={"failed": 30} if at in which else None)
-        for at in (1, 4, 16)
+        level(load, batches(ON, MANY), errors={"failed": 30} if load in which else None)
+        for load in loads
     ]
     return compare(bench("off", off), bench("on", on), version="1")
 
 
-def test_nothing_is_shipped_that_loses_at_a_load() -> None:
-    """Above some load it can be left off; below, there is nothing to set."""
+def test_many_failures_leave_no_speedup() -> None:
+    comparison = failing(4, loads=[4])
+    (one,) = comparison.levels
+    assert (one.speedup, one.verdict, comparison.verdict) == (None, "do_not", "do_not")
+    assert one.missing == "30 of 78 requests failed with speculation"
+    assert comparison.sentence == f"Do not: at concurrency 4 {one.missing}."
+    both_fail = [
+        bench(mode, [level(4, batches(OFF, SOME), errors={"failed": 9})]) for mode in ("off", "on")
+    ]
+    assert compare(*both_fail, version="1").verdict == "unknown", "not because of speculation"
+
+
+def test_speculation_that_fails_at_a_load_is_not_shipped_there() -> None:
+    """Above some load it can be switched off; below, there is no such setting."""
     above = failing(16)
     assert above.verdict == "ship"
     assert above.sentence.startswith("Ship it up to concurrency 4 only: ")
@@ -235,28 +244,14 @@ def test_nothing_is_shipped_that_loses_at_a_load() -> None:
     assert below.verdict == "not_worth_it"
     assert below.sentence.startswith("Not worth it: requests are 1.")
     assert "It is worth it at concurrency 4, concurrency 16." in below.sentence
-    slow = both([0.7, 2.5, 3.0])
-    assert slow.verdict == "not_worth_it"
-    assert slow.rising is not None
-    assert f"Below about {slow.rising:.3g} requests at once it is slower" in slow.sentence
-
-
-def test_a_level_that_was_broken_off_is_not_compared() -> None:
-    whole = [level(at, batches(OFF, noise(8, 0.02))) for at in (1, 4)]
-    part = [level(1, batches(ON, noise(8, 0.02))), level(4, batches(ON, noise(8, 0.02)))]
-    part[1] = msgspec.structs.replace(part[1], complete=False)
-    found = compare(bench("off", whole), bench("on", part, complete=False), version="1")
-    assert [each.concurrency for each in found.levels] == [1]
-    assert "concurrency 4 was broken off, and is not compared" in found.notes
-    assert "concurrency 4 was measured on one server only" not in found.notes
 
 
 OTHER = msgspec.structs.replace(WORK, max_tokens=64, temperatures=(0.0, None), source="else")
 
 
-def test_other_work_is_refused_by_name_unless_forced() -> None:
-    off = bench("off", [level(4, batches(OFF, noise(8, 0.02)))])
-    on = bench("on", [level(4, batches(ON, noise(8, 0.02)))], work=OTHER)
+def test_different_workloads_are_refused_unless_forced() -> None:
+    off, on = pair({4: SOME}, {4: SOME})
+    on = msgspec.structs.replace(on, workload=OTHER)
     with pytest.raises(ConfigError, match="did not have the same workload") as refused:
         compare(off, on, version="1")
     assert "max tokens 101 without speculation, 64 with it" in str(refused.value)
@@ -266,33 +261,32 @@ def test_other_work_is_refused_by_name_unless_forced() -> None:
     assert "different workload: max tokens 101 without speculation, 64 with it" in forced.notes
 
 
-def test_two_of_one_mode_are_refused() -> None:
-    one = bench("on", [level(4, batches(ON, noise(8, 0.02)))])
-    with pytest.raises(ConfigError, match="both were measured with speculation"):
-        compare(one, one, version="1")
-
-
-def test_other_loads_are_refused_and_lone_ones_noted() -> None:
-    four, eight = (level(at, batches(OFF, noise(8, 0.02))) for at in (4, 8))
+def test_only_loads_that_both_measured_completely_are_compared() -> None:
     with pytest.raises(ConfigError, match="no load was measured on both: concurrency 4 without"):
-        compare(bench("off", [four]), bench("on", [eight]), version="1")
-    found = compare(bench("off", [four, eight]), bench("on", [eight]), version="1")
-    assert [each.concurrency for each in found.levels] == [8]
-    assert "concurrency 4 was measured on one server only" in found.notes
+        compare(*pair({4: SOME}, {8: SOME}), version="1")
+    off, on = pair({1: SOME, 4: SOME, 8: SOME}, {1: SOME, 4: SOME})
+    partial = msgspec.structs.replace(on.levels[1], complete=False)
+    on = msgspec.structs.replace(on, levels=(on.levels[0], partial), complete=False)
+    comparison = compare(off, on, version="1")
+    assert [one.concurrency for one in comparison.levels] == [1]
+    assert not comparison.complete
+    assert [note for note in comparison.notes if "concurrency" in note] == [
+        "concurrency 4 was broken off, and is not compared",
+        "concurrency 8 was measured on one server only",
+    ]
 
 
-def test_unlike_servers_are_noted() -> None:
-    off = bench("off", [level(4, batches(OFF, noise(8, 0.02)))], version="0.31.0")
-    on = bench("on", [level(4, batches(ON, noise(8, 0.02)))], complete=False)
-    found = compare(off, on, version="1")
-    assert any("engine version (0.31.0 without" in note for note in found.notes)
-    assert not found.complete
+def test_different_engine_versions_are_noted() -> None:
+    off, _ = pair({4: SOME}, {4: SOME}, version="0.31.0")
+    _, on = pair({4: SOME}, {4: SOME})
+    notes = compare(off, on, version="1").notes
+    assert any("engine version (0.31.0 without" in note for note in notes)
 
 
 def test_rates_are_compared_with_rates() -> None:
     off, on = (
-        bench(mode, [level(4, batches(tpot, noise(8, 0.02)), rate=2.0)])
+        bench(mode, [level(4, batches(tpot, SOME), rate=2.0)])
         for mode, tpot in (("off", OFF), ("on", ON))
     )
-    found = compare(off, on, version="1")
-    assert [(each.concurrency, each.rate) for each in found.levels] == [(None, 2.0)]
+    (one,) = compare(off, on, version="1").levels
+    assert (one.concurrency, one.rate) == (None, 2.0)

@@ -20,8 +20,8 @@ SHAREGPT = {
 def prompts(*values: Any, chat: bool = True, array: bool = False) -> list[tuple[str, int]]:
     """First text and number of messages of each prompt found."""
     text = json.dumps(values) if array else "\n".join(map(json.dumps, values))
-    found = read(text.encode(), "file", seed=0, chat=chat)
-    return [(each.text, len(each.messages)) for each in found]
+    result = read(text.encode(), "file", seed=0, chat=chat)
+    return [(prompt.text, len(prompt.messages)) for prompt in result]
 
 
 SYSTEM = {"role": "system", "content": "be kind"}
@@ -47,7 +47,7 @@ def test_without_chat_a_conversation_is_its_first_question() -> None:
     assert prompts({"messages": [SYSTEM, USER, REPLY, USER]}, chat=False) == [("one", 0)]
 
 
-def test_entries_without_a_prompt_are_passed_over() -> None:
+def test_entries_without_a_prompt_are_skipped() -> None:
     strange = [
         {"conversations": []}, {"prompt": " "}, {"prompt": 3}, 7, {"messages": [REPLY]},
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
@@ -56,16 +56,18 @@ def test_entries_without_a_prompt_are_passed_over() -> None:
     assert prompts(*strange, {"prompt": "one"}) == [("one", 0)]
 
 
-def test_of_many_a_fixed_number_is_drawn_with_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_prompts_a_fixed_number_is_drawn_with_the_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(dataset, "MOST_PROMPTS", 5)
-    data = "\n".join(json.dumps({"prompt": str(at)}) for at in range(100)).encode()
+    data = "\n".join(json.dumps({"prompt": str(number)}) for number in range(100)).encode()
     drawn = [read(data, "file", seed=seed, chat=True) for seed in (1, 1, 2)]
     assert len(drawn[0]) == 5
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "file is empty; expected JSON lines"),
         (b"hello\n", "file is not JSON; expected JSON lines or a JSON array"),
@@ -77,10 +79,10 @@ def test_of_many_a_fixed_number_is_drawn_with_the_seed(monkeypatch: pytest.Monke
         (b"[]", "has no prompt in 0 entries"),
     ],
 )
-def test_another_file_is_refused(data: bytes, said: str) -> None:
+def test_a_file_of_another_format_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=r"^file") as refused:
         read(data, "file", seed=0, chat=True)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_random_lengths_are_two_numbers() -> None:
@@ -90,7 +92,7 @@ def test_random_lengths_are_two_numbers() -> None:
             random_lengths(wrong)
 
 
-def test_random_words_are_fixed_by_the_seed_and_unlike() -> None:
+def test_random_words_follow_from_the_seed_and_differ() -> None:
     one, other = random_words(50, 2, seed=1)
     assert len(one.text.split()) == 50
     assert one != other
@@ -106,7 +108,7 @@ def test_random_words_are_fixed_by_the_seed_and_unlike() -> None:
         (100, (8, 9), (100, 9), 100),  # it does not count
     ],
 )
-def test_words_are_as_many_as_make_the_tokens(
+def test_the_number_of_words_gives_the_number_of_tokens(
     tokens: int, few: tuple[int, int], many: tuple[int, int], words: int
 ) -> None:
     assert words_for(tokens, few, many) == words

@@ -28,8 +28,8 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 def one(document: object, *, concurrency: float | None = None) -> imported_results.Result:
-    (found,) = read(json.dumps(document), "r.json", concurrency=concurrency)
-    return found
+    (result,) = read(json.dumps(document), "r.json", concurrency=concurrency)
+    return result
 
 
 def without(document: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -61,64 +61,64 @@ def places(document: Any, within: str = "") -> Iterator[str]:
 def sound_or_refused(text: str) -> None:
     """Reads a file; fails for another error than ConfigError, and for what is no measurement."""
     try:
-        found = read(text, "r.json")
+        result = read(text, "r.json")
     except ConfigError:
-        found = []
-    for each in found:
-        assert each.pieces
-        assert load_bin(each.concurrency) is not None
-        for number in (each.concurrency, *(one for piece in each.pieces for one in piece)):
+        result = []
+    for part in result:
+        assert part.pieces
+        assert load_bin(part.concurrency) is not None
+        for number in (part.concurrency, *(one for piece in part.pieces for one in piece)):
             assert 0 < number < INFINITY
 
 
-def pace(found: imported_results.Result) -> float:
+def pace(result: imported_results.Result) -> float:
     """Seconds a token, over all pieces."""
-    return sum(seconds for seconds, _ in found.pieces) / sum(tokens for _, tokens in found.pieces)
+    return sum(seconds for seconds, _ in result.pieces) / sum(tokens for _, tokens in result.pieces)
 
 
 def test_a_detailed_result_is_several_points() -> None:
-    found = one(DETAILED)
-    assert found.model_name == "tiny"
-    assert found.ended == DETAILED["date"]
-    assert len(found.pieces) == 10
-    assert sum(tokens for _, tokens in found.pieces) == 40 * 11
+    result = one(DETAILED)
+    assert result.model_name == "tiny"
+    assert result.ended == DETAILED["date"]
+    assert len(result.pieces) == 10
+    assert sum(tokens for _, tokens in result.pieces) == 40 * 11
     # All outputs are of one length, so that the mean over requests is that over tokens.
-    assert pace(found) == pytest.approx(DETAILED["mean_tpot_ms"] / 1000, rel=1e-3)
+    assert pace(result) == pytest.approx(DETAILED["mean_tpot_ms"] / 1000, rel=1e-3)
 
 
 def test_load_is_the_mean_number_of_requests_that_ran() -> None:
     """Time in requests over time (Little's law), not the limit that was set."""
-    found = one(DETAILED).concurrency
-    assert found == pytest.approx(sum(DETAILED["latencies"]) / DETAILED["duration"])
-    assert 3 < found < 4
+    result = one(DETAILED).concurrency
+    assert result == pytest.approx(sum(DETAILED["latencies"]) / DETAILED["duration"])
+    assert 3 < result < 4
     assert one(DETAILED, concurrency=9).concurrency == 9
 
 
 def test_a_result_without_details_is_one_point_from_its_latencies() -> None:
-    found = one(MEANS)
-    ((_, tokens),) = found.pieces
+    result = one(MEANS)
+    ((_, tokens),) = result.pieces
     assert tokens == 480 - 40
-    assert pace(found) == pytest.approx(MEANS["mean_tpot_ms"] / 1000, rel=1e-3)
+    assert pace(result) == pytest.approx(MEANS["mean_tpot_ms"] / 1000, rel=1e-3)
 
 
 def test_a_result_of_an_older_version_is_one_point_from_its_mean_tpot() -> None:
-    found = one(without(MEANS, "latencies", "queue_times", "failed"))
-    assert found.concurrency == 4
-    assert pace(found) == pytest.approx(MEANS["mean_tpot_ms"] / 1000)
+    result = one(without(MEANS, "latencies", "queue_times", "failed"))
+    assert result.concurrency == 4
+    assert pace(result) == pytest.approx(MEANS["mean_tpot_ms"] / 1000)
 
 
 def test_results_that_were_appended_are_read_one_by_one() -> None:
-    lines = "\n".join(json.dumps(each) for each in (MEANS, DETAILED))
-    assert [len(each.pieces) for each in read(lines, "r.json")] == [1, 10]
+    lines = "\n".join(json.dumps(part) for part in (MEANS, DETAILED))
+    assert [len(part.pieces) for part in read(lines, "r.json")] == [1, 10]
 
 
 def test_a_result_of_aiperf_is_one_point() -> None:
-    found = one(AIPERF)
-    assert found.model_name == "tiny"
-    assert found.ended == AIPERF["end_time"]
-    assert found.concurrency == pytest.approx(AIPERF["effective_concurrency"]["avg"], rel=0.01)
-    assert pace(found) == pytest.approx(AIPERF["inter_token_latency"]["avg"] / 1000, rel=1e-6)
-    assert pace(one(without(AIPERF, "decode_duration"))) == pytest.approx(pace(found), rel=1e-6)
+    result = one(AIPERF)
+    assert result.model_name == "tiny"
+    assert result.ended == AIPERF["end_time"]
+    assert result.concurrency == pytest.approx(AIPERF["effective_concurrency"]["avg"], rel=0.01)
+    assert pace(result) == pytest.approx(AIPERF["inter_token_latency"]["avg"] / 1000, rel=1e-6)
+    assert pace(one(without(AIPERF, "decode_duration"))) == pytest.approx(pace(result), rel=1e-6)
 
 
 def test_points_have_the_time_of_the_end_and_count_by_token() -> None:
@@ -128,17 +128,17 @@ def test_points_have_the_time_of_the_end_and_count_by_token() -> None:
 
 def test_enough_points_are_a_baseline_and_too_few_are_named() -> None:
     many, few = one(DETAILED).points(1000.0), one(AIPERF).points(1000.0)
-    (found,), (missing,) = imported_results.measurements(KEY, [*many, *few])
-    assert (found.key, found.origin) == (KEY, Origin.IMPORTED)
-    assert found.points == tuple(sorted(many))
-    assert found.enough
+    (result,), (missing,) = imported_results.measurements(KEY, [*many, *few])
+    assert (result.key, result.origin) == (KEY, Origin.IMPORTED)
+    assert result.points == tuple(sorted(many))
+    assert result.enough
     assert missing.startswith("too few samples at load 2: 1, and 5 are needed")
 
 
 def test_several_results_of_one_load_are_enough_together() -> None:
-    points = [one(MEANS).points(at)[0] for at in (1.0, 2.0, 3.0, 4.0, 5.0)]
-    found, missing = imported_results.measurements(KEY, points)
-    assert [len(each.points) for each in found] == [5]
+    points = [one(MEANS).points(time)[0] for time in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    result, missing = imported_results.measurements(KEY, points)
+    assert [len(part.points) for part in result] == [5]
     assert missing == []
 
 
@@ -188,60 +188,54 @@ def test_what_cannot_be_a_baseline_is_refused_with_its_reason(
         ("[" * 100_000, "r.json is nested too deeply for a result; expected the JSON that"),
     ],
 )
-def test_no_json_is_refused(text: str, message: str) -> None:
+def test_text_that_is_not_json_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(text, "r.json")
 
 
-ABOVE, COUNT = "a finite number above 0", "a finite number of at least 0"
+ABOVE, COUNT = "a finite number above 0", "a finite number, not negative"
 NO_LATENCIES = without(MEANS, "latencies")
-NO_DECODE = without(AIPERF, "decode_duration")
 
 
 @pytest.mark.parametrize(
-    ("document", "key", "value", "found", "expected"),
+    ("document", "key", "value", "result", "expected"),
     [
-        (MEANS, "total_output_tokens", NAN, "NaN", ABOVE),
-        (MEANS, "total_output_tokens", 10**400, "1000", ABOVE),
-        (MEANS, "completed", "x", '"x"', ABOVE),
-        (MEANS, "completed", True, "true", ABOVE),
+        (MEANS, "total_output_tokens", NAN, "NaN", COUNT),
+        (MEANS, "total_output_tokens", 10**400, "1000", COUNT),
+        (MEANS, "completed", "x", '"x"', COUNT),
+        (MEANS, "completed", True, "true", COUNT),
         (MEANS, "duration", 0, "0", ABOVE),
-        (MEANS, "duration", None, "missing", ABOVE),
-        (MEANS, "failed", "3", '"3"', COUNT),
         (MEANS, "latencies", 3, "3", "a list"),
         (MEANS, "latencies.1", "x", '"x"', COUNT),
         (MEANS, "latencies.0", -1.0, "-1.0", COUNT),
-        (MEANS, "mean_ttft_ms", "3", '"3"', COUNT),
         (MEANS, "mean_ttft_ms", [], "a list", COUNT),
         (NO_LATENCIES, "mean_tpot_ms", INFINITY, "Infinity", COUNT),
-        (NO_LATENCIES, "mean_tpot_ms", -5, "-5", COUNT),
-        (NO_LATENCIES, "max_concurrency", "8", '"8"', ABOVE),
         (MEANS, "model_id", {}, "an object", "text"),
         (MEANS, "model_id", "a\ud800", "", "text"),
         (MEANS, "date", 20250101, "20250101", "text"),
         (DETAILED, "itls.2", 7, "7", "a list"),
-        (DETAILED, "itls.2.3", None, "missing", COUNT),
-        (DETAILED, "start_times.39", NAN, "NaN", COUNT),
-        (DETAILED, "output_lens.0", {}, "an object", COUNT),
-        (AIPERF, "input_config", "x", '"x"', "an object"),
-        (AIPERF, "input_config.models", [1], "a list", "an object"),
-        (AIPERF, "input_config.models.items", "m", '"m"', "a list"),
-        (AIPERF, "input_config.models.items.0", "m", '"m"', "an object"),
+        (AIPERF, "input_config.models.items.0.name", 7, "7", "text"),
         (AIPERF, "decode_duration.sum", -1.0, "-1.0", ABOVE),
-        (AIPERF, "request_count", 24, "24", "an object"),
-        (AIPERF, "benchmark_duration.avg", 0, "0", ABOVE),
-        (NO_DECODE, "inter_token_latency.avg", 0, "0", ABOVE),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_its_place_and_the_remedy(
-    document: Mapping[str, Any], key: str, value: object, found: str, expected: str
+def test_an_impossible_value_is_refused_with_its_place_and_the_remedy(
+    document: Mapping[str, Any], key: str, value: object, result: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         one(changed(document, key, value))
-    said = str(refused.value)
-    assert said.startswith(f"r.json: {key} is {found}")
-    assert said.endswith(f": expected {expected}; give the unchanged file of a successful run")
-    assert len(said) < 200
+    text = str(refused.value)
+    assert text.startswith(f"r.json: {key} is {result}")
+    assert text.endswith(f": expected {expected}; give the unchanged file of a successful run")
+    assert len(text) < 200
+
+
+@pytest.mark.parametrize(
+    ("document", "key"),
+    [(MEANS, "duration"), (DETAILED, "itls.2.3"), (AIPERF, "request_count.avg")],
+)
+def test_a_missing_value_is_named(document: Mapping[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^r.json: {key} is missing; give the unchanged file"):
+        one(changed(document, key, None))
 
 
 @pytest.mark.parametrize(
@@ -267,11 +261,11 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )  # fmt: skip
-KEYS = sorted({key for each in (DETAILED, MEANS, AIPERF) for key in places(each)})
+KEYS = sorted({key for part in (DETAILED, MEANS, AIPERF) for key in places(part)})
 
 
 @given(st.sampled_from([DETAILED, MEANS, AIPERF, {}]), st.dictionaries(st.sampled_from(KEYS), JSON))
-def test_whatever_stands_in_a_result_it_is_sound_or_refused(
+def test_any_values_in_a_result_are_valid_or_refused(
     document: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> None:
     for key, value in changes.items():
