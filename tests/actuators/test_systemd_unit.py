@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.actuators import systemd_files
-from specwatch.actuators.systemd_files import UnitFiles
-from specwatch.actuators.systemd_unit import SystemdUnit
+from specwatch.actuators.systemd import drop_in
+from specwatch.actuators.systemd.drop_in import UnitFiles
+from specwatch.actuators.systemd.unit import SystemdUnit
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import ProcessState
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(
 
     bench.systemd.drop_ins.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(systemd_files.os, call, fail)
+        patch.setattr(drop_in.os, call, fail)
         bench.refused(os.strerror(number))
 
 

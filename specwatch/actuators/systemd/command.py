@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specwatch.actuators.systemd_variables import (
+from specwatch.actuators.systemd.environment import (
     Environment,
     Expanded,
     environment_file,
@@ -79,6 +79,11 @@ def words_of(command: UnitCommand, environment: Environment) -> list[Expanded]:
     return [expanded(word, environment) for word in command.words]
 
 
+def given_words(spelt: Iterable[Expanded]) -> tuple[str, ...]:
+    """The arguments that the program gets."""
+    return tuple(word for item in spelt for word in item.words)
+
+
 def rewritten(
     command: UnitCommand,
     environment: Environment,
@@ -90,7 +95,7 @@ def rewritten(
     from variables or a file, is referred to, but for names of flags. Raises CannotStrip.
     """
     spelt = words_of(command, environment)
-    given = [word for item in spelt for word in item.words]
+    given = list(given_words(spelt))
     if len(spelt[0].words) != 1:
         raise CannotStrip(f"it starts with {command.words[0]}, whose value is several words")
     name, given[0] = given[0], command.path
@@ -130,7 +135,7 @@ def rewritten(
         ) from None
     changed = UnitCommand(command.path, tuple(kept), command.flags)
     known = {**environment, **variables}
-    if [word for item in words_of(changed, known) for word in item.words] != wanted:
+    if list(given_words(words_of(changed, known))) != wanted:
         raise CannotStrip("what is left of it cannot be spelt so that systemd reads just that")
     notes = (*stripped.notes, *_replaced(spelt, kept))
     return Rewritten(changed, stripped.removed, notes, tuple(wanted), variables)
