@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from specwatch.alerts import sender
-from specwatch.alerts.alert import Alert
-from specwatch.alerts.client import AlertPost, PostError, PostReason
+from specwatch.alerts.alert import Alert, PostError, PostReason
+from specwatch.alerts.client import AlertPost
 from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.guard import Alertmanager
 from specwatch.status import PagerStatus
@@ -341,6 +341,26 @@ def test_closing_leaves_what_fires_and_says_what_it_gave_up(
     assert seconds(letter["SpecwatchIncident"]["endsAt"]) == 1240.0
     (warning,) = events(log, "alerts_given_up")
     assert (warning["url"], warning["detail"]) == (hung.url, "no answer in time")
+
+
+def test_after_a_reload_another_alertmanager_gets_what_fires(
+    receiver: Receiver, tell: Told
+) -> None:
+    """The former one gets what it still misses; the same section again changes nothing."""
+    with Receiver() as former:
+        former.status = 500
+        alertmanagers = tell(former.url)
+        failed(alertmanagers)
+        former.status = 200
+        section = Alertmanager(urls=[receiver.url])
+        alertmanagers.configure(section)
+        wait_for(lambda: len(former.asked) >= 2)
+        alertmanagers.set([LOW])
+        alertmanagers.configure(section)
+        wait_for(lambda: only(alertmanagers).sent)
+        assert set(receiver.letters()[0]) == {"SpecwatchIncident"}
+        alertmanagers.configure(None)
+        assert alertmanagers.status() == ()
 
 
 def test_without_alerts_nobody_is_bothered(receiver: Receiver, tell: Told) -> None:

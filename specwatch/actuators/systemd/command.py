@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from specwatch.actuators.systemd.environment import (
     Environment,
     Expanded,
@@ -29,8 +31,7 @@ _NO_SECRET = re.compile(r"--?[A-Za-z][A-Za-z_-]*")
 """The name of a flag."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitCommand:
+class UnitCommand(msgspec.Struct, frozen=True, array_like=True):
     """One ``ExecStart=`` as systemd has read it; ``words`` begins with argv[0].
 
     Variables are as the unit spells them; specifiers and quotes are gone.
@@ -109,7 +110,7 @@ def rewritten(
     refers = stripped.inlined or any(item.names for item in spelt)
     if refers and not command.expands:
         flags = tuple(flag for flag in command.flags if flag != _EXPANDS_NOT)
-        command = replace(command, flags=flags)
+        command = msgspec.structs.replace(command, flags=flags)
         spelt = [replace(item, spelt=item.spelt.replace("$", "$$")) for item in spelt]
     own = {word for item in spelt if not item.names for word in item.words}
     variables: dict[str, str] = {}

@@ -34,8 +34,7 @@ ExecStart={line}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class DropIn:
+class DropIn(msgspec.Struct, frozen=True, omit_defaults=True):
     """The command of the drop-in, and what it was made from."""
 
     incident: str
@@ -49,18 +48,10 @@ class DropIn:
 
     def text(self) -> str:
         """The file; raises CannotStrip for a command that cannot be written."""
-        record = {
-            "incident": self.incident,
-            "original": _written(self.original),
-            "command": _written(self.command),
-            "files": dict(self.files),
-        }
-        if self.variables:
-            record["variables"] = self.variables
         path = self.variables.replace("%", "%%")
         return _TEXT.format(
             incident=self.incident,
-            record=_RECORD + json.dumps(record),
+            record=_RECORD + json.dumps(msgspec.to_builtins(self)),
             variables=f"EnvironmentFile={path}\n" if path else "",
             line=self.command.line(),
         )
@@ -70,26 +61,10 @@ class DropIn:
         """What :meth:`text` wrote; None for a file that it did not write, or that was edited."""
         match = re.search(f"^{_RECORD}(.*)$", text, re.MULTILINE)
         try:
-            record = json.loads(match[1]) if match else {}
-            drop_in = cls(
-                record["incident"],
-                _read(record["original"]),
-                _read(record["command"]),
-                record["files"],
-                record.get("variables", ""),
-            )
-        except (ValueError, KeyError, TypeError):
+            drop_in = msgspec.json.decode(match[1] if match else "", type=cls)
+        except ValueError:
             return None
         return drop_in if drop_in.text() == text else None
-
-
-def _written(command: UnitCommand) -> list[object]:
-    return [command.path, command.words, command.flags]
-
-
-def _read(value: list[list[str]]) -> UnitCommand:
-    path, words, flags = value
-    return UnitCommand(str(path), tuple(words), tuple(flags))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import structs
 
 from specwatch.actuators import Actuator
 from specwatch.actuators.systemd.bus import LoadedUnit, SystemdBus
@@ -41,7 +43,6 @@ from specwatch.guard.plan import FileChange, Plan, ProcessState, Service
 from specwatch.vllm_cli import strip
 
 _READ_AGAIN = "let systemd read its units again"
-_ALIVE = {"active", "activating", "reloading"}
 
 
 def systemd_actuator(service: SystemdService) -> Actuator:
@@ -123,10 +124,10 @@ class SystemdUnit:
         drop_in = self._drop_in("INCIDENT", state.unit, result)
         before = masking.masked(drop_in.original.words)
         after = masking.masked(result.command.words)
-        shown = replace(
+        shown = structs.replace(
             drop_in,
-            original=replace(drop_in.original, words=before),
-            command=replace(result.command, words=after),
+            original=structs.replace(drop_in.original, words=before),
+            command=structs.replace(result.command, words=after),
         )
         files = [FileChange(path, _masked(state.texts.drop_in), shown.text())]
         if values:
@@ -377,7 +378,8 @@ class SystemdUnit:
                         f"{self._name} was not restarted within"
                         f" {format_duration(self._timeout)}; systemd goes on with it"
                     )
-                if unit.instance != last.instance and unit.active_state in _ALIVE:
+                alive = unit.active_state in ("active", "activating", "reloading")
+                if alive and unit.instance != last.instance:
                     return
             if (limit := self._limit_of(do, unit)) is not None:
                 limit.count(do, incident, unit.instance)
