@@ -232,19 +232,6 @@ def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_w
     }
 
 
-def test_acting_on_assumptions_is_a_setting_of_the_guard(scene: Scene) -> None:
-    guard = scene.config.guard.model_copy(update={"act_on_assumptions": True})
-    for changes, action in (({}, "alert"), ({"guard": guard}, "disable")):
-        scene.config = scene.ruled().model_copy(update={"rules": Rules(), **changes})
-        judging = scene.judging()
-        scene.pass_minutes(judging, 0.5)
-        actions = {
-            finding.rule.name: finding.rule.action
-            for finding in judging.decision_of("chat").findings
-        }
-        assert actions["low-acceptance"] == action
-
-
 def test_what_is_attributed_is_what_changed_before_the_window_of_the_rule(scene: Scene) -> None:
     judging = scene.judging()
     scene.pass_minutes(judging, *[0.8] * 10, 0.1, 0.1, 0.1)
@@ -255,13 +242,6 @@ def test_what_is_attributed_is_what_changed_before_the_window_of_the_rule(scene:
     # Of tokens that come as fast as before: what acceptance took, something else gave.
     contributions = {factor["factor"]: factor["contribution"] for factor in cause["causes"]}
     assert contributions["acceptance"] < -0.3
-
-
-def test_without_a_change_nothing_is_stored(scene: Scene) -> None:
-    judging = scene.judging()
-    scene.pass_minutes(judging, 0.9, 0.9, 0.9)
-    judging.flush()
-    assert scene.stored() == []
 
 
 def test_a_daemon_that_starts_again_neither_forgets_a_breach_nor_fires_again(
@@ -292,15 +272,6 @@ def test_two_daemons_on_one_target_keep_each_its_own(scene: Scene) -> None:
     assert scene.judging(scene.opened("right")).decision_of("chat").findings == ()
     right.flush()
     assert [decision.daemon for decision in scene.stored()] == ["left", "right"]
-
-
-def test_the_minutes_before_the_start_are_known(scene: Scene) -> None:
-    """A rule that needs a thousand drafts has them with the first minute of a new daemon."""
-    scene.config = scene.ruled(LOW.model_copy(update={"window": 1200.0, "min_drafts": 1000}))
-    scene.pass_minutes(scene.judging(), *[0.2] * 10)
-    judging = scene.judging()
-    scene.pass_minutes(judging, 0.2, 0.2)
-    assert verdicts(judging) == [Verdict.BREACH]
 
 
 def test_hours_and_minutes_of_the_past_are_counted_once(scene: Scene) -> None:
@@ -541,23 +512,6 @@ def test_a_clock_that_was_set_back_leaves_no_breach_open(scene: Scene) -> None:
         "breach",
         "no_data",
     ]
-    assert scene.store.open_breaches() == []
-
-
-def test_a_clock_that_was_set_back_and_a_database_that_comes_late_leave_no_breach_open(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = scene.judging()
-    scene.pass_minutes(before, 0.2, 0.2)
-    before.flush()
-    scene.time = T0 - 2.0 * HOUR
-    with monkeypatch.context() as outage:
-        outage.setattr(scene.store, "measurements", away)
-        judging = scene.judging()
-    scene.pass_minutes(judging, 0.9, 0.9)
-    judging.catch_up()
-    judging.flush()
-    assert [decision.verdict for decision in scene.stored()] == ["breach", "pass"]
     assert scene.store.open_breaches() == []
 
 
