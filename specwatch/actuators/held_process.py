@@ -36,12 +36,7 @@ class HeldProcess:
     """
 
     def __init__(
-        self,
-        words: Sequence[str],
-        *,
-        environ: Mapping[str, str],
-        grace: float,
-        sweep: float = 5.0,
+        self, words: Sequence[str], *, environ: Mapping[str, str], grace: float, sweep: float = 5.0
     ) -> None:
         """``grace`` is how many seconds it has to end when we are killed, or the holder is;
         ``sweep`` how many what it leaves behind has, from SIGTERM to SIGKILL.

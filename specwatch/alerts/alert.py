@@ -40,11 +40,7 @@ def runbook_address(runbook_url: str, name: str) -> str:
 
 
 def posted(
-    alert: Alert,
-    *,
-    now: float,
-    ends_at: float,
-    labels: Mapping[str, str],
+    alert: Alert, *, now: float, ends_at: float, labels: Mapping[str, str]
 ) -> dict[str, object]:
     """An element of the list that ``POST /api/v2/alerts`` takes; times are Unix seconds.
 

@@ -13,14 +13,7 @@ from specwatch import __version__
 from specwatch.alerts.alert import PostError, PostReason
 from specwatch.config.guard import Alertmanager
 from specwatch.errors import ConfigError
-from specwatch.runtime.posting import (
-    SHOWN,
-    masked,
-    new_session,
-    root,
-    secrets_in,
-    unreached,
-)
+from specwatch.runtime.posting import SHOWN, masked, new_session, root, secrets_in, unreached
 from specwatch.runtime.tls import context_for
 
 _PATH = "/api/v2/alerts"
@@ -118,11 +111,7 @@ class AlertPost:
         if isinstance(error, requests.exceptions.InvalidHeader):
             return PostError(PostReason.CREDENTIALS, f"alertmanager: headers: {detail}")
         why, sentence = unreached(
-            error,
-            self._url,
-            detail=detail,
-            timeout=self._section.timeout,
-            server="Alertmanager",
+            error, self._url, detail=detail, timeout=self._section.timeout, server="Alertmanager"
         )
         return PostError(PostReason(why), sentence)
 

@@ -75,11 +75,7 @@ def printable(text: str) -> str:
 
 def environment_for(target: str, action: str, incident: str = "") -> dict[str, str]:
     """The variables that say why a command or a hook runs; ``incident`` may be empty."""
-    return {
-        "SPECWATCH_TARGET": target,
-        "SPECWATCH_ACTION": action,
-        "SPECWATCH_INCIDENT": incident,
-    }
+    return {"SPECWATCH_TARGET": target, "SPECWATCH_ACTION": action, "SPECWATCH_INCIDENT": incident}
 
 
 def run_command(

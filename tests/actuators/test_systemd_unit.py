@@ -265,10 +265,7 @@ def test_variables_are_read_from_where_the_unit_has_them(bench: Bench, tmp_path:
     (tmp_path / "two.env").write_text("MODEL=second\n")
     bench.systemd.extra = {
         "environment": ("MODEL=first", "ARGS=--nothing"),
-        "environment_files": (
-            (f"{tmp_path}/*.env", False),
-            (f"{tmp_path}/none", True),
-        ),
+        "environment_files": ((f"{tmp_path}/*.env", False), (f"{tmp_path}/none", True)),
     }
     bench.systemd.write("/opt/vllm serve ${MODEL} $ARGS --port 80")
     bench.systemd.reload()

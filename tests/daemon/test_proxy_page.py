@@ -234,9 +234,7 @@ def test_recent_minutes_say_what_was_covered(bench: MakeBench, log: Log) -> None
     assert [e["kind"] for e in events(log, "tap_trouble")] == ["low_coverage"]
 
 
-def test_a_model_without_a_name_is_doubted_by_the_name_that_it_has(
-    bench: MakeBench,
-) -> None:
+def test_a_model_without_a_name_is_doubted_by_the_name_that_it_has(bench: MakeBench) -> None:
     page = vllm(drafts=10, model="")
     one = bench(proxy=None)
     one.turn(page + inside(0))

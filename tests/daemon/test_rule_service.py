@@ -28,15 +28,7 @@ from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.simulator.server import SimulatedServer
 from specwatch.store.repository import Store
-from tests.daemon.running import (
-    FAST,
-    MovableClock,
-    Running,
-    config_of,
-    scraped,
-    until_logged,
-    work,
-)
+from tests.daemon.running import FAST, MovableClock, Running, config_of, scraped, until_logged, work
 from tests.fixtures import Log, events, target_of
 from tests.hostile import wait_for
 from tests.store.examples import FOREVER, T0, batch, minute
@@ -55,9 +47,7 @@ def acceptance(start: int, rate: float, **changes: Any) -> Window:
     """A minute of 100 drafts of 3 tokens, of which that share was accepted; of none when off."""
     one = minute(start, **changes)
     tally = dataclasses.replace(
-        one.tally,
-        accepted_tokens=round(300 * rate),
-        tpot=Histogram((0.01, 0.1), (0, 50, 0), 2.5),
+        one.tally, accepted_tokens=round(300 * rate), tpot=Histogram((0.01, 0.1), (0, 50, 0), 2.5)
     )
     if one.mode is Mode.OFF:
         tally = dataclasses.replace(

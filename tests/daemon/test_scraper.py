@@ -255,9 +255,7 @@ def test_a_llama_server_says_by_its_slots_whether_it_speculates(
     assert list(one.scraper.status().models.values()) == [mode]
 
 
-def test_a_server_that_does_not_tell_whether_it_speculates_is_asked_again(
-    bench: MakeBench,
-) -> None:
+def test_a_server_that_does_not_tell_whether_it_speculates_is_asked_again(bench: MakeBench) -> None:
     """A sleeping one is not woken for it."""
     one = bench(page=llama(), version=None, props=PROPS | {"is_sleeping": True}, slots=[])
     one.turn(seconds=61)

@@ -109,8 +109,7 @@ def test_an_action_a_day_ago_or_a_cooldown_ago_is_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "name"),
-    [("Chat 1/7B", "chat-1-7b"), ("日本", "target"), ("x" * 60, "x" * 40)],
+    ("target", "name"), [("Chat 1/7B", "chat-1-7b"), ("日本", "target"), ("x" * 60, "x" * 40)]
 )
 def test_the_name_of_an_incident_is_of_its_target_and_time(target: str, name: str) -> None:
     after = check_step(GuardState(target, goal=Mode.ON), seen(), {})

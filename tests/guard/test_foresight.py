@@ -50,8 +50,7 @@ def test_verifying_takes_as_long_as_check_config_says(seconds: float, known: boo
 
 
 @pytest.mark.parametrize(
-    ("objective", "speedup"),
-    [(Objective.TPOT, 1.25), (Objective.E2E, (50 + 20) / (40 + 60))],
+    ("objective", "speedup"), [(Objective.TPOT, 1.25), (Objective.E2E, (50 + 20) / (40 + 60))]
 )
 def test_what_is_predicted_is_the_objective(objective: Objective, speedup: float) -> None:
     """Tokens come faster with speculation (50 s of them in 40), the first ones at 6 s, not 2."""

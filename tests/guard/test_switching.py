@@ -212,8 +212,7 @@ def test_a_process_that_is_another_at_every_look_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hooks", "hooked"),
-    [({}, False), ({"before": ["/lb"]}, True), ({"after": ["/lb"]}, True)],
+    ("hooks", "hooked"), [({}, False), ({"before": ["/lb"]}, True), ({"after": ["/lb"]}, True)]
 )
 def test_hooks_run_around_every_restart(hooks: dict[str, list[str]], hooked: bool) -> None:
     """Around the one that puts speculation back on, too."""

@@ -11,14 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jeepney import (
-    DBusAddress,
-    HeaderFields,
-    Message,
-    MessageType,
-    Properties,
-    new_method_call,
-)
+from jeepney import DBusAddress, HeaderFields, Message, MessageType, Properties, new_method_call
 from jeepney.auth import AuthenticationError
 from jeepney.bus import get_bus
 from jeepney.bus_messages import MatchRule, message_bus

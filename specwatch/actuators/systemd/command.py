@@ -86,9 +86,7 @@ def given_words(spelt: Iterable[Expanded]) -> tuple[str, ...]:
 
 
 def rewritten(
-    command: UnitCommand,
-    environment: Environment,
-    strip: Callable[[Sequence[str]], Stripped],
+    command: UnitCommand, environment: Environment, strip: Callable[[Sequence[str]], Stripped]
 ) -> Rewritten:
     """The same command without speculation; with nothing removed, the command itself.
 
