@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from specwatch.config.guard import Guard
-from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 from specwatch.guard import machine
 from specwatch.guard.state import Phase
@@ -284,15 +283,3 @@ def test_a_change_of_the_owner_that_our_file_hides_is_told(living: Living) -> No
     living.server.stale = True
     state = living.live(600)
     assert state.waiting.startswith("its owner changed how it starts")
-
-
-def test_a_trial_that_may_go_either_way_goes_on(living: Living) -> None:
-    """But not for ever."""
-    living.live(400, until=Phase.DISABLED)
-    living.server.bad = False
-    living.server.measured = Interval(0.95, 0.8, 1.1, 20)
-    living.live(ACT.rearm.after + 200, until=Phase.TRIAL)
-    began = living.state.since
-    state = living.live(3 * ACT.rearm.trial, until=Phase.DRAINING)
-    assert state.phase is Phase.DRAINING
-    assert state.since - began >= 2 * ACT.rearm.trial
