@@ -34,8 +34,21 @@ SET_AT_START = {
 """What systemd sets itself, unless the unit says otherwise."""
 
 _BLANK = " \t\n\r"
-_NEWLINE = "\n\r"
 _ESCAPED_IN_QUOTES = '"\\`$'
+_SINGLE, _DOUBLE = r"'([^']*)'?", r'"((?:[^"\\]|\\.)*)(?:"|\\?\Z)'
+_QUOTED = re.compile(f"{_SINGLE}|{_DOUBLE}", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_ENTRY = re.compile(
+    rf"""
+    [#;] (?: [^\\\n\r] | (?P<continued> \\[\n\r] ) | \\.? )*     # a comment
+    | (?P<name> [^ \t\n\r] [^=\n\r]* ) =
+      (?P<quoted> (?: [ \t] | {_SINGLE} | {_DOUBLE} )* )
+      (?P<plain> (?: [^\\ \t\n\r] | \\.? | [ \t]+ (?! [ \t\n\r] | \Z ) )* )
+    | [^ \t\n\r] [^\n\r]*                                       # no assignment
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+"""An entry of an ``EnvironmentFile=``: quoted pieces, then plain text up to the end of the line."""
 _REFERENCE = re.compile(r"\$\$|\$\{([^}:]*)([}:]|\Z)")
 _MARKED = re.compile("\ue000([^\ue000]*)\ue000")
 _NOT_IN_A_VALUE = re.compile(
@@ -137,7 +150,27 @@ def parse_environment_file(text: str) -> dict[str, str]:
     """
     if "\0" in text:
         raise ValueError("has a zero byte")
-    return {name: value for name, value in _File(text).assignments() if _NAME.fullmatch(name)}
+    variables: dict[str, str] = {}
+    for entry in _ENTRY.finditer(text):
+        if entry["continued"]:
+            raise ValueError(
+                "a comment ends in a backslash, and only before systemd 254 does it go on in the"
+                " next line; remove the backslash"
+            )
+        if entry["name"] and _NAME.fullmatch(name := entry["name"].rstrip(_BLANK)):
+            pieces = [
+                single + _ESCAPED.sub(_in_double_quotes, double)
+                for single, double in _QUOTED.findall(entry["quoted"])
+            ]
+            plain = _ESCAPED.sub(lambda escaped: escaped[1].strip("\n\r"), entry["plain"])
+            variables[name] = "".join(pieces) + plain
+    return variables
+
+
+def _in_double_quotes(escaped: re.Match[str]) -> str:
+    if escaped[1] == "\n":
+        return ""
+    return escaped[1] if escaped[1] in _ESCAPED_IN_QUOTES else escaped[0]
 
 
 def environment_file(variables: Mapping[str, str]) -> str:
@@ -150,82 +183,6 @@ def environment_file(variables: Mapping[str, str]) -> str:
             raise ValueError(f"{name} would have a character that no variable of a unit may have")
     escaped = {name: re.sub(r'[\\"`$]', r"\\\g<0>", value) for name, value in variables.items()}
     return "".join(f'{name}="{value}"\n' for name, value in escaped.items())
-
-
-class _File:
-    """The state machine of parse_env_file_internal(), with a method for each state."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-
-    def assignments(self) -> Iterator[tuple[str, str]]:
-        while (character := self._next()) is not None:
-            if character in "#;":
-                self._skip_comment()
-            elif character not in _BLANK and (key := self._key(character)) is not None:
-                yield key.rstrip(_BLANK), self._value()
-
-    def _next(self) -> str | None:
-        self._at += 1
-        return self._text[self._at - 1] if self._at <= len(self._text) else None
-
-    def _skip_comment(self) -> None:
-        while (character := self._next()) is not None and character not in _NEWLINE:
-            if character == "\\" and self._next() in ("\n", "\r"):
-                raise ValueError(
-                    "a comment ends in a backslash, and only before systemd 254 does it go on in"
-                    " the next line; remove the backslash"
-                )
-
-    def _key(self, first: str) -> str | None:
-        key = first
-        while (character := self._next()) is not None and character not in _NEWLINE:
-            if character == "=":
-                return key
-            key += character
-        return None
-
-    def _value(self) -> str:
-        """Until the end of the line: quoted pieces, blanks between them, then a plain piece."""
-        value = ""
-        while (character := self._next()) is not None and character not in _NEWLINE:
-            if character in "'\"":
-                value += self._quoted(character)
-            elif character == "\\":
-                return self._plain(value + self._escaped())
-            elif character not in _BLANK:
-                return self._plain(value + character)
-        return value
-
-    def _plain(self, value: str) -> str:
-        blanks = ""
-        while (character := self._next()) is not None and character not in _NEWLINE:
-            if character == "\\":
-                value, blanks = value + blanks + self._escaped(), ""
-            elif character in _BLANK:
-                blanks += character
-            else:
-                value, blanks = value + blanks + character, ""
-        return value
-
-    def _escaped(self) -> str:
-        character = self._next()
-        return "" if character is None or character in _NEWLINE else character
-
-    def _quoted(self, quote: str) -> str:
-        value = ""
-        while (character := self._next()) is not None and character != quote:
-            if character == "\\" and quote == '"':
-                character = self._next()
-                if character is None:
-                    break
-                if character == "\n":
-                    continue
-                if character not in _ESCAPED_IN_QUOTES:
-                    value += "\\"
-            value += character
-        return value
 
 
 def environment_of(
