@@ -342,7 +342,7 @@ class TargetGuard:
             unknown=self._doubt[0],
             aged=self._doubt[1],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
-            **(self._manager if self.slow else {}),
+            **self._manager,
         )
         seen = self._measurements.extend(seen, state, self.policy)
         if self._measurements.error is not None:

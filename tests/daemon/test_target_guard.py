@@ -69,6 +69,7 @@ def test_a_guard_that_is_off_does_nothing_but_finish_what_was_begun(tmp_path: Pa
 ENDS = {
     "crash": "vLLM does not run; it runs again as before",
     "hang": "vLLM was not healthy within 15m; it runs again as before",
+    "sick": "vLLM was not healthy within 15m; it runs again as before",
     "model": "it serves another instead of tiny; it runs again as before",
     "ignore": "it still speculates after the restart; it runs again as before",
     "silent": "it does not report whether it speculates after the restart; it runs again as before",
@@ -124,6 +125,13 @@ def tell(tmp_path: Path) -> Tell:
         path = shutil.copy(tmp_path / "empty.db", tmp_path / f"{next(numbers)}.db")
         # Few turns, for this is told very often.
         living = Living(Path(path), policy=QUICK, every=4.0, **options)
+
+        def point(what: str) -> None:
+            if what == "before the drop-in":
+                assert living.state.phase is Phase.RESTARTING, "the claim is stored before"
+            living.point(what)
+
+        living.server.point = point
         living.live(400, until=Phase.DISABLED)
         living.live(QUICK.rearm.after + 400, until=Phase.TRIAL)
         living.live(QUICK.rearm.trial + 400, until=Phase.DISABLED)
