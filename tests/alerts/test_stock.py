@@ -252,7 +252,7 @@ def tail_widening() -> Iterator[Case]:
 
 
 def lasting(world: World) -> dict[str, Value]:
-    """For days."""
+    """For days; of few series, because each costs time at each minute."""
     return {
         each: value.replace("x240", "x4000") if isinstance(value, str) else value
         for each, value in world.items()
@@ -280,14 +280,14 @@ def slo_burn() -> Iterator[Case]:
     fast, six, day = ("1h", "5m"), ("6h", "30m"), ("1d", "2h")
     half = {**HEALTHY, **slow(TTFT, "0.5", 0.5)}
     yield Case(
-        "half are slow", lasting(half), name, 1300,
+        "half are slow", lasting(slow(TTFT, "0.5", 0.5)), name, 1300,
         burning("ttft", first, "50%", fast, six, day),
     )  # fmt: skip
     # Of another job, too: an alert of specwatch's may be of that one.
     another = {**half, of(f"{TTFT}_count", job="other", instance="gpu-2:8000"): counting(1)}
     told = burning("ttft", first, "50%", fast, servers="several")
     yield Case("another server has a model of that name", another, name, 60, told)
-    some = lasting({**HEALTHY, **slow(TTFT, "0.5", 0.1)})
+    some = lasting(slow(TTFT, "0.5", 0.1))
     yield Case("a tenth is slow", some, name, 300, burning("ttft", first, "10%", six))
     yield Case("an hour is known", half, name, 60, burning("ttft", first, "50%", fast))
     yield Case("hardly more than half an hour is", half, name, 40)
@@ -301,12 +301,12 @@ def slo_burn() -> Iterator[Case]:
     odd = (
         "the time per output token was above 75ms (for 60ms, which is not a bound of the histogram)"
     )
-    yield Case("a bound above the threshold", lasting({**HEALTHY, **slow(TPOT, "0.075", 0.7)}),
-               name, 300, burning("odd", odd, "70%", six))  # fmt: skip
+    yield Case("a bound above the threshold", lasting(slow(TPOT, "0.075", 0.7)), name, 300,
+               burning("odd", odd, "70%", six))  # fmt: skip
     between = observed(TPOT, {"0.05": 0.3, "0.075": 1})
     yield Case("what may be within the threshold is not slow", {**HEALTHY, **between}, name, 60)
     yield Case("few are slow", {**HEALTHY, **slow(TTFT, "0.5", 0.005)}, name, 20)
-    over = changed(half, 290, HEALTHY, last=400)
+    over = changed(slow(TTFT, "0.5", 0.5), 290, HEALTHY, last=400)
     yield Case("it is over", over, name, 300, severity="critical",
                fires=burning("ttft", first, "48.66%", six))  # fmt: skip
     yield Case("traffic has ended", idle(half, 10), name, 60)

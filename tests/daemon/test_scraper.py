@@ -7,6 +7,7 @@ import ssl
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -312,27 +313,35 @@ def test_counts_that_had_to_be_left_out_are_told_once(bench: MakeBench, log: Log
     assert len(events(log, "counts_left_out")) == 1
 
 
-def test_a_turn_that_is_due_while_one_is_under_way_is_skipped_and_counted(
-    bench: MakeBench, log: Log
-) -> None:
+@contextmanager
+def turning(one: Bench, page: bytes) -> Iterator[None]:
+    """A turn that is under way in the block, at the end of which its page comes."""
     entered, leave = threading.Event(), threading.Event()
 
     def slow(visit: Visit) -> bool:
         entered.set()
         leave.wait(60)
-        visit.answer(vllm())
+        visit.answer(page)
         return True
 
-    one = bench({"timeout": 60}, page=slow)
-    turning = threading.Thread(target=one.scraper.turn)
-    turning.start()
+    one.engine.page = slow
+    turn = threading.Thread(target=one.scraper.turn)
+    turn.start()
     assert entered.wait(60)
-    one.scraper.turn()
-    one.scraper.turn()
-    assert one.scraper.status().skipped == 2
-    assert one.scraper.status(current=True).current == ()
+    yield
     leave.set()
-    turning.join(60)
+    turn.join(60)
+
+
+def test_a_turn_that_is_due_while_one_is_under_way_is_skipped_and_counted(
+    bench: MakeBench, log: Log
+) -> None:
+    one = bench({"timeout": 60})
+    with turning(one, vllm()):
+        one.scraper.turn()
+        one.scraper.turn()
+        assert one.scraper.status().skipped == 2
+        assert one.scraper.status(current=True).current == ()
     assert one.scraper.status().scrapes == 1
     assert [entry["skipped"] for entry in events(log, "scrape_skipped")] == [1, 2]
 
@@ -358,25 +367,12 @@ def test_finish_waits_for_no_server_and_queues_the_open_window(bench: MakeBench)
 
 def test_a_page_older_than_the_cursor_of_another_process_counts_nothing(bench: MakeBench) -> None:
     """It would look like the page of a server that restarted, whose counts all are new."""
-    entered, leave = threading.Event(), threading.Event()
-
-    def slow(visit: Visit) -> bool:
-        entered.set()
-        leave.wait(60)
-        visit.answer(vllm(150))
-        return True
-
     one = bench({"timeout": 60})
     one.turn(vllm(100))
     cursor = one.scraper._watch.cursor()
-    one.engine.page = slow
-    turning = threading.Thread(target=one.scraper.turn)
-    turning.start()
-    assert entered.wait(60)
     later = {series: 2 * count for series, count in cursor.samples.items()}
-    one.scraper.supersede(replace(cursor, samples=later))
-    leave.set()
-    turning.join(60)
+    with turning(one, vllm(150)):
+        one.scraper.supersede(replace(cursor, samples=later))
     one.turn(seconds=5.0)
     one.turn(vllm(230))
     one.scraper.finish()
