@@ -87,13 +87,13 @@ def _values(labels: Mapping[str, str], **values: Value) -> dict[str, Value]:
 
 def without(world: World, *names: str) -> dict[str, Value]:
     """A world without any series of these metrics."""
-    return {each: value for each, value in world.items() if name_of(each) not in names}
+    return {key: value for key, value in world.items() if name_of(key) not in names}
 
 
 def idle(world: World) -> dict[str, Value]:
     """The same without traffic, all else as it is."""
     rates = ("specwatch_drafts_per_second", "specwatch_requests_per_second")
-    return {each: 0 if name_of(each) in rates else value for each, value in world.items()}
+    return {key: 0 if name_of(key) in rates else value for key, value in world.items()}
 
 
 def off(world: World) -> dict[str, Value]:
@@ -110,37 +110,37 @@ def ordered_off(world: World) -> dict[str, Value]:
 
 def unguarded(world: World) -> dict[str, Value]:
     """The same with no guard at all."""
-    guards = {name_of(each) for each in world if name_of(each).startswith("specwatch_guard_")}
+    guards = {name_of(key) for key in world if name_of(key).startswith("specwatch_guard_")}
     return without(world, *guards, "specwatch_actions_total")
 
 
 def gone(world: World, since: int, until: int) -> dict[str, Value]:
     """The same, with nothing scraped between two minutes; counters begin anew after that."""
     before, between = since - 1, until - since - 1
-    found: dict[str, Value] = {}
-    for each, value in world.items():
-        if name_of(each) == "up":
-            found[each] = f"1x{before} 0x{between} 1x300"
+    changed: dict[str, Value] = {}
+    for key, value in world.items():
+        if name_of(key) == "up":
+            changed[key] = f"1x{before} 0x{between} 1x300"
         elif isinstance(value, str):
-            found[each] = f"{value.partition('x')[0]}x{before} stale _x{between - 1} 0+0x300"
+            changed[key] = f"{value.partition('x')[0]}x{before} stale _x{between - 1} 0+0x300"
         elif value is not None:
-            found[each] = f"{value:g}x{before} stale _x{between - 1} {value:g}x300"
-    return found
+            changed[key] = f"{value:g}x{before} stale _x{between - 1} {value:g}x300"
+    return changed
 
 
-def restarted(world: World, at: int) -> dict[str, Value]:
+def restarted(world: World, minute: int) -> dict[str, Value]:
     """vLLM is restarted: five minutes of failing scrapes, in which nothing is known of it."""
     of_traffic = ("_per_second", "_acceptance_ratio", "_coverage_ratio", "_rule_value")
     failures = of("specwatch_scrape_failures_total", reason="refused", **TARGET)
-    found: dict[str, Value] = {
-        each: f"{value:g}x{at - 1} stale _x5 {value:g}x200"
-        if name_of(each).endswith(of_traffic) and not isinstance(value, str)
+    changed: dict[str, Value] = {
+        key: f"{value:g}x{minute - 1} stale _x5 {value:g}x200"
+        if name_of(key).endswith(of_traffic) and not isinstance(value, str)
         else value
-        for each, value in world.items()
+        for key, value in world.items()
     }
-    for each in ("specwatch_target_up", "specwatch_tap_up"):
-        found[of(each, **TARGET)] = f"1x{at} 0x4 1x200"
-    return {**found, failures: f"_x{at} 12+12x4 60x200"}
+    for key in ("specwatch_target_up", "specwatch_tap_up"):
+        changed[of(key, **TARGET)] = f"1x{minute} 0x4 1x200"
+    return {**changed, failures: f"_x{minute} 12+12x4 60x200"}
 
 
 def in_phase(phase: Phase, since: Value = 0) -> dict[str, Value]:
