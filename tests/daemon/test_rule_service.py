@@ -274,6 +274,26 @@ def test_hours_and_minutes_of_the_past_are_counted_once(scene: Scene) -> None:
     assert slo.total == sum(one.tally.ttft.count for one in written if one.tally.ttft)
 
 
+def test_the_day_before_the_start_is_known_by_temperature(scene: Scene) -> None:
+    """A daemon that has only just started sees that the acceptance fell since yesterday."""
+    fall = Condition(metric="acceptance_change", below=-0.05)
+    rule = LOW.model_copy(update={"conditions": (fall,), "window": 600.0})
+    scene.config = scene.ruled(rule)
+    both = ("all", "0")
+    day = [acceptance(T0 + 600 * n, 0.8, temperature=t) for n in range(6 * 25) for t in both]
+    scene.store.write([batch(*day)], now=0)
+    scene.time = T0 + 25.0 * HOUR
+    scene.store.roll_up(scene.time)
+    judging = scene.judging()
+    for _ in range(8):
+        start = int(scene.time)
+        scene.time += 60
+        windows = tuple(acceptance(start, 0.3, temperature=t) for t in both)
+        judging.observe("chat", Batch(windows, None))
+    (finding,) = judging.decision_of("chat").findings
+    assert finding.readings[0][1].value == pytest.approx(-0.5, abs=0.01)
+
+
 def test_goodput_is_of_the_time_that_minutes_cover(scene: Scene) -> None:
     """Live or from the store: what made up for a gap, or an outage, is no burst of requests."""
     scene.config = scene.ruled(LOW, slos=(SLO,))
