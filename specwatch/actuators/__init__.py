@@ -1,12 +1,14 @@
-"""How vLLM is restarted with and without speculation.
+"""How vLLM is restarted with and without speculation: one actuator for each kind of service.
 
-A method raises ActuatorError when it fails; ``changed`` then says whether the server was, or may
-have been, touched.
+A new kind has its settings in :mod:`specwatch.config.service`, a class with the methods of
+:class:`Actuator`, and an entry in :data:`ACTUATORS`. A method raises ActuatorError when it fails;
+``changed`` then says whether the server was, or may have been, touched.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specwatch.config.service import CommandService, SystemdService
 from specwatch.config.target import Target
@@ -24,7 +26,7 @@ class Actuator(Protocol):
     """
 
     def plan(self) -> Plan:
-        """What :meth:`disable` would do; changes nothing."""
+        """What :meth:`disable` would do; changes nothing. Fails where that cannot be done."""
 
     def status(self) -> Service:
         """The server now; does not ask vLLM itself."""
@@ -39,18 +41,31 @@ class Actuator(Protocol):
         """Close connections; the server stays as it is."""
 
 
+# Each imports its own module: the D-Bus client, for one, takes memory.
+def _systemd(service: SystemdService, _target: str, _supervisor: Supervisor | None) -> Actuator:
+    from specwatch.actuators.systemd.unit import systemd_actuator
+
+    return systemd_actuator(service)
+
+
+def _command(service: CommandService, target: str, _supervisor: Supervisor | None) -> Actuator:
+    from specwatch.actuators.command import CommandActuator
+
+    return CommandActuator(service, target)
+
+
+ACTUATORS: Mapping[str, Callable[[Any, str, Supervisor | None], Actuator | None]] = {
+    "systemd": _systemd,
+    "command": _command,
+    "supervised": lambda _service, _target, supervisor: supervisor,
+}
+"""By the ``kind`` of a service: makes its actuator from its settings and the target's name."""
+
+
 def actuator_of(target: Target, supervisor: Supervisor | None = None) -> Actuator | None:
     """The actuator that the target's ``service`` asks for.
 
     None for a target without a service, or one that another process supervises.
     """
     service = target.service
-    if isinstance(service, SystemdService):
-        from specwatch.actuators.systemd import systemd_actuator
-
-        return systemd_actuator(service)
-    if isinstance(service, CommandService):
-        from specwatch.actuators.command import CommandActuator
-
-        return CommandActuator(service, target.name)
-    return supervisor if service is not None else None
+    return None if service is None else ACTUATORS[service.kind](service, target.name, supervisor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from specwatch.config.masking import masked
 from specwatch.config.service import CommandService
@@ -42,28 +42,24 @@ class CommandActuator:
 
     def plan(self) -> Plan:
         """The commands, without running one; ActuatorError for one that could not be run."""
-        problems = [problem for words in self._commands() if (problem := _cannot_run(words[0]))]
+        service = self._service
+        commands = filter(None, (service.disable, service.enable, service.status))
+        problems = [problem for words in commands if (problem := _cannot_run(words[0]))]
         if problems:
             raise ActuatorError("; ".join(dict.fromkeys(problems)))
-        limit = format_duration(self._service.timeout)
-        both = (self._service.disable, self._service.enable)
-        disable, enable = (shlex.join(masked(words)) for words in both)
+        limit = format_duration(service.timeout)
+        disable, enable = (shlex.join(masked(words)) for words in (service.disable, service.enable))
         notes = ["specwatch cannot see what these commands do"]
-        if self._service.status is None:
+        if service.status is None:
             notes.append(
                 "without a status command specwatch cannot see how vLLM is configured to"
                 " start; set service.status"
             )
-        return Plan(
-            before=(),
-            after=(),
-            files=(),
-            steps=(
-                f"run `{disable}`, for {limit} at most",
-                f"to undo it, run `{enable}`, for {limit} at most",
-            ),
-            notes=tuple(notes),
+        steps = (
+            f"run `{disable}`, for {limit} at most",
+            f"to undo it, run `{enable}`, for {limit} at most",
         )
+        return Plan(before=(), after=(), files=(), steps=steps, notes=tuple(notes))
 
     def status(self) -> Service:
         """What the status command prints; the mode is None where there is no such command."""
@@ -108,10 +104,6 @@ class CommandActuator:
             environment=environment_for(self._target, action, incident),
             apart=action == "status",
         )
-
-    def _commands(self) -> Iterator[tuple[str, ...]]:
-        service = self._service
-        yield from (words for words in (service.disable, service.enable, service.status) if words)
 
 
 def _cannot_run(program: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -36,12 +35,7 @@ class HeldProcess:
     """
 
     def __init__(
-        self,
-        words: Sequence[str],
-        *,
-        environ: Mapping[str, str],
-        grace: float,
-        sweep: float = 5.0,
+        self, words: Sequence[str], *, environ: Mapping[str, str], grace: float, sweep: float = 5.0
     ) -> None:
         """``grace`` is how many seconds it has to end when we are killed, or the holder is;
         ``sweep`` how many what it leaves behind has, from SIGTERM to SIGKILL.
@@ -137,12 +131,8 @@ class HeldProcess:
         asked: set[tuple[int, int]] = set()
         while held := self._held():
             late = time.monotonic() >= kill_at
-            for process in held:
-                if late:
-                    process_holder.send(process, signal.SIGKILL)
-                elif (process.pid, process.started) not in asked and process.pid != self._session:
-                    asked.add((process.pid, process.started))
-                    process_holder.send(process, signal.SIGTERM)
+            ours = [process for process in held if late or process.pid != self._session]
+            process_holder.end(ours, asked, kill=late)
             time.sleep(_LOOK_SECONDS)
 
     def _held(self) -> list[process_holder.Process]:

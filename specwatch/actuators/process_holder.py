@@ -85,6 +85,16 @@ def send(to: Process, number: int) -> None:
             return
 
 
+def end(family: list[Process], asked: set[tuple[int, int]], *, kill: bool) -> None:
+    """Send each SIGKILL, or once SIGTERM: ``asked`` are those that got it, and is added to."""
+    for member in family:
+        if kill:
+            send(member, signal.SIGKILL)
+        elif (member.pid, member.started) not in asked:
+            asked.add((member.pid, member.started))
+            send(member, signal.SIGTERM)
+
+
 class ProcessHolder:
     """Holds one program until nothing of it is left."""
 
@@ -167,13 +177,7 @@ class ProcessHolder:
         late = self._kill_at is not None and time.monotonic() >= self._kill_at
         if self._program and not late:
             return
-        for descendant in descendants({os.getpid()}, processes()):
-            known = (descendant.pid, descendant.started)
-            if late:
-                send(descendant, signal.SIGKILL)
-            elif known not in self._asked:
-                self._asked.add(known)
-                send(descendant, signal.SIGTERM)
+        end(descendants({os.getpid()}, processes()), self._asked, kill=late)
 
     def _timeout(self) -> int | None:
         """Milliseconds until the next check without a signal or a request."""

@@ -1,13 +1,15 @@
-"""An alert, and how Alertmanager's v2 API wants it written."""
+"""An alert, how Alertmanager's v2 API wants it written, and why it was not accepted."""
 
 from __future__ import annotations
 
 import datetime
+import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specwatch.config.guard import LABEL_NAME
+from specwatch.errors import SpecwatchError
 
 Key = tuple[tuple[str, str], ...]
 """The identity of an alert: its labels, sorted."""
@@ -38,11 +40,7 @@ def runbook_address(runbook_url: str, name: str) -> str:
 
 
 def posted(
-    alert: Alert,
-    *,
-    now: float,
-    ends_at: float,
-    labels: Mapping[str, str],
+    alert: Alert, *, now: float, ends_at: float, labels: Mapping[str, str]
 ) -> dict[str, object]:
     """An element of the list that ``POST /api/v2/alerts`` takes; times are Unix seconds.
 
@@ -76,3 +74,26 @@ def _valid(texts: Mapping[str, str]) -> dict[str, str]:
 def _rfc3339(seconds: float) -> str:
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class PostReason(enum.StrEnum):
+    """Why a message was not accepted: a closed set."""
+
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    TLS = "tls"
+    REJECTED = "rejected"
+    """It answered that it does not accept this, or not from us."""
+    HTTP_STATUS = "http_status"
+    CREDENTIALS = "credentials"
+
+
+class PostError(SpecwatchError):
+    """The message was not delivered."""
+
+    retry = True
+
+    def __init__(self, reason: PostReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason

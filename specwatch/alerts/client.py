@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import ssl
 from collections.abc import Mapping, Sequence
@@ -11,16 +10,10 @@ import requests
 import urllib3
 
 from specwatch import __version__
+from specwatch.alerts.alert import PostError, PostReason
 from specwatch.config.guard import Alertmanager
-from specwatch.errors import ConfigError, SpecwatchError
-from specwatch.runtime.posting import (
-    SHOWN,
-    masked,
-    new_session,
-    root,
-    secrets_in,
-    unreached,
-)
+from specwatch.errors import ConfigError
+from specwatch.runtime.posting import SHOWN, masked, new_session, root, secrets_in, unreached
 from specwatch.runtime.tls import context_for
 
 _PATH = "/api/v2/alerts"
@@ -29,29 +22,6 @@ _HINTS = {
     403: "; give other credentials: these may not send alerts",
     404: "; is this the base URL of an Alertmanager of version 0.16 or later?",
 }
-
-
-class PostReason(enum.StrEnum):
-    """Why a message was not accepted: a closed set."""
-
-    REFUSED = "refused"
-    UNREACHABLE = "unreachable"
-    TIMEOUT = "timeout"
-    TLS = "tls"
-    REJECTED = "rejected"
-    """It answered that it does not accept this, or not from us."""
-    HTTP_STATUS = "http_status"
-    CREDENTIALS = "credentials"
-
-
-class PostError(SpecwatchError):
-    """The message was not delivered."""
-
-    retry = True
-
-    def __init__(self, reason: PostReason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
 
 
 class AlertPost:
@@ -75,7 +45,13 @@ class AlertPost:
             tls = context_for(self._section, self._url, "alertmanager")
         except ConfigError as error:
             raise PostError(PostReason.CREDENTIALS, str(error)) from error
-        _require_latin1(headers)
+        for name, value in headers.items():
+            if any(ord(char) > 0xFF for char in value):
+                raise PostError(
+                    PostReason.CREDENTIALS,
+                    f"alertmanager: the {name} has characters that no header may have; see that"
+                    " its file holds the right secret",
+                )
         try:
             self._send(alerts, headers, tls)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
@@ -135,23 +111,9 @@ class AlertPost:
         if isinstance(error, requests.exceptions.InvalidHeader):
             return PostError(PostReason.CREDENTIALS, f"alertmanager: headers: {detail}")
         why, sentence = unreached(
-            error,
-            self._url,
-            detail=detail,
-            timeout=self._section.timeout,
-            server="Alertmanager",
+            error, self._url, detail=detail, timeout=self._section.timeout, server="Alertmanager"
         )
         return PostError(PostReason(why), sentence)
-
-
-def _require_latin1(headers: Mapping[str, str]) -> None:
-    for name, value in headers.items():
-        if any(ord(char) > 0xFF for char in value):
-            raise PostError(
-                PostReason.CREDENTIALS,
-                f"alertmanager: the {name} has characters that no header may have; see that its"
-                " file holds the right secret",
-            )
 
 
 def _masked(text: str, headers: Mapping[str, str]) -> str:

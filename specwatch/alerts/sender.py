@@ -5,19 +5,21 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from specwatch.alerts.alert import Alert
-from specwatch.alerts.client import AlertPost, PostError, PostReason
+from specwatch.alerts.alert import Alert, PostError, PostReason
+from specwatch.alerts.firing import alerts_of
 from specwatch.alerts.outbox import Message, Outbox
 from specwatch.config.guard import Alertmanager
-from specwatch.status import PagerStatus
+from specwatch.status import PagerStatus, TargetStatus
 
 _log = structlog.get_logger("specwatch.alertmanager")
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 30.0
+END_SECONDS = 1.0
+"""How long what was not delivered is tried at the end."""
 
 
 class Alertmanagers:
@@ -30,13 +32,35 @@ class Alertmanagers:
     """
 
     def __init__(
-        self,
-        section: Alertmanager,
-        *,
-        now: Callable[[], float] = time.time,
+        self, section: Alertmanager | None, *, now: Callable[[], float] = time.time
     ) -> None:
+        """``section``: None for no Alertmanagers."""
         self._now = now
-        self._senders = [_Sender(section, url, now) for url in section.urls]
+        self._section: Alertmanager | None = None
+        self._senders: list[_Sender] = []
+        self.configure(section)
+
+    def configure(self, section: Alertmanager | None) -> None:
+        """Send to other Alertmanagers; the former ones get what they still miss."""
+        if section == self._section:
+            return
+        former, self._section = self._senders, section
+        self._senders = (
+            [_Sender(section, url, self._now) for url in section.urls] if section else []
+        )
+        if former:
+            threading.Thread(target=_finish, args=(former, END_SECONDS), daemon=True).start()
+
+    @property
+    def active(self) -> bool:
+        """Whether any Alertmanager is configured."""
+        return self._section is not None
+
+    def send(self, targets: Iterable[TargetStatus]) -> None:
+        """Exactly the alerts of these targets fire now."""
+        if self._section is not None:
+            runbook = self._section.runbook_url
+            self.set([alert for target in targets for alert in alerts_of(target, runbook)])
 
     def set(self, alerts: Sequence[Alert]) -> None:
         """Exactly these alerts fire now; does not wait for their delivery."""
@@ -48,22 +72,28 @@ class Alertmanagers:
         """How each delivery goes, in the order of the configuration."""
         return tuple(sender.status() for sender in self._senders)
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float = END_SECONDS) -> None:
         """Try again to deliver what was not delivered, ``timeout`` seconds in all; then end.
 
         What fires goes on firing, until another daemon takes over or it ends by itself.
         """
-        deadline = time.monotonic() + timeout
-        for sender in self._senders:
-            sender.finish()
-        for sender in self._senders:
-            sender.join(max(deadline - time.monotonic(), 0.0))
+        _finish(self._senders, timeout)
+
+
+def _finish(senders: Sequence[_Sender], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    for sender in senders:
+        sender.finish()
+    for sender in senders:
+        sender.join(max(deadline - time.monotonic(), 0.0))
 
 
 class _Sender:
     """One Alertmanager, and the thread that sends to it."""
 
     def __init__(self, section: Alertmanager, url: str, now: Callable[[], float]) -> None:
+        from specwatch.alerts.client import AlertPost  # requests takes memory
+
         self._url = url
         self._now = now
         self._resend = section.resend

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from specwatch.actuators.helper_client import HelperClient
+from specwatch.actuators.systemd.helper import HelperClient
 from specwatch.alerts.client import AlertPost
 from specwatch.cli import guard_output, guard_store, options
 from specwatch.config.guard import Alertmanager

@@ -25,15 +25,16 @@ def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
     """Answer requests about UNIT, then end; started by specwatch-guard@.socket only."""
     from pydantic import ValidationError
 
-    from specwatch.actuators import Actuator, helper_server
-    from specwatch.actuators.switch_limit import SwitchLimit
-    from specwatch.actuators.systemd import system_unit
+    from specwatch.actuators import Actuator
+    from specwatch.actuators.systemd.helper import GuardHelper, activated_socket
+    from specwatch.actuators.systemd.limit import SwitchLimit
+    from specwatch.actuators.systemd.unit import system_unit
     from specwatch.config.service import SystemdService
     from specwatch.errors import ActuatorError
     from specwatch.runtime import logs
 
     logs.configure("info", "auto")
-    listening = helper_server.activated_socket(os.environ, os.getpid())
+    listening = activated_socket(os.environ, os.getpid())
     problem = ""
     try:
         SystemdService(kind="systemd", unit=unit)
@@ -48,4 +49,4 @@ def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
             raise ActuatorError(f"this helper was started without a valid unit: {problem}")
         return system_unit(unit, timeout=timeout, limit=limit)
 
-    helper_server.GuardHelper(listening, actuator, idle=idle).serve()
+    GuardHelper(listening, actuator, idle=idle).serve()

@@ -15,10 +15,10 @@ import structlog
 
 from specwatch import __version__
 from specwatch.actuators import actuator_of
+from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.loading import Config
 from specwatch.config.sections import read_secret
 from specwatch.config.target import Target
-from specwatch.daemon.alert_service import AlertService
 from specwatch.daemon.guard_service import TURN_SECONDS, GuardService
 from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
@@ -104,7 +104,7 @@ class Daemon:
             healthy=self.targets.is_healthy,
             actuator=partial(actuator_of, supervisor=supervisor),
         )
-        self._alert_service = AlertService(config)
+        self._alertmanagers = Alertmanagers(config.alertmanager)
         self._deliveries = DeliveryMonitor()
         self._schedule = Schedule(_LANES)
         self._started = now()
@@ -184,7 +184,7 @@ class Daemon:
         # A database that hangs must not delay the end.
         writer = threading.Thread(target=self._write_last, name="last-write", daemon=True)
         writer.start()
-        self._alert_service.close()
+        self._alertmanagers.close()
         writer.join(_WRITE_SECONDS)
         if writer.is_alive():
             _log.error("store_not_closed", detail="the database did not answer in time")
@@ -204,7 +204,7 @@ class Daemon:
             store=self._recorder.status(),
             judging=self._rule_service.status(),
             not_shown=self._rule_service.not_shown,
-            pagers=self._alert_service.status(),
+            pagers=self._alertmanagers.status(),
             deliveries=self._deliveries.status(self.config.report),
             stuck=self.targets.stuck(now),
             ready=self._recorder.ready and all(scraper.turned for scraper in scrapers),
@@ -310,8 +310,8 @@ class Daemon:
     def _guard(self) -> None:
         if self._recorder.opened:
             self._guard_service.turn()
-        if self._alert_service.active:
-            self._alert_service.send(
+        if self._alertmanagers.active:
+            self._alertmanagers.send(
                 [self._status_of(scraper, current=False) for scraper in self.targets]
             )
 
@@ -384,7 +384,7 @@ class Daemon:
         )
         self._rule_service.configure(config)
         self._guard_service.configure(config)
-        self._alert_service.configure(config)
+        self._alertmanagers.configure(config.alertmanager)
         self.config = config.model_copy(update={key: getattr(self.config, key) for key in fixed})
         self._set_jobs()
         self._taken_over(self.config)

@@ -31,10 +31,7 @@ class ProxyPage:
         """
         self._target = target.name
         self._client = PageClient(
-            url,
-            timeout=target.timeout,
-            max_size=target.max_page_size,
-            tls=tls_context(target, url),
+            url, timeout=target.timeout, max_size=target.max_page_size, tls=tls_context(target, url)
         )
         self._reader = PageReader(target.page_limits)
         self.status = ProxyStatus(url)

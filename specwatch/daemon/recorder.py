@@ -51,7 +51,8 @@ class Recorder:
         """Whether another process of our name was seen, and logged."""
         self._written = 0
         self._unstorable = 0
-        self._opened = False
+        self.opened = False
+        """Whether the database was ever reached."""
         self._failures = 0
         self._error: StoreError | None = None
         """Why something other than a write failed, until it succeeds."""
@@ -59,14 +60,9 @@ class Recorder:
         self._rolling_up = threading.Lock()
 
     @property
-    def opened(self) -> bool:
-        """Whether the database was ever reached."""
-        return self._opened
-
-    @property
     def ready(self) -> bool:
         """Whether the database was reached, and nothing failed since."""
-        return self._opened and self._queue.last_error is None and self._error is None
+        return self.opened and self._queue.last_error is None and self._error is None
 
     def open(self) -> dict[str, Cursor]:
         """Connect; returns where reading each target stopped, nothing if the database is away."""
@@ -76,7 +72,7 @@ class Recorder:
         except StoreError as error:
             self._failed("store_unavailable", error)
             return {}
-        self._opened = True
+        self.opened = True
         self._succeeded()
         return cursors
 
@@ -102,9 +98,9 @@ class Recorder:
 
     def flush(self, *, force: bool = False) -> None:
         """Write what waits; after a failure only once its delay is over, or with ``force``."""
-        if not self._opened:
+        if not self.opened:
             cursors = self.open()
-            if not self._opened:
+            if not self.opened:
                 return
             self._resume(cursors)
         before = self._queue.last_error

@@ -223,7 +223,7 @@ class RuleService:
             rule.window_of(condition) for rule in state.judge.rules for condition in rule.conditions
         ]
         # The last hour at least, and whole ones, so that nothing is both in an hour and a minute.
-        minutes = (now - max(HOUR, *windows, HOUR)) // HOUR * HOUR
+        minutes = (now - max([HOUR, *windows])) // HOUR * HOUR
         hours = min(now - _REFERENCE_SECONDS, minutes)
         past = max((slo.window for slo in self._config.slos), default=0.0)
         spans: list[dict[str, Any]] = [

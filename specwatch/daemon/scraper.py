@@ -13,7 +13,7 @@ import structlog
 
 from specwatch.config.target import Target
 from specwatch.daemon.proxy_page import ProxyPage
-from specwatch.domain.model import Batch, Cursor, Mode, Moment, Series, Source, Window
+from specwatch.domain.model import Batch, Cursor, Mode, Moment, Series, Source
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ConfigError, ScrapeError, ScrapeReason
 from specwatch.runtime.tls import tls_context
@@ -273,7 +273,12 @@ class Scraper:
             for trouble in taps.trouble(self._edges())
         ]
         doubted = {trouble.model_name for trouble in troubles if trouble.kind in LEAVES_OUT}
-        seen = self._coverages(self._recent.merged(), taps.source, doubted)
+        inputs = (self._recent.merged(), taps.source, doubted)
+        # The sums are kept until a window comes, so that they compare at once: computed once a
+        # minute.
+        if self._coverage is None or self._coverage[0] != inputs:
+            self._coverage = inputs, coverage.coverages(*inputs)
+        seen = self._coverage[1]
         low = (coverage.trouble_of(model, covered) for model, covered in seen.items())
         return TapStatus(
             taps.source,
@@ -282,16 +287,6 @@ class Scraper:
             seen,
             None if self._proxy is None else self._proxy.status,
         )
-
-    def _coverages(
-        self, recent: tuple[Window, ...], source: Source | None, doubted: set[str]
-    ) -> Mapping[str, Coverage]:
-        """The coverages, computed again only if the inputs changed: once a minute."""
-        inputs = (recent, source, doubted)
-        # The sums are kept until a window comes, so that they compare at once.
-        if self._coverage is None or self._coverage[0] != inputs:
-            self._coverage = inputs, coverage.coverages(recent, source, doubted)
-        return self._coverage[1]
 
     def _log_tap(self) -> None:
         """Log problems of the tap once when they begin, and once when they are over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -20,7 +20,6 @@ from specwatch.errors import ActuatorError, StoreError
 from specwatch.guard import machine
 from specwatch.guard.machine import Effect
 from specwatch.guard.observation import Situation, SwitchOutcome, guarded_rules, unmeasured
-from specwatch.guard.plan import Service
 from specwatch.guard.state import CALM, GuardState, Phase, Step
 from specwatch.guard.status import no_actions
 from specwatch.rules.decisions import TargetDecision
@@ -94,9 +93,8 @@ class TargetGuard:
         """The one for which it was done."""
         self._again_at = 0.0
         self._queried_at = 0.0
-        self._service: Service | None = None
-        self._service_error = ""
-        self._service_retry = False
+        self._manager: dict[str, Any] = {}
+        """What the server's manager answered last; the keys are fields of a situation."""
         self._unstored: list[Step] = []
         self._unstored_error = StoreError("")
         self._measurements = GuardMeasurements(
@@ -328,31 +326,24 @@ class TargetGuard:
             self._doubt = unmeasured(decision, wall, self.policy.explore.max_age)
         else:
             self._doubt = ("", "")
+        if self.slow:
+            self._query_manager(state, now)
+        scraped_at = None
+        if not failing and status.last_success is not None:
+            scraped_at = now - wall + status.last_success
         seen = Situation(
             now=now,
-            scraped_at=(
-                None if failing or status.last_success is None else now - wall + status.last_success
-            ),
+            scraped_at=scraped_at,
+            healthy=state.phase in (Phase.VERIFYING, Phase.ROLLING_BACK) and dependencies.healthy(),
             mode=None if failing else mode,
             models=tuple(sorted(status.models)),
             load=None if failing else status.load,
-            breaches=verdicts.breaches,
-            suspects=verdicts.suspects,
-            passing=verdicts.passing,
+            **verdicts._asdict(),
             unknown=self._doubt[0],
             aged=self._doubt[1],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
+            **self._manager,
         )
-        if self.slow:
-            self._query_manager(state, now)
-            seen = replace(
-                seen,
-                service=self._service,
-                service_error=self._service_error,
-                service_retry=self._service_retry,
-            )
-        if state.phase in (Phase.VERIFYING, Phase.ROLLING_BACK):
-            seen = replace(seen, healthy=dependencies.healthy())
         seen = self._measurements.extend(seen, state, self.policy)
         if self._measurements.error is not None:
             self._failed(self._measurements.error)  # what is under way goes on without it
@@ -363,17 +354,17 @@ class TargetGuard:
         if state.phase in CALM and state.order is None and now - self._queried_at < _QUERY_SECONDS:
             return
         self._queried_at = now
-        self._service, self._service_error, self._service_retry = None, "", False
         if self._actuator is None:
-            self._service_error = (
-                "it has no `service`, so specwatch cannot restart it; configure one, or restart it"
-                " by hand with the command that `specwatch strip` prints"
-            )
+            self._manager = {
+                "service_error": "it has no `service`, so specwatch cannot restart it; configure"
+                " one, or restart it by hand with the command that `specwatch strip` prints"
+            }
             return
+        self._manager = {}
         try:
-            self._service = self._actuator.status()
+            self._manager["service"] = self._actuator.status()
             ordered = state.order is not None and state.order.goal is Mode.OFF
             if state.phase is Phase.CONFIRMED or ordered:
                 self._actuator.plan()  # so that a switch that is impossible is not begun
         except ActuatorError as error:
-            self._service_error, self._service_retry = str(error), error.retry
+            self._manager |= {"service_error": str(error), "service_retry": error.retry}

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import HOUR, MINUTE, Mode, Objective
+from specwatch.domain.prediction import Experience, RememberedMinutes
 from specwatch.domain.sample import Sample
-
-if TYPE_CHECKING:
-    from specwatch.domain.speedup import Comparison
+from specwatch.domain.speedup import Comparison
 
 PRESENT = 15 * MINUTE
 """Seconds without speculation that a prediction is for."""
@@ -58,8 +57,6 @@ def trial_speedup(
     minutes: Sequence[Sample], baseline: Baseline, *, since: float, now: float, objective: Objective
 ) -> Trial | None:
     """The speedup of a trial that began at ``since``, after the first minutes of warm-up."""
-    from specwatch.domain.speedup import Comparison
-
     warm = [minute for minute in minutes if minute.start >= since + WARM_UP]
     compared = Comparison(warm, baseline, objective=objective)
     interval = compared.interval()
@@ -82,8 +79,6 @@ def verified(
 ) -> Verification | None:
     """Whether switching speculation off at ``switched`` was right, from the minutes after ``since``
     without it; None for too little traffic, or conditions that the baseline does not cover."""
-    from specwatch.domain.speedup import Comparison
-
     known = baseline.before(switched)
     off = Comparison(
         [minute for minute in minutes if minute.start >= since + WARM_UP],
@@ -106,16 +101,19 @@ def explored(
 ) -> Verification | None:
     """The speedup in the hour before ``switched``, by a baseline that includes the time without
     speculation since; None for too little traffic."""
-    from specwatch.domain.speedup import Comparison
-
-    before = [minute for minute in minutes if minute.start < switched and minute.mode is Mode.ON]
-    alike = [sample for sample in before if sample.environment == before[-1].environment]
+    alike = _alike_before(minutes, switched)
     now = Comparison(alike, baseline, objective=objective).interval()
     earlier = Comparison(alike, baseline.before(switched), objective=objective).interval()
     if now is None:
         return None
     value = now.value if earlier is None else earlier.value
     return Verification(value, now.value / value, now)
+
+
+def _alike_before(minutes: Sequence[Sample], switched: float) -> list[Sample]:
+    """Minutes with speculation before the switch, of the last environment."""
+    before = [minute for minute in minutes if minute.start < switched and minute.mode is Mode.ON]
+    return [sample for sample in before if sample.environment == before[-1].environment]
 
 
 def _in_breach(
@@ -125,10 +123,7 @@ def _in_breach(
 
     An hour before a sudden loss is mostly the good time.
     """
-    from specwatch.domain.speedup import Comparison
-
-    before = [minute for minute in minutes if minute.start < switched and minute.mode is Mode.ON]
-    alike = [sample for sample in before if sample.environment == before[-1].environment]
+    alike = _alike_before(minutes, switched)
     past = [sample for sample in alike if sample.start >= switched - HOUR]
     compared = Comparison(past, baseline, objective=objective)
     end = max((sample.start + sample.length for sample in past), default=0)
@@ -146,9 +141,6 @@ def predicted_speedup(
     The time per token is predicted. The ratio of the objective to it is taken from past minutes
     with about as much traffic as now; it includes the prompts, which the draft reads too.
     """
-    from specwatch.domain.prediction import Experience, RememberedMinutes
-    from specwatch.domain.speedup import Comparison
-
     remembered = RememberedMinutes()
     for sample in past:
         remembered.add(sample)

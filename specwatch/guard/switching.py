@@ -196,10 +196,7 @@ def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         if watched < MOST_VERIFY * policy.verify:
             return wait(state, "too few whole minutes of traffic for a verification: it goes on")
         return _arrived(
-            state,
-            seen,
-            policy,
-            "too few whole minutes of traffic for a verification; left off",
+            state, seen, policy, "too few whole minutes of traffic for a verification; left off"
         )
     speedup = verification.speedup
     unsure = speedup.lower <= 1 <= speedup.upper

@@ -14,9 +14,8 @@ import shlex
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
@@ -75,11 +74,7 @@ def printable(text: str) -> str:
 
 def environment_for(target: str, action: str, incident: str = "") -> dict[str, str]:
     """The variables that say why a command or a hook runs; ``incident`` may be empty."""
-    return {
-        "SPECWATCH_TARGET": target,
-        "SPECWATCH_ACTION": action,
-        "SPECWATCH_INCIDENT": incident,
-    }
+    return {"SPECWATCH_TARGET": target, "SPECWATCH_ACTION": action, "SPECWATCH_INCIDENT": incident}
 
 
 def run_command(
@@ -118,34 +113,18 @@ def run_command(
         if not in_time:
             watched.end_group(grace)
     status = process.returncode if in_time else None
-    finished = Finished(tuple(words), status, watched.output(), watched.answer(), timeout)
+    output, answer = (text.decode("utf-8", "replace") for text in (watched.output, watched.answer))
+    finished = Finished(tuple(words), status, output, answer, timeout)
     log = _log.info if status == 0 else _log.warning
     log(
         "command_ended",
         command=shlex.join(masked(words)),
         status=status,
         seconds=round(time.monotonic() - begun, 3),
-        output=finished.output,
+        output=output,
         **{key.removeprefix("SPECWATCH_").lower(): value for key, value in environment.items()},
     )
     return finished
-
-
-@dataclass(slots=True)
-class _Tail:
-    """The last bytes of a stream."""
-
-    pieces: deque[bytes] = field(default_factory=deque)
-    size: int = 0
-
-    def add(self, piece: bytes) -> None:
-        self.pieces.append(piece)
-        self.size += len(piece)
-        while self.size - len(self.pieces[0]) >= KEPT:
-            self.size -= len(self.pieces.popleft())
-
-    def text(self) -> str:
-        return b"".join(self.pieces)[-KEPT:].decode("utf-8", "replace")
 
 
 class _Watched:
@@ -156,7 +135,8 @@ class _Watched:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._both, self._answer = _Tail(), _Tail()
+        self.output = self.answer = b""
+        """The end of all that it wrote, and of what it wrote to its standard output."""
         self._selector = selectors.DefaultSelector()
         self._streams = [stream for stream in (process.stdout, process.stderr) if stream]
         for stream in self._streams:
@@ -194,12 +174,6 @@ class _Watched:
         self._signal(signal.SIGKILL)
         self._read()
 
-    def output(self) -> str:
-        return self._both.text()
-
-    def answer(self) -> str:
-        return self._answer.text()
-
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
@@ -220,9 +194,9 @@ class _Watched:
             if not piece:
                 self._selector.unregister(key.fileobj)
                 continue
-            self._both.add(piece)
+            self.output = (self.output + piece)[-KEPT:]
             if key.fileobj is self._process.stdout:
-                self._answer.add(piece)
+                self.answer = (self.answer + piece)[-KEPT:]
 
 
 def signal_name(number: int) -> str:

@@ -168,7 +168,8 @@ class LoopErrors:
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """As an exception handler of an event loop."""
         error = context.get("exception")
-        if not isinstance(error, OSError) or error.errno not in _OUT_OF_RESOURCES:
+        lacking = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+        if not isinstance(error, OSError) or error.errno not in lacking:
             loop.default_exception_handler(context)
             return
         now = self._monotonic()
@@ -182,9 +183,6 @@ class LoopErrors:
                 times=self._refused,
             )
             self._refused = 0
-
-
-_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class HttpServer:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from specwatch.actuators.switch_limit import SwitchLimit
-from specwatch.actuators.systemd_files import UnitFiles
-from specwatch.actuators.systemd_unit import SystemdUnit
+from specwatch.actuators.systemd.drop_in import UnitFiles
+from specwatch.actuators.systemd.limit import SwitchLimit
+from specwatch.actuators.systemd.unit import SystemdUnit
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError
 from tests.actuators.fake_systemd import NAME, FakeSystemd

@@ -10,7 +10,7 @@ from specwatch.generate.alerts import exported_groups
 from specwatch.generate.alerts.rules import Alert
 from specwatch.guard.state import Cause, Phase
 from tests.alerts.faults import FAULTS, GREEDY, WARM
-from tests.alerts.promtool import Calm, Case, Fault, Told, Value, World, minutes, name_of
+from tests.alerts.promtool import Calm, Case, Fault, Firing, Value, World, minutes, name_of
 from tests.alerts.worlds import (
     DAYS,
     MODEL,
@@ -67,13 +67,13 @@ def _named(world: World) -> World:
 
 
 def _of_fault(fault: Fault) -> Iterator[Case]:
-    (alert, *_) = [each for each in ALERTS if _tells(each, fault)]
+    (alert, *_) = [alert for alert in ALERTS if _is_about(alert, fault)]
     world = {**healthy(max(240, fault.at)), **fault.changes}
 
-    def case(says: str, changed: World, at: int = fault.at, fires: Iterable[Told] = ()) -> Case:
-        return Case(says, changed, fault.alert, at, list(fires))
+    def case(title: str, changed: World, at: int = fault.at, fires: Iterable[Firing] = ()) -> Case:
+        return Case(title, changed, fault.alert, at, list(fires))
 
-    yield case("it fires", world, fires=fault.told)
+    yield case("it fires", world, fires=fault.firing)
     yield case("not before its time", world, fault.begins + minutes(alert.for_) - 1)
     for name in sorted(set(re.findall(r"specwatch_\w+", alert.expr)) - fault.spare):
         yield case(f"not without {name}", without(world, name))
@@ -87,7 +87,9 @@ def _of_fault(fault: Fault) -> Iterator[Case]:
         yield case("not when a person switched", person)
     if alert.keep_firing_for:
         gap = gone(world, fault.at - 2, fault.at + 2)
-        last = [replace(each, description=_minutes_ago(each.description)) for each in fault.told]
+        last = [
+            replace(firing, description=_minutes_ago(firing.description)) for firing in fault.firing
+        ]
         yield case("it outlasts a restart of the daemon", gap, fires=last)
     elif "increase(" not in alert.expr and fault.alert != "SpecwatchDown":
         gap = gone(world, fault.at - 2, fault.at + 2)
@@ -95,14 +97,14 @@ def _of_fault(fault: Fault) -> Iterator[Case]:
 
 
 def _minutes_ago(description: str) -> str:
-    """What was said of an hour when three minutes of it were still to come."""
+    """What was text of an hour when three minutes of it were still to come."""
     return description.replace("1h 0m 0s", "57m 0s")
 
 
-def _tells(alert: Alert, fault: Fault) -> bool:
-    told = fault.told[0].labels
+def _is_about(alert: Alert, fault: Fault) -> bool:
+    firing = fault.firing[0].labels
     return alert.name == fault.alert and all(
-        told.get(key, value) == value or "{{" in value for key, value in alert.labels.items()
+        firing.get(key, value) == value or "{{" in value for key, value in alert.labels.items()
     )
 
 
@@ -110,9 +112,9 @@ def _fault(alert: str, index: int = 0) -> Fault:
     return [fault for fault in FAULTS if fault.alert == alert][index]
 
 
-def _case(says: str, alert: str, changes: Mapping[str, Value], *, at: int = 60) -> Case:
+def _case(title: str, alert: str, changes: Mapping[str, Value], *, at: int = 60) -> Case:
     """A case that is silent, in a world with the fault of an alert and changes to that."""
-    return Case(says, {**healthy(), **_fault(alert).changes, **changes}, alert, at)
+    return Case(title, {**healthy(), **_fault(alert).changes, **changes}, alert, at)
 
 
 def _of_speculation() -> Iterator[Case]:
@@ -139,7 +141,7 @@ def _of_speculation() -> Iterator[Case]:
     twice = {
         key.replace("watch:9469", "watch-2:9469"): value for key, value in one_net(net).items()
     }
-    yield Case("two daemons tell it once", {**one_net(net), **twice}, net.alert, 60, net.told)
+    yield Case("two daemons tell it once", {**one_net(net), **twice}, net.alert, 60, net.firing)
 
 
 def _minutes_only() -> Case:
@@ -147,14 +149,14 @@ def _minutes_only() -> Case:
     fault = _fault("SpeculationNetNegative")
     upper = of("specwatch_speedup_ratio_upper", **MODEL, temperature="all")
     breached = breach("net-negative", 0.71, 0.9, metric="speedup_ratio")
-    (told,) = fault.told
-    said = told.description.replace("0.91 times", "1.02 times").replace("1.00", "0.71")
+    (firing,) = fault.firing
+    text = firing.description.replace("0.91 times", "1.02 times").replace("1.00", "0.71")
     return Case(
         "only the rule is in breach",
         {**one_net(fault), upper: 1.02, **breached},
         fault.alert,
         60,
-        [replace(told, description=said.replace("2.00", "0.90"))],
+        [replace(firing, description=text.replace("2.00", "0.90"))],
     )
 
 
@@ -174,19 +176,19 @@ def _low_acceptance(everything: Mapping[str, str], warm: Mapping[str, str]) -> I
     greedy = {**MODEL, "temperature": GREEDY}
     well = {of(acceptance, **warm): 0.7}
     yield _case("only all together is low", name, {**well, of(acceptance, **everything): 0.31})
-    (told,) = _fault(name).told
-    untapped = {of(acceptance, **each): None for each in (warm, greedy)}
+    (firing,) = _fault(name).firing
+    untapped = {of(acceptance, **bucket): None for bucket in (warm, greedy)}
     world = {
         **healthy(), line: 0.4, **untapped, of(acceptance, **everything): 0.31, _COVERAGE: None,
     }  # fmt: skip
-    of_all = [replace(told, labels=MODEL)]
+    of_all = [replace(firing, labels=MODEL)]
     yield Case("there is no tap", world, name, 60, of_all)
     sliver = {**world, of(acceptance, **warm): 0.7, _COVERAGE: 0.1}
     yield Case("the tap sees a sliver", sliver, name, 60, of_all)
     rule = breach("low-acceptance", 0.56, 0.6, metric="acceptance_ratio")
     breached = {**healthy(), **rule, of(acceptance, **everything): 0.56}
     by_rule = replace(
-        of_all[0], description=told.description.replace("31%", "56%").replace("40%", "?")
+        of_all[0], description=firing.description.replace("31%", "56%").replace("40%", "?")
     )
     yield Case("a rule of that name is in breach", breached, name, 60, [by_rule])
     dripping = {of("specwatch_drafts_per_second", **warm): 0.1}
@@ -203,14 +205,14 @@ def _of_objectives() -> Iterator[Case]:
         def changed(name: str, window: str, value: float, world: World = world) -> World:
             return {**world, of(name, window=window, **SLO): value}
 
-        for left, said in ((-65.24, "66"), (-9000.0, "99")):
+        for left, text in ((-65.24, "66"), (-9000.0, "99")):
             spent = {**world, of("specwatch_slo_budget_left_ratio", **SLO): left}
-            (told,) = fault.told
-            description = told.description.replace(
-                "20% of the budget is left", f"the budget is spent {said} times over"
+            (firing,) = fault.firing
+            description = firing.description.replace(
+                "20% of the budget is left", f"the budget is spent {text} times over"
             )
-            gone = replace(told, description=description)
-            yield Case(f"{long}: the budget is spent {said} times", spent, fault.alert, fault.at,
+            gone = replace(firing, description=description)
+            yield Case(f"{long}: the budget is spent {text} times", spent, fault.alert, fault.at,
                        [gone])  # fmt: skip
         over = changed("specwatch_slo_burn_rate", short, 0.2)
         yield Case(f"{long}: it is over by now", over, fault.alert, fault.at)
@@ -231,7 +233,7 @@ def _of_guard() -> Iterator[Case]:
         "a person's order that is done", "SpeculationGuardActed", {person: "0x50 1x6 0x200"}
     )
     rolling = {**healthy(), **in_phase(Phase.ROLLING_BACK)}
-    (held,) = _fault("SpeculationGuardHeld").told
+    (held,) = _fault("SpeculationGuardHeld").firing
     yield Case("while it rolls back", rolling, "SpeculationGuardHeld", 60, [held])
     both = {**rolling, of("specwatch_guard_state", state=Phase.ROLLING_BACK, **TARGET): "1x58 0x9"}
     both[of("specwatch_guard_state", state=Phase.HELD, **TARGET)] = "0x58 1x9"
@@ -246,8 +248,8 @@ def _of_guard() -> Iterator[Case]:
     for phase in (Phase.SUSPECT, Phase.CONFIRMED):
         fault = _fault(exhausted)
         wants = {**healthy(), **fault.changes, **in_phase(phase)}
-        yield Case(f"it is {phase}", wants, exhausted, 60, fault.told)
-    none = {of(f"specwatch_guard_actions_{each}", **TARGET): 0 for each in ("today", "limit")}
+        yield Case(f"it is {phase}", wants, exhausted, 60, fault.firing)
+    none = {of(f"specwatch_guard_actions_{name}", **TARGET): 0 for name in ("today", "limit")}
     yield _case("it never may", exhausted, none)
     yield _case("it only observes", waiting, {acts: 0})
     yield _case("it is paused", waiting, {of("specwatch_guard_paused", **TARGET): 1})
@@ -259,10 +261,10 @@ def _off_for_days() -> Iterator[Case]:
     name, enabled = "SpeculationOffForDays", of("specwatch_speculation_enabled", **MODEL)
     fault = _fault(name)
     world = {**healthy(DAYS), **fault.changes}
-    (told,) = fault.told
+    (firing,) = fault.firing
     trials = {**world, enabled: " ".join(["0x699 1x19"] * 7)}
-    said = told.description.replace("100%", "97.22%")
-    yield Case("for all its trials", trials, name, DAYS, [replace(told, description=said)])
+    text = firing.description.replace("100%", "97.22%")
+    yield Case("for all its trials", trials, name, DAYS, [replace(firing, description=text)])
     yield Case("off for two days", {**world, enabled: f"1x{24 * 60} 0x{DAYS}"}, name, DAYS)
     yield Case("known for two days", {**world, enabled: f"_x{24 * 60} 0x{DAYS}"}, name, DAYS)
     yield Case("off by nobody in particular", {**world, **incident(None)}, name, DAYS)
@@ -282,16 +284,16 @@ def _of_itself() -> Iterator[Case]:
         ),
     }
     diluted = {**healthy(), **fault.changes, **other}
-    yield Case("another daemon reads well", diluted, failing, 60, fault.told)
+    yield Case("another daemon reads well", diluted, failing, 60, fault.firing)
     yield from _twice()
     yield from _tap()
     late = {**healthy(), **_fault(failing).changes, failures: "_x20 1+12x220"}
-    all_of_them = Told(
+    all_of_them = Firing(
         TARGET,
         "100% of the scrapes of the last 10 minutes failed; the last good scrape was 59m 0s ago.",
     )
     yield Case("for the first time", late, failing, 60, [all_of_them])
-    never = {each: value for each, value in late.items() if "last_scrape_success" not in each}
+    never = {key: value for key, value in late.items() if "last_scrape_success" not in key}
     since_start = all_of_them.description.replace(
         "the last good scrape was 59m 0s ago", "it has not been read since specwatch started"
     )
@@ -313,7 +315,7 @@ def _of_itself() -> Iterator[Case]:
 
 def _down() -> Iterator[Case]:
     name = "SpecwatchDown"
-    nothing = Told(
+    nothing = Firing(
         {"job": "specwatch"},
         "Prometheus knows no target of the job specwatch (up: 1). The guard does nothing meanwhile,"
         " and the other alerts are silent.",
@@ -321,39 +323,39 @@ def _down() -> Iterator[Case]:
     yield Case("the job is gone", without(healthy(), "up"), name, 60, [nothing])
     yield Case("nothing is left at all", {'up{job="vllm"}': 1}, name, 60, [nothing])
     fault = _fault(name)
-    (told,) = fault.told
+    (firing,) = fault.firing
     world = {**healthy(), **fault.changes}
-    another = replace(told, description=told.description.replace("up: 0", "up: 1"))
+    another = replace(firing, description=firing.description.replace("up: 0", "up: 1"))
     page = {**without(world, "specwatch_build_info"), of("up"): 1}
     yield Case("another page is scraped", page, name, 60, [another])
-    said = told.description.replace(" of chat", "").replace(" on chat", "")
-    plain = Told({"job": "specwatch", "instance": "watch:9469"}, said)
+    text = firing.description.replace(" of chat", "").replace(" on chat", "")
+    plain = Firing({"job": "specwatch", "instance": "watch:9469"}, text)
     unknown = without(world, "specwatch_target_info")
     yield Case("what it watched is not known", unknown, name, 60, [plain])
     second = {of("up", instance="watch-2:9469"): 1, watched(instance="watch-2:9469"): 1}
     second[of("specwatch_build_info", instance="watch-2:9469")] = 1
     yield Case("another daemon watches the same", {**world, **second}, name, 60, [plain])
     alone = {watched(target="code"): "1x9 stale"}
-    code = Told({**told.labels, "target": "code"}, told.description.replace("chat", "code"))
+    code = Firing({**firing.labels, "target": "code"}, firing.description.replace("chat", "code"))
     yield Case("one of two is watched on", {**world, **second, **alone}, name, 60, [code])
-    yield Case("it watched two", {**world, **alone}, name, 60, [told, code])
+    yield Case("it watched two", {**world, **alone}, name, 60, [firing, code])
     long = {**world, of("up"): "1x9 0x1500"}
     yield Case("for more than a day", long, name, 1480, [plain])
 
 
 def _twice() -> Iterator[Case]:
     name, here = "SpecwatchTargetNameTwice", "http://127.0.0.1:8000"
-    (told,) = _fault(name).told
+    (firing,) = _fault(name).firing
     well = without(healthy(), "specwatch_target_info")
 
-    def watch(*found: tuple[str, str]) -> World:
-        return {**well, **{watched(url, instance=instance): 1 for url, instance in found}}
+    def watch(*watches: tuple[str, str]) -> World:
+        return {**well, **{watched(url, instance=instance): 1 for url, instance in watches}}
 
     one = watch(("http://vllm:8000", "a:9469"), ("http://vllm:8000", "b:9469"))
     yield Case("two daemons watch one server", one, name, 60)
     for url in (here, "https://localhost/x", "http://[::1]:8000"):
         each_own = watch((url, "a:9469"), (url, "b:9469"))
-        yield Case(f"each has its own {url}", each_own, name, 60, [told])
+        yield Case(f"each has its own {url}", each_own, name, 60, [firing])
     same = watch((here, "a:9469"), (here, "a:9470"))
     yield Case("two daemons on one machine", same, name, 60)
     moved = {**watch((here, "a:9469")), watched("http://b:1", instance="a:9469"): "1x40 stale"}

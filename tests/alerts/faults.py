@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from specwatch.guard.state import Cause, Phase
 from tests.alerts.promtool import Fault
 from tests.alerts.worlds import (
@@ -22,115 +24,58 @@ _ALL = {**MODEL, "temperature": "all"}
 _WARM = {**MODEL, "temperature": WARM}
 
 
+_BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
+    ("SpeculationTtftRegression", "ttft-regression", "ttft_p99_ratio", 1.31, 1.1,
+     "llama: 1.31 times the P99 of TTFT in own minutes without speculation at the same load; the"
+     " threshold is 1.10."),
+    ("SpeculationTpotRegression", "tpot-regression", "tpot_p99_ratio", 1.2, 1.1,
+     "llama: 1.20 times the P99 of TPOT in own minutes without speculation at the same load; the"
+     " threshold is 1.10."),
+    ("SpeculationTailWidening", "tail-widening", "tpot_tail_ratio", 1.7, 1.5,
+     "llama: 1.70 times the P99 over P50 of TPOT in own minutes without speculation; the threshold"
+     " is 1.50."),
+    ("SpeculationAcceptanceShift", "acceptance-shift", "acceptance_change", -0.08, -0.05,
+     "llama: -8% against the day before, at the same temperatures; the threshold is -5%."),
+    ("SpeculationSlowerThanMeasured", "net-negative-unexplained", "speedup_ratio_unadjusted",
+     0.93, 1,
+     "llama: 0.93 times the speed that was measured without speculation; the threshold is 1.00."),
+    ("SpeculationKvSqueeze", "kv-squeeze", "kv_cache_usage", 0.97, 0.9,
+     "llama: 97% of the KV cache was in use, and running requests were preempted; the threshold is"
+     " 90%."),
+    ("SpeculationGarbage", "garbage", "acceptance_ratio", 0.004, 0.02,
+     "llama at temperature (0.3,0.7]: 0.4% of the draft tokens were accepted; the threshold is"
+     " 2%."),
+    ("SpeculationShortOutputs", "short-outputs", "short_output_share", 0.8, 0.5,
+     "llama: 80% of the requests ended within 20 tokens; the threshold is 50%."),
+    ("SpeculationNotWorthIt", "not-worth-it", "speedup_ratio", 1.14, 1.3,
+     "llama: 1.14 times the speed without speculation, for a day; the threshold is 1.30."),
+    ("SpeculationLosesForMany", "losing-bucket", "losing_draft_share", 0.61, 0.4,
+     "llama: 0.61 is the reading: share of drafts that lose, or without a baseline the speedup"
+     " assumed at P10 of the requests; the threshold is 0.40."),
+]  # fmt: skip
+"""Alert, rule, its metric, the value and the threshold, and the description."""
+
+
 def _breached(
-    alert: str, rule: str, metric: str, value: float, threshold: float, description: str,
-    temperature: str = "all",
-) -> Fault:  # fmt: skip
+    alert: str, rule: str, metric: str, value: float, threshold: float, description: str
+) -> Fault:
+    temperature = WARM if rule == "garbage" else "all"
     return Fault(
         alert,
         breach(rule, value, threshold, metric=metric, temperature=temperature),
-        MODEL if temperature == "all" else _WARM,
+        _WARM if rule == "garbage" else MODEL,
         description,
         traffic=True,
         speculation=True,
     )
 
 
-_BREACHES = (
-    _breached(
-        "SpeculationTtftRegression",
-        "ttft-regression",
-        "ttft_p99_ratio",
-        1.31,
-        1.1,
-        "llama: 1.31 times the P99 of TTFT in own minutes "
-        "without speculation at the same load; the threshold is 1.10.",
-    ),
-    _breached(
-        "SpeculationTpotRegression",
-        "tpot-regression",
-        "tpot_p99_ratio",
-        1.2,
-        1.1,
-        "llama: 1.20 times the P99 of TPOT in own minutes "
-        "without speculation at the same load; the threshold is 1.10.",
-    ),
-    _breached(
-        "SpeculationTailWidening",
-        "tail-widening",
-        "tpot_tail_ratio",
-        1.7,
-        1.5,
-        "llama: 1.70 times the P99 over P50 of TPOT in own "
-        "minutes without speculation; the threshold is 1.50.",
-    ),
-    _breached(
-        "SpeculationAcceptanceShift",
-        "acceptance-shift",
-        "acceptance_change",
-        -0.08,
-        -0.05,
-        "llama: -8% against the day before, at the same temperatures; the threshold is -5%.",
-    ),
-    _breached(
-        "SpeculationSlowerThanMeasured",
-        "net-negative-unexplained",
-        "speedup_ratio_unadjusted",
-        0.93,
-        1,
-        "llama: 0.93 times the speed that was measured without speculation; the threshold is 1.00.",
-    ),
-    _breached(
-        "SpeculationKvSqueeze",
-        "kv-squeeze",
-        "kv_cache_usage",
-        0.97,
-        0.9,
-        "llama: 97% of the KV cache was in use, and running "
-        "requests were preempted; the threshold is 90%.",
-    ),
-    _breached(
-        "SpeculationGarbage",
-        "garbage",
-        "acceptance_ratio",
-        0.004,
-        0.02,
-        "llama at temperature (0.3,0.7]: 0.4% of the draft tokens were accepted; "
-        "the threshold is 2%.",
-        WARM,
-    ),
-    _breached(
-        "SpeculationShortOutputs",
-        "short-outputs",
-        "short_output_share",
-        0.8,
-        0.5,
-        "llama: 80% of the requests ended within 20 tokens; the threshold is 50%.",
-    ),
-    _breached(
-        "SpeculationNotWorthIt",
-        "not-worth-it",
-        "speedup_ratio",
-        1.14,
-        1.3,
-        "llama: 1.14 times the speed without speculation, for a day; the threshold is 1.30.",
-    ),
-    _breached(
-        "SpeculationLosesForMany",
-        "losing-bucket",
-        "losing_draft_share",
-        0.61,
-        0.4,
-        "llama: 0.61 is the reading: share of drafts that lose, or without a baseline the "
-        "speedup assumed at P10 of the requests; the threshold is 0.40.",
-    ),
-    Fault(
-        "SpeculationCustomRule",
-        breach("slow-start", 0.7, 0.5, metric="ttft_p99"),
-        {**MODEL, "rule": "slow-start", "metric": "ttft_p99"},
-        "llama: ttft_p99 is 0.7; the threshold is 0.5.",
-        traffic=True,
-    ),
+_CUSTOM = Fault(
+    "SpeculationCustomRule",
+    breach("slow-start", 0.7, 0.5, metric="ttft_p99"),
+    {**MODEL, "rule": "slow-start", "metric": "ttft_p99"},
+    "llama: ttft_p99 is 0.7; the threshold is 0.5.",
+    traffic=True,
 )
 
 _SPEEDS = (
@@ -141,10 +86,9 @@ _SPEEDS = (
             of("specwatch_speedup_ratio_upper", **_ALL): 0.91,
         },
         MODEL,
-        "Over the last hour, at equal load, it ran at 0.80 times the speed it has "
-        "without speculation, at 0.91 times at most by a 95 % interval. The rule "
-        "net-negative reads 1.00, and its threshold is 2.00. Nothing has switched "
-        "speculation off within 15 minutes.",
+        "Over the last hour, at equal load, it ran at 0.80 times the speed it has without"
+        " speculation, at 0.91 times at most by a 95 % interval. The rule net-negative reads 1.00,"
+        " and its threshold is 2.00. Nothing has switched speculation off within 15 minutes.",
         traffic=True,
         speculation=True,
         spare=frozenset({"specwatch_rule_verdict"}),
@@ -168,9 +112,8 @@ _SPEEDS = (
             of("specwatch_assumed_break_even_acceptance_ratio", **MODEL): 0.4,
         },
         _WARM,
-        "llama accepts 31% of them. Whether that pays is not measured; about 40% is "
-        "needed by the assumed draft cost, unless the rule low-acceptance has another "
-        "threshold.",
+        "llama accepts 31% of them. Whether that pays is not measured; about 40% is needed by the"
+        " assumed draft cost, unless the rule low-acceptance has another threshold.",
         traffic=True,
         speculation=True,
         spare=frozenset({"specwatch_coverage_ratio", "specwatch_rule_verdict"}),
@@ -370,4 +313,6 @@ _ITSELF = (
     ),
 )
 
-FAULTS: tuple[Fault, ...] = (*_SPEEDS, *_BREACHES, *_BURNS, *_GUARD, *_ITSELF)
+FAULTS: tuple[Fault, ...] = (
+    *_SPEEDS, *(_breached(*row) for row in _BREACHES), _CUSTOM, *_BURNS, *_GUARD, *_ITSELF,
+)  # fmt: skip

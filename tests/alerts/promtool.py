@@ -23,7 +23,7 @@ World = Mapping[str, Value]
 
 
 @dataclass(frozen=True)
-class Told:
+class Firing:
     """An alert that fires: labels beside those of the rule, and its description, word for word."""
 
     labels: Mapping[str, str]
@@ -37,11 +37,11 @@ class Case:
     ``severity`` says which of the alerts of one name it is about, where there are several.
     """
 
-    says: str
+    title: str
     world: World
     alert: str
     at: int
-    fires: Sequence[Told] = ()
+    fires: Sequence[Firing] = ()
     severity: str = ""
 
 
@@ -49,7 +49,7 @@ class Case:
 class Calm:
     """A world in which no alert at all fires, at these minutes."""
 
-    says: str
+    title: str
     world: World
     at: Sequence[int]
 
@@ -77,15 +77,15 @@ class Fault:
     """Whether it is silent while a person keeps speculation off."""
 
     @property
-    def told(self) -> list[Told]:
+    def firing(self) -> list[Firing]:
         """The instance that fires."""
-        return [Told(self.labels, self.description)]
+        return [Firing(self.labels, self.description)]
 
 
 def series(name: str, **labels: str) -> str:
     """A selector; its order is fixed, so that one series has one."""
-    said = ",".join(f"{key}={json.dumps(labels[key])}" for key in sorted(labels))
-    return f"{name}{{{said}}}"
+    text = ",".join(f"{key}={json.dumps(labels[key])}" for key in sorted(labels))
+    return f"{name}{{{text}}}"
 
 
 def name_of(selector: str) -> str:
@@ -95,9 +95,9 @@ def name_of(selector: str) -> str:
 
 def minutes(duration: str) -> int:
     """Minutes in a duration as Prometheus writes it."""
-    found = re.fullmatch(r"(\d+)([mhd])", duration)
-    assert found, duration
-    return int(found[1]) * {"m": 1, "h": 60, "d": 1440}[found[2]]
+    match = re.fullmatch(r"(\d+)([mhd])", duration)
+    assert match, duration
+    return int(match[1]) * {"m": 1, "h": 60, "d": 1440}[match[2]]
 
 
 def document(
@@ -141,7 +141,7 @@ def _write(folder: Path, name: str, groups: Sequence[Group], cases: Iterable[Cas
 
 def _asked_for(world: World, rules: str) -> World:
     """The series that rules could ask for: the fewer, the faster."""
-    return {each: value for each, value in world.items() if name_of(each) in rules}
+    return {selector: value for selector, value in world.items() if name_of(selector) in rules}
 
 
 def _alone(name: str, groups: Iterable[Group]) -> Iterator[Group]:
@@ -155,15 +155,15 @@ def _alone(name: str, groups: Iterable[Group]) -> Iterator[Group]:
 
 def _input(world: World, last: int) -> list[dict[str, str]]:
     return [
-        {"series": each, "values": value if isinstance(value, str) else f"{value:g}x{last}"}
-        for each, value in world.items()
+        {"series": selector, "values": value if isinstance(value, str) else f"{value:g}x{last}"}
+        for selector, value in world.items()
         if value is not None
     ]
 
 
 def _calm(case: Calm) -> dict[str, Any]:
     return {
-        "name": case.says,
+        "name": case.title,
         "interval": "1m",
         "input_series": _input(case.world, max(case.at)),
         "promql_expr_test": [
@@ -177,14 +177,14 @@ def _case(case: Case, alerts: Iterable[Alert]) -> dict[str, Any]:
     named = [alert for alert in alerts if alert.name == case.alert]
     assert named, f"{case.alert}: no such alert"
     return {
-        "name": f"{case.alert}: {case.says}",
+        "name": f"{case.alert}: {case.title}",
         "interval": "1m",
         "input_series": _input(case.world, case.at),
         "alert_rule_test": [
             {
                 "eval_time": f"{case.at}m",
                 "alertname": case.alert,
-                "exp_alerts": [_expected(told, case, named) for told in case.fires],
+                "exp_alerts": [_expected(firing, case, named) for firing in case.fires],
             }
         ],
     }
@@ -197,23 +197,23 @@ def _at(label: str, text: str) -> str:
     return text.replace("{{ . }}", label) if label else ""
 
 
-def _expected(told: Told, case: Case, named: Sequence[Alert]) -> dict[str, Any]:
+def _expected(firing: Firing, case: Case, named: Sequence[Alert]) -> dict[str, Any]:
     (alert,) = (
-        each for each in named
+        alert for alert in named
         if all(
-            "{{" in value or told.labels.get(key, value) == value
-            for key, value in each.labels.items()
+            "{{" in value or firing.labels.get(key, value) == value
+            for key, value in alert.labels.items()
         )
-        and case.severity in ("", each.severity)
+        and case.severity in ("", alert.severity)
     )  # fmt: skip
-    labels = {**alert.labels, **told.labels, "severity": alert.severity}
-    summary = _AT.sub(lambda found: _at(labels.get(found[1], ""), found[2]), alert.summary)
-    summary = re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], summary)
+    labels = {**alert.labels, **firing.labels, "severity": alert.severity}
+    summary = _AT.sub(lambda match: _at(labels.get(match[1], ""), match[2]), alert.summary)
+    summary = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels[match[1]], summary)
     return {
         "exp_labels": labels,
         "exp_annotations": {
             "summary": summary,
-            "description": told.description,
+            "description": firing.description,
             "runbook_url": runbook_address(DEFAULT_RUNBOOK_URL, alert.name),
         },
     }

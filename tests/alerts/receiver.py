@@ -12,7 +12,7 @@ from typing import Any, Self
 class Receiver(ThreadingHTTPServer):
     """Speaks as an Alertmanager does; as a context manager.
 
-    ``status`` and ``said`` are what it answers, and with ``echo`` the headers that it was sent;
+    ``status`` and ``answer`` are what it answers, and with ``echo`` the headers that it was sent;
     ``open`` is cleared to keep it from answering.
     """
 
@@ -21,7 +21,7 @@ class Receiver(ThreadingHTTPServer):
 
     def __init__(self, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.status, self.said, self.echo = 200, "", False
+        self.status, self.answer, self.echo = 200, "", False
         self.open = threading.Event()
         self.open.set()
         self.asked: list[tuple[str, dict[str, str], Any]] = []
@@ -37,7 +37,7 @@ class Receiver(ThreadingHTTPServer):
     def url(self) -> str:
         return f"{self._scheme}://127.0.0.1:{self.server_address[1]}"
 
-    def letters(self) -> list[dict[str, dict[str, Any]]]:
+    def messages(self) -> list[dict[str, dict[str, Any]]]:
         """What came, each as the alerts in it by name."""
         return [{a["labels"]["alertname"]: a for a in body} for _, _, body in self.asked]
 
@@ -66,13 +66,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append((self.path, dict(self.headers), body))
         self.server.open.wait(30)
-        said = (self.server.said + str(self.headers) * self.server.echo).encode()
+        answer = (self.server.answer + str(self.headers) * self.server.echo).encode()
         self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(answer)))
         if self.server.status == 302:
             self.send_header("Location", self.server.url)
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(answer)
 
     def log_message(self, *_arguments: object) -> None:
         pass

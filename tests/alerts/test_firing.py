@@ -9,12 +9,13 @@ import pytest
 
 from specwatch.alerts.alert import Alert, runbook_anchor
 from specwatch.alerts.firing import BLOCKED, FAILED, RULE, SWITCHED_OFF, alerts_of
-from specwatch.config import loading
-from specwatch.daemon.alert_service import AlertService
+from specwatch.alerts.sender import Alertmanagers
+from specwatch.config.guard import Alertmanager
 from specwatch.domain.model import Mode
 from specwatch.generate.alerts import runbook_sections
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
+from tests.alerts.receiver import Receiver
 from tests.web.decided import BREACHED, decided
 from tests.web.statuses import NOW, target
 
@@ -55,20 +56,21 @@ def test_where_the_runbook_is_makes_no_other_alert() -> None:
     ]
 
 
-def test_the_configured_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configured_address_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Alert] = []
-
-    class Receiver:
-        def __init__(self, section: object) -> None: ...
-
-        def set(self, alerts: list[Alert]) -> None:
-            sent[:] = alerts
-
-    monkeypatch.setattr("specwatch.alerts.sender.Alertmanagers", Receiver)
-    section = {"urls": ["http://127.0.0.1:9093"], "runbook_url": BOOK}
-    read = loading.from_targets(
-        ["http://127.0.0.1:8000"], environ={}, hostname="here", settings={"alertmanager": section}
-    )
-    AlertService(read).send([target(decision=decided((BREACHED,)))])
+    monkeypatch.setattr(Alertmanagers, "set", lambda _, alerts: sent.extend(alerts))
+    with Receiver() as receiver:
+        section = Alertmanager(urls=[receiver.url], runbook_url=BOOK)
+        alertmanagers = Alertmanagers(section)
+        alertmanagers.send([target(decision=decided((BREACHED,)))])
+        alertmanagers.close()
     (alert,) = sent
     assert alert.annotations["runbook_url"].startswith(f"{BOOK}#")
+
+
+def test_without_alertmanagers_nothing_is_sent() -> None:
+    alertmanagers = Alertmanagers(None)
+    alertmanagers.send([target(decision=decided((BREACHED,)))])
+    assert not alertmanagers.active
+    assert alertmanagers.status() == ()
+    alertmanagers.close()

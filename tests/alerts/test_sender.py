@@ -1,4 +1,4 @@
-"""Every Alertmanager is told in the end, none holds up the others, and no error tells a secret."""
+"""Alerts reach every Alertmanager, none of which delays the others; no error shows a secret."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from specwatch.alerts import sender
-from specwatch.alerts.alert import Alert
-from specwatch.alerts.client import AlertPost, PostError, PostReason
+from specwatch.alerts.alert import Alert, PostError, PostReason
+from specwatch.alerts.client import AlertPost
 from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.guard import Alertmanager
 from specwatch.status import PagerStatus
@@ -27,7 +27,7 @@ LOW = Alert(
 HELD = Alert({"alertname": "SpecwatchHeld", "target": "chat-70b"}, {}, 950.0)
 
 
-Told = Callable[..., Alertmanagers]
+Send = Callable[..., Alertmanagers]
 
 
 @pytest.fixture
@@ -37,21 +37,21 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def tell(monkeypatch: pytest.MonkeyPatch, log: Log) -> Iterator[Told]:
-    """``tell(*urls, now, **section)``: Alertmanagers that are closed at the end."""
+def send_to(monkeypatch: pytest.MonkeyPatch, log: Log) -> Iterator[Send]:
+    """``send_to(*urls, now, **section)``: Alertmanagers that are closed at the end."""
     monkeypatch.setattr(sender, "FIRST_DELAY", 0.01)
     made: list[Alertmanagers] = []
 
-    def told(
+    def made_for(
         *urls: str, now: Callable[[], float] = lambda: 1000.0, **section: Any
     ) -> Alertmanagers:
         options = {"timeout": "5s", **section}
         made.append(Alertmanagers(Alertmanager(urls=urls, **options), now=now))
         return made[-1]
 
-    yield told
-    for each in made:
-        each.close(0.1)
+    yield made_for
+    for alertmanagers in made:
+        alertmanagers.close(0.1)
 
 
 def only(alertmanagers: Alertmanagers) -> PagerStatus:
@@ -70,8 +70,8 @@ def seconds(moment: str) -> float:
     return datetime.datetime.fromisoformat(moment).timestamp()
 
 
-def test_an_alert_is_posted_as_the_v2_api_wants_it(receiver: Receiver, tell: Told) -> None:
-    alertmanagers = tell(receiver.url + "/", labels={"team": "ml", "target": "overruled"})
+def test_an_alert_is_posted_as_the_v2_api_wants_it(receiver: Receiver, send_to: Send) -> None:
+    alertmanagers = send_to(receiver.url + "/", labels={"team": "ml", "target": "overruled"})
     alertmanagers.set([LOW])
     wait_for(lambda: only(alertmanagers).sent)
     ((path, headers, body),) = receiver.asked
@@ -91,55 +91,55 @@ def test_an_alert_is_posted_as_the_v2_api_wants_it(receiver: Receiver, tell: Tol
 
 
 def test_the_same_alerts_are_not_sent_again_before_their_time(
-    receiver: Receiver, tell: Told
+    receiver: Receiver, send_to: Send
 ) -> None:
     """Nor because of a number in an annotation, which changes all the time."""
-    alertmanagers = tell(receiver.url)
+    alertmanagers = send_to(receiver.url)
     alertmanagers.set([LOW])
     wait_for(lambda: only(alertmanagers).sent)
     for _ in range(20):
         alertmanagers.set([Alert(LOW.labels, {"summary": "α = 0.13"}, 900.0)])
     alertmanagers.set([LOW, HELD])
     wait_for(lambda: only(alertmanagers).sent == 2)
-    assert [set(letter) for letter in receiver.letters()] == [
+    assert [set(message) for message in receiver.messages()] == [
         {"SpecwatchIncident"}, {"SpecwatchIncident", "SpecwatchHeld"},
     ]  # fmt: skip
     assert receiver.connections == 1
 
 
-def test_what_fires_is_repeated_with_an_end_that_moves(receiver: Receiver, tell: Told) -> None:
+def test_what_fires_is_repeated_with_an_end_that_moves(receiver: Receiver, send_to: Send) -> None:
     """So that it ends by itself, four times later, when nobody repeats it any more."""
-    moments = itertools.count(1000)
-    alertmanagers = tell(receiver.url, now=lambda: float(next(moments)), resend="1s", timeout="1s")
+    clock = map(float, itertools.count(1000)).__next__
+    alertmanagers = send_to(receiver.url, now=clock, resend="1s", timeout="1s")
     alertmanagers.set([LOW])
     wait_for(lambda: len(receiver.asked) >= 2)
-    first, second = (letter["SpecwatchIncident"]["endsAt"] for letter in receiver.letters()[:2])
+    first, second = (message["SpecwatchIncident"]["endsAt"] for message in receiver.messages()[:2])
     assert 1004.0 <= seconds(first) < seconds(second)
 
 
-def test_one_that_hangs_holds_up_neither_the_caller_nor_the_others(
-    receiver: Receiver, tell: Told
+def test_one_that_hangs_delays_neither_the_caller_nor_the_others(
+    receiver: Receiver, send_to: Send
 ) -> None:
     with Receiver() as hung:
         hung.open.clear()
-        alertmanagers = tell(hung.url, receiver.url, timeout="30s")
+        alertmanagers = send_to(hung.url, receiver.url, timeout="30s")
         alertmanagers.set([LOW])
         wait_for(lambda: hung.asked)
         alertmanagers.set([HELD])
         wait_for(lambda: not alertmanagers.status()[1].behind)
         stuck, well = alertmanagers.status()
         assert (stuck.behind, stuck.last_success, well.last_success) == (True, None, 1000.0)
-        assert "SpecwatchHeld" in receiver.letters()[-1]
+        assert "SpecwatchHeld" in receiver.messages()[-1]
         hung.open.set()
         wait_for(lambda: not alertmanagers.status()[0].behind)
-        assert set(hung.letters()[-1]) == {"SpecwatchIncident", "SpecwatchHeld"}
+        assert set(hung.messages()[-1]) == {"SpecwatchIncident", "SpecwatchHeld"}
 
 
-def test_a_failed_letter_is_tried_again_with_what_is_true_by_then(
-    receiver: Receiver, tell: Told, log: Log
+def test_a_failed_message_is_sent_again_with_the_latest_alerts(
+    receiver: Receiver, send_to: Send, log: Log
 ) -> None:
     receiver.status = 500
-    alertmanagers = tell(receiver.url)
+    alertmanagers = send_to(receiver.url)
     alertmanagers.set([LOW])
     wait_for(lambda: only(alertmanagers).failures.get(PostReason.HTTP_STATUS, 0) >= 2)
     alertmanagers.set([])
@@ -149,18 +149,18 @@ def test_a_failed_letter_is_tried_again_with_what_is_true_by_then(
     wait_for(lambda: only(alertmanagers).sent)
     delivery = only(alertmanagers)
     assert (delivery.behind, delivery.error, delivery.failing_since) == (False, None, None)
-    assert seconds(receiver.letters()[-1]["SpecwatchIncident"]["endsAt"]) == 1000.0
+    assert seconds(receiver.messages()[-1]["SpecwatchIncident"]["endsAt"]) == 1000.0
     (warning,) = events(log, "alerts_not_delivered")
     assert (warning["url"], warning["reason"]) == (receiver.url, "http_status")
     assert len(events(log, "alerts_delivered_again")) == 1
 
 
 def test_delays_between_attempts_grow_to_a_limit(
-    receiver: Receiver, tell: Told, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, send_to: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "LONGEST_DELAY", 0.04)
     receiver.status = 503
-    alertmanagers = tell(receiver.url)
+    alertmanagers = send_to(receiver.url)
     (one,) = alertmanagers._senders
     seen: list[float] = []
     failed_as_before = one._failed
@@ -176,7 +176,7 @@ def test_delays_between_attempts_grow_to_a_limit(
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "said"),
+    ("status", "reason", "sentence"),
     [
         (400, PostReason.REJECTED, "answered 400 (start time must be before end time)"),
         (401, PostReason.REJECTED, "give credentials: bearer_token_file or basic_auth"),
@@ -186,33 +186,33 @@ def test_delays_between_attempts_grow_to_a_limit(
         (500, PostReason.HTTP_STATUS, "answered 500"),
     ],
 )
-def test_an_answer_that_is_no_yes_is_described(
-    receiver: Receiver, tell: Told, status: int, reason: PostReason, said: str
+def test_a_refusal_is_described(
+    receiver: Receiver, send_to: Send, status: int, reason: PostReason, sentence: str
 ) -> None:
     receiver.status = status
-    receiver.said = "start time must\nbe before end time" if status == 400 else "x" * 100_000
-    delivery = failed(tell(receiver.url))
+    receiver.answer = "start time must\nbe before end time" if status == 400 else "x" * 100_000
+    delivery = failed(send_to(receiver.url))
     assert set(delivery.failures) == {reason}
-    assert said in str(delivery.error)
+    assert sentence in str(delivery.error)
     assert len(str(delivery.error)) < 600
 
 
-def test_a_server_that_is_away_is_told_when_it_is_back(tell: Told) -> None:
+def test_an_alertmanager_that_was_away_gets_the_alerts_when_it_is_back(send_to: Send) -> None:
     with Receiver() as gone:
         port = gone.server_address[1]
-    alertmanagers = tell(gone.url)
+    alertmanagers = send_to(gone.url)
     delivery = failed(alertmanagers)
     assert set(delivery.failures) == {PostReason.REFUSED}
     assert delivery.error == (f"nothing listens at {gone.url}; is Alertmanager up, on this port?")
     with Receiver(port=port) as back:
         wait_for(lambda: only(alertmanagers).sent)
-        assert set(back.letters()[0]) == {"SpecwatchIncident"}
+        assert set(back.messages()[0]) == {"SpecwatchIncident"}
 
 
-def test_a_server_that_never_answers_is_given_up_in_time(tell: Told) -> None:
+def test_a_server_that_never_answers_is_given_up_in_time(send_to: Send) -> None:
     with deaf_port() as port, Receiver() as hung:
         hung.open.clear()
-        alertmanagers = tell(f"http://127.0.0.1:{port}", hung.url, timeout="100ms")
+        alertmanagers = send_to(f"http://127.0.0.1:{port}", hung.url, timeout="100ms")
         alertmanagers.set([LOW])
         wait_for(lambda: all(delivery.error for delivery in alertmanagers.status()))
         for delivery in alertmanagers.status():
@@ -220,29 +220,27 @@ def test_a_server_that_never_answers_is_given_up_in_time(tell: Told) -> None:
             assert "did not answer within 0.1 s" in str(delivery.error)
 
 
-def test_a_host_that_there_is_not_is_unreachable(tell: Told) -> None:
-    delivery = failed(tell("http://alertmanager.invalid:9093"))
+def test_an_unknown_host_is_unreachable(send_to: Send) -> None:
+    delivery = failed(send_to("http://alertmanager.invalid:9093"))
     assert set(delivery.failures) == {PostReason.UNREACHABLE}
     assert "cannot reach http://alertmanager.invalid:9093: " in str(delivery.error)
 
 
 @pytest.mark.parametrize("trusted", ["ca_file", "insecure_skip_verify"])
 def test_a_certificate_is_trusted_when_the_configuration_says_so(
-    server_tls: ssl.SSLContext, tell: Told, trusted: str
+    server_tls: ssl.SSLContext, send_to: Send, trusted: str
 ) -> None:
     how = {trusted: str(CERTIFICATE) if trusted == "ca_file" else True}
     with Receiver(tls=server_tls) as secure:
-        alertmanagers = tell(secure.url, **how)
+        alertmanagers = send_to(secure.url, **how)
         alertmanagers.set([LOW])
         wait_for(lambda: only(alertmanagers).sent or only(alertmanagers).error)
         assert only(alertmanagers).error is None
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(
-    server_tls: ssl.SSLContext, tell: Told
-) -> None:
+def test_an_unknown_certificate_is_refused(server_tls: ssl.SSLContext, send_to: Send) -> None:
     with Receiver(tls=server_tls) as secure:
-        alertmanagers = tell(secure.url)
+        alertmanagers = send_to(secure.url)
         delivery = failed(alertmanagers)
         assert set(delivery.failures) == {PostReason.TLS}
         assert "name the authority in ca_file" in str(delivery.error)
@@ -251,7 +249,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
         alertmanagers.close(60)
 
 
-def test_a_failure_that_is_kept_holds_on_to_nothing_of_its_cause() -> None:
+def test_a_failure_keeps_no_reference_to_its_cause() -> None:
     """Neither to a connection that was half made, nor to the request and its secrets."""
     with Receiver() as gone:
         pass
@@ -261,13 +259,13 @@ def test_a_failure_that_is_kept_holds_on_to_nothing_of_its_cause() -> None:
     assert (failed.value.__cause__, failed.value.__context__) == (None, None)
 
 
-def test_credentials_are_sent_and_read_anew_for_each_letter(
-    receiver: Receiver, tell: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_credentials_are_sent_and_read_anew_for_each_message(
+    receiver: Receiver, send_to: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     token = tmp_path / "token"
     token.write_text("first-hunter2\n")
-    alertmanagers = tell(
+    alertmanagers = send_to(
         receiver.url, bearer_token_file=str(token), headers={"X-Scope-OrgID": "ml"}
     )
     alertmanagers.set([LOW])
@@ -295,9 +293,9 @@ def test_credentials_are_sent_and_read_anew_for_each_letter(
         {"bearer_token_file": "foreign"},
     ],
 )
-def test_no_error_tells_a_secret(
+def test_no_error_shows_a_secret(
     receiver: Receiver,
-    tell: Told,
+    send_to: Send,
     section: Any,
     tmp_path: Path,
     log: Log,
@@ -308,19 +306,19 @@ def test_no_error_tells_a_secret(
     (tmp_path / "foreign").write_text("пароль-hunter2")
     monkeypatch.chdir(tmp_path)
     receiver.status, receiver.echo = 401, True
-    alertmanagers = tell(receiver.url, **section)
+    alertmanagers = send_to(receiver.url, **section)
     shown = f"{failed(alertmanagers)} {log}"
     assert "alertmanager: " in shown or "***" in shown
     assert "hunter2" not in shown
     assert "dTp0b2tlbi1odW50ZXIy" not in shown
 
 
-def test_closing_tells_what_waits(receiver: Receiver, tell: Told, monkeypatch: Any) -> None:
+def test_closing_sends_what_waits(receiver: Receiver, send_to: Send, monkeypatch: Any) -> None:
     """Even when the next attempt is not due for long."""
     monkeypatch.setattr(sender, "FIRST_DELAY", 25.0)
     monkeypatch.setattr(sender, "LONGEST_DELAY", 25.0)
     receiver.status = 500
-    alertmanagers = tell(receiver.url)
+    alertmanagers = send_to(receiver.url)
     failed(alertmanagers)
     receiver.status = 200
     alertmanagers.close(10)
@@ -328,23 +326,43 @@ def test_closing_tells_what_waits(receiver: Receiver, tell: Told, monkeypatch: A
     assert not only(alertmanagers).behind
 
 
-def test_closing_leaves_what_fires_and_says_what_it_gave_up(
-    receiver: Receiver, tell: Told, log: Log
+def test_closing_leaves_what_fires_and_logs_what_it_gave_up(
+    receiver: Receiver, send_to: Send, log: Log
 ) -> None:
     with Receiver() as hung:
         hung.open.clear()
-        alertmanagers = tell(receiver.url, hung.url, timeout="30s")
+        alertmanagers = send_to(receiver.url, hung.url, timeout="30s")
         alertmanagers.set([LOW])
         wait_for(lambda: hung.asked and alertmanagers.status()[0].sent)
         alertmanagers.close(0.05)
-    (letter,) = receiver.letters()
-    assert seconds(letter["SpecwatchIncident"]["endsAt"]) == 1240.0
+    (message,) = receiver.messages()
+    assert seconds(message["SpecwatchIncident"]["endsAt"]) == 1240.0
     (warning,) = events(log, "alerts_given_up")
     assert (warning["url"], warning["detail"]) == (hung.url, "no answer in time")
 
 
-def test_without_alerts_nobody_is_bothered(receiver: Receiver, tell: Told) -> None:
-    alertmanagers = tell(receiver.url)
+def test_after_a_reload_another_alertmanager_gets_what_fires(
+    receiver: Receiver, send_to: Send
+) -> None:
+    """The former one gets what it still misses; the same section again changes nothing."""
+    with Receiver() as former:
+        former.status = 500
+        alertmanagers = send_to(former.url)
+        failed(alertmanagers)
+        former.status = 200
+        section = Alertmanager(urls=[receiver.url])
+        alertmanagers.configure(section)
+        wait_for(lambda: len(former.asked) >= 2)
+        alertmanagers.set([LOW])
+        alertmanagers.configure(section)
+        wait_for(lambda: only(alertmanagers).sent)
+        assert set(receiver.messages()[0]) == {"SpecwatchIncident"}
+        alertmanagers.configure(None)
+        assert alertmanagers.status() == ()
+
+
+def test_without_alerts_nothing_is_sent(receiver: Receiver, send_to: Send) -> None:
+    alertmanagers = send_to(receiver.url)
     alertmanagers.set([])
     alertmanagers.close(5)
     assert receiver.asked == []

@@ -18,7 +18,7 @@ from specwatch.generate.alerts import objectives, stock_groups
 from specwatch.generate.alerts.rules import render
 from specwatch.guard.state import Cause
 from specwatch.scrape.exposition import PageReader
-from tests.alerts.promtool import Case, Told, Value, World, name_of, series, write
+from tests.alerts.promtool import Case, Firing, Value, World, name_of, series, write
 
 INSTANCE, JOB = "gpu-1:8000", "vllm"
 WHOSE = {"job": JOB, "instance": INSTANCE, "model_name": "llama"}
@@ -75,30 +75,30 @@ def healthy() -> dict[str, Value]:
 
 
 def without(world: World, *prefixes: str) -> dict[str, Value]:
-    return {each: value for each, value in world.items() if not name_of(each).startswith(prefixes)}
+    return {key: value for key, value in world.items() if not name_of(key).startswith(prefixes)}
 
 
 def changed(world: World, at: int, then: World, *, last: int = 240) -> dict[str, Value]:
     """From minute ``at`` on counters go on as in the other world, from where they are."""
-    found: dict[str, Value] = {}
-    for each, value in world.items():
-        other = then.get(each)
+    result: dict[str, Value] = {}
+    for key, value in world.items():
+        other = then.get(key)
         step, next_step = (_step(one) for one in (value, other))
         if isinstance(value, str) and isinstance(other, str):
-            found[each] = f"0+{step:g}x{at} {step * at + next_step:g}+{next_step:g}x{last - at}"
+            result[key] = f"0+{step:g}x{at} {step * at + next_step:g}+{next_step:g}x{last - at}"
         elif value == other:
-            found[each] = value
+            result[key] = value
         else:
             rest = "stale" if other is None else f"{other}x{last - at}"
-            found[each] = (
+            result[key] = (
                 f"{counting(step, at) if isinstance(value, str) else f'{value}x{at}'} {rest}"
             )
-    return found
+    return result
 
 
 def still(world: World) -> dict[str, Value]:
     """Nothing is counted."""
-    return {each: counting(0) if isinstance(v, str) else v for each, v in world.items()}
+    return {key: counting(0) if isinstance(v, str) else v for key, v in world.items()}
 
 
 def idle(world: World, at: int) -> dict[str, Value]:
@@ -109,10 +109,10 @@ def idle(world: World, at: int) -> dict[str, Value]:
 def restarted(world: World, at: int) -> dict[str, Value]:
     """Gone for three minutes, and counting from nothing after that."""
     return {
-        each: f"0+{_step(value):g}x{at} stale _x3 0+{_step(value):g}x240"
+        key: f"0+{_step(value):g}x{at} stale _x3 0+{_step(value):g}x240"
         if isinstance(value, str)
         else f"{value}x{at} stale _x3 {value}x240"
-        for each, value in world.items()
+        for key, value in world.items()
     }
 
 
@@ -120,8 +120,8 @@ def _step(value: Value) -> float:
     return float(value.partition("+")[2].partition("x")[0]) if isinstance(value, str) else 0.0
 
 
-def told(description: str, **labels: str) -> tuple[Told]:
-    return (Told({**WHOSE, **labels}, description),)
+def firing(description: str, **labels: str) -> tuple[Firing]:
+    return (Firing({**WHOSE, **labels}, description),)
 
 
 def slow(family: str, bound: str, share: float, a_minute: float = A_MINUTE) -> dict[str, Value]:
@@ -150,14 +150,14 @@ OTHER = {**WHOSE, "instance": "gpu-2:8000"}
 
 def elsewhere(world: World) -> dict[str, Value]:
     """The same of another server."""
-    return {each.replace(INSTANCE, OTHER["instance"]): value for each, value in world.items()}
+    return {key.replace(INSTANCE, OTHER["instance"]): value for key, value in world.items()}
 
 
 def low_acceptance() -> Iterator[Case]:
     name = "VllmSpeculationLowAcceptance"
-    yield Case("few are accepted", LOW, name, 40, told(LOW_SAYS))
+    yield Case("few are accepted", LOW, name, 40, firing(LOW_SAYS))
     yield Case("not before it lasted", LOW, name, 8)
-    yield Case("one server of two", {**LOW, **elsewhere(HEALTHY)}, name, 40, told(LOW_SAYS))
+    yield Case("one server of two", {**LOW, **elsewhere(HEALTHY)}, name, 40, firing(LOW_SAYS))
     yield Case("enough are", HEALTHY, name, 40)
     yield Case("traffic has ended", idle(LOW, 30), name, 60)
     yield Case("there are few drafts", {**LOW, **drafting(0.05, drafts=30)}, name, 40)
@@ -171,7 +171,7 @@ def low_acceptance() -> Iterator[Case]:
 
 def garbage() -> Iterator[Case]:
     name = "VllmSpeculationGarbage"
-    yield Case("next to nothing is accepted", NONE, name, 30, told(NONE_SAYS))
+    yield Case("next to nothing is accepted", NONE, name, 30, firing(NONE_SAYS))
     yield Case("some are", LOW, name, 30)
     yield Case("traffic has ended", idle(NONE, 30), name, 60)
     yield Case("there are few drafts", {**NONE, **drafting(0.01, drafts=90)}, name, 30)
@@ -182,10 +182,10 @@ def garbage() -> Iterator[Case]:
 
 def kv_squeeze() -> Iterator[Case]:
     name, old = "VllmKvSqueeze", of("vllm:gpu_cache_usage_perc")
-    yield Case("the cache is full", SQUEEZED, name, 30, told(KV_SAYS))
+    yield Case("the cache is full", SQUEEZED, name, 30, firing(KV_SAYS))
     older = {**without(SQUEEZED, "vllm:kv_cache"), old: 0.95}
-    yield Case("the cache of an older vLLM is full", older, name, 30, told(KV_SAYS))
-    yield Case("a vLLM with both names", {**SQUEEZED, old: 0.95}, name, 30, told(KV_SAYS))
+    yield Case("the cache of an older vLLM is full", older, name, 30, firing(KV_SAYS))
+    yield Case("a vLLM with both names", {**SQUEEZED, old: 0.95}, name, 30, firing(KV_SAYS))
     yield Case(
         "nobody had to give way", {**SQUEEZED, of("vllm:num_preemptions_total"): 7}, name, 30
     )
@@ -210,19 +210,19 @@ def guarded(cause: str, *, model: str = "llama", on: bool = False) -> dict[str, 
 
 def gone() -> Iterator[Case]:
     name, plain = "VllmSpeculationGone", without(HEALTHY, SPECULATION)
-    says = (
+    text = (
         f"{SERVER}: it answered 1.8k requests in the last 30 minutes without speculation, with"
         " which it ran an hour ago."
     )
     off = changed(HEALTHY, 60, plain)
-    yield Case("started without", off, name, 95, told(says))
+    yield Case("started without", off, name, 95, firing(text))
     yield Case("switched off by the guard", {**off, **guarded("rule")}, name, 95)
     yield Case("switched off by a person", {**off, **guarded("person")}, name, 95)
-    yield Case("by hand, while specwatch watches", {**off, **guarded("")}, name, 95, told(says))
+    yield Case("by hand, while specwatch watches", {**off, **guarded("")}, name, 95, firing(text))
     another = guarded("rule", model="qwen")
-    yield Case("another model was switched off", {**off, **another}, name, 95, told(says))
+    yield Case("another model was switched off", {**off, **another}, name, 95, firing(text))
     begun = {**off, **guarded("rule", on=True)}
-    yield Case("the guard has not switched it off", begun, name, 95, told(says))
+    yield Case("the guard has not switched it off", begun, name, 95, firing(text))
     yield Case("an hour later it is over", changed(HEALTHY, 60, plain), name, 140)
     yield Case("restarted with it", restarted(HEALTHY, 60), name, 95)
     yield Case("never had any", plain, name, 95)
@@ -234,13 +234,13 @@ def tail_widening() -> Iterator[Case]:
     name = "VllmTailWidening"
     wide = {**HEALTHY, **observed(TPOT, {"0.01": 0, "0.025": 0.9, "0.05": 0.95, "0.1": 1})}
     widened = changed(HEALTHY, 25, wide)
-    says = (
+    text = (
         f"{SERVER}: P99 of the time per output token is 4.9 times the median in the last hour,"
         " more than 1.5 times what it was over the day before."
     )
-    yield Case("slow requests became slower", widened, name, 84, told(says))
+    yield Case("slow requests became slower", widened, name, 84, firing(text))
     for other in ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"):
-        older = {each.replace(TPOT, other): value for each, value in widened.items()}
+        older = {key.replace(TPOT, other): value for key, value in widened.items()}
         yield Case(f"{other} is not of requests", older, name, 84)
     yield Case("as wide as ever", wide, name, 84)
     yield Case("traffic has ended", idle(wide, 25), name, 84)
@@ -252,19 +252,19 @@ def tail_widening() -> Iterator[Case]:
 
 
 def lasting(world: World) -> dict[str, Value]:
-    """For days."""
+    """For days; of few series, because key costs time at key minute."""
     return {
-        each: value.replace("x240", "x4000") if isinstance(value, str) else value
-        for each, value in world.items()
+        key: value.replace("x240", "x4000") if isinstance(value, str) else value
+        for key, value in world.items()
     }
 
 
 def burning(
     slo: str, whole: str, share: str, *windows: tuple[str, str], servers: str = "one"
-) -> Sequence[Told]:
+) -> Sequence[Firing]:
     """All of these windows, with what is said of the objective."""
     return [
-        Told(
+        Firing(
             {"job": JOB, "model_name": "llama", "slo": slo, "long": long, "short": short,
              "servers": servers},
             f"llama (job vllm): {whole} in {share} of the requests of the last {long};"
@@ -280,14 +280,14 @@ def slo_burn() -> Iterator[Case]:
     fast, six, day = ("1h", "5m"), ("6h", "30m"), ("1d", "2h")
     half = {**HEALTHY, **slow(TTFT, "0.5", 0.5)}
     yield Case(
-        "half are slow", lasting(half), name, 1300,
+        "half are slow", lasting(slow(TTFT, "0.5", 0.5)), name, 1300,
         burning("ttft", first, "50%", fast, six, day),
     )  # fmt: skip
     # Of another job, too: an alert of specwatch's may be of that one.
     another = {**half, of(f"{TTFT}_count", job="other", instance="gpu-2:8000"): counting(1)}
-    told = burning("ttft", first, "50%", fast, servers="several")
-    yield Case("another server has a model of that name", another, name, 60, told)
-    some = lasting({**HEALTHY, **slow(TTFT, "0.5", 0.1)})
+    firing = burning("ttft", first, "50%", fast, servers="several")
+    yield Case("another server has a model of that name", another, name, 60, firing)
+    some = lasting(slow(TTFT, "0.5", 0.1))
     yield Case("a tenth is slow", some, name, 300, burning("ttft", first, "10%", six))
     yield Case("an hour is known", half, name, 60, burning("ttft", first, "50%", fast))
     yield Case("hardly more than half an hour is", half, name, 40)
@@ -301,12 +301,12 @@ def slo_burn() -> Iterator[Case]:
     odd = (
         "the time per output token was above 75ms (for 60ms, which is not a bound of the histogram)"
     )
-    yield Case("a bound above the threshold", lasting({**HEALTHY, **slow(TPOT, "0.075", 0.7)}),
-               name, 300, burning("odd", odd, "70%", six))  # fmt: skip
+    yield Case("a bound above the threshold", lasting(slow(TPOT, "0.075", 0.7)), name, 300,
+               burning("odd", odd, "70%", six))  # fmt: skip
     between = observed(TPOT, {"0.05": 0.3, "0.075": 1})
     yield Case("what may be within the threshold is not slow", {**HEALTHY, **between}, name, 60)
     yield Case("few are slow", {**HEALTHY, **slow(TTFT, "0.5", 0.005)}, name, 20)
-    over = changed(half, 290, HEALTHY, last=400)
+    over = changed(slow(TTFT, "0.5", 0.5), 290, HEALTHY, last=400)
     yield Case("it is over", over, name, 300, severity="critical",
                fires=burning("ttft", first, "48.66%", six))  # fmt: skip
     yield Case("traffic has ended", idle(half, 10), name, 60)

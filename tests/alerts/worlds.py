@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
-from specwatch.config.rules import DEFAULT_RULES, Rule
+from specwatch.config.rules import DEFAULT_RULES
 from specwatch.guard.state import Cause, Phase
 from tests.alerts.promtool import Value, World, name_of, series
 
@@ -31,44 +30,70 @@ def watched(
     return of(info, target=target, url=url, engine_version="0.32.0", instance=instance)
 
 
-@dataclass
-class _Making:
-    """A world that is being put together."""
-
-    found: dict[str, Value] = field(default_factory=dict)
-
-    def add(self, name: str, value: Value, **labels: str) -> None:
-        self.found[of(name, **labels)] = value
-
-
 def healthy(last: int = 240) -> dict[str, Value]:
     """Speculation pays, traffic flows, the guard watches and may act; up to minute ``last``."""
-    made = _Making()
-    made.add("up", 1)
-    made.add("specwatch_build_info", 1, version="0.1.0", daemon="left")
-    _speculation(made)
-    _rules(made)
+    world: dict[str, Value] = {
+        of("up"): 1,
+        of("specwatch_build_info", version="0.1.0", daemon="left"): 1,
+        of("specwatch_speculation_enabled", **MODEL): 1,
+        of("specwatch_speedup_measured", **MODEL): 1,
+    }
+    for bucket in ("all", *BUCKETS):
+        world |= _values(
+            {**MODEL, "temperature": bucket}, drafts_per_second=40 if bucket == "all" else 20,
+            requests_per_second=1, acceptance_ratio=0.7, speedup_ratio=1.4,
+            speedup_ratio_lower=1.3, speedup_ratio_upper=1.5,
+        )  # fmt: skip
+    world[of("specwatch_coverage_ratio", temperature="all", source="tap", **MODEL)] = 0.95
+    for rule in DEFAULT_RULES:
+        temperature = BUCKETS[1] if rule.name == "garbage" else "all"
+        scope = {"rule": rule.name, **MODEL, "temperature": temperature}
+        metric = {**scope, "metric": rule.conditions[0].metric}
+        world |= {**_values(scope, rule_verdict=0), **_values(metric, rule_value=1)}
+        world |= _values(metric, rule_threshold=2)
     for window in WINDOWS:
-        made.add("specwatch_slo_burn_rate", 0.5, window=window, **SLO)
-        made.add("specwatch_slo_requests", 5000, window=window, **SLO)
-        made.add("specwatch_slo_watched_ratio", 1, window=window, **SLO)
-    made.add("specwatch_slo_objective_ratio", 0.99, **SLO)
-    made.add("specwatch_slo_error_ratio", 0.005, **SLO)
-    made.add("specwatch_slo_budget_left_ratio", 0.5, **SLO)
-    _guard(made)
-    _itself(made, last)
-    return made.found
+        world |= _values(
+            {**SLO, "window": window}, slo_burn_rate=0.5, slo_requests=5000, slo_watched_ratio=1
+        )
+    world |= _values(
+        SLO, slo_objective_ratio=0.99, slo_error_ratio=0.005, slo_budget_left_ratio=0.5
+    )
+    world |= in_phase(Phase.OBSERVING) | incident(None)
+    world |= _values(
+        TARGET, guard_acts=1, guard_paused=0, guard_waiting=0, guard_actions_today=0,
+        guard_actions_limit=4,
+    )  # fmt: skip
+    for action in ("disable", "enable"):
+        for result in ("done", "failed", "held"):
+            world |= _values({**TARGET, "action": action, "result": result}, actions_total=0)
+    world[watched()] = 1
+    world |= _values(
+        TARGET, target_up=1, tap_up=1, target_stuck=0,
+        last_scrape_success_timestamp_seconds=f"0+60x{last}", scrapes_total=f"0+12x{last}",
+    )  # fmt: skip
+    world |= _values(
+        {}, store_behind_seconds=0, store_windows_dropped_total=0, store_verdicts_dropped_total=0,
+        judging_failures_total=0,
+    )  # fmt: skip
+    world[of("specwatch_alertmanager_up", url="http://127.0.0.1:9093")] = 1
+    email = {"channel": "email"}
+    return world | _values(email, report_undelivered=0, report_last_delivery_timestamp_seconds=0)
+
+
+def _values(labels: Mapping[str, str], **values: Value) -> dict[str, Value]:
+    """Series with these labels, by name without ``specwatch_``."""
+    return {of(f"specwatch_{name}", **labels): value for name, value in values.items()}
 
 
 def without(world: World, *names: str) -> dict[str, Value]:
     """A world without any series of these metrics."""
-    return {each: value for each, value in world.items() if name_of(each) not in names}
+    return {key: value for key, value in world.items() if name_of(key) not in names}
 
 
 def idle(world: World) -> dict[str, Value]:
     """The same without traffic, all else as it is."""
     rates = ("specwatch_drafts_per_second", "specwatch_requests_per_second")
-    return {each: 0 if name_of(each) in rates else value for each, value in world.items()}
+    return {key: 0 if name_of(key) in rates else value for key, value in world.items()}
 
 
 def off(world: World) -> dict[str, Value]:
@@ -85,37 +110,37 @@ def ordered_off(world: World) -> dict[str, Value]:
 
 def unguarded(world: World) -> dict[str, Value]:
     """The same with no guard at all."""
-    guards = {name_of(each) for each in world if name_of(each).startswith("specwatch_guard_")}
+    guards = {name_of(key) for key in world if name_of(key).startswith("specwatch_guard_")}
     return without(world, *guards, "specwatch_actions_total")
 
 
 def gone(world: World, since: int, until: int) -> dict[str, Value]:
     """The same, with nothing scraped between two minutes; counters begin anew after that."""
     before, between = since - 1, until - since - 1
-    found: dict[str, Value] = {}
-    for each, value in world.items():
-        if name_of(each) == "up":
-            found[each] = f"1x{before} 0x{between} 1x300"
+    changed: dict[str, Value] = {}
+    for key, value in world.items():
+        if name_of(key) == "up":
+            changed[key] = f"1x{before} 0x{between} 1x300"
         elif isinstance(value, str):
-            found[each] = f"{value.partition('x')[0]}x{before} stale _x{between - 1} 0+0x300"
+            changed[key] = f"{value.partition('x')[0]}x{before} stale _x{between - 1} 0+0x300"
         elif value is not None:
-            found[each] = f"{value:g}x{before} stale _x{between - 1} {value:g}x300"
-    return found
+            changed[key] = f"{value:g}x{before} stale _x{between - 1} {value:g}x300"
+    return changed
 
 
-def restarted(world: World, at: int) -> dict[str, Value]:
+def restarted(world: World, minute: int) -> dict[str, Value]:
     """vLLM is restarted: five minutes of failing scrapes, in which nothing is known of it."""
     of_traffic = ("_per_second", "_acceptance_ratio", "_coverage_ratio", "_rule_value")
     failures = of("specwatch_scrape_failures_total", reason="refused", **TARGET)
-    found: dict[str, Value] = {
-        each: f"{value:g}x{at - 1} stale _x5 {value:g}x200"
-        if name_of(each).endswith(of_traffic) and not isinstance(value, str)
+    changed: dict[str, Value] = {
+        key: f"{value:g}x{minute - 1} stale _x5 {value:g}x200"
+        if name_of(key).endswith(of_traffic) and not isinstance(value, str)
         else value
-        for each, value in world.items()
+        for key, value in world.items()
     }
-    for each in ("specwatch_target_up", "specwatch_tap_up"):
-        found[of(each, **TARGET)] = f"1x{at} 0x4 1x200"
-    return {**found, failures: f"_x{at} 12+12x4 60x200"}
+    for key in ("specwatch_target_up", "specwatch_tap_up"):
+        changed[of(key, **TARGET)] = f"1x{minute} 0x4 1x200"
+    return {**changed, failures: f"_x{minute} 12+12x4 60x200"}
 
 
 def in_phase(phase: Phase, since: Value = 0) -> dict[str, Value]:
@@ -140,59 +165,3 @@ def breach(rule: str, value: float, threshold: float, **labels: str) -> dict[str
         of("specwatch_rule_value", metric=metric, **scope): value,
         of("specwatch_rule_threshold", metric=metric, **scope): threshold,
     }
-
-
-def _speculation(made: _Making) -> None:
-    made.add("specwatch_speculation_enabled", 1, **MODEL)
-    made.add("specwatch_speedup_measured", 1, **MODEL)
-    for bucket in ("all", *BUCKETS):
-        scope: Mapping[str, str] = {**MODEL, "temperature": bucket}
-        made.add("specwatch_drafts_per_second", 40 if bucket == "all" else 20, **scope)
-        made.add("specwatch_requests_per_second", 1, **scope)
-        made.add("specwatch_acceptance_ratio", 0.7, **scope)
-        made.add("specwatch_speedup_ratio", 1.4, **scope)
-        made.add("specwatch_speedup_ratio_lower", 1.3, **scope)
-        made.add("specwatch_speedup_ratio_upper", 1.5, **scope)
-    made.add("specwatch_coverage_ratio", 0.95, temperature="all", source="tap", **MODEL)
-
-
-def _rules(made: _Making) -> None:
-    for rule, temperature in _judged():
-        condition = rule.conditions[0]
-        scope = {"rule": rule.name, **MODEL, "temperature": temperature}
-        made.add("specwatch_rule_verdict", 0, **scope)
-        made.add("specwatch_rule_value", 1, metric=condition.metric, **scope)
-        made.add("specwatch_rule_threshold", 2, metric=condition.metric, **scope)
-
-
-def _judged() -> Iterator[tuple[Rule, str]]:
-    for rule in DEFAULT_RULES:
-        yield rule, BUCKETS[1] if rule.name == "garbage" else "all"
-
-
-def _guard(made: _Making) -> None:
-    made.found |= in_phase(Phase.OBSERVING) | incident(None)
-    made.add("specwatch_guard_acts", 1, **TARGET)
-    made.add("specwatch_guard_paused", 0, **TARGET)
-    made.add("specwatch_guard_waiting", 0, **TARGET)
-    made.add("specwatch_guard_actions_today", 0, **TARGET)
-    made.add("specwatch_guard_actions_limit", 4, **TARGET)
-    for action in ("disable", "enable"):
-        for result in ("done", "failed", "held"):
-            made.add("specwatch_actions_total", 0, action=action, result=result, **TARGET)
-
-
-def _itself(made: _Making, last: int) -> None:
-    made.found[watched()] = 1
-    made.add("specwatch_target_up", 1, **TARGET)
-    made.add("specwatch_tap_up", 1, **TARGET)
-    made.add("specwatch_target_stuck", 0, **TARGET)
-    made.add("specwatch_last_scrape_success_timestamp_seconds", f"0+60x{last}", **TARGET)
-    made.add("specwatch_scrapes_total", f"0+12x{last}", **TARGET)
-    made.add("specwatch_store_behind_seconds", 0)
-    made.add("specwatch_store_windows_dropped_total", 0)
-    made.add("specwatch_store_verdicts_dropped_total", 0)
-    made.add("specwatch_judging_failures_total", 0)
-    made.add("specwatch_alertmanager_up", 1, url="http://127.0.0.1:9093")
-    made.add("specwatch_report_undelivered", 0, channel="email")
-    made.add("specwatch_report_last_delivery_timestamp_seconds", 0, channel="email")

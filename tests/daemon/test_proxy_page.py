@@ -175,31 +175,6 @@ def test_trouble_is_told_once_and_when_it_is_over(bench: MakeBench, log: Log) ->
     assert one.scraper.status().tap.trouble == ()
 
 
-def test_acceptance_derived_from_joined_steps_has_no_windows_and_no_coverage(
-    bench: MakeBench, log: Log
-) -> None:
-    """Fewer drafts than there were, with all their tokens kept."""
-    one = bench(proxy=None)
-    one.turn(vllm(drafts=0) + inside(0))
-    one.turn(vllm(drafts=2000) + inside(1500, accepted=[2] * 1500, method="derived"), seconds=60.0)
-    one.turn()
-    (entry,) = events(log, "tap_trouble")
-    assert (entry["kind"], entry["model_name"]) == ("accepts_too_much", "m")
-    assert one.scraper.status().tap.models == {}
-    assert set(one.end()) == {"all"}
-
-
-def test_derived_acceptance_that_is_off_is_told_and_kept(bench: MakeBench, log: Log) -> None:
-    one = bench(proxy=None)
-    one.turn(vllm(drafts=0) + inside(0))
-    kept = [2] * 120 + [1] * 880
-    one.turn(vllm(drafts=1000) + inside(1000, accepted=kept, method="derived"), seconds=60.0)
-    one.turn()
-    assert [e["kind"] for e in events(log, "tap_trouble")] == ["derived_off"]
-    assert one.scraper.status().tap.models["m"].coverage == 1.0
-    assert one.end()["0"].tally.accepted_tokens == 1120
-
-
 def test_a_tap_that_a_restart_took_away_is_told(bench: MakeBench, log: Log) -> None:
     one = bench(proxy=None)
     one.turn(vllm(drafts=10) + inside(5))
@@ -234,9 +209,7 @@ def test_recent_minutes_say_what_was_covered(bench: MakeBench, log: Log) -> None
     assert [e["kind"] for e in events(log, "tap_trouble")] == ["low_coverage"]
 
 
-def test_a_model_without_a_name_is_doubted_by_the_name_that_it_has(
-    bench: MakeBench,
-) -> None:
+def test_a_model_without_a_name_is_doubted_by_the_name_that_it_has(bench: MakeBench) -> None:
     page = vllm(drafts=10, model="")
     one = bench(proxy=None)
     one.turn(page + inside(0))

@@ -7,6 +7,7 @@ import ssl
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,36 +48,16 @@ def broken_off(visit: Visit) -> bool:
 
 HOSTILE: dict[str, tuple[bytes | Behaviour, str]] = {
     "html": (b"<html>no</html>\n", "not_metrics"),
-    "a JSON string": (b'"hello"', "not_metrics"),
-    "half a page": (vllm()[:-9], "truncated"),
     "broken off": (broken_off, "truncated"),
-    "nothing": (b"", "not_metrics"),
-    "node exporter": (b"node_load1 0.5\n", "no_engine"),
+    "no engine": (b"node_load1 0.5\n", "no_engine"),
     "not UTF-8": (b'vllm:generation_tokens_total{model_name="\xff"} 1\n', "not_metrics"),
     "NaN": (vllm(float("nan")), "not_a_number"),
-    "infinite": (vllm(float("inf")), "not_a_number"),
-    "negative": (vllm(-1), "not_a_number"),
     "beyond counting": (vllm(1e300), "not_a_number"),
     "duplicate": (vllm() + vllm(), "duplicate_series"),
-    "malformed": (b'vllm:generation_tokens_total{model_name="a} 1\n', "malformed"),
     "503": (lambda visit: visit.answer(b"", "503 Busy"), "http_status"),
     "hanging": (hanging, "timeout"),
     "too many models": (many_models(65), "too_large"),
-    "too many samples": (
-        b"".join(vllm(model=f"m{number}", start=None) for number in range(6_700)),
-        "sample_limit",
-    ),
     "a label too long": (vllm(model="m" * 2049), "label_value_length_limit"),
-    "a label's name too long": (
-        b'vllm:generation_tokens_total{%s="1"} 1\n' % (b"a" * 257),
-        "label_name_length_limit",
-    ),
-    "too many labels": (
-        b"vllm:generation_tokens_total{"
-        + b",".join(b'a%d="1"' % number for number in range(129))
-        + b"} 1\n",
-        "label_limit",
-    ),
 }
 
 
@@ -176,15 +157,6 @@ def test_models_of_one_minute_are_bounded_even_where_each_page_names_others(
     assert max(len(batch.windows) for batch in one.batches) == 64
 
 
-def test_counters_at_the_edge_of_what_counts_still_add_up(bench: MakeBench) -> None:
-    """Neither a window nor its end may raise for what a hostile page claims."""
-    one = bench()
-    for turn in range(30):
-        one.turn(vllm(0 if turn % 2 else 4e18), seconds=6)
-    assert one.batches
-    assert one.scraper.status().restarts == 15
-
-
 def test_an_engine_is_asked_who_it_is_and_again_when_it_restarted(
     bench: MakeBench, log: Log
 ) -> None:
@@ -217,18 +189,8 @@ def test_an_engine_that_came_back_is_asked_again(bench: MakeBench) -> None:
 
 @pytest.mark.parametrize(
     "version",
-    [
-        None,
-        b"<html>",
-        b"[" * 500_000,
-        b'{"version": 7}',
-        b"[1, 2]",
-        b"x" * (2 << 20),
-        lambda visit: visit.answer(b"", "401 No"),
-        hanging,
-        lambda visit: visit.reset(),
-    ],
-    ids=["404", "html", "nested", "number", "list", "large", "401", "hangs", "reset"],
+    [None, b"<html>", b"[" * 500_000, b'{"version": 7}', b"[1, 2]", b"x" * (2 << 20), hanging],
+    ids=["404", "html", "nested", "number", "list", "large", "hangs"],
 )
 def test_an_engine_that_does_not_say_is_no_failure_and_asked_once_a_minute(
     bench: MakeBench, version: Any
@@ -294,9 +256,7 @@ def test_a_llama_server_says_by_its_slots_whether_it_speculates(
     assert list(one.scraper.status().models.values()) == [mode]
 
 
-def test_a_server_that_does_not_tell_whether_it_speculates_is_asked_again(
-    bench: MakeBench,
-) -> None:
+def test_a_server_that_does_not_tell_whether_it_speculates_is_asked_again(bench: MakeBench) -> None:
     """A sleeping one is not woken for it."""
     one = bench(page=llama(), version=None, props=PROPS | {"is_sleeping": True}, slots=[])
     one.turn(seconds=61)
@@ -353,27 +313,35 @@ def test_counts_that_had_to_be_left_out_are_told_once(bench: MakeBench, log: Log
     assert len(events(log, "counts_left_out")) == 1
 
 
-def test_a_turn_that_is_due_while_one_is_under_way_is_skipped_and_counted(
-    bench: MakeBench, log: Log
-) -> None:
+@contextmanager
+def turning(one: Bench, page: bytes) -> Iterator[None]:
+    """A turn that is under way in the block, at the end of which its page comes."""
     entered, leave = threading.Event(), threading.Event()
 
     def slow(visit: Visit) -> bool:
         entered.set()
         leave.wait(60)
-        visit.answer(vllm())
+        visit.answer(page)
         return True
 
-    one = bench({"timeout": 60}, page=slow)
-    turning = threading.Thread(target=one.scraper.turn)
-    turning.start()
+    one.engine.page = slow
+    turn = threading.Thread(target=one.scraper.turn)
+    turn.start()
     assert entered.wait(60)
-    one.scraper.turn()
-    one.scraper.turn()
-    assert one.scraper.status().skipped == 2
-    assert one.scraper.status(current=True).current == ()
+    yield
     leave.set()
-    turning.join(60)
+    turn.join(60)
+
+
+def test_a_turn_that_is_due_while_one_is_under_way_is_skipped_and_counted(
+    bench: MakeBench, log: Log
+) -> None:
+    one = bench({"timeout": 60})
+    with turning(one, vllm()):
+        one.scraper.turn()
+        one.scraper.turn()
+        assert one.scraper.status().skipped == 2
+        assert one.scraper.status(current=True).current == ()
     assert one.scraper.status().scrapes == 1
     assert [entry["skipped"] for entry in events(log, "scrape_skipped")] == [1, 2]
 
@@ -399,25 +367,12 @@ def test_finish_waits_for_no_server_and_queues_the_open_window(bench: MakeBench)
 
 def test_a_page_older_than_the_cursor_of_another_process_counts_nothing(bench: MakeBench) -> None:
     """It would look like the page of a server that restarted, whose counts all are new."""
-    entered, leave = threading.Event(), threading.Event()
-
-    def slow(visit: Visit) -> bool:
-        entered.set()
-        leave.wait(60)
-        visit.answer(vllm(150))
-        return True
-
     one = bench({"timeout": 60})
     one.turn(vllm(100))
     cursor = one.scraper._watch.cursor()
-    one.engine.page = slow
-    turning = threading.Thread(target=one.scraper.turn)
-    turning.start()
-    assert entered.wait(60)
     later = {series: 2 * count for series, count in cursor.samples.items()}
-    one.scraper.supersede(replace(cursor, samples=later))
-    leave.set()
-    turning.join(60)
+    with turning(one, vllm(150)):
+        one.scraper.supersede(replace(cursor, samples=later))
     one.turn(seconds=5.0)
     one.turn(vllm(230))
     one.scraper.finish()

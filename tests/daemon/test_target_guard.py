@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specwatch.config.guard import Guard
-from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 from specwatch.guard import machine
 from specwatch.guard.state import Phase
+from specwatch.store.repository import Store
 from tests.guard.living import ACT, QUICK, Living
 from tests.guard.simulated_server import SimulatedServer
 
@@ -65,6 +69,7 @@ def test_a_guard_that_is_off_does_nothing_but_finish_what_was_begun(tmp_path: Pa
 ENDS = {
     "crash": "vLLM does not run; it runs again as before",
     "hang": "vLLM was not healthy within 15m; it runs again as before",
+    "sick": "vLLM was not healthy within 15m; it runs again as before",
     "model": "it serves another instead of tiny; it runs again as before",
     "ignore": "it still speculates after the restart; it runs again as before",
     "silent": "it does not report whether it speculates after the restart; it runs again as before",
@@ -105,52 +110,61 @@ def test_a_trial_that_does_not_start_goes_back_to_serving_without(living: Living
     assert (living.server.up, living.server.mode) == (True, Mode.OFF)
 
 
-FEW_TURNS = 4.0
-"""Seconds from turn to turn of a story that is told very often."""
+Tell = Callable[..., Living]
 
 
-def crash_points(folder: Path) -> list[str]:
-    living = Living(folder / "count.db", policy=QUICK, every=FEW_TURNS)
-    story(living)
-    return living.points
+@pytest.fixture
+def tell(tmp_path: Path) -> Tell:
+    """Tells a story: an incident, a trial that is lost, and speculation off again."""
+    empty = Store(f"sqlite:///{tmp_path}/empty.db", daemon="d")
+    empty.open(0.0)
+    empty.close(0.0)
+    numbers = itertools.count()
+
+    def told(**options: Any) -> Living:
+        path = shutil.copy(tmp_path / "empty.db", tmp_path / f"{next(numbers)}.db")
+        # Few turns, for this is told very often.
+        living = Living(Path(path), policy=QUICK, every=4.0, **options)
+
+        def point(what: str) -> None:
+            if what == "before the drop-in":
+                assert living.state.phase is Phase.RESTARTING, "the claim is stored before"
+            living.point(what)
+
+        living.server.point = point
+        living.live(400, until=Phase.DISABLED)
+        living.live(QUICK.rearm.after + 400, until=Phase.TRIAL)
+        living.live(QUICK.rearm.trial + 400, until=Phase.DISABLED)
+        living.live(60)
+        return living
+
+    return told
 
 
-def story(living: Living) -> None:
-    """An incident, a trial that is lost, and speculation off again."""
-    living.live(400, until=Phase.DISABLED)
-    living.live(QUICK.rearm.after + 400, until=Phase.TRIAL)
-    living.live(QUICK.rearm.trial + 400, until=Phase.DISABLED)
-    living.live(60)
+def check_end(living: Living, case: str) -> None:
+    """Speculation is off, after no more restarts than without a failure."""
+    assert living.state.phase is Phase.DISABLED, case
+    assert [mode for _, mode in living.server.starts] == [Mode.OFF, Mode.ON, Mode.OFF], case
+    assert living.server.up, case
+    assert living.server.configured is Mode.OFF, case
 
 
-def test_killed_anywhere_it_goes_on_and_restarts_no_more_than_without(tmp_path: Path) -> None:
-    points = crash_points(tmp_path)
+def test_killed_anywhere_it_goes_on_and_restarts_no_more_than_without(tell: Tell) -> None:
+    points = tell().points
     assert len(points) > 20
     for number in range(len(points)):
-        path = tmp_path / f"{number}.db"
-        living = Living(path, policy=QUICK, every=FEW_TURNS, kill_at=number)
-        story(living)
+        living = tell(kill_at=number)
         case = f"killed {living.points[number]}"
         assert living.deaths == 1, case
-        assert living.state.phase is Phase.DISABLED, case
-        modes = [mode for _, mode in living.server.starts]
-        assert modes == [Mode.OFF, Mode.ON, Mode.OFF], case
-        assert living.server.up, case
-        assert living.server.configured is Mode.OFF, case
+        check_end(living, case)
 
 
-def test_without_a_database_nothing_begins_and_what_began_is_finished(tmp_path: Path) -> None:
-    for number, what in enumerate(crash_points(tmp_path)):
-        if "storing" not in what:
-            continue
-        path = tmp_path / f"away-{number}.db"
-        living = Living(path, policy=QUICK, every=FEW_TURNS, away_at=number, away_turns=20)
-        story(living)
-        living.live(400)
-        case = f"away {what}"
-        assert living.state.phase is Phase.DISABLED, case
-        modes = [mode for _, mode in living.server.starts]
-        assert modes == [Mode.OFF, Mode.ON, Mode.OFF], case
+def test_without_a_database_nothing_begins_and_what_began_is_finished(tell: Tell) -> None:
+    for number, what in enumerate(tell().points):
+        if "storing" in what:
+            living = tell(away_at=number, away_turns=20)
+            living.live(400)
+            check_end(living, f"away {what}")
 
 
 def test_a_failed_restart_is_put_right_though_the_database_is_away(tmp_path: Path) -> None:
@@ -284,15 +298,3 @@ def test_a_change_of_the_owner_that_our_file_hides_is_told(living: Living) -> No
     living.server.stale = True
     state = living.live(600)
     assert state.waiting.startswith("its owner changed how it starts")
-
-
-def test_a_trial_that_may_go_either_way_goes_on(living: Living) -> None:
-    """But not for ever."""
-    living.live(400, until=Phase.DISABLED)
-    living.server.bad = False
-    living.server.measured = Interval(0.95, 0.8, 1.1, 20)
-    living.live(ACT.rearm.after + 200, until=Phase.TRIAL)
-    began = living.state.since
-    state = living.live(3 * ACT.rearm.trial, until=Phase.DRAINING)
-    assert state.phase is Phase.DRAINING
-    assert state.since - began >= 2 * ACT.rearm.trial

@@ -103,10 +103,7 @@ def test_a_target_that_hangs_is_told_and_the_others_are_watched_on(
 
 
 def test_signs_of_life_end_when_every_target_hangs(
-    running: Callable[..., Daemon],
-    serve: Serve,
-    notify: NotifySocket,
-    hang: Callable[[str], None],
+    running: Callable[..., Daemon], serve: Serve, notify: NotifySocket, hang: Callable[[str], None]
 ) -> None:
     first, second = serve(page(vllm())), serve(page(vllm()))
     hang(first.url)

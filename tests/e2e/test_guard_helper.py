@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.actuators.drop_in import NAME
+from specwatch.actuators.systemd.drop_in import NAME
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS, install_helper, seen_by_services
 from tests.e2e.waiting import eventually
@@ -46,13 +46,13 @@ def become(name):
 _CALL = """\
 import json, sys
 import msgspec
-from specwatch.actuators.systemd import SystemdActuator
+from specwatch.actuators.systemd.unit import systemd_actuator
 from specwatch.errors import ActuatorError
 from specwatch.config.service import SystemdService
 
 method, *arguments = sys.argv[2:]
 become(WHO)
-actuator = SystemdActuator(SystemdService(kind="systemd", **json.loads(sys.argv[1])))
+actuator = systemd_actuator(SystemdService(kind="systemd", **json.loads(sys.argv[1])))
 try:
     print(json.dumps(msgspec.to_builtins(getattr(actuator, method)(*arguments))))
 except ActuatorError as error:

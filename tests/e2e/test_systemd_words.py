@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from specwatch.actuators.systemd_variables import parse_environment_file
-from specwatch.actuators.unit_command import UnitCommand
+from specwatch.actuators.systemd.command import UnitCommand
+from specwatch.actuators.systemd.environment import parse_environment_file
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS
 from tests.lab.systemd_machine import SystemdMachine
@@ -34,10 +34,9 @@ for word; do printf '%s\\0' "$word"; done > "/run/words/$number"
 """
 _READ = """\
 import json, sys
-from specwatch.actuators.systemd_variables import parse_environment_file
-from specwatch.actuators.unit_command import words_of
-from specwatch.actuators.systemd_bus import SystemdBus
-from specwatch.actuators.systemd_environment import environment_of
+from specwatch.actuators.systemd.bus import SystemdBus
+from specwatch.actuators.systemd.command import words_of
+from specwatch.actuators.systemd.environment import environment_of
 
 bus = SystemdBus()
 unit = bus.load(sys.argv[1])

@@ -104,7 +104,7 @@ class Living:
         target = target.model_copy(update={"name": "chat"})
         world = GuardDependencies(
             self.store, self.book, server.seen, server.decision, dict, lambda: None,
-            lambda: server.up, lambda: server.now, lambda: server.now,
+            lambda: server.healthy, lambda: server.now, lambda: server.now,
         )  # fmt: skip
         guardian = TargetGuard(target, self.policy, server, world)
         survey = SimulatedMeasurements("chat", self.store, dict, Objective.E2E)

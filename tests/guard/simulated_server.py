@@ -36,8 +36,8 @@ class SimulatedServer:
     started: float = 1_800_000_000.0 - BOOT_SECONDS
     instance: int = 1
     fault: str = ""
-    """What goes wrong without speculation: ``crash``, ``hang``, ``model``, ``ignore``; or at
-    once: ``refuse``, ``timeout``, ``no-status``. By ``limit`` there is no plan."""
+    """What goes wrong without speculation: ``crash``, ``hang``, ``sick``, ``model``, ``ignore``; or
+    at once: ``refuse``, ``timeout``, ``no-status``. By ``limit`` there is no plan."""
     fault_with: Mode = Mode.OFF
     stale: bool = False
     measured: Interval | None = None
@@ -54,6 +54,11 @@ class SimulatedServer:
     def up(self) -> bool:
         """Whether it answers."""
         return not self.broken and self.now - self.started >= BOOT_SECONDS
+
+    @property
+    def healthy(self) -> bool:
+        """Whether its health check succeeds."""
+        return self.up and not (self.fault == "sick" and self.running is self.fault_with)
 
     @property
     def mode(self) -> Mode:

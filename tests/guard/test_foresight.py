@@ -10,6 +10,7 @@ from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Objecti
 from specwatch.domain.sample import Sample
 from specwatch.guard.foresight import (
     VERIFIABLE,
+    Trial,
     explored,
     predicted_speedup,
     quiet_in,
@@ -49,8 +50,7 @@ def test_verifying_takes_as_long_as_check_config_says(seconds: float, known: boo
 
 
 @pytest.mark.parametrize(
-    ("objective", "speedup"),
-    [(Objective.TPOT, 1.25), (Objective.E2E, (50 + 20) / (40 + 60))],
+    ("objective", "speedup"), [(Objective.TPOT, 1.25), (Objective.E2E, (50 + 20) / (40 + 60))]
 )
 def test_what_is_predicted_is_the_objective(objective: Objective, speedup: float) -> None:
     """Tokens come faster with speculation (50 s of them in 40), the first ones at 6 s, not 2."""
@@ -88,64 +88,50 @@ def speculating(first: int, count: int, tpot: float, around: float = 0.0) -> lis
     return [on(first + n, tpot=tpot + around * (-1) ** n) for n in range(count)]
 
 
+KNOWN = baseline(plain(0, 20, 0.05))
+SWITCHED = {"switched": BEGAN * MINUTE, "objective": Objective.TPOT}
+
+
+def trial(minutes: list[Sample]) -> Trial | None:
+    """The speedup of a trial that began at ``BEGAN``, after the last of these minutes."""
+    since, now = BEGAN * MINUTE, minutes[-1].start + MINUTE
+    return trial_speedup(minutes, KNOWN, since=since, now=now, objective=Objective.TPOT)
+
+
 def test_a_trial_is_judged_by_all_minutes_but_the_first_two() -> None:
     """Those are slow because the caches are empty, whatever speculation does."""
-    cold = speculating(BEGAN, COLD, 0.5)
-    warm = speculating(BEGAN + COLD, 10, 0.04)
-    now = (BEGAN + COLD + 10) * MINUTE
-    interval = trial_speedup(
-        cold + warm, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
-        objective=Objective.TPOT,
-    )  # fmt: skip
-    assert interval.speedup.value == pytest.approx(1.25)
-    assert interval.speedup.samples == 10
-    assert interval.certain.above(1.0)
+    result = trial([*speculating(BEGAN, COLD, 0.5), *speculating(BEGAN + COLD, 10, 0.04)])
+    assert result.speedup.value == pytest.approx(1.25)
+    assert result.speedup.samples == 10
+    assert result.certain.above(1.0)
 
 
-@pytest.mark.parametrize(("tpot", "around", "certain"), [(0.05, 0.005, None), (0.06, 0.0, "below")])
-def test_a_trial_is_certain_only_of_what_is_clear_of_one(
-    tpot: float, around: float, certain: str | None
+@pytest.mark.parametrize(
+    ("minutes", "certain"),
+    [
+        (speculating(BEGAN + COLD, 20, 0.05, 0.005), None),
+        (speculating(BEGAN + COLD, 20, 0.06), (20, False)),
+        ([*speculating(BEGAN + COLD, 50, 0.03), *speculating(BEGAN + COLD + 50, 6, 0.07)],
+         (56, True)),
+        (speculating(BEGAN + COLD, 80, 0.03), (60, True)),
+    ],
+    ids=[
+        "not clear of 1", "a clear loss", "five bad minutes at the end do not undo a good hour",
+        "it is of the last hour at most",
+    ],
+)  # fmt: skip
+def test_the_longest_certain_stretch_decides_a_trial(
+    minutes: list[Sample], certain: tuple[int, bool] | None
 ) -> None:
-    minutes = speculating(BEGAN + COLD, 20, tpot, around)
-    now = (BEGAN + COLD + 20) * MINUTE
-    interval = trial_speedup(
-        minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
-        objective=Objective.TPOT,
-    )  # fmt: skip
-    if certain is None:
-        assert interval.certain is None
-    else:
-        assert interval.certain.below(1.0)
-
-
-def test_the_longest_stretch_that_is_certain_tells_of_a_trial() -> None:
-    """Five bad minutes at its end do not undo an hour that was good."""
-    minutes = [*speculating(BEGAN + COLD, 50, 0.03), *speculating(BEGAN + COLD + 50, 6, 0.07)]
-    now = (BEGAN + COLD + 56) * MINUTE
-    interval = trial_speedup(
-        minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
-        objective=Objective.TPOT,
-    )  # fmt: skip
-    assert interval.certain.samples > 40
-
-
-def test_the_longest_stretch_of_a_trial_is_the_last_hour() -> None:
-    minutes = speculating(BEGAN + COLD, 80, 0.03)
-    now = (BEGAN + COLD + 80) * MINUTE
-    trial = trial_speedup(
-        minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
-        objective=Objective.TPOT,
-    )  # fmt: skip
-    assert trial is not None
-    assert trial.certain is not None
-    assert (trial.speedup.samples, trial.certain.samples) == (80, 60)
+    result = trial(minutes)
+    assert result.speedup.samples == len(minutes)
+    stretch = result.certain
+    assert certain == (None if stretch is None else (stretch.samples, stretch.above(1.0)))
+    assert stretch is None or stretch.above(1.0) != stretch.below(1.0)
 
 
 def test_a_trial_without_traffic_has_no_speedup() -> None:
-    assert trial_speedup(
-        speculating(BEGAN, 4, 0.04), baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE,
-        now=(BEGAN + 4) * MINUTE, objective=Objective.TPOT,
-    ) is None  # fmt: skip
+    assert trial(speculating(BEGAN, 4, 0.04)) is None
 
 
 def test_the_minutes_that_led_to_a_switch_are_compared_with_those_after_it() -> None:

@@ -143,11 +143,7 @@ class Wandering:
             trial=chance.choice([None, Trial(_LOSES), Trial(_WINS), Trial(_LOSES, _LOSES)]),
             predicted=chance.choice([None, _LOSES, _WINS]),
             verification=chance.choice(
-                [
-                    None,
-                    Verification(0.9, 1.0, _LOSES),
-                    Verification(0.9, 1.5, _WINS),
-                ]
+                [None, Verification(0.9, 1.0, _LOSES), Verification(0.9, 1.5, _WINS)]
             ),
             unknown="no baseline" if self._happens(0.05) else "",
             aged="the baseline is old" if self._happens(0.05) else "",

@@ -25,13 +25,6 @@ def jobs() -> Iterator[Schedule]:
     made.stop()
 
 
-def test_a_job_repeats_with_its_arguments(jobs: Schedule) -> None:
-    seen: list[str] = []
-    jobs.every(0.02, seen.append, "x", delay=0.0, lane="one")
-    wait_for(lambda: len(seen) >= 3)
-    assert set(seen) == {"x"}
-
-
 def test_a_job_that_raises_is_told_and_repeats(jobs: Schedule, log: Log) -> None:
     calls: list[int] = []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from specwatch.actuators.systemd_files import write_whole
+from specwatch.actuators.systemd.drop_in import write_whole
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError
 

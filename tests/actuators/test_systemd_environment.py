@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.actuators.systemd_variables import (
+from specwatch.actuators.systemd.environment import (
     environment_file,
     expanded,
     parse_environment_file,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specwatch.actuators.systemd_variables import (
+import msgspec
+
+from specwatch.actuators.systemd.environment import (
     Environment,
     Expanded,
     environment_file,
@@ -29,8 +31,7 @@ _NO_SECRET = re.compile(r"--?[A-Za-z][A-Za-z_-]*")
 """The name of a flag."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitCommand:
+class UnitCommand(msgspec.Struct, frozen=True, array_like=True):
     """One ``ExecStart=`` as systemd has read it; ``words`` begins with argv[0].
 
     Variables are as the unit spells them; specifiers and quotes are gone.
@@ -79,10 +80,13 @@ def words_of(command: UnitCommand, environment: Environment) -> list[Expanded]:
     return [expanded(word, environment) for word in command.words]
 
 
+def given_words(spelt: Iterable[Expanded]) -> tuple[str, ...]:
+    """The arguments that the program gets."""
+    return tuple(word for item in spelt for word in item.words)
+
+
 def rewritten(
-    command: UnitCommand,
-    environment: Environment,
-    strip: Callable[[Sequence[str]], Stripped],
+    command: UnitCommand, environment: Environment, strip: Callable[[Sequence[str]], Stripped]
 ) -> Rewritten:
     """The same command without speculation; with nothing removed, the command itself.
 
@@ -90,7 +94,7 @@ def rewritten(
     from variables or a file, is referred to, but for names of flags. Raises CannotStrip.
     """
     spelt = words_of(command, environment)
-    given = [word for item in spelt for word in item.words]
+    given = list(given_words(spelt))
     if len(spelt[0].words) != 1:
         raise CannotStrip(f"it starts with {command.words[0]}, whose value is several words")
     name, given[0] = given[0], command.path
@@ -104,7 +108,7 @@ def rewritten(
     refers = stripped.inlined or any(item.names for item in spelt)
     if refers and not command.expands:
         flags = tuple(flag for flag in command.flags if flag != _EXPANDS_NOT)
-        command = replace(command, flags=flags)
+        command = msgspec.structs.replace(command, flags=flags)
         spelt = [replace(item, spelt=item.spelt.replace("$", "$$")) for item in spelt]
     own = {word for item in spelt if not item.names for word in item.words}
     variables: dict[str, str] = {}
@@ -130,7 +134,7 @@ def rewritten(
         ) from None
     changed = UnitCommand(command.path, tuple(kept), command.flags)
     known = {**environment, **variables}
-    if [word for item in words_of(changed, known) for word in item.words] != wanted:
+    if list(given_words(words_of(changed, known))) != wanted:
         raise CannotStrip("what is left of it cannot be spelt so that systemd reads just that")
     notes = (*stripped.notes, *_replaced(spelt, kept))
     return Rewritten(changed, stripped.removed, notes, tuple(wanted), variables)

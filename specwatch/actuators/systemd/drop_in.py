@@ -1,18 +1,70 @@
-"""The drop-in and the record of the last restart, written whole or not at all."""
+"""The drop-in with which a unit starts without speculation, and the record of the last restart.
+
+Files are written whole or not at all.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from specwatch.actuators import drop_in
+from specwatch.actuators.systemd.command import UnitCommand
+
+NAME = "90-specwatch.conf"
+VARIABLES_NAME = "90-specwatch.env"
+"""The file of variables beside it, for words that must stay secret. It is not a ``.conf``, so that
+systemd does not read it as a drop-in."""
+_RECORD = "# specwatch: "
+_TEXT = """\
+# Written by specwatch, which started this unit without speculation for incident {incident}.
+# `specwatch guard enable` removes this file; by hand: remove it, then `systemctl daemon-reload` and
+# restart the unit. DO NOT EDIT.
+{record}
+[Service]
+{variables}ExecStart=
+ExecStart={line}
+"""
+
+
+class DropIn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The command of the drop-in, and what it was made from."""
+
+    incident: str
+    original: UnitCommand
+    command: UnitCommand
+    files: Mapping[str, str]
+    """The unit's other files by path, each with the SHA-256 of its contents in hexadecimal."""
+    variables: str = ""
+    """The path of the file of variables; empty where the command needs none. ``files`` has it,
+    too."""
+
+    def text(self) -> str:
+        """The file; raises CannotStrip for a command that cannot be written."""
+        path = self.variables.replace("%", "%%")
+        return _TEXT.format(
+            incident=self.incident,
+            record=_RECORD + json.dumps(msgspec.to_builtins(self)),
+            variables=f"EnvironmentFile={path}\n" if path else "",
+            line=self.command.line(),
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> DropIn | None:
+        """What :meth:`text` wrote; None for a file that it did not write, or that was edited."""
+        match = re.search(f"^{_RECORD}(.*)$", text, re.MULTILINE)
+        try:
+            drop_in = msgspec.json.decode(match[1] if match else "", type=cls)
+        except ValueError:
+            return None
+        return drop_in if drop_in.text() == text else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +91,8 @@ class UnitFiles:
     """
 
     def __init__(self, unit: str, *, units: Path, records: Path) -> None:
-        self.drop_in = units / f"{unit}.d" / drop_in.NAME
-        self.variables = self.drop_in.with_name(drop_in.VARIABLES_NAME)
+        self.drop_in = units / f"{unit}.d" / NAME
+        self.variables = self.drop_in.with_name(VARIABLES_NAME)
         self._record = records / f"{unit}.json"
 
     def read(self) -> Texts:

@@ -5,6 +5,7 @@ The end-to-end tests look at the privilege, and send what no client would.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -15,9 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from specwatch.actuators.helper_client import HelperClient
-from specwatch.actuators.helper_protocol import parse_request
-from specwatch.actuators.helper_server import GuardHelper, activated_socket
+from specwatch.actuators.systemd.helper import GuardHelper, HelperClient, activated_socket
 from specwatch.cli import group
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, ConfigError
@@ -185,15 +184,23 @@ def test_where_no_helper_is_it_is_said_how_to_get_one(tmp_path: Path) -> None:
     [
         b"", b"{}", b"[]", b"\xff", b'{"do": "exec"}', b'{"do": "status", "unit": "ssh.service"}',
         b'{"do": "disable"}', b'{"do": "disable", "incident": "a\\nb"}',
-        b'{"do": "disable", "incident": "../a"}',
+        b'{"do": "disable", "incident": "a\\n"}', b'{"do": "disable", "incident": "../a"}',
         b'{"do": "enable", "incident": "%s"}' % (b"a" * 65),
         b'{"do": "plan", "incident": "a"}', b'{"do": "status", "timeout": 0.5}',
         b'{"do": "status", "timeout": 7201}', b'{"do": "status", "timeout": NaN}',
+        b'{"do": "status"}\n{"do": "status"}', b'{"do": "status"}' + b" " * 1024,
     ],
 )  # fmt: skip
-def test_nothing_but_a_request_is_a_request(line: bytes) -> None:
-    with pytest.raises(ValueError, match="no request"):
-        parse_request(line)
+def test_nothing_but_a_request_is_a_request(
+    client: HelperClient, actuator: Recorder, tmp_path: Path, line: bytes
+) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(tmp_path / "vllm.sock"))
+        sock.sendall(line + b"\n")
+        answer = json.loads(sock.makefile().readline())
+    assert answer["failure"]["message"].startswith("no request: ")
+    assert not answer["failure"]["changed"]
+    assert actuator.done == []
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jeepney import (
-    DBusAddress,
-    HeaderFields,
-    Message,
-    MessageType,
-    Properties,
-    new_method_call,
-)
+from jeepney import DBusAddress, HeaderFields, Message, MessageType, Properties, new_method_call
 from jeepney.auth import AuthenticationError
 from jeepney.bus import get_bus
 from jeepney.bus_messages import MatchRule, message_bus
 from jeepney.io.blocking import DBusConnection, prep_socket
 
-from specwatch.actuators.unit_command import UnitCommand
+from specwatch.actuators.systemd.command import UnitCommand
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import ProcessState

@@ -1,4 +1,4 @@
-"""Variables in the command line of a unit, replaced as systemd replaces them.
+"""The variables of a unit, and of its command line, as systemd reads and replaces them.
 
 Source: systemd.service(5), "Command lines"; systemd.exec(5), "Environment"; and where they are
 silent, replace_env_argv(), extract_first_word() and parse_env_file_internal() of systemd 252.
@@ -6,9 +6,19 @@ silent, replace_env_argv(), extract_first_word() and parse_env_file_internal() o
 
 from __future__ import annotations
 
+import errno
+import glob
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specwatch.errors import ActuatorError
+from specwatch.runtime.text_file import read_text
+
+if TYPE_CHECKING:
+    from specwatch.actuators.systemd.bus import LoadedUnit
 
 Environment = Mapping[str, str | None]
 """Values by name; None for a variable whose value is only known once the unit starts."""
@@ -24,8 +34,21 @@ SET_AT_START = {
 """What systemd sets itself, unless the unit says otherwise."""
 
 _BLANK = " \t\n\r"
-_NEWLINE = "\n\r"
 _ESCAPED_IN_QUOTES = '"\\`$'
+_SINGLE, _DOUBLE = r"'([^']*)'?", r'"((?:[^"\\]|\\.)*)(?:"|\\?\Z)'
+_QUOTED = re.compile(f"{_SINGLE}|{_DOUBLE}", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_ENTRY = re.compile(
+    rf"""
+    [#;] (?: [^\\\n\r] | (?P<continued> \\[\n\r] ) | \\.? )*     # a comment
+    | (?P<name> [^ \t\n\r] [^=\n\r]* ) =
+      (?P<quoted> (?: [ \t] | {_SINGLE} | {_DOUBLE} )* )
+      (?P<plain> (?: [^\\ \t\n\r] | \\.? | [ \t]+ (?! [ \t\n\r] | \Z ) )* )
+    | [^ \t\n\r] [^\n\r]*                                       # no assignment
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+"""An entry of an ``EnvironmentFile=``: quoted pieces, then plain text up to the end of the line."""
 _REFERENCE = re.compile(r"\$\$|\$\{([^}:]*)([}:]|\Z)")
 _MARKED = re.compile("\ue000([^\ue000]*)\ue000")
 _NOT_IN_A_VALUE = re.compile(
@@ -127,7 +150,27 @@ def parse_environment_file(text: str) -> dict[str, str]:
     """
     if "\0" in text:
         raise ValueError("has a zero byte")
-    return {name: value for name, value in _File(text).assignments() if _NAME.fullmatch(name)}
+    variables: dict[str, str] = {}
+    for entry in _ENTRY.finditer(text):
+        if entry["continued"]:
+            raise ValueError(
+                "a comment ends in a backslash, and only before systemd 254 does it go on in the"
+                " next line; remove the backslash"
+            )
+        if entry["name"] and _NAME.fullmatch(name := entry["name"].rstrip(_BLANK)):
+            pieces = [
+                single + _ESCAPED.sub(_in_double_quotes, double)
+                for single, double in _QUOTED.findall(entry["quoted"])
+            ]
+            plain = _ESCAPED.sub(lambda escaped: escaped[1].strip("\n\r"), entry["plain"])
+            variables[name] = "".join(pieces) + plain
+    return variables
+
+
+def _in_double_quotes(escaped: re.Match[str]) -> str:
+    if escaped[1] == "\n":
+        return ""
+    return escaped[1] if escaped[1] in _ESCAPED_IN_QUOTES else escaped[0]
 
 
 def environment_file(variables: Mapping[str, str]) -> str:
@@ -142,77 +185,46 @@ def environment_file(variables: Mapping[str, str]) -> str:
     return "".join(f'{name}="{value}"\n' for name, value in escaped.items())
 
 
-class _File:
-    """The state machine of parse_env_file_internal(), with a method for each state."""
+def environment_of(
+    unit: LoadedUnit, inherited: tuple[str, ...], *, passes_on: bool
+) -> dict[str, str | None]:
+    """A unit's variables, of which later ones replace earlier ones: systemd.exec(5).
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
+    ``inherited`` is what the manager gives to all units. ``passes_on``: what
+    ``PassEnvironment=`` takes is in there too; else it is unknown. Raises ActuatorError.
+    """
+    known = assigned(inherited)
+    environment: dict[str, str | None] = {**known, **dict.fromkeys(SET_AT_START)}
+    for name in unit.pass_environment:
+        if not passes_on:
+            environment[name] = None
+        elif name in known:
+            environment[name] = known[name]
+    environment |= assigned(unit.environment)
+    for pattern, optional in unit.environment_files:
+        environment |= _from_files(pattern, optional=optional)
+    return without(environment, unit.unset_environment)
 
-    def assignments(self) -> Iterator[tuple[str, str]]:
-        while (character := self._next()) is not None:
-            if character in "#;":
-                self._skip_comment()
-            elif character not in _BLANK and (key := self._key(character)) is not None:
-                yield key.rstrip(_BLANK), self._value()
 
-    def _next(self) -> str | None:
-        self._at += 1
-        return self._text[self._at - 1] if self._at <= len(self._text) else None
+def _from_files(pattern: str, *, optional: bool) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    paths = sorted(glob.glob(pattern, include_hidden=False)) or [pattern]
+    for path in paths:
+        try:
+            variables |= parse_environment_file(read_text(path))
+        except OSError as error:
+            if not optional:
+                raise ActuatorError(f"EnvironmentFile={path}: {error.strerror}") from error
+        except ValueError as error:
+            raise ActuatorError(f"EnvironmentFile={path}: {error}") from error
+    return variables
 
-    def _skip_comment(self) -> None:
-        while (character := self._next()) is not None and character not in _NEWLINE:
-            if character == "\\" and self._next() in ("\n", "\r"):
-                raise ValueError(
-                    "a comment ends in a backslash, and only before systemd 254 does it go on in"
-                    " the next line; remove the backslash"
-                )
 
-    def _key(self, first: str) -> str | None:
-        key = first
-        while (character := self._next()) is not None and character not in _NEWLINE:
-            if character == "=":
-                return key
-            key += character
-        return None
-
-    def _value(self) -> str:
-        """Until the end of the line: quoted pieces, blanks between them, then a plain piece."""
-        value = ""
-        while (character := self._next()) is not None and character not in _NEWLINE:
-            if character in "'\"":
-                value += self._quoted(character)
-            elif character == "\\":
-                return self._plain(value + self._escaped())
-            elif character not in _BLANK:
-                return self._plain(value + character)
-        return value
-
-    def _plain(self, value: str) -> str:
-        blanks = ""
-        while (character := self._next()) is not None and character not in _NEWLINE:
-            if character == "\\":
-                value, blanks = value + blanks + self._escaped(), ""
-            elif character in _BLANK:
-                blanks += character
-            else:
-                value, blanks = value + blanks + character, ""
-        return value
-
-    def _escaped(self) -> str:
-        character = self._next()
-        return "" if character is None or character in _NEWLINE else character
-
-    def _quoted(self, quote: str) -> str:
-        value = ""
-        while (character := self._next()) is not None and character != quote:
-            if character == "\\" and quote == '"':
-                character = self._next()
-                if character is None:
-                    break
-                if character == "\n":
-                    continue
-                if character not in _ESCAPED_IN_QUOTES:
-                    value += "\\"
-            value += character
-        return value
+def config_file(unit: LoadedUnit, path: str) -> str:
+    """The text of a file that the unit's command names; raises OSError."""
+    if unit.root:
+        raise OSError(errno.EINVAL, f"the unit sees another file system: {unit.root}")
+    folder = unit.working_directory.lstrip("!-") or "/"
+    if not os.path.isabs(path) and not os.path.isabs(folder):
+        raise OSError(errno.EINVAL, f"WorkingDirectory={folder} is not known")
+    return read_text(os.path.join(folder, path))

@@ -6,16 +6,19 @@ intended one before the unit is restarted. Until then every failure restores the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from specwatch.actuators.drop_in import DropIn
-from specwatch.actuators.switch_limit import SwitchLimit
-from specwatch.actuators.systemd_bus import LoadedUnit, SystemdBus
-from specwatch.actuators.systemd_environment import config_file, environment_of
-from specwatch.actuators.systemd_files import (
+from msgspec import structs
+
+from specwatch.actuators import Actuator
+from specwatch.actuators.systemd.bus import LoadedUnit, SystemdBus
+from specwatch.actuators.systemd.command import Rewritten, given_words, rewritten, words_of
+from specwatch.actuators.systemd.drop_in import (
+    DropIn,
     LastRestart,
     Texts,
     UnitFiles,
@@ -23,9 +26,16 @@ from specwatch.actuators.systemd_files import (
     digests,
     sets_command,
 )
-from specwatch.actuators.systemd_variables import Environment, environment_file
-from specwatch.actuators.unit_command import Rewritten, UnitCommand, rewritten, words_of
+from specwatch.actuators.systemd.environment import (
+    Environment,
+    config_file,
+    environment_file,
+    environment_of,
+)
+from specwatch.actuators.systemd.helper import SOCKET_FOLDER, HelperClient
+from specwatch.actuators.systemd.limit import SwitchLimit
 from specwatch.config import masking
+from specwatch.config.service import SystemdService
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, CannotStrip
@@ -33,7 +43,26 @@ from specwatch.guard.plan import FileChange, Plan, ProcessState, Service
 from specwatch.vllm_cli import strip
 
 _READ_AGAIN = "let systemd read its units again"
-_ALIVE = {"active", "activating", "reloading"}
+
+
+def systemd_actuator(service: SystemdService) -> Actuator:
+    """The actuator of one unit of the system's or the user's manager; does not connect yet."""
+    name, timeout = service.unit, service.timeout
+    if service.scope == "user":
+        config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+        units, records = Path(config) / "systemd/user", Path(runtime) / "specwatch-guard"
+        files = UnitFiles(name, units=units, records=records)
+        return SystemdUnit(name, SystemdBus(user=True), files, timeout=timeout, user=True)
+    if os.geteuid() == 0:
+        return system_unit(name, timeout=timeout)
+    return HelperClient(name, timeout=timeout)
+
+
+def system_unit(name: str, *, timeout: float, limit: SwitchLimit | None = None) -> SystemdUnit:
+    """A unit of the system's manager, for root; ``timeout``: seconds a restart may take."""
+    files = UnitFiles(name, units=Path("/etc/systemd/system"), records=Path(SOCKET_FOLDER))
+    return SystemdUnit(name, SystemdBus(), files, timeout=timeout, limit=limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +88,9 @@ class SystemdUnit:
     """An actuator with the rights that it needs: as root, or for a unit of the user."""
 
     def __init__(
-        self,
-        name: str,
-        manager: SystemdBus,
-        files: UnitFiles,
-        *,
-        timeout: float,
-        user: bool = False,
-        limit: SwitchLimit | None = None,
-    ) -> None:
+        self, name: str, manager: SystemdBus, files: UnitFiles,
+        *, timeout: float, user: bool = False, limit: SwitchLimit | None = None,
+    ) -> None:  # fmt: skip
         """``timeout``: seconds that a restart may take, stopping included."""
         self._name = name
         self._manager = manager
@@ -91,20 +114,20 @@ class SystemdUnit:
             )  # fmt: skip
         if path in state.unit.drop_ins:
             return self._plan_again(state)
-        original = state.unit.only_command()
-        result = self._without_speculation(state.unit, original)
+        result = self._without_speculation(state.unit)
         known = masking.secrets_in(result.words, self._environment(state.unit))
         shown_words = dict(zip(result.words, masking.masked(result.words), strict=True))
         values = {
             name: masking.masked_text(shown_words[value], known)
             for name, value in result.variables.items()
         }
-        drop_in = self._drop_in("INCIDENT", state, result, original)
-        before, after = (masking.masked(command.words) for command in (original, result.command))
-        shown = replace(
+        drop_in = self._drop_in("INCIDENT", state.unit, result)
+        before = masking.masked(drop_in.original.words)
+        after = masking.masked(result.command.words)
+        shown = structs.replace(
             drop_in,
-            original=replace(original, words=before),
-            command=replace(result.command, words=after),
+            original=structs.replace(drop_in.original, words=before),
+            command=structs.replace(result.command, words=after),
         )
         files = [FileChange(path, _masked(state.texts.drop_in), shown.text())]
         if values:
@@ -137,8 +160,7 @@ class SystemdUnit:
         detail = []
         if unit.load_state == "loaded":
             try:
-                removed = self._rewritten(unit, unit.only_command()).removed
-                mode = Mode.ON if removed else Mode.OFF
+                mode = Mode.ON if self._rewritten(unit).removed else Mode.OFF
             except ActuatorError as error:
                 detail.append(str(error))
         else:
@@ -212,10 +234,10 @@ class SystemdUnit:
             raise ActuatorError(str(error), changed=True, retry=error.retry) from error
 
     def _stale(self, state: _UnitState) -> bool:
-        if state.ours is None:
-            return False
-        paths = [*self._others(state.unit), *filter(None, [state.ours.variables])]
-        return state.ours.files != digests(paths)
+        ours = state.ours
+        return ours is not None and ours.files != digests(
+            [*self._others(state.unit), *filter(None, [ours.variables])]
+        )
 
     def _others(self, unit: LoadedUnit) -> list[str]:
         paths = [unit.fragment, *unit.drop_ins]
@@ -231,41 +253,40 @@ class SystemdUnit:
             self._change(state, Texts())
             state = self._read()
         try:
-            original = state.unit.only_command()
-            result = self._without_speculation(state.unit, original)
-            drop_in = self._drop_in(incident, state, result, original)
-            self._change(state, Texts(drop_in.text(), _variables(result)))
+            result = self._without_speculation(state.unit)
+            drop_in = self._drop_in(incident, state.unit, result)
+            variables = environment_file(result.variables) or None
+            self._change(state, Texts(drop_in.text(), variables))
         except BaseException:
             if before.drop_in is not None and self._texts().drop_in is None:
                 self._put_back(before)
             raise
         try:
             after = self._read()
-            if after.in_force and self._given(after.unit) == result.words:
-                return after
-            raise ActuatorError(self._why_not_in_force(after))
+            if not (after.in_force and self._given(after.unit) == result.words):
+                raise ActuatorError(self._why_not_in_force(after.unit))
+            return after
         except ActuatorError:
             self._put_back(before)
             raise
 
     def _given(self, unit: LoadedUnit) -> tuple[str, ...]:
-        """The arguments that its program gets."""
-        spelt = words_of(unit.only_command(), self._environment(unit))
-        return tuple(word for item in spelt for word in item.words)
+        return given_words(words_of(unit.only_command(), self._environment(unit)))
 
-    def _without_speculation(self, unit: LoadedUnit, command: UnitCommand) -> Rewritten:
-        result = self._rewritten(unit, command)
+    def _without_speculation(self, unit: LoadedUnit) -> Rewritten:
+        result = self._rewritten(unit)
         if not result.removed:
             raise CannotStrip(f"{self._name} has no speculation on its command line")
         # systemd reads drop-ins by name, whatever their folders.
-        later = [path for path in unit.drop_ins if Path(path).name > self._files.drop_in.name]
-        if hiding := [path for path in later if sets_command(path)]:
+        ours = self._files.drop_in.name
+        if hiding := [p for p in unit.drop_ins if Path(p).name > ours and sets_command(p)]:
             raise ActuatorError(self._counts_after(hiding))
         return result
 
-    def _rewritten(self, unit: LoadedUnit, command: UnitCommand) -> Rewritten:
-        environment = self._environment(unit)
-        unknown = {name for item in words_of(command, environment) for name in item.unknown}
+    def _rewritten(self, unit: LoadedUnit) -> Rewritten:
+        command, environment = unit.only_command(), self._environment(unit)
+        words = words_of(command, environment)
+        unknown = {name for word in words for name in word.unknown}
         if passed := sorted(unknown.intersection(unit.pass_environment)):
             raise CannotStrip(
                 f"{self._name}: ${passed[0]} comes by PassEnvironment= from systemd's own"
@@ -278,24 +299,19 @@ class SystemdUnit:
                 lambda words: strip(words, read_file=lambda path: config_file(unit, path)),
             )
         except CannotStrip as error:
-            spelt = words_of(command, environment)
-            words = [word for item in spelt for word in item.words]
-            reason = masking.masked_text(str(error), masking.secrets_in(words, environment))
+            secrets = masking.secrets_in(given_words(words), environment)
+            reason = masking.masked_text(str(error), secrets)
             raise CannotStrip(f"{self._name}: {reason}") from None
 
     def _environment(self, unit: LoadedUnit) -> Environment:
         return environment_of(unit, self._manager.environment(), passes_on=self._user)
 
-    def _drop_in(
-        self, incident: str, state: _UnitState, result: Rewritten, original: UnitCommand
-    ) -> DropIn:
-        files = digests(self._others(state.unit))
-        variables = _variables(result)
-        if variables is None:
-            return DropIn(incident, original, result.command, files)
-        path = str(self._files.variables)
-        files[path] = digest(variables.encode())
-        return DropIn(incident, original, result.command, files, path)
+    def _drop_in(self, incident: str, unit: LoadedUnit, result: Rewritten) -> DropIn:
+        files, path = digests(self._others(unit)), ""
+        if result.variables:
+            path = str(self._files.variables)
+            files[path] = digest(environment_file(result.variables).encode())
+        return DropIn(incident, unit.only_command(), result.command, files, path)
 
     def _change(self, state: _UnitState, texts: Texts) -> None:
         """Write or remove the files and let systemd read them; on an error, put them back."""
@@ -313,14 +329,13 @@ class SystemdUnit:
             self._manager.reload()
             if texts.variables is None:
                 self._files.remove_variables()
-        except OSError as error:
+        except (OSError, ActuatorError) as error:
             self._put_back(state.texts)
+            if isinstance(error, ActuatorError):
+                raise
             raise ActuatorError(
                 f"{self._files.variables} cannot be removed: {error.strerror}"
             ) from error
-        except ActuatorError:
-            self._put_back(state.texts)
-            raise
 
     def _restore(self, texts: Texts) -> None:
         self._files.write(texts)
@@ -336,12 +351,11 @@ class SystemdUnit:
                 f"{self._files.drop_in} could not be put back as it was: {error}", changed=True
             ) from error
 
-    def _why_not_in_force(self, state: _UnitState) -> str:
+    def _why_not_in_force(self, unit: LoadedUnit) -> str:
         path = str(self._files.drop_in)
-        if path not in state.unit.drop_ins:
+        if path not in unit.drop_ins:
             return f"{self._name}: systemd does not read {path}; another file may hide it"
-        later = state.unit.drop_ins[state.unit.drop_ins.index(path) + 1 :]
-        if later:
+        if later := unit.drop_ins[unit.drop_ins.index(path) + 1 :]:
             return self._counts_after(later)
         return f"{self._name}: systemd reads another command from {path} than was written"
 
@@ -356,8 +370,16 @@ class SystemdUnit:
         try:
             last = self._files.last_restart()
             if last and (last.do, last.incident) == (do, incident):
-                unit = self._settled(unit)
-                if unit.instance != last.instance and unit.active_state in _ALIVE:
+                if unit.has_job:  # most likely the restart that was begun
+                    self._restarting = True
+                    unit = self._manager.settle(self._name, self._timeout)
+                if unit.has_job:
+                    raise ActuatorError(
+                        f"{self._name} was not restarted within"
+                        f" {format_duration(self._timeout)}; systemd goes on with it"
+                    )
+                alive = unit.active_state in ("active", "activating", "reloading")
+                if alive and unit.instance != last.instance:
                     return
             if (limit := self._limit_of(do, unit)) is not None:
                 limit.count(do, incident, unit.instance)
@@ -365,21 +387,7 @@ class SystemdUnit:
         except OSError as error:
             raise ActuatorError(f"what is done cannot be recorded: {error}", retry=True) from error
         self._restarting = True
-        self._check_result(self._manager.restart(self._name, self._timeout))
-
-    def _settled(self, unit: LoadedUnit) -> LoadedUnit:
-        """The unit after its job, most likely the restart that was begun."""
-        if unit.has_job:
-            self._restarting = True
-            unit = self._manager.settle(self._name, self._timeout)
-        if unit.has_job:
-            raise ActuatorError(
-                f"{self._name} was not restarted within {format_duration(self._timeout)}; systemd"
-                " goes on with it"
-            )
-        return unit
-
-    def _check_result(self, result: str) -> None:
+        result = self._manager.restart(self._name, self._timeout)
         if result in ("done", "waiting"):
             return  # what takes long may still come: whether it does is seen by its health
         unit = self._manager.load(self._name)
@@ -387,11 +395,6 @@ class SystemdUnit:
             f"{self._name} was not restarted: its job ended as {result}, the unit as"
             f" {unit.result or unit.active_state}; see journalctl -u {self._name}"
         )
-
-
-def _variables(result: Rewritten) -> str | None:
-    """The text of the file of variables; None where the command needs none."""
-    return environment_file(result.variables) if result.variables else None
 
 
 def _masked(text: str | None) -> str | None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from specwatch.actuators.drop_in import DropIn
-from specwatch.actuators.unit_command import UnitCommand, rewritten
+from specwatch.actuators.systemd.command import UnitCommand, rewritten
+from specwatch.actuators.systemd.drop_in import DropIn
 from specwatch.errors import CannotStrip
 from specwatch.vllm_cli import Stripped
 

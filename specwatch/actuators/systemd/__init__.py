@@ -1,0 +1,1 @@
+"""A systemd unit as an actuator: directly where this process may, else through the root helper."""
