@@ -16,7 +16,7 @@ import click
 
 from specwatch.actuators.helper_client import HelperClient
 from specwatch.alerts.client import AlertPost
-from specwatch.cli import guard_output, guard_store, options
+from specwatch.cli import guard_plan, options
 from specwatch.config.guard import Alertmanager
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule
@@ -215,7 +215,7 @@ def _checks(config: Config) -> tuple[list[Json], list[str]]:
             what = f"proxy of {target.name} at {target.proxy}"
             checks.append((what, partial(_proxy, target, edges)))
         if target.service is not None and config.guard.mode != "off":
-            what = f"guard of {target.name}, {guard_output.service_name(target)}"
+            what = f"guard of {target.name}, {guard_plan.service_name(target)}"
             checks.append((what, partial(_service, target)))
     if config.alertmanager is not None:
         for url in config.alertmanager.urls:
@@ -338,7 +338,7 @@ def _service(target: Target) -> str:
             "restarted by `specwatch run -- COMMAND`; `specwatch strip -- COMMAND` shows what would"
             " be run"
         )
-    return guard_output.plan_summary(guard_store.plan_of(target))
+    return guard_plan.plan_summary(guard_plan.plan_of(target))
 
 
 def _alertmanager(section: Alertmanager, url: str) -> str:

@@ -92,7 +92,7 @@ def test_an_impossible_plan_exits_with_1_and_the_reason(
 
 
 def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
-    from specwatch.cli import guard_output
+    from specwatch.cli import guard_plan
 
     plan = Plan(
         ("vllm", "serve", "a b", "-sc", "{}"),
@@ -104,7 +104,7 @@ def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
         ("restart it",),
         ("look twice",),
     )
-    said = [line for line, _ in guard_output.plan_lines(plan)]
+    said = [line for line, _ in guard_plan.plan_lines(plan)]
     assert said == [
         "the command now", "  vllm serve 'a b' -sc '{}'",
         "the command without speculation", "  vllm serve 'a b'", "  removed: -sc '{}'",
@@ -112,4 +112,4 @@ def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
         "--- /etc/y.conf", "+++ /dev/null", "@@ -1 +0,0 @@", "-old",
         "steps", "  1. restart it", "note: look twice",
     ]  # fmt: skip
-    assert guard_output.plan_summary(plan) == "without -sc '{}'; restart it; look twice"
+    assert guard_plan.plan_summary(plan) == "without -sc '{}'; restart it; look twice"
