@@ -229,9 +229,13 @@ def breach(rule: str, temperature: str, leading: ReadingView | None) -> str:
         sentence += f" at {shown(temperature)}"
     if leading is None:
         return sentence
-    value, interval = amount(leading.metric, leading.value), bounds(leading)
-    value += f" ({interval})" if interval else ""
-    return f"{sentence}: {shown(leading.metric)} {value}, {threshold(leading)}"
+    return f"{sentence}: {shown(leading.metric)} {value(leading)}, {threshold(leading)}"
+
+
+def value(reading: ReadingView) -> str:
+    """``0.91 (0.88 to 0.94)``, without the bounds for a value without an interval."""
+    interval = bounds(reading)
+    return amount(reading.metric, reading.value) + (f" ({interval})" if interval else "")
 
 
 def bounds(reading: ReadingView) -> str | None:
