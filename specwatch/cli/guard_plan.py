@@ -89,7 +89,8 @@ def cost_of(config: Config, target: Target) -> DisableCost:
     )
     url = status.url_of(config)
     try:
-        targets = status.targets_of(url, _ANSWER_SECONDS, config.listen_token_file) if url else []
+        token_file = config.listen_token_file
+        targets = status.ask(url, _ANSWER_SECONDS, token_file).targets if url else []
     except NoAnswer as error:
         notes.append(f"requests and speedup are unknown: {error}")
         return cost
