@@ -70,7 +70,7 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "problem"),
     [
         ((*SERVE, "--uds", "/run/v.sock"), "--uds /run/v.sock"),
         ((*SERVE, "--port", "http"), "--port http: expected 1 to 65535"),
@@ -84,11 +84,13 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
         (("sudo", "systemctl", "start", "vllm"), "would outlive specwatch"),
     ],
 )
-def test_a_command_without_an_address_exits_with_2(run: Run, words: list[str], said: str) -> None:
+def test_a_command_without_an_address_exits_with_2(
+    run: Run, words: list[str], problem: str
+) -> None:
     done = run("run", "--", *words)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("COMMAND")
-    assert said in done.stderr
+    assert problem in done.stderr
     assert "secret" not in done.stderr
 
 
@@ -113,7 +115,7 @@ def test_the_supervised_target_of_a_file_is_the_commands(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("targets", "words", "said"),
+    ("targets", "words", "problem"),
     [
         (["{url: 'http://h:1'}"], SERVE, "no target is run by COMMAND"),
         (
@@ -135,11 +137,11 @@ def test_the_supervised_target_of_a_file_is_the_commands(tmp_path: Path) -> None
     ids=["none", "two", "another port", "no command"],
 )
 def test_a_file_and_a_command_that_do_not_fit_exit_with_2(
-    run: Run, tmp_path: Path, targets: list[str], words: tuple[str, ...], said: str
+    run: Run, tmp_path: Path, targets: list[str], words: tuple[str, ...], problem: str
 ) -> None:
     done = run("run", "--config", written(tmp_path, *targets), "--", *words)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert problem in done.stderr
 
 
 def test_a_command_that_cannot_be_started_exits_with_2(
@@ -150,8 +152,8 @@ def test_a_command_that_cannot_be_started_exits_with_2(
     ours = ["run", "--listen", "127.0.0.1:0", "--target", "http://127.0.0.1:1"]
     done = subprocess.run([*specwatch, *ours, *command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    *logged, said = done.stderr.splitlines()
-    assert said == f"COMMAND: cannot start {command[0]}: No such file or directory"
+    *logged, problem = done.stderr.splitlines()
+    assert problem == f"COMMAND: cannot start {command[0]}: No such file or directory"
     assert all(json.loads(line)["event"].startswith("vllm_") for line in logged)
 
 
