@@ -16,7 +16,7 @@ from specwatch.config.service import SupervisedService
 from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.state import Phase, Step
-from specwatch.store import database
+from specwatch.store import database as store_database
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run
@@ -157,10 +157,12 @@ def test_a_command_that_cannot_be_started_exits_with_2(
     assert all(json.loads(line)["event"].startswith("vllm_") for line in logged)
 
 
-def test_it_is_started_as_the_guard_left_it(tmp_path: Path) -> None:
-    config = run_command.configured(
-        None, (), SERVE, database=f"sqlite:///{tmp_path}/s.db", listen=None
-    )
+@pytest.fixture
+def config(database: str) -> Config:
+    return run_command.configured(None, (), SERVE, database=database, listen=None)
+
+
+def test_it_is_started_as_the_guard_left_it(config: Config) -> None:
     assert run_command.stored_mode(config) is Mode.ON
     (target,) = config.targets
     book = GuardBook(Store(config.database.connect_url(), daemon="d"))
@@ -172,12 +174,9 @@ def test_it_is_started_as_the_guard_left_it(tmp_path: Path) -> None:
 
 
 def test_a_database_that_comes_late_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a database, vLLM is started after a while."""
-    config = run_command.configured(
-        None, (), SERVE, database=f"sqlite:///{tmp_path}/s.db", listen=None
-    )
     answers = iter([StoreUnavailable("away"), StoreUnavailable("away"), None])
     asked: list[str] = []
 
@@ -188,8 +187,8 @@ def test_a_database_that_comes_late_is_waited_for(
             raise answer
         return created(url)
 
-    created = database.create
-    monkeypatch.setattr(database, "create", create)
+    created = store_database.create
+    monkeypatch.setattr(store_database, "create", create)
     monkeypatch.setattr(run_command, "_AGAIN_SECONDS", 0.0)
     assert run_command.stored_mode(config) is Mode.ON
     assert len(asked) == 3
