@@ -50,22 +50,22 @@ def checked(run: Run, tmp_path: Path, *services: str, more: str = "") -> Any:
     return json.loads(run("check-config", "--config", file, "--json").stdout)
 
 
-def named(found: Any, what: str) -> list[tuple[str, bool, str]]:
+def named(answer: Any, what: str) -> list[tuple[str, bool, str]]:
     return [
         (check["what"], check["ok"], check["detail"])
-        for check in found["checks"]
+        for check in answer["checks"]
         if check["what"].startswith(what)
     ]
 
 
 def test_what_the_guard_would_run_is_shown_or_why_it_could_not(run: Run, tmp_path: Path) -> None:
-    found = named(checked(run, tmp_path, COMMAND, ABSENT, SUPERVISED, ""), "guard")
-    assert [(what, ok) for what, ok, _ in found] == [
+    checks = named(checked(run, tmp_path, COMMAND, ABSENT, SUPERVISED, ""), "guard")
+    assert [(what, ok) for what, ok, _ in checks] == [
         ("guard of t0, command service", True),
         ("guard of t1, command service", False),
         ("guard of t2, supervised service", True),
     ]
-    details = [detail for *_, detail in found]
+    details = [detail for *_, detail in checks]
     assert details[0].startswith("run `/bin/true off`, for 10m at most; to undo it, run `/bin/")
     assert details[1].startswith("/absent does not exist or is not a file; create it")
     assert details[2].startswith("restarted by `specwatch run -- COMMAND`; ")
@@ -110,10 +110,10 @@ def test_each_alertmanager_is_asked_and_sent_no_alert(
 ) -> None:
     url, sent = alertmanager
     urls = f"urls: ['{url}', 'http://127.0.0.1:1']"
-    found = checked(
+    answer = checked(
         run, tmp_path, "", more=f"alertmanager: {{{urls}, headers: {{Authorization: a}}}}"
     )
-    assert named(found, "Alertmanager") == [
+    assert named(answer, "Alertmanager") == [
         (f"Alertmanager {url}", True, "it accepts alerts"),
         (
             "Alertmanager http://127.0.0.1:1", False,
@@ -174,8 +174,8 @@ def test_a_unit_that_only_root_can_restart_is_noted(
     notes = checked(
         run, tmp_path, unit, unit.replace("test", "user").replace("}", ", scope: user}")
     )["notes"]
-    found = [note for note in notes if note.startswith("root can restart")]
-    assert found == [
+    root_notes = [note for note in notes if note.startswith("root can restart")]
+    assert root_notes == [
         "root can restart specwatch-test.service, but the daemon, as another user, cannot:"
         " the helper for specwatch-test.service is not installed: `systemctl enable --now"
         " specwatch-guard@specwatch-test.socket`"

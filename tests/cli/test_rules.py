@@ -35,8 +35,8 @@ rules:
 def history(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of two hours of a target with twenty bad minutes, and of one without."""
     url = f"sqlite:///{tmp_path_factory.mktemp('history')}/history.db"
-    bad = (minute(at, acceptance=0.1 if at in BAD else 0.75) for at in range(120))
-    good = (minute(at, target="good") for at in range(40))
+    bad = (minute(n, acceptance=0.1 if n in BAD else 0.75) for n in range(120))
+    good = (minute(n, target="good") for n in range(40))
     fill(url, chain.from_iterable(chain(bad, good)))
     return url
 
@@ -137,8 +137,8 @@ def test_a_loss_depends_on_the_objective_of_the_target(
 ) -> None:
     """Tokens come three times as fast, and the first of them forty times as late."""
     url = f"sqlite:///{tmp_path}/slow-start.db"
-    off = (_with_first(window, 0.1) for at in range(40) for window in minute(at))
-    on = (_with_first(window, 4.0) for at in range(40, 80) for window in minute(at))
+    off = (_with_first(window, 0.1) for n in range(40) for window in minute(n))
+    on = (_with_first(window, 4.0) for n in range(40, 80) for window in minute(n))
     fill(url, chain((_without_drafts(window) for window in off), on), baseline=False)
     file = tmp_path / "specwatch.yml"
     target = f"{{url: 'http://h:1', name: chat, objective: {objective}}}"
@@ -217,7 +217,7 @@ def test_minutes_in_which_nobody_watched_are_without_data(
     run: Run, config: Path, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/gap.db"
-    fill(url, chain.from_iterable(minute(at) for at in range(90) if not 30 <= at < 60))
+    fill(url, chain.from_iterable(minute(n) for n in range(90) if not 30 <= n < 60))
     course = only_course(judged(run, "-c", config, "--database", url, code=0))
     assert course["judged_minutes"] == 90
     assert 0.25 < course["no_data_share"] < 0.35
@@ -227,7 +227,7 @@ def test_pruned_minutes_are_reported_and_the_others_judged(
     run: Run, config: Path, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/pruned.db"
-    fill(url, chain.from_iterable(minute(at) for at in range(180)))
+    fill(url, chain.from_iterable(minute(n) for n in range(180)))
     store = Store(url, daemon="left")
     store.roll_up(T0 + 4 * 3600.0)
     store.prune(T0 + 4 * 3600.0, 2 * 3600.0, 10**7)
