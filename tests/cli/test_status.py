@@ -270,8 +270,10 @@ def test_the_daemon_is_shown_and_failures_exit_with_1(
 
 
 def test_what_is_not_known_is_not_shown(run: Run, surface: Surface) -> None:
-    surface.status = daemon(target(models={"llama": Mode.OFF}))
-    assert "tap" not in run("status", "--url", surface.url).stdout
+    surface.status = daemon(target(models={"llama": Mode.OFF}, decision=decided()))
+    off = run("status", "--url", surface.url).stdout
+    assert "tap" not in off
+    assert "break-even" not in off
     surface.status = daemon(target(recent=BUCKETS, decision=decided((), measured=False)))
     assumed = run("status", "--url", surface.url).stdout
     assert "measured" not in assumed
