@@ -16,10 +16,9 @@ import click
 
 from specwatch.actuators.systemd.helper import HelperClient
 from specwatch.alerts.client import AlertPost
-from specwatch.cli import guard_output, guard_store, options
+from specwatch.cli import guard_plan, options
 from specwatch.config.guard import Alertmanager
 from specwatch.config.loading import Config
-from specwatch.config.rules import Rule
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.service import SupervisedService, SystemdService
 from specwatch.config.target import Target
@@ -53,6 +52,8 @@ _PROBE_SECONDS = 5.0
 """Time limit for the answer of a mail server or webhook."""
 
 Json = dict[str, Any]
+Check = tuple[str, Callable[[], str]]
+"""What is checked, and the check: it returns a detail, and raises SpecwatchError if it fails."""
 
 
 @click.command(name="check-config")
@@ -78,23 +79,23 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
         options.print_json(answer | {"problems": str(error).split("\n")})
         raise click.exceptions.Exit(2) from None
     checks, notes = ([], []) if offline else _checks(config)
-    notes += [*_listed_twice(config), *_without_service(config), *_short_verify(config)]
+    notes += _notes(config)
     ok = all(check["ok"] for check in checks)
     rules = config.effective_rules()
     if as_json:
-        options.print_json(
-            answer
-            | {
-                "ok": ok,
-                "configuration": config.public(),
-                "rules": [rule.model_dump(mode="json") for rule in rules],
-                "checks": checks,
-                "notes": notes,
-            }
-        )
+        answer |= {"ok": ok, "configuration": config.public(), "checks": checks, "notes": notes}
+        answer["rules"] = [rule.model_dump(mode="json") for rule in rules]
+        options.print_json(answer)
     else:
         click.echo(f"configuration: ok, {counted(len(config.targets), 'target')}")
-        click.echo(f"rules: {_rules_summary(config, rules)}")
+        disabling = [rule.name for rule in rules if rule.action == "disable"]
+        applying = f"rules: {len(rules) or 'none'} apply"
+        if disabling:
+            applying += f", {len(disabling)} of them would disable speculation: "
+            applying += ", ".join(disabling)
+        if config.slos:
+            applying += f"; {counted(len(config.slos), 'SLO')}"
+        click.echo(shown(applying, LONGEST_SENTENCE))
         for note in notes:
             click.echo(f"note: {shown(note, LONGEST_SENTENCE)}")
         for check in checks:
@@ -104,21 +105,42 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
         raise click.exceptions.Exit(1)
 
 
-def _rules_summary(config: Config, rules: Sequence[Rule]) -> str:
-    text = f"{len(rules) or 'none'} apply"
-    disabling = [rule.name for rule in rules if rule.action == "disable"]
-    if disabling:
-        text += f", {len(disabling)} of them would disable speculation: {', '.join(disabling)}"
-    if config.slos:
-        text += f"; {counted(len(config.slos), 'SLO')}"
-    return shown(text, LONGEST_SENTENCE)
-
-
 # --- notes
 
 
-def _unmeasured(config: Config, measured: Collection[str]) -> list[str]:
-    """A note on targets without a baseline, if rules need one."""
+def _notes(config: Config) -> Iterator[str]:
+    """Yield what is probably a mistake in the file."""
+    names: dict[str, list[str]] = {}
+    for target in config.targets:
+        names.setdefault(target.metrics_url, []).append(target.name)
+    for url, listed in names.items():
+        if len(listed) > 1:
+            yield f"{url} is watched as {', '.join(listed)}: its requests are counted for each"
+    lacking = [target.name for target in config.targets if target.service is None]
+    if config.guard.mode == "act" and lacking:
+        yield (
+            f"guard.mode is act, but no service is configured for {_some(lacking)}: the guard"
+            " cannot restart vLLM there"
+        )
+    given, needed = config.guard.verify, format_duration(VERIFIABLE)
+    if config.guard.mode == "off" or given >= VERIFIABLE:
+        return
+    most = format_duration(MOST_VERIFY * given)
+    then = f"verification is extended to that, up to {most}"
+    if MOST_VERIFY * given < VERIFIABLE:
+        then = (
+            f"verification ends undecided after {most}, three times that, and speculation stays off"
+        )
+    yield (
+        f"guard.verify is {format_duration(given)}, but it takes about {needed} to measure whether"
+        f" switching off helped: the first {format_duration(WARM_UP)} after a restart do not count,"
+        f" and {LEAST_SAMPLES} whole minutes of traffic are needed; {then}. Make it at least"
+        f" {needed}"
+    )
+
+
+def _unmeasured(config: Config, measured: Collection[str]) -> Iterator[str]:
+    """Yield a note on targets without a baseline, if rules need one."""
     waiting = [
         rule
         for rule in config.effective_rules()
@@ -129,53 +151,11 @@ def _unmeasured(config: Config, measured: Collection[str]) -> list[str]:
         for target in config.targets
         if target.name not in measured and any(rule.scope.takes_in(target.name) for rule in waiting)
     ]
-    if not lacking:
-        return []
-    names = ", ".join(rule.name for rule in waiting)
-    return [
-        f"no baseline of {_some(lacking)}: speedup is assumed, not measured; run `specwatch"
-        f" calibrate`. Until then these rules have no measured speedup: {names}"
-    ]
-
-
-def _listed_twice(config: Config) -> Iterator[str]:
-    """Yield a note on each server of several targets."""
-    names: dict[str, list[str]] = {}
-    for target in config.targets:
-        names.setdefault(target.metrics_url, []).append(target.name)
-    for url, listed in names.items():
-        if len(listed) > 1:
-            yield f"{url} is watched as {', '.join(listed)}: its requests are counted for each"
-
-
-def _short_verify(config: Config) -> list[str]:
-    """A note on a ``guard.verify`` that is too short to measure anything."""
-    given, most = config.guard.verify, MOST_VERIFY * config.guard.verify
-    if config.guard.mode == "off" or given >= VERIFIABLE:
-        return []
-    needed = format_duration(VERIFIABLE)
-    if most < VERIFIABLE:
-        then = (
-            f"verification ends undecided after {format_duration(most)}, three times that, and"
-            " speculation stays off"
-        )
-    else:
-        then = f"verification is extended to that, up to {format_duration(most)}"
-    return [
-        f"guard.verify is {format_duration(given)}, but it takes about {needed} to measure whether"
-        f" switching off helped: the first {format_duration(WARM_UP)} after a restart do not count,"
-        f" and {LEAST_SAMPLES} whole minutes of traffic are needed; {then}. Make it at least"
-        f" {needed}"
-    ]
-
-
-def _without_service(config: Config) -> Iterator[str]:
-    """Yield a note on targets that the guard may restart, but cannot."""
-    lacking = [target.name for target in config.targets if target.service is None]
-    if config.guard.mode == "act" and lacking:
+    if lacking:
+        names = ", ".join(rule.name for rule in waiting)
         yield (
-            f"guard.mode is act, but no service is configured for {_some(lacking)}: the guard"
-            " cannot restart vLLM there"
+            f"no baseline of {_some(lacking)}: speedup is assumed, not measured; run `specwatch"
+            f" calibrate`. Until then these rules have no measured speedup: {names}"
         )
 
 
@@ -205,45 +185,51 @@ def _some(names: Sequence[str]) -> str:
 
 def _checks(config: Config) -> tuple[list[Json], list[str]]:
     """Each check and its outcome; and notes."""
-    checks: list[tuple[str, Callable[[], str]]] = []
-    edges = config.temperature_buckets
-    for target in config.targets:
-        checks.append(
-            (f"target {target.name} at {target.metrics_url}", partial(_target, target, edges))
-        )
-        if target.proxy is not None:
-            what = f"proxy of {target.name} at {target.proxy}"
-            checks.append((what, partial(_proxy, target, edges)))
-        if target.service is not None and config.guard.mode != "off":
-            what = f"guard of {target.name}, {guard_output.service_name(target)}"
-            checks.append((what, partial(_service, target)))
-    if config.alertmanager is not None:
-        for url in config.alertmanager.urls:
-            checks.append((f"Alertmanager {url}", partial(_alertmanager, config.alertmanager, url)))
-    if config.report is not None:
-        section = config.report
-        checks.append((f"reports in {section.directory}", partial(_folder, section.directory)))
-        if section.email is not None:
-            mail = Mail(section.email, socket.gethostname())
-            checks.append((f"mail server {mail.where}", partial(mail.probe, _PROBE_SECONDS)))
-        for webhook in section.webhooks:
-            probe = partial(Hook(webhook).probe, _PROBE_SECONDS)
-            checks.append((f"webhook {webhook.name}", probe))
     measured: set[str] = set()
-    database = (f"database {config.database.shown()}", partial(_database, config, measured))
+    checks = [
+        (f"database {config.database.shown()}", partial(_database, config, measured)),
+        *_checks_of_targets(config),
+        *_checks_of_recipients(config),
+    ]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        outcomes = list(pool.map(_outcome, [database, *checks]))
-    notes = _unmeasured(config, measured) if outcomes[0]["ok"] else []
+        outcomes = list(pool.map(_outcome, checks))
+    notes = _unmeasured(config, measured) if outcomes[0]["ok"] else ()
     return outcomes, [*notes, *_without_helper(config)]
 
 
-def _outcome(check: tuple[str, Callable[[], str]]) -> Json:
-    """The result of a check, which raises SpecwatchError if it fails."""
+def _outcome(check: Check) -> Json:
     what, act = check
     try:
         return {"what": what, "ok": True, "detail": act()}
     except SpecwatchError as error:
         return {"what": what, "ok": False, "detail": str(error)}
+
+
+def _checks_of_targets(config: Config) -> Iterator[Check]:
+    edges = config.temperature_buckets
+    for target in config.targets:
+        yield f"target {target.name} at {target.metrics_url}", partial(_target, target, edges)
+        if target.proxy is not None:
+            yield f"proxy of {target.name} at {target.proxy}", partial(_proxy, target, edges)
+        if target.service is not None and config.guard.mode != "off":
+            service = guard_plan.service_name(target)
+            yield f"guard of {target.name}, {service}", partial(_service, target)
+
+
+def _checks_of_recipients(config: Config) -> Iterator[Check]:
+    """Alertmanagers, and the recipients of reports."""
+    alertmanager, report = config.alertmanager, config.report
+    if alertmanager is not None:
+        for url in alertmanager.urls:
+            yield f"Alertmanager {url}", partial(_alertmanager, alertmanager, url)
+    if report is None:
+        return
+    yield f"reports in {report.directory}", partial(_folder, report.directory)
+    if report.email is not None:
+        mail = Mail(report.email, socket.gethostname())
+        yield f"mail server {mail.where}", partial(mail.probe, _PROBE_SECONDS)
+    for webhook in report.webhooks:
+        yield f"webhook {webhook.name}", partial(Hook(webhook).probe, _PROBE_SECONDS)
 
 
 def _database(config: Config, measured: set[str]) -> str:
@@ -338,7 +324,7 @@ def _service(target: Target) -> str:
             "restarted by `specwatch run -- COMMAND`; `specwatch strip -- COMMAND` shows what would"
             " be run"
         )
-    return guard_output.plan_summary(guard_store.plan_of(target))
+    return guard_plan.plan_summary(guard_plan.plan_of(target))
 
 
 def _alertmanager(section: Alertmanager, url: str) -> str:

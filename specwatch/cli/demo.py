@@ -32,7 +32,6 @@ _RATE = 3.0
 _DOWNTIME = 1.5
 _TEMPERATURES = ((0.0, 0.4), (0.2, 0.2), (0.6, 0.2), (1.0, 0.2))
 _TAP = "specwatch.tap.Tap"
-_COLUMNS = ("acceptance", "tokens/step", "TTFT p50", "mean TPOT")
 _SETTLE = 3.0
 """Seconds at the start of a phase that do not count: answers begun before it end in them."""
 
@@ -71,7 +70,7 @@ class _Observed:
 
     def row(self) -> dict[str, Any]:
         """Figures, latencies in seconds."""
-        by_bucket = sorted(self.tallies.items(), key=lambda item: buckets.order_of(item[0]))
+        ordered = sorted(self.tallies.items(), key=lambda item: buckets.order_of(item[0]))
         return {
             "phase": self.title,
             "speculation": self.mode,
@@ -79,7 +78,7 @@ class _Observed:
             "coverage": self.coverage,
             "temperatures": [
                 {"temperature": bucket, **_figures_of(tally)}
-                for bucket, tally in by_bucket
+                for bucket, tally in ordered
                 if bucket != ALL_TEMPERATURES and tally.requests
             ],
         }
@@ -158,7 +157,15 @@ class _Demo:
                         if terminal:
                             live.update(self._picture(left), refresh=True)
                     if not terminal:
-                        self._print(_sentence(self._phases[-1].row()))
+                        row = self._phases[-1].row()
+                        self._print(
+                            f"{row['phase']}: speculation {row['speculation']},"
+                            f" acceptance {figures.percent(row['acceptance_rate'])},"
+                            f" {figures.number(row['mean_acceptance_length'], 2)} tokens a step,"
+                            f" TTFT p50 {figures.seconds(row['ttft_p50'])},"
+                            f" mean TPOT {figures.seconds(row['tpot_mean'])},"
+                            f" {row['requests']} requests"
+                        )
         except KeyboardInterrupt:
             self._print("ended early")
 
@@ -270,25 +277,19 @@ def _coverage(total: dict[str, Tally]) -> float | None:
 
 def _since(total: Tally, before: Tally) -> Tally:
     """The counts in ``total`` that are not in ``before``."""
-
-    def less(name: str) -> int | None:
-        count: int | None = getattr(total, name)
-        return None if count is None else count - (getattr(before, name) or 0)
-
-    def histogram_less(whole: Histogram | None, part: Histogram | None) -> Histogram | None:
-        if whole is None or part is None or whole.bounds != part.bounds:
-            return whole
-        counts = tuple(a - b for a, b in zip(whole.counts, part.counts, strict=True))
-        return Histogram(whole.bounds, counts, whole.sum - part.sum)
-
-    return Tally(
-        drafts=less("drafts"),
-        draft_tokens=less("draft_tokens"),
-        accepted_tokens=less("accepted_tokens"),
-        requests={r: n - before.requests.get(r, 0) for r, n in total.requests.items()},
-        ttft=histogram_less(total.ttft, before.ttft),
-        tpot=histogram_less(total.tpot, before.tpot),
-    )
+    changes: dict[str, Any] = {
+        "requests": {r: n - before.requests.get(r, 0) for r, n in total.requests.items()}
+    }
+    for name in ("drafts", "draft_tokens", "accepted_tokens"):
+        count = getattr(total, name)
+        changes[name] = None if count is None else count - (getattr(before, name) or 0)
+    for name in ("ttft", "tpot"):
+        whole, part = getattr(total, name), getattr(before, name)
+        if whole is not None and part is not None and whole.bounds == part.bounds:
+            counts = tuple(a - b for a, b in zip(whole.counts, part.counts, strict=True))
+            whole = Histogram(whole.bounds, counts, whole.sum - part.sum)
+        changes[name] = whole
+    return Tally(**changes)
 
 
 def _quantile(observed: Histogram | None, q: float) -> float | None:
@@ -309,8 +310,9 @@ def _figures_of(counted: Tally) -> dict[str, Any]:
 
 def _table(names: tuple[str, ...], rows: Sequence[dict[str, Any]]) -> Table:
     """A column for each of these names, and for the figures that all rows have."""
+    headers = (*names, "acceptance", "tokens/step", "TTFT p50", "mean TPOT")
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for place, header in enumerate((*names, *_COLUMNS)):
+    for place, header in enumerate(headers):
         table.add_column(header, justify="right" if place else "left")
     for row in rows:
         table.add_row(
@@ -321,14 +323,3 @@ def _table(names: tuple[str, ...], rows: Sequence[dict[str, Any]]) -> Table:
             figures.seconds(row["tpot_mean"]),
         )
     return table
-
-
-def _sentence(row: dict[str, Any]) -> str:
-    return (
-        f"{row['phase']}: speculation {row['speculation']},"
-        f" acceptance {figures.percent(row['acceptance_rate'])},"
-        f" {figures.number(row['mean_acceptance_length'], 2)} tokens a step,"
-        f" TTFT p50 {figures.seconds(row['ttft_p50'])},"
-        f" mean TPOT {figures.seconds(row['tpot_mean'])},"
-        f" {row['requests']} requests"
-    )

@@ -50,30 +50,23 @@ _check_option = click.option(
     "--check", is_flag=True, help="Write nothing; exit with 1 if a file differs."
 )
 _runbook_option = click.option(
-    "--runbook-url",
-    metavar="URL",
-    callback=options.parsed(_runbook_url),
-    default=DEFAULT_RUNBOOK_URL,
-    show_default=True,
+    "--runbook-url", metavar="URL", callback=options.parsed(_runbook_url),
+    default=DEFAULT_RUNBOOK_URL, show_default=True,
     help="URL of the runbook; a daemon serves it below its own address.",
-)
+)  # fmt: skip
 
 
 @command.command()
 @_output_option("systemd")
 @click.option(
-    "--executable",
-    default=systemd_units.DEFAULT_EXECUTABLE,
-    show_default=True,
+    "--executable", default=systemd_units.DEFAULT_EXECUTABLE, show_default=True,
     help="Absolute path of the installed specwatch.",
-)
+)  # fmt: skip
 @click.option(
-    "--config",
-    default=systemd_units.DEFAULT_CONFIG,
-    show_default=True,
+    "--config", default=systemd_units.DEFAULT_CONFIG, show_default=True,
     help="Absolute path of the configuration file of the service. In another folder than the"
     " default, let it contain `database`, so that other commands use the same one.",
-)
+)  # fmt: skip
 @click.option("--gpu", is_flag=True, help="Give access to NVIDIA devices, to read GPU memory.")
 @_check_option
 def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) -> None:
@@ -101,12 +94,7 @@ def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
 @command.command()
 @_output_option("alerts")
 @_runbook_option
-@click.option(
-    "--job",
-    default="specwatch",
-    show_default=True,
-    help="Prometheus job of the daemon.",
-)
+@click.option("--job", default="specwatch", show_default=True, help="Prometheus job of the daemon.")
 @options.path(
     "--config", "-c", "file", text="Configuration file with objectives (slos) to use, not examples."
 )

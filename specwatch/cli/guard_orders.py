@@ -1,26 +1,27 @@
-"""An operator's order to the guard: stored in the database, and followed until it is done."""
+"""Guards in the database, and an operator's order: stored there, and followed until it is done."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from time import monotonic, sleep, time
+from typing import NamedTuple
 
 import click
-import msgspec
 
-from specwatch.cli import guard_output, guard_store, options
+from specwatch.cli import guard_output, options
+from specwatch.config.loading import Config
 from specwatch.domain.units import format_duration
-from specwatch.errors import StoreUnavailable
+from specwatch.errors import SpecwatchError, StoreUnavailable
 from specwatch.guard import machine
-from specwatch.guard.state import CALM, GuardState, Order, Phase
+from specwatch.guard.state import CALM, Order, Phase
+from specwatch.store.guard_records import Entry, GuardBook, StepRecord
+from specwatch.store.repository import Store
 from specwatch.wording.guard import ordered, phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
-if TYPE_CHECKING:
-    from specwatch.store.guard_records import GuardBook, StepRecord
-
+ACTOR = "specwatch guard"
+"""Recorded in the database for a step of these commands, in place of a daemon."""
 _LOOK_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
 """Time to wait for the daemon's first answer with ``--no-wait``: two of its cycles."""
@@ -31,8 +32,42 @@ _MOST_STEPS = 200
 _REFUSED = "; refused: "
 
 
-@dataclass(frozen=True, slots=True)
-class OrderOutcome:
+@contextmanager
+def opened(url: str) -> Iterator[GuardBook]:
+    """The guards in a database; reading them writes nothing."""
+    store = Store(url, daemon=ACTOR)
+    try:
+        yield GuardBook(store)
+    finally:
+        store.close(time())
+
+
+def guards(book: GuardBook, config: Config | None) -> dict[str, Entry]:
+    """Every guard by target: configured ones first, in their order."""
+    entries = book.look()
+    configured = [target.name for target in config.targets] if config else []
+    order = [*filter(entries.__contains__, configured), *sorted(entries.keys() - configured)]
+    return {name: entries[name] for name in order}
+
+
+def chosen(book: GuardBook, target: str | None, config: Config | None = None) -> Entry:
+    """The guard of a target, or the only one; else a usage error."""
+    entries = guards(book, config)
+    configured = config is not None and any(one.name == target for one in config.targets)
+    if not entries or (target not in entries and configured):
+        raise unguarded(target)
+    return entries[options.choose(target, entries, "no daemon has ever guarded", "TARGET")]
+
+
+def unguarded(target: str | None) -> SpecwatchError:
+    """The error for a target that no daemon has guarded yet."""
+    return SpecwatchError(
+        f"no daemon has guarded {target or 'any target'} yet: none runs with this database, or it"
+        " runs with guard.mode off"
+    )
+
+
+class OrderOutcome(NamedTuple):
     """The outcome of an order; ``reached`` is None while it is unknown."""
 
     reached: bool | None
@@ -46,77 +81,73 @@ def carry_out(
 
     Exits with 1 if it is not done.
     """
-    entry = guard_store.chosen(book, target)
-    progress = OrderProgress(book, entry.state.target, entry.version, order)
-    progress.place()
-    unattended = entry.left <= 0
-    if unattended:
-        outcome = OrderOutcome(None, "no daemon guards it now; the order waits for one")
+    entry = chosen(book, target)
+    followed = FollowedOrder(book, entry, order)
+    attended = entry.left > 0
+    if attended:
+        reached, reason = _outcome(followed, timeout, shown(entry.daemon), silent=as_json)
     else:
-        outcome = _followed(progress, timeout, shown(entry.daemon), as_json=as_json)
+        reached, reason = None, "no daemon guards it now; the order waits for one"
     if as_json:
         options.print_json(
             {
-                "target": progress.target,
-                "order": asdict(order),
-                "daemon": "" if unattended else entry.daemon,
-                "reached": outcome.reached,
-                "reason": outcome.reason,
-                "steps": [asdict(step) for step in progress.steps],
-                "state": msgspec.to_builtins(progress.state),
+                "target": entry.state.target,
+                "order": order,
+                "daemon": entry.daemon if attended else "",
+                "reached": reached,
+                "reason": reason,
+                "steps": followed.steps,
+                "state": followed.state,
             }
         )
     else:
-        _print_outcome(progress, outcome, placed_only=unattended or timeout is None)
-    if outcome.reached is False or unattended or (outcome.reached is None and timeout is not None):
+        if timeout is None or not attended:
+            click.echo(shown(ordered(order, guard_output.moment), LONGEST_SENTENCE))
+        click.echo(f"{shown(entry.state.target)}: {shown(reason, LONGEST_SENTENCE)}")
+        if reached is None:
+            click.echo("`specwatch guard status` shows its progress")
+    if reached is False or not attended or (reached is None and timeout is not None):
         raise click.exceptions.Exit(1)
 
 
-class OrderProgress:
-    """The progress of an order; ``steps`` are those since it was stored."""
+class FollowedOrder:
+    """An order, and the steps of the guard since it was stored."""
 
-    def __init__(self, book: GuardBook, target: str, version: int, order: Order) -> None:
-        """``version`` is that of the guard before the order."""
-        self.target = target
-        self.order = order
-        self.state = GuardState(target)
+    def __init__(self, book: GuardBook, entry: Entry, order: Order) -> None:
+        """Stores the order for a guard, which is as in ``entry`` before."""
         self.steps: list[StepRecord] = []
         self.alone_since: float | None = None
         """Monotonic time since which no daemon guards it."""
-        self._book = book
-        self._version = version
-
-    def place(self) -> None:
-        """Store the order."""
-        order = self.order
-        self.state = self._book.change(
-            self.target,
+        self._book, self._goal, self._version = book, order.goal, entry.version
+        self.state = book.change(
+            entry.state.target,
             lambda state: machine.order(
                 state, order.goal, by=order.by, now=order.at, why=order.why, until=order.until
             ),
             order.at,
-            by=guard_store.ACTOR,
+            by=ACTOR,
         )
 
-    def look(self) -> Iterator[StepRecord]:
-        """Yield steps that were stored since the last look."""
-        entry = self._book.look(self.target).get(self.target)
-        if entry is None or entry.left <= 0:
-            self.alone_since = self.alone_since or monotonic()
-        else:
+    def new_steps(self) -> list[StepRecord]:
+        """Steps that were stored since the last call, oldest first."""
+        target = self.state.target
+        entry = self._book.look(target).get(target)
+        if entry is not None and entry.left > 0:
             self.alone_since = None
+        else:
+            self.alone_since = self.alone_since or monotonic()
         if entry is None or entry.version == self._version:
-            return
-        newest = self._book.history(target=self.target, limit=_MOST_STEPS)
+            return []
+        newest = self._book.history(target=target, limit=_MOST_STEPS)
         new = [step for step in newest if self._version < step.version <= entry.version]
+        new.sort(key=lambda step: step.version)
         self.state, self._version = entry.state, entry.version
-        self.steps += sorted(new, key=lambda step: step.version)
-        yield from self.steps[len(self.steps) - len(new) :]
+        self.steps += new
+        return new
 
-    @property
     def outcome(self) -> OrderOutcome | None:
         """The outcome; None while the order is being carried out."""
-        state, goal = self.state, self.order.goal
+        state, goal = self.state, self._goal
         if state.order is not None:
             if state.order.goal is goal:
                 return None
@@ -134,57 +165,44 @@ class OrderProgress:
         return OrderOutcome(False, f"speculation is not {goal}: {last}")
 
 
-def _followed(
-    progress: OrderProgress, timeout: float | None, daemon: str, *, as_json: bool
+def _outcome(
+    followed: FollowedOrder, timeout: float | None, daemon: str, *, silent: bool
 ) -> OrderOutcome:
     """Follow the order, and print each step, for at most ``timeout`` seconds.
 
-    Without a timeout only the first answer counts: the daemon refuses, or has begun.
+    Without a timeout only the first answer counts: the daemon refuses, or has begun. A database
+    that cannot be read is tried again.
     """
     end = monotonic() + (_ANSWER_SECONDS if timeout is None else timeout)
     try:
         while True:
-            failure = _print_new_steps(progress, silent=as_json)
-            if failure is None and progress.outcome is not None:
-                return progress.outcome
-            if timeout is None and progress.state.order is None:
+            failure = None
+            try:
+                steps = followed.new_steps()
+            except StoreUnavailable as error:
+                failure = f"unknown: {error}"
+            else:
+                if not silent:
+                    guard_output.print_steps(steps, incidents=False)
+                outcome = followed.outcome()
+                if outcome is not None:
+                    return outcome
+            if timeout is None and followed.state.order is None:
                 return OrderOutcome(None, f"{daemon} has begun")
-            alone_since = progress.alone_since
+            alone_since = followed.alone_since
             if failure is None and alone_since and monotonic() - alone_since > _ALONE_SECONDS:
-                return OrderOutcome(None, f"no daemon guards it any more; {_stays(progress)}")
+                problem = "no daemon guards it any more"
+                break
             if monotonic() >= end:
+                if timeout is None:
+                    return OrderOutcome(None, f"{daemon} guards it and will do it")
+                problem = failure or f"not done within {format_duration(timeout)}"
                 break
             sleep(_LOOK_SECONDS)
     except KeyboardInterrupt:
-        return OrderOutcome(None, f"no longer followed; {_stays(progress)}")
-    if timeout is None:
-        return OrderOutcome(None, f"{daemon} guards it and will do it")
-    if failure is not None:
-        return OrderOutcome(None, f"unknown: {failure}; {_stays(progress)}")
-    return OrderOutcome(None, f"not done within {format_duration(timeout)}; {_stays(progress)}")
-
-
-def _print_new_steps(progress: OrderProgress, *, silent: bool) -> StoreUnavailable | None:
-    """Print new steps; returns the error if the database cannot be read, which may pass."""
-    try:
-        for step in progress.look():
-            if not silent:
-                guard_output.print_steps([step], bare=True)
-    except StoreUnavailable as error:
-        return error
-    return None
-
-
-def _stays(progress: OrderProgress) -> str:
-    if progress.state.order is not None:
-        return "the order stays"
-    return f"the guard is {phase(progress.state.phase)}, and continues"
-
-
-def _print_outcome(progress: OrderProgress, outcome: OrderOutcome, *, placed_only: bool) -> None:
-    if placed_only:
-        order = ordered(progress.order, guard_output.moment)
-        click.echo(shown(order, LONGEST_SENTENCE))
-    click.echo(f"{shown(progress.target)}: {shown(outcome.reason, LONGEST_SENTENCE)}")
-    if outcome.reached is None:
-        click.echo("`specwatch guard status` shows its progress")
+        problem = "no longer followed"
+    if followed.state.order is not None:
+        return OrderOutcome(None, f"{problem}; the order stays")
+    return OrderOutcome(
+        None, f"{problem}; the guard is {phase(followed.state.phase)}, and continues"
+    )

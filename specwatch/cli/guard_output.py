@@ -1,47 +1,30 @@
-"""The guard in words: states, steps, incidents, plans and costs, in lines of 80 columns."""
+"""The guard in words: states, steps and incidents, in lines of 80 columns."""
 
 from __future__ import annotations
 
-import difflib
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any
 
 from specwatch.cli.terminal import Columns, Lines, Terminal, table
 from specwatch.config.guard import Guard
-from specwatch.config.service import SystemdService
-from specwatch.config.target import Target
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE
-from specwatch.domain.units import format_duration
-from specwatch.guard.plan import FileChange, Plan
+from specwatch.domain.model import ALL_TEMPERATURES, MINUTE
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardView
-from specwatch.rules.decision_view import MeasuredSpeedup, ReadingView
+from specwatch.rules.decision_view import ReadingView
+from specwatch.store.guard_records import Entry, StepRecord
 from specwatch.wording import figures, speculation
 from specwatch.wording.guard import notes, phase, sentence, standing, trial
 from specwatch.wording.rules import amount
-from specwatch.wording.text import (
-    LONGEST_NAME,
-    LONGEST_SENTENCE,
-    MOST_COLUMNS,
-    clean,
-    shown,
-    wrapped,
-)
-
-if TYPE_CHECKING:
-    from specwatch.cli.guard_store import DisableCost, ModelSaving
-    from specwatch.store.guard_records import Entry, StepRecord
-
-Line = tuple[str, str]
-"""Text and style."""
+from specwatch.wording.text import LONGEST_SENTENCE, MOST_COLUMNS, clean, shown, wrapped
 
 _STYLES = {
     "held": "red", "rolling_back": "red", "suspect": "yellow", "confirmed": "yellow",
     "draining": "yellow", "restarting": "yellow", "verifying": "yellow", "trial": "yellow",
 }  # fmt: skip
+"""By phase."""
 _NOTES = {"wrong": "red", "waiting": ""}
 """The styles of notes on it; of all others yellow."""
 _NAMES = {
@@ -55,8 +38,14 @@ _SPEEDUPS: Columns[tuple[str, Mapping[str, Any]]] = {
     "interval": lambda row: f"{row[1]['lower']:.2f} to {row[1]['upper']:.2f}",
     "over": lambda row: figures.span(row[1]["samples"] * MINUTE),
 }
-_NOWHERE = "/dev/null"
-_DIFF_STYLES = {"-": "red", "+": "green", "@": "cyan"}
+_OTHER_NUMBERS: Mapping[str, Callable[[float], str]] = {
+    "speedup_before": lambda ratio: f"{ratio:.2f} was the speedup by the earlier baseline",
+    "slowdown": lambda ratio: (
+        f"{ratio:.2f} times as long as it says takes serving without speculation"
+    ),
+    "requests": lambda count: f"{figures.counted(count, 'request')} ran or waited then",
+    "seconds": lambda time: f"{figures.seconds(time)} from the restart until it was healthy",
+}
 
 
 def moment(time: float) -> str:
@@ -64,27 +53,23 @@ def moment(time: float) -> str:
     return f"{datetime.fromtimestamp(time, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def style(name: str) -> str:
-    """The style of a phase."""
-    return _STYLES.get(name, "")
-
-
-def details(state: GuardState, now: float) -> Iterator[Line]:
-    """Yield what is waited for or wrong, a pause, and an order that is not done yet."""
-    for note, kind in notes(state, now, moment):
-        yield from wrapped(f"  {note}", _NOTES.get(kind, "yellow"))
-
-
-def target_lines(guard: GuardView | None, now: float) -> Iterator[Line]:
+def target_lines(guard: GuardView | None, now: float) -> Lines:
     """Yield lines on the guard of one target; nothing without a guard."""
     if guard is None:
         return
     state = guard.state
-    yield from wrapped(f"guard: {standing(guard, now)}", style(state.phase) if state else "")
+    style = _STYLES.get(state.phase, "") if state else ""
+    yield from wrapped(f"guard: {standing(guard, now)}", style)
     if state is not None:
-        yield from details(state, now)
+        yield from _notes(state, now)
     if guard.error:
         yield from wrapped(f"guard failing: {shown(guard.error, LONGEST_SENTENCE)}", "red")
+
+
+def _notes(state: GuardState, now: float) -> Lines:
+    """Yield what is waited for or wrong, a pause, and an order that is not done yet."""
+    for note, kind in notes(state, now, moment):
+        yield from wrapped(f"  {note}", _NOTES.get(kind, "yellow"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,53 +97,11 @@ def status_row(entry: Entry, policy: Guard | None, now: float) -> GuardRow:
     )
 
 
-def print_status(rows: Sequence[GuardRow], policy: Guard | None, now: float) -> None:
+def print_status(guards: Sequence[GuardRow], policy: Guard | None, now: float) -> None:
     """Print a table of guards, each with its details."""
     terminal = Terminal()
     if policy is not None and policy.mode != "act":
         terminal.line(f"guard.mode is {policy.mode}: the guard does not restart a server by itself")
-    terminal.lines(_table(rows, now))
-
-
-def print_steps(
-    steps: Sequence[StepRecord], *, limit: int | None = None, bare: bool = False
-) -> None:
-    """Print steps, oldest first; with incidents, and with targets if there is more than one.
-
-    ``bare`` leaves incidents out; ``limit`` is the number requested, if there are more.
-    """
-    terminal = Terminal()
-    if limit is not None:
-        terminal.line((f"the last {limit} steps; more with --limit", "dim"))
-    several = len({step.target for step in steps}) > 1
-    for step in steps:
-        terminal.line(*_step_line(step, target=several, incident=not bare))
-
-
-def print_incident(steps: Sequence[StepRecord], state: GuardState | None, now: float) -> None:
-    """Print the steps of an incident, with the state of the guard while it lasts."""
-    Terminal().lines(_incident_lines(steps, state, now))
-
-
-def print_plan(target: Target, plan: Plan, cost: DisableCost) -> None:
-    """Print what switching speculation off would do and cost."""
-    terminal = Terminal()
-    terminal.line((shown(target.name), "bold underline"), f"  {clean(service_name(target))}")
-    terminal.lines((shown(line, 100 * LONGEST_SENTENCE), style) for line, style in plan_lines(plan))
-    terminal.lines(_cost_lines(cost))
-
-
-def service_name(target: Target) -> str:
-    """The service of a target in a few words."""
-    service = target.service
-    if isinstance(service, SystemdService):
-        user = " of the user" if service.scope == "user" else ""
-        return f"unit {service.unit}{user}"
-    return "no service" if service is None else f"{service.kind} service"
-
-
-def _table(guards: Sequence[GuardRow], now: float) -> Lines:
-    """Yield a table of guards: a line each, and details."""
 
     def actions(guard: GuardRow) -> str:
         most = guard.max_actions_per_day
@@ -173,88 +116,83 @@ def _table(guards: Sequence[GuardRow], now: float) -> Lines:
         "trial": lambda guard: trial(guard.state, now) or figures.UNKNOWN,
         "actions": actions,
     }
-    header, *lines = table(columns, guards, style=lambda guard: style(guard.state.phase))
-    yield header
+    lines = table(columns, guards, style=lambda row: _STYLES.get(row.state.phase, ""))
+    terminal.lines(islice(lines, 1))
     for guard, line in zip(guards, lines, strict=True):
-        yield line
+        terminal.lines([line])
         if not guard.daemon:
-            yield "  no daemon guards it now: this is its last known state", "red"
-        yield from details(guard.state, now)
-        incident = guard.state.incident
-        if incident is not None:
-            yield f"  specwatch guard explain {shown(incident.id)}", "dim"
+            terminal.line(("  no daemon guards it now: this is its last known state", "red"))
+        terminal.lines(_notes(guard.state, now))
+        if guard.state.incident is not None:
+            incident = shown(guard.state.incident.id)
+            terminal.line((f"  specwatch guard explain {incident}", "dim"))
 
 
-def _step_line(step: StepRecord, *, target: bool, incident: bool) -> Sequence[Line]:
-    """One step as parts of a line, with its target and incident if wanted."""
-    whose = f"{shown(step.target)}  " if target else ""
-    which = f"  [{shown(step.incident)}]" if incident and step.incident else ""
-    return (
-        (f"{moment(step.at)}  {whose}", ""),
-        (f"{phase(step.phase):12}  ", style(step.phase) if _changed(step) else "dim"),
-        (shown(step.reason, LONGEST_SENTENCE), ""),
-        (which, "dim"),
-    )
+def print_steps(
+    steps: Sequence[StepRecord], *, limit: int | None = None, incidents: bool = True
+) -> None:
+    """Print steps, oldest first; with targets if there is more than one.
 
-
-def _changed(step: StepRecord) -> bool:
-    return step.phase != step.phase_before
-
-
-def _incident_lines(steps: Sequence[StepRecord], state: GuardState | None, now: float) -> Lines:
-    first, last = steps[0], steps[-1]
-    yield f"{shown(first.incident)} of {shown(first.target)}", "bold underline"
-    if state is not None:
-        yield f"began {moment(first.at)}, and is not over", ""
-        yield f"now {sentence(state, now)}", style(state.phase)
-        yield from details(state, now)
-    else:
-        yield f"began {moment(first.at)}, over after {figures.span(last.at - first.at)}", ""
-    yield ()
+    ``limit`` is the number requested, if there are more.
+    """
+    terminal = Terminal()
+    if limit is not None:
+        terminal.line((f"the last {limit} steps; more with --limit", "dim"))
+    several = len({step.target for step in steps}) > 1
     for step in steps:
-        yield from _step_parts(step)
-        yield from _numbers(step.inputs)
+        terminal.line(
+            f"{moment(step.at)}  {f'{shown(step.target)}  ' if several else ''}",
+            (f"{phase(step.phase):12}  ", _style(step)),
+            shown(step.reason, LONGEST_SENTENCE),
+            (f"  [{shown(step.incident)}]" if incidents and step.incident else "", "dim"),
+        )
 
 
-def _step_parts(step: StepRecord) -> Lines:
-    """When, into which phase, and why: in one line if it fits, else in several."""
-    time = f"{moment(step.at)}  "
-    styled = f"bold {style(step.phase)}" if _changed(step) else "dim"
-    title = f"{phase(step.phase):12}"
-    reason = shown(step.reason, LONGEST_SENTENCE)
-    if len(time) + len(title) + 2 + len(reason) <= MOST_COLUMNS:
-        yield (time, ""), (title, styled), (f"  {reason}", "")
+def _style(step: StepRecord) -> str:
+    return _STYLES.get(step.phase, "") if step.phase != step.phase_before else "dim"
+
+
+def print_incident(steps: Sequence[StepRecord], state: GuardState | None, now: float) -> None:
+    """Print the steps of an incident, with the state of the guard while it lasts."""
+    terminal = Terminal()
+    first, last = steps[0], steps[-1]
+    terminal.line((f"{shown(first.incident)} of {shown(first.target)}", "bold underline"))
+    if state is not None:
+        terminal.line(f"began {moment(first.at)}, and is not over")
+        terminal.line((f"now {sentence(state, now)}", _STYLES.get(state.phase, "")))
+        terminal.lines(_notes(state, now))
     else:
-        yield (time, ""), (title, styled)
-        yield from wrapped(f"    {reason}")
+        terminal.line(f"began {moment(first.at)}, over after {figures.span(last.at - first.at)}")
+    terminal.line()
+    for step in steps:
+        time, title = f"{moment(step.at)}  ", f"{phase(step.phase):12}"
+        reason = shown(step.reason, LONGEST_SENTENCE)
+        fits = len(time) + len(title) + 2 + len(reason) <= MOST_COLUMNS
+        style = _style(step)
+        styled = (title, style if style == "dim" else f"bold {style}")
+        terminal.line(time, styled, f"  {reason}" if fits else "")
+        if not fits:
+            terminal.lines(wrapped(f"    {reason}"))
+        terminal.lines(_numbers(step.inputs))
 
 
 def _numbers(inputs: Mapping[str, Any]) -> Lines:
     """Yield the numbers behind a step."""
-    rest = dict(inputs)
-    if "readings" in rest and "rule" in rest:
-        yield from _finding_lines(rest)
+    if "readings" in inputs and "rule" in inputs:
+        yield from _finding_lines(inputs)
         return
-    speedups = [
-        (name, value)
-        for name, value in rest.items()
+    speedups = {
+        name: value
+        for name, value in inputs.items()
         if isinstance(value, Mapping) and value.keys() >= {"value", "lower", "upper", "samples"}
-    ]
-    yield from table(_SPEEDUPS, speedups, indent="    ")
-    for name, _ in speedups:
-        del rest[name]
-    if isinstance(before := rest.pop("speedup_before", None), float):
-        yield f"    {before:.2f} was the speedup by the earlier baseline", ""
-    if isinstance(slower := rest.pop("slowdown", None), float):
-        yield f"    {slower:.2f} times as long as it says takes serving without speculation", ""
-    if "requests" in rest:
-        count = rest.pop("requests")
-        yield f"    {figures.counted(count, 'request')} ran or waited then", ""
-    if "seconds" in rest:
-        away = figures.seconds(rest.pop("seconds"))
-        yield f"    {away} from the restart until it was healthy", ""
+    }
+    yield from table(_SPEEDUPS, speedups.items(), indent="    ")
+    rest = {name: value for name, value in inputs.items() if name not in speedups}
+    for name, words in _OTHER_NUMBERS.items():
+        if isinstance(rest.get(name), int | float):
+            yield f"    {words(rest.pop(name))}", ""
     for name, value in rest.items():
-        yield f"    {shown(name)}: {shown(str(value), LONGEST_NAME)}", ""
+        yield f"    {shown(name)}: {shown(str(value))}", ""
 
 
 def _finding_lines(finding: Mapping[str, Any]) -> Lines:
@@ -267,12 +205,10 @@ def _finding_lines(finding: Mapping[str, Any]) -> Lines:
         yield f"    in breach since {moment(finding['since'])}", ""
     stored = map(speculation.stored_reading, finding["readings"])
     readings = [reading for reading in stored if reading is not None]
-    if not readings:
-        return
-    header, *rows = table(_READINGS, readings, indent="    ")
-    yield header
-    for reading, row in zip(readings, rows, strict=True):
-        yield row
+    lines = table(_READINGS, readings, indent="    ")
+    yield from islice(lines, 1)
+    for reading, line in zip(readings, lines, strict=True):
+        yield line
         scope = [f"over {figures.span(reading.window)}"]
         for count, noun in ((reading.drafts, "draft"), (reading.requests, "request")):
             if count:
@@ -281,103 +217,9 @@ def _finding_lines(finding: Mapping[str, Any]) -> Lines:
         yield from wrapped(f"      {shown(', '.join(scope), LONGEST_SENTENCE)}", "dim")
 
 
-def _reading_interval(reading: ReadingView) -> str:
-    if reading.lower is None:
-        return figures.UNKNOWN
-    low, high = (amount(reading.metric, bound) for bound in (reading.lower, reading.upper))
-    return f"{low} to {high}"
-
-
-def _reading_fires(reading: ReadingView) -> str:
-    side, line = ("below", reading.below) if reading.above is None else ("above", reading.above)
-    return f"{side} {amount(reading.metric, line)}"
-
-
 _READINGS: Columns[ReadingView] = {
     "metric": lambda reading: shown(reading.metric),
     "value": lambda reading: amount(reading.metric, reading.value),
-    "interval": _reading_interval,
-    "fires": _reading_fires,
+    "interval": lambda reading: speculation.bounds(reading) or figures.UNKNOWN,
+    "fires": speculation.threshold,
 }
-
-
-def plan_lines(plan: Plan) -> Iterator[Line]:
-    """Yield commands, files and steps; commands and files are not wrapped, to be copied."""
-    if plan.before:
-        yield "the command now", "bold"
-        yield f"  {clean(shlex.join(plan.before))}", ""
-    if plan.after:
-        yield "the command without speculation", "bold"
-        yield f"  {clean(shlex.join(plan.after))}", ""
-        removed, added = _words_changed(plan)
-        for title, words, style in (("removed", removed, "red"), ("added", added, "green")):
-            if words:
-                yield f"  {title}: {clean(shlex.join(words))}", style
-    for change in plan.files:
-        yield from _diff(change)
-    yield "steps", "bold"
-    for number, step in enumerate(plan.steps, 1):
-        yield from wrapped(f"  {number}. {step}")
-    for note in plan.notes:
-        yield from wrapped(f"note: {note}", "yellow")
-
-
-def _diff(change: FileChange) -> Iterator[Line]:
-    """Yield a change of a file as a unified diff."""
-    old, new = (text.splitlines() if text else [] for text in (change.before, change.after))
-    source = _NOWHERE if change.before is None else change.path
-    result = _NOWHERE if change.after is None else change.path
-    for number, line in enumerate(difflib.unified_diff(old, new, source, result, lineterm="")):
-        yield clean(line), "bold" if number < 2 else _DIFF_STYLES.get(line[:1], "")
-
-
-def _words_changed(plan: Plan) -> tuple[Sequence[str], Sequence[str]]:
-    """The words that go from the command, and those that come."""
-    removed: list[str] = []
-    added: list[str] = []
-    matcher = difflib.SequenceMatcher(None, plan.before, plan.after, autojunk=False)
-    for kind, start, end, new, new_end in matcher.get_opcodes():
-        if kind != "equal":
-            removed += plan.before[start:end]
-            added += plan.after[new:new_end]
-    return removed, added
-
-
-def plan_summary(plan: Plan) -> str:
-    """A sentence: what goes from the command, and the steps."""
-    clauses = []
-    removed, added = _words_changed(plan) if plan.after else ((), ())
-    if removed:
-        clauses.append(f"without {shlex.join(removed)}")
-    if added:
-        clauses.append(f"with {shlex.join(added)}")
-    return "; ".join([*clauses, *plan.steps, *plan.notes])
-
-
-def _cost_lines(cost: DisableCost) -> Iterator[Line]:
-    """Yield lines and their styles for what it would cost."""
-    yield "cost", "bold"
-    count = cost.restarts_measured
-    basis = f"the median of {figures.counted(count, 'restart')}" if count else "assumed"
-    seconds = figures.span(cost.restart_seconds)
-    drain = format_duration(cost.drain_seconds)
-    yield from wrapped(f"  {seconds} without service, {basis}, after draining for at most {drain}")
-    if cost.requests is not None:
-        yield f"  {figures.counted(cost.requests, 'request')} running or waiting now", ""
-    for model in cost.models:
-        yield from wrapped(f"  {_saving(model, cost.restart_seconds)}")
-    for note in cost.notes:
-        yield from wrapped(f"  {shown(note, LONGEST_SENTENCE)}", "dim")
-
-
-def _saving(model: ModelSaving, restart: float) -> str:
-    speedup, name = model.speedup, shown(model.model_name)
-    if model.saves_seconds_per_hour is None or not isinstance(speedup, MeasuredSpeedup):
-        return f"{name}: the saving is not known: the speedup is assumed, not measured"
-    saved = model.saves_seconds_per_hour["value"]
-    why = f"the speedup is {speedup.value:.2f} ({speedup.lower:.2f} to {speedup.upper:.2f})"
-    change = f"{name}: what takes an hour now would take {figures.span(abs(saved))}"
-    if saved <= 0:
-        return f"{change} longer, as {why}"
-    paid = figures.span(restart / saved * HOUR)
-    return f"{change} less, as {why}; the restart is paid for after {paid}"

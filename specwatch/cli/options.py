@@ -24,7 +24,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 _FARTHEST = 1e10
 """Seconds from 1970: the year 2286; a time of today in milliseconds is later."""
-_MOST = 100_000
 DEFAULT_FILE = SERVICE_FOLDER / "specwatch.yml"
 _Section = TypeVar("_Section", bound=BaseModel)
 
@@ -74,8 +73,8 @@ def numbers(kind: Callable[[str], float], least: float, example: str) -> Callabl
             values = {kind(part) for part in text.split(",")}
         except ValueError:
             raise ValueError(f"{text!r}: write numbers like {example}") from None
-        if not all(least <= value < _MOST for value in values):
-            raise ValueError(f"{text!r}: expected numbers from {least:g} to {_MOST - 1}")
+        if not all(least <= value < 100_000 for value in values):
+            raise ValueError(f"{text!r}: expected numbers from {least:g} to 99999")
         return tuple(sorted(values))
 
     return parsed(parse)
@@ -201,14 +200,14 @@ def load(
     A target is a URL, or has keys valued as in a file.
     """
     environ, hostname = os.environ, socket.gethostname()
-    given = {"database": database, "listen": listen}
-    settings: dict[str, Any] = {name: text for name, text in given.items() if text is not None}
+    settings: dict[str, Any] = {}
     if targets:
         if file is not None:
             raise ConfigError("give either --config or --target, not both")
-        settings["targets"] = [
-            target if isinstance(target, Mapping) else {"url": target} for target in targets
-        ]
+        settings = {"database": database, "listen": listen, "targets": [
+            {"url": target} if isinstance(target, str) else target for target in targets
+        ]}  # fmt: skip
+        settings = {name: value for name, value in settings.items() if value is not None}
         return loading.from_targets((), environ=environ, hostname=hostname, settings=settings)
     if file is None:
         if not has_default_file():
@@ -217,7 +216,7 @@ def load(
                 " exist)"
             )
         file = DEFAULT_FILE
-    loaded = loading.load(file, environ=environ, hostname=hostname)
+    config = loading.load(file, environ=environ, hostname=hostname)
     if database is not None:
         settings["database"] = section("--database", loading.Database, database)
     if listen is not None:
@@ -225,7 +224,7 @@ def load(
             settings["listen"] = parse_listen(listen)
         except ValueError as error:
             raise ConfigError(f"--listen: {error}") from None
-    return loaded.model_copy(update=settings)
+    return config.model_copy(update=settings)
 
 
 def database_url(given: str | None, file: Path | None) -> str:

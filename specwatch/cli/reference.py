@@ -15,14 +15,13 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 import click
-from prometheus_client.metrics_core import Metric
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 from starlette.routing import Route
 
 from specwatch import cli
 from specwatch.config import loading
-from specwatch.config.rules import DEFAULT_RULES, Rule
+from specwatch.config.rules import DEFAULT_RULES
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.sections import Section
 from specwatch.engines.tap import TAP
@@ -121,7 +120,7 @@ def _keys(section: type[Section], path: str) -> Iterator[tuple[str, str, str, st
 def _field_docstrings(section: type[Section]) -> Mapping[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     return {
-        field.target.id: _plain(ast.literal_eval(after.value))
+        field.target.id: " ".join(ast.literal_eval(after.value).split())
         for field, after in pairwise(getattr(tree, "body", ()))
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         and isinstance(after, ast.Expr)
@@ -197,33 +196,35 @@ def _metrics() -> Iterator[str]:
         "`/metrics` of the daemon, `127.0.0.1:9469` by default. The usual `process_*` metrics are"
         " there too.", "",
     )  # fmt: skip
-    yield from _table(
-        ("Metric", "Type", "Labels", "Meaning"),
-        (_family(family) for family in exporter.DaemonCollector(lambda: nothing).collect()),
-    )
+    families = [
+        (family.name, family.type, getattr(family, "_labelnames", ()), family.documentation)
+        for family in exporter.DaemonCollector(lambda: nothing).collect()
+    ]
+    yield from _metric_table(families)
     yield from ("## From the tap", "", "On vLLM's own `/metrics`, or on that of the proxy.", "")
+    yield from _metric_table(
+        (
+            metric.exposed, metric.kind,
+            (*(("model_name", "temperature") * metric.by_temperature), metric.label), metric.help,
+        )
+        for metric in TAP
+    )  # fmt: skip
+
+
+def _metric_table(families: Iterable[tuple[str, str, Iterable[str], str]]) -> Iterator[str]:
+    """A row for each name, type, labels and help."""
     yield from _table(
         ("Metric", "Type", "Labels", "Meaning"),
         (
             (
-                f"`{metric.exposed}{'_total' if metric.kind == 'counter' else ''}`",
-                metric.kind,
-                _labels((*(("model_name", "temperature") * metric.by_temperature), metric.label)),
-                metric.help,
+                f"`{name}{'_total' if kind == 'counter' else ''}`",
+                kind,
+                ", ".join(f"`{label}`" for label in labels if label),
+                meaning,
             )
-            for metric in TAP
+            for name, kind, labels, meaning in families
         ),
     )
-
-
-def _family(family: Metric) -> tuple[str, str, str, str]:
-    suffix = "_total" if family.type == "counter" else ""
-    labels = getattr(family, "_labelnames", ())
-    return f"`{family.name}{suffix}`", family.type, _labels(labels), family.documentation
-
-
-def _labels(labels: Iterable[str]) -> str:
-    return ", ".join(f"`{label}`" for label in labels if label)
 
 
 # --- rules
@@ -236,7 +237,14 @@ def _rules() -> Iterator[str]:
     )  # fmt: skip
     for rule in DEFAULT_RULES:
         yield from (f"### {rule.name}", "", f"{rule.summary}.", "")
-        yield from (f"* {name}: {text}" for name, text in _rule(rule))
+        action = "alerts" if rule.action == "alert" else "asks the guard to switch speculation off"
+        for name, text in (
+            ("Severity, action", f"{rule.severity}, {action}"),
+            ("Fires", rule_words.conditions(rule)), ("Clears", rule_words.clearing(rule)),
+            ("Needs", rule_words.traffic(rule)), ("Only", rule_words.scope(rule)),
+        ):  # fmt: skip
+            if text is not None:
+                yield f"* {name}: {text}"
         yield ""
     yield from (
         "## Metrics", "", "The metrics of conditions. A metric with an interval is beyond a"
@@ -255,17 +263,6 @@ def _rules() -> Iterator[str]:
     )  # fmt: skip
 
 
-def _rule(rule: Rule) -> Iterator[tuple[str, str]]:
-    action = {"alert": "alerts", "disable": "asks the guard to switch speculation off"}[rule.action]
-    yield "Severity, action", f"{rule.severity}, {action}"
-    for name, text in (
-        ("Fires", rule_words.conditions(rule)), ("Clears", rule_words.clearing(rule)),
-        ("Needs", rule_words.traffic(rule)), ("Only", rule_words.scope(rule)),
-    ):  # fmt: skip
-        if text is not None:
-            yield name, text
-
-
 # --- HTTP API
 
 
@@ -278,7 +275,3 @@ def _http_api() -> Iterator[str]:
 
 def _docstring(thing: object) -> str:
     return inspect.getdoc(thing) or ""
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split())

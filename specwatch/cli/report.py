@@ -100,7 +100,11 @@ def command(
     if output is not None:
         write(output, rendered(report, form))
     elif form == "text":
-        _show(report)
+        from specwatch.cli.terminal import Terminal
+        from specwatch.report.text import lines
+
+        terminal = Terminal()
+        terminal.lines(lines(report, terminal.width, bar=terminal.bar))
     else:
         click.echo(rendered(report, form), nl=False)
 
@@ -164,42 +168,35 @@ def rendered(report: Report, form: str) -> str:
 
 def _schema(output: Path | None) -> None:
     """Print or write the schema of reports. Raises UsageError for options without effect."""
+    from specwatch.report import model
+
     for name, option in options.given_options(click.get_current_context()).items():
         if name not in ("schema", "output", "as_json"):
             raise click.UsageError(
                 f"--schema and {option} exclude each other: the schema is that of every report;"
                 " leave one of them out"
             )
-    from specwatch.report import model
-
     if output is None:
         options.print_json(model.schema())
-        return
-    _agreed("json", output, "--schema")
-    require_writable(output)
-    write(output, json.dumps(model.schema(), indent=2) + "\n")
+    else:
+        _agreed("json", output, "--schema")
+        require_writable(output)
+        write(output, json.dumps(model.schema(), indent=2) + "\n")
 
 
 def _agreed(form: str | None, output: Path | None, option: str) -> str:
     """The format of the option, else that of the file. Raises ConfigError if they contradict."""
-    suffix = "" if output is None else output.suffix.lower()
-    of_file = "text" if output is None else _SUFFIXES.get(suffix)
+    if output is None:
+        return form or "text"
+    of_file = _SUFFIXES.get(output.suffix.lower())
     if form is None and of_file is None:
         raise click.UsageError(
-            f"{quoted('' if output is None else output.name)} has no known suffix: give --format,"
-            f" or a name that ends with one of {', '.join(_SUFFIXES)}"
+            f"{quoted(output.name)} has no known suffix: give --format, or a name that ends with"
+            f" one of {', '.join(_SUFFIXES)}"
         )
-    if form is not None and output is not None and of_file not in (None, form):
+    if form is not None and of_file not in (None, form):
         raise ConfigError(
             f"{option} writes {form}, and --output {clean_lines(str(output))} is for {of_file};"
             f" leave {option} out, or give another name"
         )
     return form or of_file or ""
-
-
-def _show(report: Report) -> None:
-    from specwatch.cli.terminal import Terminal
-    from specwatch.report.text import lines
-
-    terminal = Terminal()
-    terminal.lines(lines(report, terminal.width, bar=terminal.bar))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,8 +30,6 @@ _SAME = 20 * 3600.0
 _UNFINISHED = "it is being made, or its making was cut off; see `journalctl -u specwatch-report`"
 _ELSEWHERE = {"since", "until", "targets", "form", "output", "schema", "database"}
 _EXAMPLE = 'report: {email: {smtp: "smtp://mail.example:587", from: ..., to: [...]}}'
-
-
 _sleep = time.sleep
 
 
@@ -105,6 +103,11 @@ def delivered(
     None with ``retry`` and no report. Raises ConfigError, DeliveryError, StoreError and
     WorkerLostError.
     """
+    from specwatch.report.channels import Hook, Mail
+
+    channels: dict[str, Channel] = {webhook.name: Hook(webhook) for webhook in section.webhooks}
+    if section.email is not None:
+        channels = {EMAIL: Mail(section.email, by.hostname()), **channels}
     reports = Reports(section.directory)
     with reports.locked() as book:
         entry = book.newest
@@ -113,9 +116,20 @@ def delivered(
         if entry is not None and entry.error is not None:
             reports.drop(book, entry)
             entry = None
-        if entry is None or not (retry or _is_of_today(entry, by.now())):
+        now = by.now()
+        # Kept: another one would have the same name, or be made by the same run of the timer.
+        if entry is None or not (
+            retry or entry.name == _name(now) or 0 <= now - entry.made < _SAME
+        ):
             entry = _made(config, section, by, reports, book)
-        report, data = _read(reports, entry)
+        data = reports.read(entry)
+        try:
+            report = msgspec.json.decode(data, type=Report)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"{reports.folder / entry.name}.json is damaged, or of another version of"
+                f" specwatch ({error}); remove it, and {entry.name} from deliveries.json"
+            ) from None
         outgoing = Outgoing(
             name=entry.name,
             made=entry.made,
@@ -126,19 +140,9 @@ def delivered(
             json=data,
         )
         deliver(
-            outgoing,
-            entry,
-            _channels(section, by),
-            keep=lambda: reports.keep(book),
-            now=by.now,
-            sleep=by.sleep,
+            outgoing, entry, channels, keep=lambda: reports.keep(book), now=by.now, sleep=by.sleep
         )
         return entry
-
-
-def _is_of_today(entry: DeliveredReport, now: float) -> bool:
-    """Whether another report would have the same name, or be made by the same run of the timer."""
-    return entry.name == _name(now) or 0 <= now - entry.made < _SAME
 
 
 def _name(now: float) -> str:
@@ -164,7 +168,12 @@ def _made(
     try:
         report = by.make(config, until - section.since, until, now)
         for kind in section.formats:
-            reports.write(f"{entry.name}.{kind}", _FORMATS[kind](report, by))
+            if kind == "json":
+                data = msgspec.json.format(msgspec.json.encode(report), indent=2)
+            else:
+                text = by.html(report) if kind == "html" else by.markdown(report)
+                data = text.encode("utf-8", "replace")
+            reports.write(f"{entry.name}.{kind}", data)
     except Exception as error:
         entry.error = f"it could not be made: {error or type(error).__name__}"
         with suppress(DeliveryError):  # a full disk: _UNFINISHED is stored already
@@ -174,33 +183,6 @@ def _made(
     reports.forget(book, now - section.keep)
     reports.keep(book)
     return entry
-
-
-_FORMATS: Mapping[str, Callable[[Report, Means], bytes]] = {
-    "html": lambda report, by: by.html(report).encode("utf-8", "replace"),
-    "json": lambda report, _: msgspec.json.format(msgspec.json.encode(report), indent=2),
-    "md": lambda report, by: by.markdown(report).encode("utf-8", "replace"),
-}
-
-
-def _read(reports: Reports, entry: DeliveredReport) -> tuple[Report, bytes]:
-    data = reports.read(entry)
-    try:
-        return msgspec.json.decode(data, type=Report), data
-    except msgspec.MsgspecError as error:
-        raise ConfigError(
-            f"{reports.folder / entry.name}.json is damaged, or of another version of specwatch"
-            f" ({error}); remove it, and {entry.name} from deliveries.json"
-        ) from None
-
-
-def _channels(section: Delivery, by: Means) -> dict[str, Channel]:
-    from specwatch.report.channels import Hook, Mail
-
-    channels: dict[str, Channel] = {}
-    if section.email is not None:
-        channels[EMAIL] = Mail(section.email, by.hostname())
-    return {**channels, **{webhook.name: Hook(webhook) for webhook in section.webhooks}}
 
 
 def _files(section: Delivery, entry: DeliveredReport) -> list[str]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
@@ -23,10 +23,6 @@ from specwatch.errors import ActuatorError, CannotStrip, ConfigError, StoreError
 from specwatch.runtime.text_file import read_text
 from specwatch.vllm_cli import read_command
 from specwatch.wording.text import shown
-
-if TYPE_CHECKING:
-    from specwatch.actuators.supervisor import Supervisor
-    from specwatch.daemon.daemon import Daemon
 
 _FLAGS = ("--host", "--port", "--uds", "--ssl-keyfile")
 """Flags of vLLM for the address on which it serves."""
@@ -96,17 +92,7 @@ def command(
         taken_over=log,
         supervisor=supervisor,
     )
-    _catch_signals(daemon, supervisor)
-    if supervisor is None:
-        daemon.run()
-    else:
-        _run_both(daemon, supervisor, stored_mode(config))
-    logging.shutdown()
-    # Everything is written; a thread that hangs in a database or a socket must not delay the end.
-    os._exit(0)
 
-
-def _catch_signals(daemon: Daemon, supervisor: Supervisor | None) -> None:
     def end(*_: object) -> None:
         if supervisor is None:
             daemon.ask_to_stop()
@@ -116,18 +102,22 @@ def _catch_signals(daemon: Daemon, supervisor: Supervisor | None) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGHUP, lambda *_: daemon.ask_to_reload())
-
-
-def _run_both(daemon: Daemon, supervisor: Supervisor, mode: Mode) -> None:
-    """Start vLLM before the daemon, and stop it after the daemon."""
-    try:
-        try:
-            supervisor.start(mode)
-        except ActuatorError as error:
-            raise ConfigError(f"COMMAND: {error}") from None
+    if supervisor is None:
         daemon.run()
-    finally:
-        supervisor.stop()
+    else:
+        mode = stored_mode(config)
+        # vLLM starts before the daemon, and stops after it.
+        try:
+            try:
+                supervisor.start(mode)
+            except ActuatorError as error:
+                raise ConfigError(f"COMMAND: {error}") from None
+            daemon.run()
+        finally:
+            supervisor.stop()
+    logging.shutdown()
+    # Everything is written; a thread that hangs in a database or a socket must not delay the end.
+    os._exit(0)
 
 
 # --- the configuration
@@ -161,12 +151,12 @@ def configured(
             f"{file or options.DEFAULT_FILE}: no target is run by COMMAND; add service:"
             " {kind: supervised} to the one that it serves"
         )
-    if supervised is not None and not command:
-        raise ConfigError(
-            f"target {supervised.name}: its service is supervised, which needs the command that"
-            " starts it: specwatch run --config FILE -- vllm serve ..."
-        )
     if supervised is not None:
+        if not command:
+            raise ConfigError(
+                f"target {supervised.name}: its service is supervised, which needs the command that"
+                " starts it: specwatch run --config FILE -- vllm serve ..."
+            )
         _refuse_another_server(supervised, command)
     return config
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
 import click
 
-from specwatch.cli import options
+from specwatch.cli import options, tables
+from specwatch.cli.terminal import Columns, Lines, Terminal, table
 from specwatch.domain.model import PageLimits
 from specwatch.domain.units import parse_engine_url
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
@@ -21,18 +21,25 @@ from specwatch.rules.summary import LatencyView, ScrapedModel
 from specwatch.scrape import engine_info, tally
 from specwatch.scrape.engine_info import EngineInfo
 from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.page_client import PageClient
 from specwatch.scrape.tally import no_engine
 from specwatch.wording import figures
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
-if TYPE_CHECKING:
-    from specwatch.scrape.page_client import PageClient
-
 _LARGEST_PAGE = 16 << 20
 _GZIP = b"\x1f\x8b"
 _ANY = PageLimits(0, 0, 0, 0)
 """No limits: those of the daemon are settings of a target."""
+_LATENCIES: Columns[tuple[str, LatencyView | None]] = {
+    "latency": lambda row: row[0],
+    "count": lambda row: figures.number(None if row[1] is None else row[1].count),
+    "mean": lambda row: figures.mean(row[1]),
+    **{
+        name: lambda row, name=name: figures.quantile(row[1], name)  # type: ignore[misc]
+        for name in summary.QUANTILES
+    },
+}
 
 
 @click.command(name="scrape")
@@ -69,7 +76,8 @@ def command(source: str, timeout: float, as_json: bool) -> None:
         named = os.fsencode(source).decode("utf-8", "replace")
         options.print_json({"source": named, "models": models})
     else:
-        _show(models)
+        terminal = Terminal()
+        terminal.blocks(_lines(model, terminal.bar) for model in models)
 
 
 def _page(source: str, timeout: float) -> bytes:
@@ -90,8 +98,6 @@ def _page(source: str, timeout: float) -> bytes:
 
 
 def _client(source: str, timeout: float) -> PageClient:
-    from specwatch.scrape.page_client import PageClient
-
     try:
         url = parse_engine_url(source)
     except ValueError as error:
@@ -114,72 +120,46 @@ def _read(file: IO[bytes], name: str) -> bytes:
     return page
 
 
-def _show(models: list[ScrapedModel]) -> None:
-    from specwatch.cli.terminal import Terminal
-
-    terminal = Terminal()
-    for number, model in enumerate(models):
-        if number:
-            terminal.line("")
-        _show_model(terminal, model)
-
-
-def _show_model(terminal: Any, model: ScrapedModel) -> None:
-    from specwatch.cli.terminal import table
-
-    terminal.line((shown(model.model_name) or "(unnamed model)", "bold"))
-    parts = [
+def _lines(model: ScrapedModel, bar: str) -> Lines:
+    """Yield lines about one model; ``bar`` is the character of bars."""
+    yield shown(model.model_name) or "(unnamed model)", "bold"
+    parts = (
         f"speculation {model.speculation}",
         figures.counted(model.engine_count, "engine"),
         f"{figures.number(model.running)} running",
         f"{figures.number(model.waiting)} waiting",
         f"KV cache {figures.percent(model.kv_cache_usage)}",
         figures.counted(model.preemptions, "preemption"),
-    ]
-    terminal.line(", ".join(part for part in parts if figures.UNKNOWN not in part.split()))
+    )
+    yield tables.known(parts), ""
     if model.speculation == "unknown":
-        terminal.lines(wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow"))
+        yield from wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
     if model.speculation == "on":
-        _show_acceptance(terminal, model)
+        yield from _acceptance_lines(model, bar)
     latencies = [("TTFT", model.ttft), ("TPOT", model.tpot), ("inter-token", model.inter_token)]
     if any(latency for _, latency in latencies):
-        terminal.lines(table(_LATENCIES, latencies))
+        yield from table(_LATENCIES, latencies)
     if model.tap:
-        from specwatch.cli.tables import BucketRow, bucket_lines, coverage_lines
-
-        terminal.lines(coverage_lines(model.tap))
+        yield from tables.coverage_lines(model.tap)
         if model.tap.failures:
-            terminal.line((f"tap failed: {figures.number(model.tap.failures)}", "red"))
-        rows = [BucketRow(bucket, bucket.share) for bucket in model.temperatures]
-        terminal.lines(bucket_lines(rows))
+            yield f"tap failed: {figures.number(model.tap.failures)}", "red"
+        yield from tables.bucket_lines(
+            tables.BucketRow(bucket, bucket.share) for bucket in model.temperatures
+        )
 
 
-def _quantile(name: str) -> Callable[[tuple[str, LatencyView | None]], str]:
-    return lambda row: figures.quantile(row[1], name)
-
-
-_LATENCIES: Mapping[str, Callable[[tuple[str, LatencyView | None]], str]] = {
-    "latency": lambda row: row[0],
-    "count": lambda row: figures.number(None if row[1] is None else row[1].count),
-    "mean": lambda row: figures.mean(row[1]),
-    **{name: _quantile(name) for name in summary.QUANTILES},
-}
-
-
-def _show_acceptance(terminal: Any, model: ScrapedModel) -> None:
+def _acceptance_lines(model: ScrapedModel, bar: str) -> Lines:
     rate = f"acceptance rate {figures.percent(model.acceptance_rate)}"
     if model.accepted_tokens is not None:
         accepted, drafted = map(figures.number, (model.accepted_tokens, model.draft_tokens))
         rate += f" ({accepted} of {drafted} draft tokens)"
     if model.mean_acceptance_length is not None:
-        length = figures.number(model.mean_acceptance_length, 2)
-        rate += f", mean acceptance length {length}"
-    terminal.line(rate)
+        rate += f", mean acceptance length {figures.number(model.mean_acceptance_length, 2)}"
+    yield rate, ""
     lengths = model.accepted_length_histogram
-    if not lengths or not sum(lengths):
-        return
-    terminal.line((f"{'accepted':12}  drafts", "dim"))
-    for kept, drafts in enumerate(lengths):
-        bar = terminal.bar * round(40 * drafts / max(lengths))
-        label = f"{kept} of {len(lengths) - 1}"
-        terminal.line(f"{label:12}  {drafts / sum(lengths):6.1%}  {bar}")
+    if lengths and sum(lengths):
+        yield f"{'accepted':12}  drafts", "dim"
+        for kept, drafts in enumerate(lengths):
+            label = f"{kept} of {len(lengths) - 1}"
+            drawn = bar * round(40 * drafts / max(lengths))
+            yield f"{label:12}  {drafts / sum(lengths):6.1%}  {drawn}", ""

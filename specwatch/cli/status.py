@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import click
 import msgspec
 
-from specwatch.cli import options
+from specwatch.cli import options, tables
+from specwatch.cli.guard_output import target_lines as guard_lines
+from specwatch.cli.terminal import Lines, Terminal
 from specwatch.config.loading import Config
 from specwatch.config.sections import read_secret
 from specwatch.domain.units import local_url, parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, PageError, ScrapeError, ScrapeReason
 from specwatch.guard.state import Phase
+from specwatch.scrape.page_client import PageClient
 from specwatch.status import Failure, StoreStatus
 from specwatch.web.daemon_view import DaemonView, TargetView
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
-
-if TYPE_CHECKING:
-    from specwatch.cli.terminal import Terminal
 
 _DEFAULT_URL = "http://127.0.0.1:9469"
 _LARGEST_ANSWER = 256 << 20
@@ -64,37 +64,29 @@ def command(
     when a rule of severity critical or warning is in breach, or when a guard is held.
     """
     if url is not None:
-        url = _given(url)
+        try:
+            url = parse_server_url(url)
+        except ValueError as error:
+            raise ConfigError(f"--url: {error}") from None
     else:
         url, configured = _configured(file)
         bearer_token_file = bearer_token_file or configured
     answer = ask(url, timeout, bearer_token_file)
-    daemon = decoded(answer, url)
-    targets = [_target(raw) for raw in daemon.targets]
+    complete = True
     if as_json:
-        options.print_json(msgspec.Raw(answer))
-        complete = True
+        options.print_json(msgspec.Raw(answer.encoded))
     else:
-        complete = _show(daemon, targets)
-    from specwatch.cli.tables import in_breach
-
-    failing = any(
-        isinstance(target, TargetHead)
-        or target.failure
-        or target.not_shown
-        or in_breach(target)
-        or (target.guard and target.guard.state and target.guard.state.phase is Phase.HELD)
-        for target in targets
-    )
-    if failing or not complete or daemon.stuck or daemon.store.error:
+        complete = _show(answer)
+    failing = any(map(_is_failing, answer.targets))
+    if failing or not complete or answer.daemon.stuck or answer.daemon.store.error:
         raise click.exceptions.Exit(1)
 
 
-def _given(url: str) -> str:
-    try:
-        return parse_server_url(url)
-    except ValueError as error:
-        raise ConfigError(f"--url: {error}") from None
+def _is_failing(target: TargetView | TargetHead) -> bool:
+    if isinstance(target, TargetHead) or target.failure or target.not_shown:
+        return True
+    held = target.guard and target.guard.state and target.guard.state.phase is Phase.HELD
+    return bool(held) or any(map(tables.is_urgent, target.decision.findings))
 
 
 def _configured(file: Path | None) -> tuple[str, Path | None]:
@@ -120,67 +112,58 @@ def url_of(config: Config) -> str | None:
     return local_url(listen.host, listen.port) if listen.port else None
 
 
-def ask(url: str, timeout: float, token_file: Path | None) -> bytes:
-    """The JSON of a daemon's targets. Raises NoAnswer, and ConfigError for the token's file."""
-    from specwatch.scrape.page_client import PageClient
+class DaemonAnswer(NamedTuple):
+    """The JSON of a daemon, and what is in it."""
 
+    encoded: bytes
+    daemon: DaemonView
+    targets: list[TargetView | TargetHead]
+
+
+def ask(url: str, timeout: float, token_file: Path | None) -> DaemonAnswer:
+    """Ask a daemon for its targets. Raises NoAnswer, and ConfigError for the token's file."""
     headers = {}
     if token_file is not None:
         try:
             headers["Authorization"] = f"Bearer {read_secret(token_file)}"
         except ValueError as error:
             raise ConfigError(f"the daemon's token: {error}") from None
+    stranger = f"what answers at {url} is not a daemon of specwatch"
     client = PageClient(url, timeout=timeout, max_size=_LARGEST_ANSWER, headers=lambda: headers)
     try:
-        return client.fetch("/api/v1/targets")
+        with closing(client):
+            answer = client.fetch("/api/v1/targets")
+        daemon = msgspec.json.decode(answer, type=DaemonView)
+        return DaemonAnswer(answer, daemon, [_target(raw) for raw in daemon.targets])
     except ScrapeError as error:
         problem = str(error).partition(";")[0]
         if error.status == 401:
             remedy = "give the token of its listen_token_file with --bearer-token-file"
             raise NoAnswer(f"{problem}: {remedy}") from error
         if isinstance(error, PageError) or error.reason is ScrapeReason.HTTP_STATUS:
-            raise NoAnswer(f"{_stranger(url)}: {problem}") from error
+            raise NoAnswer(f"{stranger}: {problem}") from error
         raise NoAnswer(
             f"no daemon answers: {problem}; is it running, and listening there?"
         ) from error
-    finally:
-        client.close()
-
-
-def _stranger(url: str) -> str:
-    return f"what answers at {url} is not a daemon of specwatch"
-
-
-def decoded(answer: bytes, url: str) -> DaemonView:
-    """The answer of a daemon, each target still encoded. Raises NoAnswer for any other answer."""
-    try:
-        return msgspec.json.decode(answer, type=DaemonView)
     except msgspec.ValidationError as error:
-        raise NoAnswer(f"{_stranger(url)}, or of another version: {error}") from error
+        raise NoAnswer(f"{stranger}, or of another version: {error}") from error
     except msgspec.DecodeError as error:
-        raise NoAnswer(_stranger(url)) from error
+        raise NoAnswer(stranger) from error
 
 
-def targets_of(url: str, timeout: float, token_file: Path | None) -> list[TargetView | TargetHead]:
-    """The targets of a daemon. Raises as :func:`ask`."""
-    return [_target(raw) for raw in decoded(ask(url, timeout, token_file), url).targets]
-
-
-def _target(raw: msgspec.Raw) -> TargetView | TargetHead:
+def _target(encoded: msgspec.Raw) -> TargetView | TargetHead:
     try:
-        return msgspec.json.decode(raw, type=TargetView)
+        return msgspec.json.decode(encoded, type=TargetView)
     except msgspec.ValidationError:
-        return msgspec.json.decode(raw, type=TargetHead)
+        return msgspec.json.decode(encoded, type=TargetHead)
 
 
-def _show(daemon: DaemonView, targets: Sequence[TargetView | TargetHead]) -> bool:
+def _show(answer: DaemonAnswer) -> bool:
     """Print it; whether all of it could be shown."""
-    from specwatch.cli.terminal import Terminal
-
-    terminal = Terminal()
+    terminal, (_, daemon, targets) = Terminal(), answer
     up = figures.span(daemon.now - daemon.started)
     terminal.line(f"specwatch {shown(daemon.version)} on {shown(daemon.daemon)}, up {up}")
-    _show_store(terminal, daemon.store, daemon.now)
+    terminal.lines(_store_lines(daemon.store, daemon.now))
     failing = sum(target.failure is not None for target in targets)
     watched = f"watching {figures.counted(len(targets), 'target')}"
     terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
@@ -189,9 +172,9 @@ def _show(daemon: DaemonView, targets: Sequence[TargetView | TargetHead]) -> boo
         terminal.line((f"stuck, no scrape ended for three intervals: {names}", "red"))
     complete = True
     for target in sorted(targets, key=lambda target: target.failure is None):
-        terminal.line("")
+        terminal.line()
         try:
-            _show_target(terminal, target, daemon.now)
+            terminal.lines(_target_lines(target, daemon.now))
         except Exception as error:  # a defect of ours in one target hides no other
             complete = False
             problem = f"{type(error).__name__}: {error}"
@@ -200,54 +183,50 @@ def _show(daemon: DaemonView, targets: Sequence[TargetView | TargetHead]) -> boo
     return complete
 
 
-def _show_store(terminal: Terminal, store: StoreStatus, now: float) -> None:
-    terminal.line(shown(store.where, LONGEST_SENTENCE))
+def _store_lines(store: StoreStatus, now: float) -> Lines:
+    yield shown(store.where, LONGEST_SENTENCE), ""
+    if store.damaged:
+        yield from wrapped(figures.damaged_rows(store.damaged, store.last_damaged), "red")
     parts = figures.counted(store.written, "window") + " written"
     if store.dropped:
         parts += f", {figures.number(store.dropped)} given up"
-    if store.damaged:
-        damage = figures.damaged_rows(store.damaged, store.last_damaged)
-        terminal.lines(wrapped(damage, "red"))
     if store.error or store.queued:
         parts += f", {figures.number(store.queued)} waiting"
     if not store.error:
-        terminal.line(parts)
+        yield parts, ""
         return
     since = store.behind_since
     failing = f"failing for {figures.span(now - since)}" if since is not None else "failing"
-    terminal.line(parts, ", ", (f"{failing}: {shown(store.error, LONGEST_SENTENCE)}", "red"))
+    yield (f"{parts}, ", ""), (f"{failing}: {shown(store.error, LONGEST_SENTENCE)}", "red")
 
 
-def _show_target(terminal: Terminal, target: TargetView | TargetHead, now: float) -> None:
-    from specwatch.cli.guard_output import target_lines as guard_lines
-    from specwatch.cli.tables import recent_lines, trouble_lines
-
-    name = shown(target.name)
+def _target_lines(target: TargetView | TargetHead, now: float) -> Lines:
+    name = (shown(target.name), "bold underline")
     if isinstance(target, TargetHead):
-        terminal.line((name, "bold underline"))
-        text = "it cannot be shown: the daemon is of another version; see --json"
-        terminal.lines(wrapped(text, "red"))
+        yield name
+        yield "it cannot be shown: the daemon is of another version; see --json", "red"
         return
     version = f"  engine {shown(target.engine_version)}" if target.engine_version else ""
-    terminal.line((name, "bold underline"), f"  {shown(target.url, LONGEST_SENTENCE)}{version}")
+    yield name, (f"  {shown(target.url, LONGEST_SENTENCE)}{version}", "")
     for model in target.not_shown:
         what = f"model {shown(model)}" if model else "some of it"
         text = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
-        terminal.lines(wrapped(text, "red"))
+        yield from wrapped(text, "red")
     if target.failure:
-        terminal.line((_failing(target.failure, now), "red"))
+        yield _failing(target.failure, now), "red"
     elif target.last_success is None:
-        terminal.line("not scraped yet")
+        yield "not scraped yet", ""
     else:
         ago = figures.span(now - target.last_success)
         took = figures.seconds(target.scrape_seconds)
         restarts = figures.counted(target.restarts, "restart")
         seen = f", {restarts} of the engine seen" if target.restarts else ""
-        terminal.line(f"scraped {ago} ago in {took}{seen}")
+        yield f"scraped {ago} ago in {took}{seen}", ""
     if target.tap.proxy and target.tap.proxy.failure:
-        terminal.line((f"proxy {_failing(target.tap.proxy.failure, now)}", "red"))
-    terminal.lines([*guard_lines(target.guard, now), *trouble_lines(target.tap)])
-    terminal.lines(recent_lines(target, now))
+        yield f"proxy {_failing(target.tap.proxy.failure, now)}", "red"
+    yield from guard_lines(target.guard, now)
+    yield from tables.trouble_lines(target.tap)
+    yield from tables.recent_lines(target, now)
 
 
 def _failing(failure: Failure, now: float) -> str:

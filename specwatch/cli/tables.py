@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
 from specwatch.cli.terminal import Columns, Lines, table
 from specwatch.domain import buckets
 from specwatch.domain.model import ALL_TEMPERATURES, METHODS
-from specwatch.rules.decision_view import (
-    BucketSpeedupView,
-    FindingView,
-    GoodputView,
-    ModelView,
-    SloView,
-)
+from specwatch.rules.decision_view import BucketSpeedupView, FindingView
 from specwatch.rules.summary import BucketView, CoverageView, WindowView
 from specwatch.scrape.coverage import leading_reasons, share_derived
 from specwatch.web.daemon_view import TapView, TargetView
@@ -56,15 +50,16 @@ _BUCKETS: Columns[BucketRow] = {
 }
 _LEAST_DERIVED = 0.005
 _MOST_PENDING = 5
-_URGENT = ("critical", "warning")
 
 
-def in_breach(target: TargetView) -> bool:
+def is_urgent(finding: FindingView) -> bool:
     """Whether a rule of severity critical or warning is in breach."""
-    return any(
-        finding.verdict == "breach" and finding.severity in _URGENT
-        for finding in target.decision.findings
-    )
+    return finding.verdict == "breach" and finding.severity in ("critical", "warning")
+
+
+def known(parts: Iterable[str]) -> str:
+    """The parts of a line whose figure is known."""
+    return ", ".join(part for part in parts if figures.UNKNOWN not in part.split())
 
 
 def recent_lines(target: TargetView, now: float) -> Lines:
@@ -78,46 +73,59 @@ def recent_lines(target: TargetView, now: float) -> Lines:
         shown_models.add(model)
         windows = list(group)
         totals = [window for window in windows if window.temperature == ALL_TEMPERATURES]
-        yield from _model(model, target.models.get(model), (totals or windows)[0])
-        yield from _decision(model, target, totals[0] if totals else None, now)
+        window = (totals or windows)[0]
+        yield shown(model), "bold"
+        parts = [
+            f"speculation {target.models.get(model) or window.mode}",
+            f"last {figures.span(window.length)}: {figures.number(window.running_mean, 1)} running",
+            f"KV cache up to {figures.percent(window.kv_cache_usage_max)}",
+        ]
+        if window.preemptions:
+            parts.append(figures.counted(window.preemptions, "preemption"))
+        yield known(parts), ""
+        yield from _decision_lines(model, target, totals[0] if totals else None, now)
         yield from table(_RECENT, totals or windows)
-        yield from _tap(model, target, [one for one in windows if one not in totals])
+        yield from _tap_lines(model, target, [one for one in windows if one not in totals])
     judged = {finding.model_name for finding in target.decision.findings}
     for model in sorted({*target.models, *judged} - shown_models):
         yield shown(model), "bold"
         if model in target.models:
             mode = target.models[model]
             yield f"speculation {mode}; no whole minute seen since the last start or switch", ""
-        yield from _decision(model, target, None, now)
+        yield from _decision_lines(model, target, None, now)
 
 
-def _decision(model: str, target: TargetView, window: WindowView | None, now: float) -> Lines:
+def _decision_lines(model: str, target: TargetView, window: WindowView | None, now: float) -> Lines:
     """Whether speculation pays for a model, and the state of its rules and objectives."""
     decision, mode = target.decision, target.models.get(model)
     if mode == "unknown":
         yield from wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
-    if mode != "off":
-        yield from _pay_lines(decision.models.get(model), window)
+    judged = decision.models.get(model)
+    # Nothing is said where nothing was generated with speculation.
+    if mode != "off" and judged is not None and (judged.speedup is not None or judged.minutes):
+        yield from wrapped(speculation.speedup(judged))
+        yield from wrapped(speculation.break_even(judged, window))
+        yield from wrapped(speculation.best_k(judged) or "")
     findings = [finding for finding in decision.findings if finding.model_name == model]
-    yield from _rule_lines(findings, now)
-    slos = (slo for slo in decision.slos if slo.model_name == model)
-    yield from _slo_lines(slos, decision.goodput.get(model, {}))
+    breaches = [finding for finding in findings if finding.verdict == "breach"]
+    for finding in sorted(breaches, key=lambda breach: breach.since):
+        style = "red" if is_urgent(finding) else "yellow"
+        yield from wrapped(f"breach: {speculation.confirmed(finding, now)}", style)
+    for finding in list(filter(speculation.may_become, findings))[:_MOST_PENDING]:
+        yield from wrapped(f"pending: {speculation.pending(finding, now)}", "dim")
+    if findings:
+        yield f"rules: {speculation.counts(findings)}", "dim"
+    for slo in decision.slos:
+        sentence = speculation.objective(slo) if slo.model_name == model else None
+        if sentence is not None:
+            style = "red" if (slo.budget_left or 0.0) < 0 else ""
+            yield from wrapped(f"objective {shown(slo.name)}: {sentence}", style)
+    met = speculation.goodput(decision.goodput.get(model, {}))
+    if met is not None:
+        yield from wrapped(f"goodput: {met}")
 
 
-def _model(model: str, mode: str | None, window: WindowView) -> Lines:
-    yield shown(model), "bold"
-    running = figures.number(window.running_mean, 1)
-    parts = [
-        f"speculation {mode or window.mode}",
-        f"last {figures.span(window.length)}: {running} running",
-        f"KV cache up to {figures.percent(window.kv_cache_usage_max)}",
-    ]
-    if window.preemptions:
-        parts.append(figures.counted(window.preemptions, "preemption"))
-    yield ", ".join(part for part in parts if figures.UNKNOWN not in part.split()), ""
-
-
-def _tap(model: str, target: TargetView, windows: list[WindowView]) -> Lines:
+def _tap_lines(model: str, target: TargetView, windows: list[WindowView]) -> Lines:
     """What is known by temperature, and how well."""
     tap = target.tap
     seen = tap.models.get(model)
@@ -127,8 +135,8 @@ def _tap(model: str, target: TargetView, windows: list[WindowView]) -> Lines:
         yield "tap: none: temperatures unknown (specwatch tap flags shows what to add)", ""
     yield from trouble_lines(tap, model)
     drafts = sum(window.drafts or 0 for window in windows)
-    known = target.decision.models.get(model)
-    speedups = {bucket.temperature: bucket for bucket in known.buckets} if known else {}
+    judged = target.decision.models.get(model)
+    speedups = {bucket.temperature: bucket for bucket in judged.buckets} if judged else {}
     yield from bucket_lines(
         BucketRow(
             window,
@@ -148,11 +156,10 @@ def trouble_lines(tap: TapView, model: str = "") -> Lines:
 
 def coverage_lines(seen: CoverageView) -> Lines:
     """Yield lines about how much a tap saw of a model, and what it could not."""
-    who = shown(seen.source)
+    coverage = f"covers {figures.percent(seen.coverage)} of drafts"
     if seen.coverage is None:
-        yield f"{who}: {figures.number(seen.drafts)} drafts seen, the server counted none", ""
-    else:
-        yield f"{who}: covers {figures.percent(seen.coverage)} of drafts", ""
+        coverage = f"{figures.number(seen.drafts)} drafts seen, the server counted none"
+    yield f"{shown(seen.source)}: {coverage}", ""
     for count, reason in leading_reasons(seen.uncovered):
         yield from wrapped(f"  not covered: {figures.counted(count, 'request')}, {reason}")
     derived = share_derived(seen.records)
@@ -181,41 +188,3 @@ def bucket_lines(rows: Iterable[BucketRow]) -> Lines:
     yield from table(
         columns, rows, style=lambda row: "red" if row.speedup and row.speedup.loses else ""
     )
-
-
-def _pay_lines(known: ModelView | None, window: WindowView | None) -> Lines:
-    """Yield the speedup of a model and its break-even line at the load of a window.
-
-    Nothing if nothing was generated with speculation.
-    """
-    if known is None or (known.speedup is None and not known.minutes):
-        return
-    yield from wrapped(speculation.speedup(known))
-    yield from wrapped(speculation.break_even(known, window))
-    best = speculation.best_k(known)
-    if best is not None:
-        yield from wrapped(best)
-
-
-def _rule_lines(findings: list[FindingView], now: float) -> Lines:
-    """Yield the breaches of one model, what may become one, and how many rules pass."""
-    breaches = [finding for finding in findings if finding.verdict == "breach"]
-    for finding in sorted(breaches, key=lambda breach: breach.since):
-        style = "red" if finding.severity in _URGENT else "yellow"
-        yield from wrapped(f"breach: {speculation.confirmed(finding, now)}", style)
-    for finding in list(filter(speculation.may_become, findings))[:_MOST_PENDING]:
-        yield from wrapped(f"pending: {speculation.pending(finding, now)}", "dim")
-    if findings:
-        yield f"rules: {speculation.counts(findings)}", "dim"
-
-
-def _slo_lines(slos: Iterable[SloView], goodput: Mapping[str, GoodputView]) -> Lines:
-    """Yield the objectives of one model that had requests, and its goodput."""
-    for slo in slos:
-        sentence = speculation.objective(slo)
-        if sentence is not None:
-            style = "red" if (slo.budget_left or 0.0) < 0 else ""
-            yield from wrapped(f"objective {shown(slo.name)}: {sentence}", style)
-    met = speculation.goodput(goodput)
-    if met is not None:
-        yield from wrapped(f"goodput: {met}")

@@ -12,7 +12,7 @@ import threading
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -23,12 +23,17 @@ from specwatch.cli.output import for_a_shell, for_json
 from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
 from specwatch.domain.units import ListenAddress, parse_engine_url, parse_listen, parse_size
 from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
+from specwatch.generate import tap as tap_flags
+from specwatch.generate.tap import TapAdvice, Version
+from specwatch.runtime.text_file import read_text
+from specwatch.scrape import engine_info
+from specwatch.scrape.page_client import PageClient
 from specwatch.tap import settings
+from specwatch.vllm_cli import read_command
 from specwatch.wording.text import clean_lines, shown
 
 if TYPE_CHECKING:
-    from specwatch.generate.tap import TapAdvice, Version
-    from specwatch.tap.proxy import ProxyApplication
+    from specwatch.tap.proxy import ProxyApplication  # its package is not always installed
 
 _TIMEOUT = 5.0
 _LARGEST_ANSWER = 1 << 20
@@ -85,10 +90,6 @@ def flags(
 
     Exit code 2, with the reason, when COMMAND cannot be changed safely.
     """
-    from specwatch.generate import tap as tap_flags
-    from specwatch.runtime.text_file import read_text
-    from specwatch.vllm_cli import read_command
-
     if systemd and not words:
         raise click.UsageError("--systemd needs the command that starts vLLM: -- vllm serve ...")
     version = _version(vllm_version, target)
@@ -114,11 +115,48 @@ def flags(
     except (CannotStrip, ValueError) as error:
         raise ConfigError(f"COMMAND: {error}") from None
     if as_json:
-        options.print_json(_as_json(advice, drop_in))
+        changed = advice.command
+        variables = (advice if changed is None else changed).environment
+        options.print_json(
+            {
+                "flags": [flag._asdict() for flag in advice.flags],
+                "environment": {name: for_json(value) for name, value in variables.items()},
+                "install": _install(),
+                "command": None if changed is None else list(map(for_json, changed.words)),
+                "drop_in": None if drop_in is None else for_json(drop_in),
+                "notes": advice.notes,
+            }
+        )
     elif drop_in is not None:
         click.echo(drop_in, nl=False)
     else:
         _show(advice)
+
+
+def _show(advice: TapAdvice) -> None:
+    click.echo("Install the tap into vLLM's environment (Python 3.11 or later):\n")
+    click.echo(f"  {_install()}\n  {tap_flags.INSTALL_CHECK}   # silent when it works\n")
+    if advice.flags:
+        click.echo("Add to `vllm serve`:\n")
+        for flag in advice.flags:
+            _paragraph(flag.why, f"  {' '.join(filter(None, flag[:2]))}")
+    elif advice.command is not None:
+        click.echo("The command has all flags that the tap needs.\n")
+    if advice.environment:
+        click.echo("Set in its environment:\n")
+        for name, value in advice.environment.items():
+            _paragraph(_WHY[name], f"  {name}={shlex.quote(value)}")
+    for note in advice.notes:
+        _paragraph(note)
+    if advice.command is not None:
+        words = [*advice.command.assignments, *advice.command.words]
+        click.echo(f"The whole command:\n\n  {clean_lines(for_a_shell(words))}")
+
+
+def _paragraph(text: str, title: str = "") -> None:
+    """Print a text, indented below its title, and an empty line."""
+    indent = "      " if title else ""
+    click.echo(f"{title}\n" * bool(title) + click.wrap_text(text, 80, indent, indent) + "\n")
 
 
 def _install() -> str:
@@ -142,37 +180,28 @@ def _install() -> str:
 
 
 def _version(version: str | None, target: str | None) -> Version | None:
-    from specwatch.generate import tap as tap_flags
-
-    if version is not None and target is not None:
-        raise click.UsageError("give either --vllm-version or --target, not both")
+    """The given version, or that of a running server; None if neither is known."""
     if version is not None:
+        if target is not None:
+            raise click.UsageError("give either --vllm-version or --target, not both")
         try:
             return tap_flags.version_of(version)
         except ValueError as error:
             raise ConfigError(f"--vllm-version: {error}") from None
-    return None if target is None else _version_at(target)
-
-
-def _version_at(target: str) -> Version | None:
-    from specwatch.generate import tap as tap_flags
-    from specwatch.scrape import engine_info
-    from specwatch.scrape.page_client import PageClient
-
+    if target is None:
+        return None
     try:
         url = parse_engine_url(target)
     except ValueError as error:
         raise ConfigError(f"--target: {error}") from None
     with closing(PageClient(url, timeout=_TIMEOUT, max_size=_LARGEST_ANSWER)) as client:
         version = engine_info.ask(client.fetch).version
-    if version is None:
-        return None
     try:
-        return tap_flags.version_of(version)
+        return None if version is None else tap_flags.version_of(version)
     except ValueError:
         raise SpecwatchError(
-            f"{target} is not vLLM (its version is {shown(version)!r}), so it cannot load the tap;"
-            f" run `specwatch tap proxy --upstream {target}` in front of it"
+            f"{target} is not vLLM (its version is {shown(str(version))!r}), so it cannot load the"
+            f" tap; run `specwatch tap proxy --upstream {target}` in front of it"
         ) from None
 
 
@@ -189,51 +218,6 @@ def _environment(buckets: str | None, remove_metrics: bool) -> dict[str, str]:
     if remove_metrics:
         environment[settings.REMOVE_METRICS] = "1"
     return environment
-
-
-def _as_json(advice: TapAdvice, drop_in: str | None) -> dict[str, Any]:
-    changed = advice.command
-    environment = advice.environment if changed is None else changed.environment
-    return {
-        "flags": [flag._asdict() for flag in advice.flags],
-        "environment": {name: for_json(value) for name, value in environment.items()},
-        "install": _install(),
-        "command": None if changed is None else list(map(for_json, changed.words)),
-        "drop_in": None if drop_in is None else for_json(drop_in),
-        "notes": list(advice.notes),
-    }
-
-
-def _show(advice: TapAdvice) -> None:
-    from specwatch.generate.tap import INSTALL_CHECK
-
-    _section("Install the tap into vLLM's environment (Python 3.11 or later):", "")
-    click.echo(f"  {_install()}\n  {INSTALL_CHECK}   # silent when it works\n")
-    if advice.flags:
-        _section("Add to `vllm serve`:", "")
-        for flag in advice.flags:
-            _section(f"  {' '.join(filter(None, flag[:2]))}", flag.why)
-    elif advice.command is not None:
-        click.echo("The command has all flags that the tap needs.\n")
-    if advice.environment:
-        click.echo("Set in its environment:\n")
-        for name, value in advice.environment.items():
-            _section(f"  {name}={shlex.quote(value)}", _WHY[name])
-    for note in advice.notes:
-        _section("", note, indent="")
-    if advice.command is not None:
-        click.echo("The whole command:\n")
-        click.echo(
-            f"  {clean_lines(for_a_shell([*advice.command.assignments, *advice.command.words]))}"
-        )
-
-
-def _section(title: str, text: str, indent: str = "      ") -> None:
-    if title:
-        click.echo(title)
-    if text:
-        click.echo(click.wrap_text(text, 80, indent, indent))
-    click.echo()
 
 
 # --- proxy

@@ -57,6 +57,13 @@ class Terminal:
             else:
                 self.line(*(part for part in line if isinstance(part, tuple)))
 
+    def blocks(self, blocks: Iterable[Iterable[Part | Line]]) -> None:
+        """Print blocks of lines, with an empty line between them."""
+        for number, block in enumerate(blocks):
+            if number:
+                self.line()
+            self.lines(block)
+
 
 def table(
     headers: Columns[_Row],

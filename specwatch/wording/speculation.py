@@ -229,9 +229,23 @@ def breach(rule: str, temperature: str, leading: ReadingView | None) -> str:
         sentence += f" at {shown(temperature)}"
     if leading is None:
         return sentence
-    metric = leading.metric
-    value = f"{shown(metric)} {amount(metric, leading.value)}"
-    if leading.lower is not None and leading.upper is not None:
-        value += f" ({amount(metric, leading.lower)} to {amount(metric, leading.upper)})"
-    side, line = ("below", leading.below) if leading.above is None else ("above", leading.above)
-    return f"{sentence}: {value}, {side} {amount(metric, line)}"
+    return f"{sentence}: {shown(leading.metric)} {value(leading)}, {threshold(leading)}"
+
+
+def value(reading: ReadingView) -> str:
+    """``0.91 (0.88 to 0.94)``, without the bounds for a value without an interval."""
+    interval = bounds(reading)
+    return amount(reading.metric, reading.value) + (f" ({interval})" if interval else "")
+
+
+def bounds(reading: ReadingView) -> str | None:
+    """``0.88 to 0.94``; None for a value without an interval."""
+    if reading.lower is None or reading.upper is None:
+        return None
+    return f"{amount(reading.metric, reading.lower)} to {amount(reading.metric, reading.upper)}"
+
+
+def threshold(reading: ReadingView) -> str:
+    """``below 0.5``: when the condition is in breach."""
+    side, line = ("below", reading.below) if reading.above is None else ("above", reading.above)
+    return f"{side} {amount(reading.metric, line)}"

@@ -70,9 +70,9 @@ def lines(run: Run, guards: Guards, *words: object, code: int = 0) -> list[str]:
     """The lines that a command prints; only lines about steps are wider than a terminal."""
     done = run("guard", *words, "--database", guards.url)
     assert (done.exit_code, done.stderr) == (code, "")
-    found: list[str] = done.stdout.splitlines()
-    assert max(map(len, found)) <= 80 or words[0] in ("history", "enable", "disable")
-    return found
+    printed: list[str] = done.stdout.splitlines()
+    assert max(map(len, printed)) <= 80 or words[0] in ("history", "enable", "disable")
+    return printed
 
 
 def refusal(run: Run, guards: Guards, *words: object, code: int = 2) -> str:

@@ -90,7 +90,7 @@ def _window(number: int, target: str, label: str, counted: Tally) -> Window:
 def _measurement() -> Measurement:
     key = BaselineKey("chat", MODEL, "0.32.0", "abc")
     points = tuple(
-        Point(T0 - 60.0 * at, _CONCURRENCY, _PLAIN * (1000 + 20 * (at % 3)), 1000.0)
-        for at in range(12)
+        Point(T0 - 60.0 * n, _CONCURRENCY, _PLAIN * (1000 + 20 * (n % 3)), 1000.0)
+        for n in range(12)
     )
     return Measurement(key, _LOAD_BIN, Origin.CALIBRATION, points)

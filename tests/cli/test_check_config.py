@@ -16,6 +16,10 @@ from pathlib import Path
 import pytest
 from starlette.responses import Response
 
+from specwatch.cli import options
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
+from specwatch.store.repository import Store
 from tests import pages
 from tests.cli.conftest import Run
 from tests.web.statuses import Surface
@@ -52,15 +56,17 @@ def test_a_good_configuration_is_zero_and_creates_nothing(run: Run, good: Path) 
     assert not (good.parent / "new").exists()
 
 
-def test_as_json(run: Run, good: Path) -> None:
-    done = run("check-config", "--config", good, "--json")
-    found = json.loads(done.stdout)
-    assert (done.exit_code, found["ok"], found["problems"]) == (0, True, [])
-    assert found["configuration"]["targets"][0]["interval"] == "5s"
-    assert [check["ok"] for check in found["checks"]] == [True, True]
-    assert found["rules"][0]["name"] == "net-negative"
-    assert (found["rules"][0]["window"], found["rules"][0]["for"]) == ("1h", "0s")
-    assert len(found["notes"]) == 1
+def test_json_of_the_configuration_in_its_usual_place(run: Run, good: Path) -> None:
+    options.DEFAULT_FILE.parent.mkdir()
+    good.rename(options.DEFAULT_FILE)
+    done = run("check-config", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, answer["ok"], answer["problems"]) == (0, True, [])
+    assert answer["configuration"]["targets"][0]["interval"] == "5s"
+    assert [check["ok"] for check in answer["checks"]] == [True, True]
+    rule = answer["rules"][0]
+    assert (rule["name"], rule["window"], rule["for"]) == ("net-negative", "1h", "0s")
+    assert len(answer["notes"]) == 1
 
 
 def test_an_unreadable_database_and_folder_exit_with_1(
@@ -80,12 +86,8 @@ def test_an_unreadable_database_and_folder_exit_with_1(
     assert "reports: FAILED: this user may not search" in done.stdout
 
 
-def measured(place: Path, targets: list[str], age: float) -> None:
+def measured(place: Path, targets: str, age: float) -> None:
     """Store a baseline of each target, of an age in seconds."""
-    from specwatch.domain.baseline import BaselineKey, Measurement, Origin
-    from specwatch.domain.baseline_points import Point
-    from specwatch.store.repository import Store
-
     now = time.time()
     points = tuple(Point(now - age - n, 4.0, 50.0, 1000.0) for n in range(9))
     store = Store(f"sqlite:///{place}", daemon="d")
@@ -95,53 +97,47 @@ def measured(place: Path, targets: list[str], age: float) -> None:
     store.close(now)
 
 
-def notes_of(run: Run, tmp_path: Path, names: str, more: str = "") -> list[str]:
+ONE_RULE = (
+    "rules: {use_defaults: false, extra:"
+    " [{name: slow, metric: speedup_ratio, below: 1, scope: {target: b}}]}"
+)
+NO_RULES = "rules: {use_defaults: false}"
+BASELINES = {
+    "a baseline that is too old": ("ab", "", [("no baseline of a, b: ", "tail-widening")]),
+    "a baseline that is young enough": (
+        "abcde", "baseline: {max_age: 50d}", [("no baseline of c, d, e: ", "tail-widening")],
+    ),
+    "many targets without a baseline": (
+        "cdefg", "", [("no baseline of c, d, e and 2 more: ", "tail-widening")],
+    ),
+    "without a rule that needs one, none is missed": ("a", NO_RULES, []),
+    "only targets of a rule that needs one": ("xb", ONE_RULE, [("no baseline of b: ", "slow")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "more", "notes"), BASELINES.values(), ids=BASELINES.keys())
+def test_targets_without_a_valid_baseline_are_noted(
+    run: Run, tmp_path: Path, names: str, more: str, notes: list[tuple[str, str]]
+) -> None:
+    measured(tmp_path / "history.db", "ab", age=40 * 86400.0)
     targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1/{name}'}}" for name in names)
     database = f"database: sqlite:///{tmp_path}/history.db\n"
     file = written(tmp_path, f"{database}targets: [{targets}]\n{more}\n")
-    found: list[str] = json.loads(run("check-config", "--config", file, "--json").stdout)["notes"]
-    return found
+    answer = json.loads(run("check-config", "--config", file, "--json").stdout)
+    assert len(answer["notes"]) == len(notes)
+    for note, (start, end) in zip(answer["notes"], notes, strict=True):
+        assert note.startswith(start)
+        assert note.endswith(end)
 
 
-def test_targets_without_a_valid_baseline_are_noted(run: Run, tmp_path: Path) -> None:
-    measured(tmp_path / "history.db", ["a", "b"], age=40 * 86400.0)
-    (note,) = notes_of(run, tmp_path, "ab")
-    assert note.startswith("no baseline of a, b: ")
-    assert note.endswith(
-        "rules have no measured speedup: net-negative, net-negative-unexplained, losing-bucket,"
-        " not-worth-it, ttft-regression, tpot-regression, tail-widening"
-    )
-    (note,) = notes_of(run, tmp_path, "abcde", "baseline: {max_age: 50d}")
-    assert note.startswith("no baseline of c, d, e: ")
-    (note,) = notes_of(run, tmp_path, "cdefg")
-    assert note.startswith("no baseline of c, d, e and 2 more: ")
-
-
-def test_without_rules_that_need_a_baseline_there_is_no_note(run: Run, tmp_path: Path) -> None:
-    assert notes_of(run, tmp_path, "a", "rules: {use_defaults: false}") == []
-    rule = "{name: slow, metric: speedup_ratio, below: 1, scope: {target: b}}"
-    rules = f"rules: {{use_defaults: false, extra: [{rule}]}}"
-    (note,) = notes_of(run, tmp_path, "ab", rules)
-    assert note.startswith("no baseline of b: ")
-    measured(tmp_path / "history.db", ["b"], age=60.0)
-    assert notes_of(run, tmp_path, "ab", rules) == []
-
-
-def test_rules_and_slos_are_counted_offline_too(run: Run, tmp_path: Path) -> None:
+def test_offline_shows_the_rules_and_contacts_nobody(run: Run, tmp_path: Path) -> None:
     text = (
-        "targets: [{url: 'http://h'}]\nrules: {use_defaults: false}\n"
+        f"targets: [{{url: 'http://127.0.0.1:1'}}]\n{NO_RULES}\n"
         "slos: [{name: a, metric: ttft, threshold: 1s, objective: 99%}]\n"
     )
     done = run("check-config", "--config", written(tmp_path, text), "--offline")
+    assert done.exit_code == 0
     assert done.stdout.splitlines()[1:] == ["rules: none apply; 1 SLO"]
-
-
-def test_the_file_in_its_usual_place_is_found(run: Run, good: Path) -> None:
-    from specwatch.cli import options
-
-    options.DEFAULT_FILE.parent.mkdir()
-    good.rename(options.DEFAULT_FILE)
-    assert run("check-config").exit_code == 0
 
 
 BAD = """\
@@ -161,21 +157,11 @@ def test_a_refused_file_shows_all_problems_and_exits_with_2(run: Run, tmp_path: 
     assert [line.split(" ")[0] for line in lines] == [f"{file}:{n}:" for n in (1, 3, 4, 5)]
     assert 'did you mean "interval"?' in lines[2]
     assert "hunter2" not in done.output
-
-
-def test_a_refused_file_as_json(run: Run, tmp_path: Path) -> None:
-    done = run("check-config", "--config", written(tmp_path, BAD), "--json")
-    found = json.loads(done.stdout)
+    done = run("check-config", "--config", file, "--json")
+    answer = json.loads(done.stdout)
     assert (done.exit_code, done.stderr) == (2, "")
-    assert (found["ok"], found["configuration"], found["checks"]) == (False, None, [])
-    assert len(found["problems"]) == 4
-
-
-def test_offline_contacts_nobody(run: Run, tmp_path: Path) -> None:
-    file = written(tmp_path, "targets: [{url: 'http://127.0.0.1:1'}]\n")
-    done = run("check-config", "--config", file, "--offline", "--json")
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["checks"] == []
+    assert (answer["ok"], answer["configuration"], answer["checks"]) == (False, None, [])
+    assert len(answer["problems"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -321,24 +307,6 @@ def test_a_hostile_model_name_cannot_command_the_terminal(
 PROXY = pages.faithful("tap-proxy")
 
 
-@pytest.fixture
-def beside(tmp_path: Path, web: Callable[..., str]) -> Callable[..., Path]:
-    """A configuration of a server and a proxy with these pages."""
-
-    def build(server: bytes, proxy: bytes | None, more: str = "") -> Path:
-        said = ""
-        if proxy is not None:
-            said = f", proxy: '{web('/metrics', lambda _: Response(proxy))}'"
-        url = web("/metrics", lambda _: Response(server))
-        return written(
-            tmp_path,
-            f"database: sqlite:///{tmp_path}/history.db\n{more}\n"
-            f"targets: [{{name: chat, url: '{url}'{said}}}]\n",
-        )
-
-    return build
-
-
 TEMPERATURES = "tap found, with temperatures 0, (0,0.3], (0.3,0.7], (0.7,1], >1, unknown"
 SERVER = pages.capture("draft-k4.2")
 TAPS = {
@@ -346,6 +314,10 @@ TAPS = {
         pages.faithful("vllm-0.32-tap"), None, True, f"(speculation on); {TEMPERATURES}",
     ),
     "a proxy": (SERVER, PROXY, True, f"ok, {TEMPERATURES}"),
+    "other buckets than the configured": (
+        SERVER, PROXY.replace(b"(0.3,0.7]", b"(0.3,0.8]"), True, ": (0.3,0.8]; start it with"
+        " SPECWATCH_TAP_TEMPERATURE_BUCKETS=0,0.3,0.7,1",
+    ),
     "a tap without requests": (
         SERVER, pages.tap().encode(), True, "ok, tap found, no request counted yet",
     ),
@@ -355,28 +327,23 @@ TAPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("server", "proxy", "ok", "said"), TAPS.values(), ids=TAPS.keys())
+@pytest.mark.parametrize(("server", "proxy", "ok", "text"), TAPS.values(), ids=TAPS.keys())
 def test_the_tap_is_reported_with_its_buckets(
-    run: Run, beside: Callable[..., Path], server: bytes, proxy: bytes | None, ok: bool, said: str
-) -> None:
-    done = run("check-config", "--config", beside(server, proxy))
+    run: Run, tmp_path: Path, web: Callable[..., str], server: bytes, proxy: bytes | None,
+    ok: bool, text: str,
+) -> None:  # fmt: skip
+    target = f"name: chat, url: '{web('/metrics', lambda _: Response(server))}'"
+    if proxy is not None:
+        target += f", proxy: '{web('/metrics', lambda _: Response(proxy))}'"
+    file = written(
+        tmp_path, f"database: sqlite:///{tmp_path}/history.db\ntargets: [{{{target}}}]\n"
+    )
+    done = run("check-config", "--config", file)
     assert done.exit_code == int(not ok)
     last = done.stdout.splitlines()[-1]
     assert last.startswith("proxy of chat at" if proxy is not None else "target chat at")
     assert ("FAILED: " in last) is not ok
-    assert said in last
-
-
-def test_buckets_unlike_the_configured_are_reported_with_the_remedy(
-    run: Run, beside: Callable[..., Path]
-) -> None:
-    done = run(
-        "check-config", "--config", beside(SERVER, PROXY, "temperature_buckets: [0, 0.3, 1]")
-    )
-    assert done.exit_code == 0
-    assert "(0.3,0.7], (0.7,1]; start it with SPECWATCH_TAP_TEMPERATURE_BUCKETS=0,0.3,1" in (
-        done.stdout
-    )
+    assert text in last
 
 
 IMPORTS = """
@@ -408,15 +375,3 @@ def test_the_threads_that_ask_import_nothing_of_requests(tmp_path: Path) -> None
     assert "webhook webhook: FAILED: nothing listens" in ran.stdout
     late = [line for line in ran.stdout.splitlines() if line.startswith("IMPORTED")]
     assert not [line for line in late if "requests" in line or "urllib3" in line]
-
-
-def test_a_server_that_several_targets_have_is_noted(run: Run, tmp_path: Path) -> None:
-    """It may be intended, but its requests are counted twice."""
-    targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1'}}" for name in ("a", "b"))
-    file = written(tmp_path, f"targets: [{targets}]\n")
-    done = run("check-config", "--offline", "--config", file)
-    assert done.exit_code == 0
-    assert (
-        "note: http://127.0.0.1:1/metrics is watched as a, b: its requests are counted"
-        in done.stdout
-    )

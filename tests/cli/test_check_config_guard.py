@@ -50,22 +50,22 @@ def checked(run: Run, tmp_path: Path, *services: str, more: str = "") -> Any:
     return json.loads(run("check-config", "--config", file, "--json").stdout)
 
 
-def named(found: Any, what: str) -> list[tuple[str, bool, str]]:
+def named(answer: Any, what: str) -> list[tuple[str, bool, str]]:
     return [
         (check["what"], check["ok"], check["detail"])
-        for check in found["checks"]
+        for check in answer["checks"]
         if check["what"].startswith(what)
     ]
 
 
 def test_what_the_guard_would_run_is_shown_or_why_it_could_not(run: Run, tmp_path: Path) -> None:
-    found = named(checked(run, tmp_path, COMMAND, ABSENT, SUPERVISED, ""), "guard")
-    assert [(what, ok) for what, ok, _ in found] == [
+    checks = named(checked(run, tmp_path, COMMAND, ABSENT, SUPERVISED, ""), "guard")
+    assert [(what, ok) for what, ok, _ in checks] == [
         ("guard of t0, command service", True),
         ("guard of t1, command service", False),
         ("guard of t2, supervised service", True),
     ]
-    details = [detail for *_, detail in found]
+    details = [detail for *_, detail in checks]
     assert details[0].startswith("run `/bin/true off`, for 10m at most; to undo it, run `/bin/")
     assert details[1].startswith("/absent does not exist or is not a file; create it")
     assert details[2].startswith("restarted by `specwatch run -- COMMAND`; ")
@@ -75,31 +75,34 @@ def test_a_guard_that_is_off_needs_nothing(run: Run, tmp_path: Path) -> None:
     assert named(checked(run, tmp_path, ABSENT, more="guard: {mode: off}"), "guard") == []
 
 
-def test_a_guard_that_acts_without_hands_is_noted(run: Run, tmp_path: Path) -> None:
-    notes = checked(run, tmp_path, COMMAND, "", "", "", "", more="guard: {mode: act}")["notes"]
-    assert notes[-1].startswith(
-        "guard.mode is act, but no service is configured for t1, t2, t3 and 1 "
-    )
-    notes = checked(run, tmp_path, COMMAND, "")["notes"]
-    assert not any(note.startswith("guard") for note in notes)
+NOTES: dict[str, tuple[list[str], str, str, str]] = {
+    "a guard that acts needs services": (
+        [COMMAND, "", "", "", ""], "mode: act", "guard.mode is act",
+        "no service is configured for t1, t2, t3 and 1 more: ",
+    ),
+    "a guard that observes needs none": ([COMMAND, ""], "mode: observe", "guard", ""),
+    "a verification can be much too short": (
+        [COMMAND], "mode: act, verify: 2m", "guard.verify is 2m, but it takes about 8m to measure",
+        "verification ends undecided after 6m, three times that, and",
+    ),
+    "a verification can be too short": (
+        [COMMAND], "mode: observe, verify: 3m", "guard.verify is 3m, but it takes about 8m",
+        "verification is extended to that, up to 9m. Make it at least 8m",
+    ),
+    "a verification is long enough": ([COMMAND], "mode: act, verify: 8m", "guard.verify", ""),
+    "a guard that is off verifies nothing": ([COMMAND], "mode: off, verify: 1m", "guard.", ""),
+}  # fmt: skip
+"""Services, the section guard, the beginning of a note, and a part of it, empty for no note."""
 
 
-@pytest.mark.parametrize(
-    ("guard", "ends"),
-    [
-        ("mode: act, verify: 2m", "verification ends undecided after 6m, three times that, and"),
-        ("mode: observe, verify: 3m", "verification is extended to that, up to 9m. Make it at le"),
-        ("mode: act, verify: 8m", None),
-        ("mode: off, verify: 1m", None),
-    ],
-)
-def test_a_verification_too_short_to_measure_in_is_noted(
-    run: Run, tmp_path: Path, guard: str, ends: str | None
+@pytest.mark.parametrize(("services", "guard", "start", "part"), NOTES.values(), ids=NOTES.keys())
+def test_what_is_probably_a_mistake_is_noted(
+    run: Run, tmp_path: Path, services: list[str], guard: str, start: str, part: str
 ) -> None:
-    notes = checked(run, tmp_path, COMMAND, more=f"guard: {{{guard}}}")["notes"]
-    found = [note for note in notes if note.startswith("guard.verify is")]
-    assert len(found) == (ends is not None)
-    assert all("it takes about 8m to measure" in note and str(ends) in note for note in found)
+    answer = checked(run, tmp_path, *services, more=f"guard: {{{guard}}}")
+    notes = [note for note in answer["notes"] if note.startswith(start)]
+    assert len(notes) == bool(part)
+    assert all(part in note for note in notes)
 
 
 def test_each_alertmanager_is_asked_and_sent_no_alert(
@@ -107,10 +110,10 @@ def test_each_alertmanager_is_asked_and_sent_no_alert(
 ) -> None:
     url, sent = alertmanager
     urls = f"urls: ['{url}', 'http://127.0.0.1:1']"
-    found = checked(
+    answer = checked(
         run, tmp_path, "", more=f"alertmanager: {{{urls}, headers: {{Authorization: a}}}}"
     )
-    assert named(found, "Alertmanager") == [
+    assert named(answer, "Alertmanager") == [
         (f"Alertmanager {url}", True, "it accepts alerts"),
         (
             "Alertmanager http://127.0.0.1:1", False,
@@ -146,6 +149,17 @@ def test_two_targets_that_are_one_process_are_refused(
     assert problem == f"{tmp_path}/specwatch.yml:2: {said}"
 
 
+def test_a_server_of_several_targets_is_noted(run: Run, tmp_path: Path) -> None:
+    """It may be intended, but its requests are counted twice."""
+    targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1'}}" for name in ("a", "b"))
+    file = tmp_path / "specwatch.yml"
+    file.write_text(f"targets: [{targets}]\n")
+    done = run("check-config", "--offline", "--config", file)
+    assert done.exit_code == 0
+    note = "note: http://127.0.0.1:1/metrics is watched as a, b: its requests are counted for each"
+    assert note in done.stdout.splitlines()
+
+
 def test_units_of_two_managers_are_two(run: Run, tmp_path: Path) -> None:
     user = UNIT.replace("}", ", scope: user}")
     assert checked(run, tmp_path, UNIT, user, more="guard: {mode: off}")["problems"] == []
@@ -160,8 +174,8 @@ def test_a_unit_that_only_root_can_restart_is_noted(
     notes = checked(
         run, tmp_path, unit, unit.replace("test", "user").replace("}", ", scope: user}")
     )["notes"]
-    found = [note for note in notes if note.startswith("root can restart")]
-    assert found == [
+    root_notes = [note for note in notes if note.startswith("root can restart")]
+    assert root_notes == [
         "root can restart specwatch-test.service, but the daemon, as another user, cannot:"
         " the helper for specwatch-test.service is not installed: `systemctl enable --now"
         " specwatch-guard@specwatch-test.socket`"

@@ -12,6 +12,7 @@ import pytest
 
 from specwatch.domain.model import Mode
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Pause, Phase
+from specwatch.guard.status import GuardStatus
 from specwatch.rules.decision_view import finding_view
 from tests.cli.conftest import Run
 from tests.cli.guards import LATER, NOW, Guards, answer, lines, refusal
@@ -44,9 +45,9 @@ def test_status_has_a_line_for_each_guard_and_what_it_waits_for(run: Run, guards
 def test_a_held_guard_exits_with_1_and_the_reason(run: Run, guards: Guards) -> None:
     guards.put(phase=Phase.HELD, why="the unit is masked")
     assert lines(run, guards, "status", "chat", code=1)[2] == "  the unit is masked"
-    found = answer(run, guards, "status", code=1)
-    assert found["held"] is True
-    assert found["guards"][0]["state"]["phase"] == "held"
+    result = answer(run, guards, "status", code=1)
+    assert result["held"] is True
+    assert result["guards"][0]["state"]["phase"] == "held"
 
 
 def test_what_a_database_says_cannot_command_a_terminal(run: Run, guards: Guards) -> None:
@@ -56,11 +57,11 @@ def test_what_a_database_says_cannot_command_a_terminal(run: Run, guards: Guards
         order=order, incident=Incident(HOSTILE, Cause.RULE, NOW),
     )  # fmt: skip
     guards.step(HOSTILE, inputs={HOSTILE: HOSTILE})
-    said: list[str] = []
+    printed: list[str] = []
     for words in (["status"], ["history"], ["explain", "latest"]):
-        said += run("guard", *words, "--database", guards.url).stdout.splitlines()
-    assert len(said) > 20
-    assert all(line.isprintable() for line in said)
+        printed += run("guard", *words, "--database", guards.url).stdout.splitlines()
+    assert len(printed) > 20
+    assert all(line.isprintable() for line in printed)
 
 
 def test_status_as_json_has_keys_to_rely_on(run: Run, guards: Guards, tmp_path: Path) -> None:
@@ -71,9 +72,9 @@ def test_status_as_json_has_keys_to_rely_on(run: Run, guards: Guards, tmp_path: 
         "guard: {mode: act, max_actions_per_day: 7}\n"
     )
     done = run("guard", "status", "--config", file, "--json")
-    found = json.loads(done.stdout)
-    assert (done.exit_code, found["mode"], found["held"]) == (0, "act", False)
-    (one,) = found["guards"]
+    result = json.loads(done.stdout)
+    assert (done.exit_code, result["mode"], result["held"]) == (0, "act", False)
+    (one,) = result["guards"]
     assert sorted(one) == [
         "actions_today", "daemon", "max_actions_per_day", "state", "target", "trial_in",
     ]  # fmt: skip
@@ -86,8 +87,8 @@ def test_reading_leaves_no_trace_in_the_database(run: Run, guards: Guards) -> No
     for words in (["status"], ["history"], ["explain", "latest"], ["explain", "chat-6b"]):
         lines(run, guards, *words)
     with sqlite3.connect(guards.path) as connection:
-        found = connection.execute("SELECT DISTINCT daemon FROM runs").fetchall()
-    assert found == [("left",)]
+        daemons = connection.execute("SELECT DISTINCT daemon FROM runs").fetchall()
+    assert daemons == [("left",)]
 
 
 def test_an_unguarded_target_is_distinguished_from_a_misspelt_one(run: Run, guards: Guards) -> None:
@@ -106,21 +107,21 @@ def test_a_pause_has_an_end_and_an_operator(
 ) -> None:
     guards.put(phase=Phase.DRAINING)
     monkeypatch.setenv("SUDO_USER", "ann")
-    said = lines(run, guards, "pause", "--for", "2h", "--reason", "new driver")
-    assert said[0].startswith("chat is paused by ann until 2")
-    assert said[1].startswith("it is draining the server, and abandons that")
+    printed = lines(run, guards, "pause", "--for", "2h", "--reason", "new driver")
+    assert printed[0].startswith("chat is paused by ann until 2")
+    assert printed[1].startswith("it is draining the server, and abandons that")
     pause = guards.state().pause
     assert pause is not None
     assert (pause.by, pause.why) == ("ann", "new driver")
     assert 7200 <= pause.until - NOW < 7200 + LATER
-    found = answer(run, guards, "pause", "chat", "--by", "bob")
-    assert found["state"]["pause"]["by"] == "bob"
-    assert 86_400 <= found["state"]["pause"]["until"] - NOW < 86_400 + LATER
+    result = answer(run, guards, "pause", "chat", "--by", "bob")
+    assert result["state"]["pause"]["by"] == "bob"
+    assert 86_400 <= result["state"]["pause"]["until"] - NOW < 86_400 + LATER
     assert guards.book.history(limit=1)[0].daemon == "specwatch guard"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "problem"),
     [
         (["pause", "--for", "0s"], "0s: expected more than 0 seconds"),
         (["pause", "--for", "soon"], '"soon" is not a duration; write it like'),
@@ -132,10 +133,10 @@ def test_a_pause_has_an_end_and_an_operator(
     ],
 )
 def test_bad_input_exits_with_2_and_what_was_expected(
-    run: Run, guards: Guards, words: list[str], said: str
+    run: Run, guards: Guards, words: list[str], problem: str
 ) -> None:
     guards.put()
-    assert said in refusal(run, guards, *words)
+    assert problem in refusal(run, guards, *words)
     assert len(guards.book.history()) == 1
 
 
@@ -156,11 +157,11 @@ def test_history_is_a_line_a_step_oldest_first(run: Run, guards: Guards) -> None
     assert first[20:] == " observing     it is so"
     assert second[20:] == " confirmed     a rule is in breach  [chat-6b]"
     guards.put("other")
-    found = answer(run, guards, "history", "chat", "--limit", "1")
-    assert (found["more"], [step["reason"] for step in found["steps"]]) == (
+    result = answer(run, guards, "history", "chat", "--limit", "1")
+    assert (result["more"], [step["reason"] for step in result["steps"]]) == (
         True, ["a rule is in breach"],
     )  # fmt: skip
-    assert sorted(found["steps"][0]) == [
+    assert sorted(result["steps"][0]) == [
         "at", "daemon", "incident", "inputs", "phase", "phase_before", "reason", "target",
         "version",
     ]  # fmt: skip
@@ -169,17 +170,13 @@ def test_history_is_a_line_a_step_oldest_first(run: Run, guards: Guards) -> None
     assert nothing.startswith("the guard took no step since 2")
 
 
-def breach() -> dict[str, Any]:
-    """The measurements of a breach, as the guard stores them."""
-    (found,) = (finding for finding in decided().findings if finding.rule == BREACHED)
-    return dict(msgspec.to_builtins(finding_view(found)))
-
-
 def explained(guards: Guards) -> None:
+    """The steps of an incident, with the measurements that the guard stores."""
+    (finding,) = (finding for finding in decided().findings if finding.rule == BREACHED)
     guards.put()
     guards.step(
         "the rule too-slow is in breach", phase=Phase.CONFIRMED, incident=INCIDENT,
-        inputs=breach(), at=NOW + 1,
+        inputs=msgspec.to_builtins(finding_view(finding)), at=NOW + 1,
     )  # fmt: skip
     guards.step("drained for 10s", phase=Phase.RESTARTING, inputs={"requests": 3.0}, at=NOW + 2)
     speedup = {"value": 0.5, "lower": 0.45, "upper": 0.55, "samples": 20, "confidence": 0.95}
@@ -192,80 +189,76 @@ def explained(guards: Guards) -> None:
 
 def test_explain_shows_each_step_with_its_numbers(run: Run, guards: Guards) -> None:
     explained(guards)
-    said = lines(run, guards, "explain", "latest")
-    assert said[0] == "chat-6b of chat"
-    assert said[2].endswith(", a trial in 2 h")
-    text = "\n".join(said)
+    printed = lines(run, guards, "explain", "latest")
+    assert printed[0] == "chat-6b of chat"
+    assert printed[2].endswith(", a trial in 2 h")
+    text = "\n".join(printed)
     assert "confirmed     the rule too-slow is in breach" in text
-    (reading,) = (line.split() for line in said if "speedup_ratio" in line)
+    (reading,) = (line.split() for line in printed if "speedup_ratio" in line)
     assert reading[1:3] == ["2", "1.75"]
     assert reading[-2:] == ["below", "2.5"]
-    assert "    3 requests ran or waited then" in said
-    assert "    0.55 was the speedup by the earlier baseline" in said
-    assert "    0.91 times as long as it says takes serving without speculation" in said
-    (speedup,) = (line for line in said if "measured speedup" in line)
+    assert "    3 requests ran or waited then" in printed
+    assert "    0.55 was the speedup by the earlier baseline" in printed
+    assert "    0.91 times as long as it says takes serving without speculation" in printed
+    (speedup,) = (line for line in printed if "measured speedup" in line)
     assert speedup.split()[-6:] == ["0.50", "0.45", "to", "0.55", "20", "min"]
-    assert lines(run, guards, "explain", "chat-6b") == said
+    assert lines(run, guards, "explain", "chat-6b") == printed
 
 
 def test_an_incident_that_is_over_says_how_long_it_took(run: Run, guards: Guards) -> None:
     explained(guards)
     guards.step("speculation pays", phase=Phase.OBSERVING, incident=None, at=NOW + 61)
     assert lines(run, guards, "explain", "latest")[1].endswith(", over after 60 s")
-    found = answer(run, guards, "explain", "chat-6b")
-    assert (found["incident"], found["target"], found["state"]) == ("chat-6b", "chat", None)
-    assert (found["began"], found["ended"], len(found["steps"])) == (NOW + 1, NOW + 61, 4)
-    assert found["steps"][0]["inputs"]["readings"][0]["metric"] == "speedup_ratio"
+    result = answer(run, guards, "explain", "chat-6b")
+    assert (result["incident"], result["target"], result["state"]) == (
+        "chat-6b",
+        "chat",
+        None,
+    )
+    assert (result["began"], result["ended"], len(result["steps"])) == (NOW + 1, NOW + 61, 4)
+    assert result["steps"][0]["inputs"]["readings"][0]["metric"] == "speedup_ratio"
 
 
 def test_an_unknown_incident_gets_the_nearest(run: Run, guards: Guards) -> None:
     guards.put()
     assert refusal(run, guards, "explain", "latest", code=1) == "there was no incident yet"
     explained(guards)
-    said = refusal(run, guards, "explain", "chat-6c")
-    assert said.endswith('there is no incident "chat-6c"; did you mean "chat-6b"?')
+    problem = refusal(run, guards, "explain", "chat-6c")
+    assert problem.endswith('there is no incident "chat-6c"; did you mean "chat-6b"?')
     assert "is for latest" in refusal(run, guards, "explain", "chat-6b", "--target", "chat")
 
 
-def guarded(**changes: Any) -> Any:
-    from specwatch.guard.status import GuardStatus
+STANDING: dict[str, tuple[dict[str, Any], int, list[str]]] = {
+    "observing": ({}, 0, ["guard: observing for 10 min"]),
+    "held": (
+        {"phase": Phase.HELD, "why": "the unit is masked"}, 1,
+        ["guard: held for 10 min", "  the unit is masked"],
+    ),
+    "disabled until a trial": (
+        {"phase": Phase.DISABLED, "rearm_at": 1_700_007_240.0, "waiting": "paused by ann"}, 0,
+        ["guard: disabled for 10 min, a trial in 2 h", "  waiting: paused by ann"],
+    ),
+    "disabled without an end": (
+        {"phase": Phase.DISABLED}, 0, ["guard: disabled for 10 min, until a person enables it"],
+    ),
+    "disabled by an order with an end": (
+        {
+            "phase": Phase.DISABLED, "rearm_at": 1_700_007_240.0,
+            "incident": Incident("chat-7", Cause.PERSON, 0.0, "ann"),
+        }, 0,
+        ["guard: disabled for 10 min, speculation comes back in 2 h"],
+    ),
+}  # fmt: skip
 
-    state = GuardState("chat", since=1_699_999_440.0, **changes)
-    return GuardStatus("act", state, ours=True, holder="left")
 
-
-@pytest.mark.parametrize(
-    ("changes", "code", "said"),
-    [
-        ({}, 0, ["guard: observing for 10 min"]),
-        (
-            {"phase": Phase.HELD, "why": "the unit is masked"}, 1,
-            ["guard: held for 10 min", "  the unit is masked"],
-        ),
-        (
-            {"phase": Phase.DISABLED, "rearm_at": 1_700_007_240.0, "waiting": "paused by ann"}, 0,
-            ["guard: disabled for 10 min, a trial in 2 h", "  waiting: paused by ann"],
-        ),
-        (
-            {"phase": Phase.DISABLED}, 0,
-            ["guard: disabled for 10 min, until a person enables it"],
-        ),
-        (
-            {
-                "phase": Phase.DISABLED, "rearm_at": 1_700_007_240.0,
-                "incident": Incident("chat-7", Cause.PERSON, 0.0, "ann"),
-            }, 0,
-            ["guard: disabled for 10 min, speculation comes back in 2 h"],
-        ),
-    ],
-    ids=["observing", "held", "trial", "for ever", "ordered"],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "code", "lines"), STANDING.values(), ids=STANDING.keys())
 def test_the_daemons_status_has_the_state_of_the_guard(
-    run: Run, surface: Surface, changes: dict[str, Any], code: int, said: list[str]
+    run: Run, surface: Surface, changes: dict[str, Any], code: int, lines: list[str]
 ) -> None:
-    surface.status = daemon(target(guard=guarded(**changes)))
+    state = GuardState("chat", since=1_699_999_440.0, **changes)
+    surface.status = daemon(target(guard=GuardStatus("act", state, ours=True, holder="left")))
     done = run("status", "--url", surface.url)
     assert (done.exit_code, done.stderr) == (code, "")
-    found = done.stdout.splitlines()
-    at = found.index(said[0])
-    assert found[at : at + len(said)] == said
+    printed = done.stdout.splitlines()
+    first = printed.index(lines[0])
+    assert printed[first : first + len(lines)] == lines

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 import pytest
@@ -37,22 +38,24 @@ def living(guards: Guards, monkeypatch: pytest.MonkeyPatch) -> Iterator[Living]:
 def test_disable_and_enable_are_followed_to_their_end(
     run: Run, guards: Guards, living: Living
 ) -> None:
-    said = lines(run, guards, "disable", "chat", "--by", "ann", "--reason", "slow", "--for", "8h")
-    phases = [phase for phase, _ in groupby(line.split()[2] for line in said[:-1])]
+    printed = lines(
+        run, guards, "disable", "chat", "--by", "ann", "--reason", "slow", "--for", "8h"
+    )
+    phases = [phase for phase, _ in groupby(line.split()[2] for line in printed[:-1])]
     assert phases == ["observing", "draining", "restarting", "verifying", "disabled"]
-    assert said[1].endswith("draining      ann switched speculation off: slow")
-    assert said[-1] == "chat: speculation is off"
+    assert printed[1].endswith("draining      ann switched speculation off: slow")
+    assert printed[-1] == "chat: speculation is off"
     assert living.server.mode is Mode.OFF
     assert 28_790 < (guards.state().rearm_at or 0) - NOW < 28_800 + LATER
-    found = answer(run, guards, "enable")
-    assert (found["reached"], found["reason"]) == (True, "speculation is on")
-    assert found["state"]["goal"] == "on"
-    assert [step["phase"] for step in found["steps"]][-1] == "observing"
+    outcome = answer(run, guards, "enable")
+    assert (outcome["reached"], outcome["reason"]) == (True, "speculation is on")
+    assert outcome["state"]["goal"] == "on"
+    assert [step["phase"] for step in outcome["steps"]][-1] == "observing"
     assert living.server.mode is Mode.ON
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "reason"),
     [
         ("no-status", "refused: the manager does not answer"),
         ("refuse", "held: nothing was done: the unit is masked"),
@@ -60,43 +63,52 @@ def test_disable_and_enable_are_followed_to_their_end(
     ],
 )
 def test_a_failed_order_exits_with_1_and_the_reason(
-    run: Run, guards: Guards, living: Living, fault: str, said: str
+    run: Run, guards: Guards, living: Living, fault: str, reason: str
 ) -> None:
     living.server.fault = fault
-    assert lines(run, guards, "disable", code=1)[-1] == f"chat: {said}"
+    assert lines(run, guards, "disable", code=1)[-1] == f"chat: {reason}"
     assert living.server.mode is Mode.ON
 
 
-def test_a_superseded_order_exits_with_1(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+WAITS: dict[str, tuple[tuple[str, ...], Callable[[Guards], object], str]] = {
+    "superseded by another order": (
+        ("--timeout", "5s"),
+        lambda guards: guards.step("bob wants it on", order=Order(Mode.ON, "bob", NOW)),
+        "bob has ordered something else since",
+    ),
+    "abandoned by the daemon": (
+        ("--timeout", "5s"),
+        lambda guards: guards.step("given up: bob wants something else", order=None),
+        "speculation is not off: given up: bob wants something else",
+    ),
+    "not done in time": (
+        ("--timeout", "1m"), lambda _: None, "not done within 1m; the order stays",
+    ),
+    "no daemon any more": (
+        (), lambda guards: guards.leave(), "no daemon guards it any more; the order stays",
+    ),
+    "interrupted": ((), lambda _: signal.raise_signal(signal.SIGINT),
+                    "no longer followed; the order stays"),
+}  # fmt: skip
+"""Options of an order, what happens while it is followed, and how that ends."""
+
+
+@pytest.mark.parametrize(("words", "event", "end"), WAITS.values(), ids=WAITS.keys())
+def test_an_order_that_is_not_done_exits_with_1_and_the_reason(
+    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...],
+    event: Callable[[Guards], object], end: str,
+) -> None:  # fmt: skip
     guards.put(goal=Mode.ON)
-
-    def overtake(_: float) -> None:
-        guards.step("bob wants it on", order=Order(Mode.ON, "bob", NOW))
-
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", overtake)
-    said = lines(run, guards, "disable", "--timeout", "5s", code=1)
-    assert said[-1] == "chat: bob has ordered something else since"
-
-
-def test_an_abandoned_order_exits_with_1(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put(goal=Mode.ON)
-
-    def give_up(_: float) -> None:
-        guards.step("given up: bob wants something else", order=None)
-
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", give_up)
-    last = lines(run, guards, "disable", "--timeout", "5s", code=1)[-1]
-    assert last == "chat: speculation is not off: given up: bob wants something else"
+    clock = iter(range(0, 10_000, 2))
+    monkeypatch.setattr("specwatch.cli.guard_orders.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", lambda _: event(guards))
+    assert f"chat: {end}" in lines(run, guards, "disable", *words, code=1)[-2:]
 
 
 def test_without_a_daemon_an_order_stays_and_exits_with_1(run: Run, guards: Guards) -> None:
     guards.put(guarded=False)
-    said = lines(run, guards, "disable", "--by", "ann", code=1)
-    assert said == [
+    printed = lines(run, guards, "disable", "--by", "ann", code=1)
+    assert printed == [
         "ann wants speculation off",
         "chat: no daemon guards it now; the order waits for one",
         "`specwatch guard status` shows its progress",
@@ -111,16 +123,16 @@ def test_an_order_can_be_left_to_the_daemon(
 ) -> None:
     guards.put()
     monkeypatch.setattr("specwatch.cli.guard_orders._ANSWER_SECONDS", 0.01)
-    found = answer(run, guards, "enable", "--no-wait", "--by", "ann")
-    assert (found["reached"], found["daemon"]) == (None, "left")
-    assert found["reason"] == "left guards it and will do it"
+    outcome = answer(run, guards, "enable", "--no-wait", "--by", "ann")
+    assert (outcome["reached"], outcome["daemon"]) == (None, "left")
+    assert outcome["reason"] == "left guards it and will do it"
 
 
 def test_an_order_that_is_left_to_the_daemon_is_not_followed_once_it_has_begun(
     run: Run, guards: Guards, living: Living
 ) -> None:
-    found = answer(run, guards, "disable", "--no-wait")
-    assert (found["reached"], found["reason"]) == (None, "d has begun")
+    outcome = answer(run, guards, "disable", "--no-wait")
+    assert (outcome["reached"], outcome["reason"]) == (None, "d has begun")
     assert guards.state().phase is not Phase.DISABLED
 
 
@@ -129,27 +141,10 @@ def test_an_order_for_a_target_without_a_service_is_refused_with_the_remedy(
     run: Run, guards: Guards, living: Living, words: tuple[str, ...]
 ) -> None:
     living.guardian._actuator = None
-    said = lines(run, guards, "disable", *words, code=1)[-1]
-    assert said.startswith("chat: refused: it has no `service`, so specwatch cannot restart it; ")
-    assert "`specwatch strip`" in said
+    reason = lines(run, guards, "disable", *words, code=1)[-1]
+    assert reason.startswith("chat: refused: it has no `service`, so specwatch cannot restart it; ")
+    assert "`specwatch strip`" in reason
     assert guards.state().order is None
-
-
-def test_waiting_ends_after_the_timeout(run: Run, guards: Guards) -> None:
-    guards.put()
-    said = lines(run, guards, "disable", "--timeout", "1ms", code=1)
-    assert said[-2] == "chat: not done within 1ms; the order stays"
-
-
-def test_waiting_ends_when_no_daemon_guards_it_any_more(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put()
-    clock = iter(range(0, 10_000, 20))
-    monkeypatch.setattr("specwatch.cli.guard_orders.monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", lambda _: guards.leave())
-    said = lines(run, guards, "disable", code=1)
-    assert said[-2] == "chat: no daemon guards it any more; the order stays"
 
 
 def test_a_database_that_goes_away_meanwhile_is_waited_for(
@@ -182,20 +177,6 @@ def test_a_database_that_stays_away_exits_with_1_and_the_reason(
     monkeypatch.setattr(
         "specwatch.cli.guard_orders.sleep", lambda _: guards.path.unlink(missing_ok=True)
     )
-    said = lines(run, guards, "disable", "--timeout", "1m", code=1)
-    assert said[-2].startswith("chat: unknown: SQLite database ")
-    assert said[-2].endswith("; the order stays")
-
-
-def test_an_interrupt_leaves_the_order(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guards.put()
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("specwatch.cli.guard_orders.sleep", interrupt)
-    said = lines(run, guards, "enable", code=1)
-    assert said[-2] == "chat: no longer followed; the order stays"
-    assert guards.state().order is not None
+    printed = lines(run, guards, "disable", "--timeout", "1m", code=1)
+    assert printed[-2].startswith("chat: unknown: SQLite database ")
+    assert printed[-2].endswith("; the order stays")

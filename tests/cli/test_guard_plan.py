@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.cli import guard_plan
 from specwatch.guard.plan import FileChange, Plan
 from tests.cli.conftest import Run
 from tests.cli.guards import Guards
@@ -34,22 +35,22 @@ def test_plan_shows_the_steps_and_what_they_would_cost(
     file = configuration(tmp_path, guards, surface, COMMAND)
     done = run("guard", "plan", "--config", file)
     assert (done.exit_code, done.stderr) == (0, "")
-    said = done.stdout.splitlines()
-    assert said[:3] == [
+    printed = done.stdout.splitlines()
+    assert printed[:3] == [
         "chat  command service",
         "steps",
         "  1. run `/bin/true off`, for 10m at most",
     ]
-    assert said[-4:] == [
+    assert printed[-4:] == [
         "  40 s without service, the median of 3 restarts, after draining for at most 1m",
         "  3 requests running or waiting now",
         "  llama: what takes an hour now would take 60 min longer, as the speedup is 2.00",
         "    (1.95 to 2.05)",
     ]
-    found = json.loads(run("guard", "plan", "chat", "--config", file, "--json").stdout)
-    assert sorted(found) == ["cost", "plan", "refused", "target"]
-    assert found["cost"]["restart_seconds"] == 40.0
-    saved = found["cost"]["models"][0]["saves_seconds_per_hour"]
+    answer = json.loads(run("guard", "plan", "chat", "--config", file, "--json").stdout)
+    assert sorted(answer) == ["cost", "plan", "refused", "target"]
+    assert answer["cost"]["restart_seconds"] == 40.0
+    saved = answer["cost"]["models"][0]["saves_seconds_per_hour"]
     assert saved["lower"] <= saved["value"] <= saved["upper"] < 0
 
 
@@ -60,14 +61,14 @@ def test_a_plan_needs_neither_a_daemon_nor_a_database(
     file = configuration(tmp_path, guards, surface, COMMAND)
     done = run("guard", "plan", "--config", file, "--database", f"sqlite:///{tmp_path}/no.db")
     assert done.exit_code == 0
-    said = " ".join(done.stdout.split())
-    assert "2 min without service, assumed" in said
-    assert "earlier restarts are unknown: SQLite database" in said
-    assert "requests and speedup are unknown: no daemon that watches it was found" in said
+    printed = " ".join(done.stdout.split())
+    assert "2 min without service, assumed" in printed
+    assert "earlier restarts are unknown: SQLite database" in printed
+    assert "requests and speedup are unknown: no daemon that watches it was found" in printed
 
 
 @pytest.mark.parametrize(
-    ("service", "said"),
+    ("service", "reason"),
     [
         ("", "it has no service, so specwatch cannot restart it; add one"),
         (", service: {kind: supervised}", "it is a child of `specwatch run -- COMMAND`"),
@@ -78,22 +79,20 @@ def test_a_plan_needs_neither_a_daemon_nor_a_database(
     ],
 )
 def test_an_impossible_plan_exits_with_1_and_the_reason(
-    run: Run, guards: Guards, surface: Surface, tmp_path: Path, service: str, said: str
+    run: Run, guards: Guards, surface: Surface, tmp_path: Path, service: str, reason: str
 ) -> None:
     file = configuration(tmp_path, guards, surface, service)
     done = run("guard", "plan", "chat", "--config", file)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"chat: {said}")
+    assert done.stderr.startswith(f"chat: {reason}")
     done = run("guard", "plan", "chat", "--config", file, "--json")
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["refused"].startswith(said)
+    assert json.loads(done.stdout)["refused"].startswith(reason)
     done = run("guard", "plan", "chta", "--config", file)
     assert (done.exit_code, 'did you mean "chat"?' in done.stderr) == (2, True)
 
 
 def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
-    from specwatch.cli import guard_output
-
     plan = Plan(
         ("vllm", "serve", "a b", "-sc", "{}"),
         ("vllm", "serve", "a b"),
@@ -104,12 +103,12 @@ def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
         ("restart it",),
         ("look twice",),
     )
-    said = [line for line, _ in guard_output.plan_lines(plan)]
-    assert said == [
+    printed = [line for line, _ in guard_plan.plan_lines(plan)]
+    assert printed == [
         "the command now", "  vllm serve 'a b' -sc '{}'",
         "the command without speculation", "  vllm serve 'a b'", "  removed: -sc '{}'",
         "--- /dev/null", "+++ /etc/x.conf", "@@ -0,0 +1,2 @@", "+[Service]", "+ExecStart=",
         "--- /etc/y.conf", "+++ /dev/null", "@@ -1 +0,0 @@", "-old",
         "steps", "  1. restart it", "note: look twice",
     ]  # fmt: skip
-    assert guard_output.plan_summary(plan) == "without -sc '{}'; restart it; look twice"
+    assert guard_plan.plan_summary(plan) == "without -sc '{}'; restart it; look twice"

@@ -50,7 +50,7 @@ def test_every_key_has_a_row_with_a_meaning(pages: Mapping[str, str]) -> None:
 
 
 def test_defaults_are_spelt_as_a_file_has_them(pages: Mapping[str, str]) -> None:
-    found = pages["configuration.md"]
+    page_text = pages["configuration.md"]
     for row in (
         "| `interval` | duration | `5s` |",
         "| `max_page_size` | size | `16MiB` |",
@@ -58,14 +58,14 @@ def test_defaults_are_spelt_as_a_file_has_them(pages: Mapping[str, str]) -> None
         "| `targets` | [list of mappings](#targets) | required |",
         "| `mode` | `off` or `observe` or `act` | `observe` |",
     ):
-        assert row in found
+        assert row in page_text
 
 
 def test_a_section_that_is_linked_to_is_there(pages: Mapping[str, str]) -> None:
-    found = pages["configuration.md"]
-    headings = re.findall(r"^## (.+)$", found, re.M)
+    page_text = pages["configuration.md"]
+    headings = re.findall(r"^## (.+)$", page_text, re.M)
     anchors = {re.sub(r"[^\w -]", "", heading).replace(" ", "-").lower() for heading in headings}
-    assert set(re.findall(r"\(#([^)]+)\)", found)) <= anchors
+    assert set(re.findall(r"\(#([^)]+)\)", page_text)) <= anchors
 
 
 def test_every_command_shows_its_help(pages: Mapping[str, str]) -> None:
@@ -95,9 +95,9 @@ def test_rules_and_the_metrics_that_they_can_name_are_listed(pages: Mapping[str,
 
 
 def test_every_path_of_the_daemon_says_what_it_answers(pages: Mapping[str, str]) -> None:
-    found = pages["http-api.md"]
+    page_text = pages["http-api.md"]
     for path in ("/", "/metrics", "/healthz", "/api/v1/windows", "/api/v1/report"):
-        assert re.search(rf"^## {path}\n\n\S", found, re.M)
+        assert re.search(rf"^## {path}\n\n\S", page_text, re.M)
 
 
 def test_a_stale_page_is_shown(pages: Mapping[str, str], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -21,15 +22,10 @@ PERIOD = ("--since", str(history.T0), "--until", str(UNTIL))
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     """Two hours of two targets, the second without a baseline."""
-    found = f"sqlite:///{tmp_path}/specwatch.db"
-    minutes = [
-        each
-        for at in range(120)
-        for name in ("chat", "code")
-        for each in history.minute(at, target=name)
-    ]
-    history.fill(found, minutes)
-    return found
+    url = f"sqlite:///{tmp_path}/specwatch.db"
+    minutes = (history.minute(n, target=name) for n in range(120) for name in ("chat", "code"))
+    history.fill(url, chain.from_iterable(minutes))
+    return url
 
 
 def test_the_answer_is_printed_as_text(run: Run, url: str) -> None:
@@ -44,27 +40,25 @@ def test_the_answer_is_printed_as_text(run: Run, url: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--json",), ("--format", "json")])
-def test_json_is_the_report(run: Run, url: str, arguments: tuple[str, ...]) -> None:
+def test_json_is_the_report_of_all_or_selected_targets(
+    run: Run, url: str, arguments: tuple[str, ...]
+) -> None:
     done = run("report", "--database", url, *PERIOD, *arguments)
     report = msgspec.json.decode(done.stdout, type=Report)
     assert [target.target for target in report.targets] == ["chat", "code"]
     assert (report.since, report.until) == (history.T0, UNTIL)
+    done = run("report", "--database", url, *PERIOD, *arguments, "--target", "code")
+    report = msgspec.json.decode(done.stdout, type=Report)
+    assert [target.target for target in report.targets] == ["code"]
 
 
-def test_only_selected_targets_are_reported(run: Run, url: str) -> None:
-    done = run("report", "--database", url, *PERIOD, "--json", "--target", "code")
-    assert [load["target"] for load in json.loads(done.stdout)["targets"]] == ["code"]
-
-
-def test_an_unknown_target_is_refused_with_the_nearest(run: Run, url: str) -> None:
-    done = run("report", "--database", url, "--target", "chatt")
-    assert done.exit_code == 2
-    assert '"chatt" is configured or was ever watched; did you mean "chat"?' in done.stderr
-
-
-def test_the_schema_is_published(run: Run) -> None:
-    printed = json.loads(run("report", "--schema").stdout)
-    assert printed == json.loads(msgspec.json.encode(schema()))
+def test_the_schema_is_printed_or_written(run: Run, tmp_path: Path) -> None:
+    published = json.loads(msgspec.json.encode(schema()))
+    assert json.loads(run("report", "--schema").stdout) == published
+    file = tmp_path / "schema.json"
+    done = run("report", "--schema", "-o", file)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert json.loads(file.read_text()) == published
 
 
 @pytest.mark.parametrize(
@@ -92,38 +86,36 @@ def test_an_unknown_suffix_takes_the_given_format(
     assert json.loads(file.read_text())["format"] == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--json"], "--json writes json, and --output"),
-        (["--format", "md"], "--format md writes md, and --output"),
-        (["--schema"], "--schema writes json, and --output"),
-    ],
-)
-def test_a_format_and_a_suffix_that_contradict_are_refused(
-    run: Run, url: str, tmp_path: Path, arguments: list[str], said: str
+REFUSED = {
+    "a format unlike the suffix": (
+        "-o FOLDER/x.html --format md", "--format md writes md, and --output FOLDER/x.html is for",
+    ),
+    "JSON in a file of another suffix": ("-o FOLDER/x.html --json", "--json writes json, and --o"),
+    "a schema in a file of another suffix": ("-o FOLDER/x.html --schema", "--schema writes json"),
+    "a schema of a target": ("--schema --target x", "--schema and --target exclude each other"),
+    "a schema of a time": ("--schema --since 1d", "--schema and --since exclude each other"),
+    "a schema as Markdown": ("--schema --format md", "--schema and --format exclude each other"),
+    "JSON and another format": ("--json --format html", "exclude each other"),
+    "an end before the beginning": ("--since 1d --until 2d", "give an earlier since"),
+    "an unknown target": ("--target chatt", '"chatt" is configured or was ever watched; did you'),
+    "a directory": ("--format text -o FOLDER", "it is a directory; give a file in it"),
+    "an absent directory": ("-o FOLDER/none/r.txt", "there is no directory"),
+    "an unknown suffix": ("-o FOLDER/r.pdf", "give --format, or a name that ends with one of .txt"),
+    "no suffix": ("-o FOLDER/r", "give --format"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "problem"), REFUSED.values(), ids=REFUSED.keys())
+def test_wrong_options_are_refused_before_anything_is_written(
+    run: Run, url: str, tmp_path: Path, line: str, problem: str
 ) -> None:
-    file = tmp_path / "x.html"
-    source = [] if arguments == ["--schema"] else ["--database", url]
-    done = run("report", *source, "-o", file, *arguments)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    words = line.replace("FOLDER", str(folder)).split()
+    done = run("report", *words, *(() if "--schema" in words else ("--database", url)))
     assert done.exit_code == 2
-    assert said in done.stderr
-    assert "x.html is for html" in done.stderr
-    assert not file.exists()
-
-
-def test_the_schema_goes_to_the_file_that_is_named(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "schema.json"
-    done = run("report", "--schema", "-o", file)
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert json.loads(file.read_text()) == json.loads(msgspec.json.encode(schema()))
-
-
-@pytest.mark.parametrize("arguments", [("--target", "x"), ("--since", "1d"), ("--format", "md")])
-def test_the_schema_takes_no_options_without_effect(run: Run, arguments: tuple[str, ...]) -> None:
-    done = run("report", "--schema", *arguments)
-    assert done.exit_code == 2
-    assert f"--schema and {arguments[0]} exclude each other" in " ".join(done.stderr.split())
+    assert problem.replace("FOLDER", str(folder)) in " ".join(done.stderr.split())
+    assert not list(folder.iterdir())
 
 
 def test_a_file_is_replaced_as_a_whole_and_keeps_its_mode(
@@ -159,37 +151,6 @@ def test_a_failure_leaves_the_file_before_and_nothing_beside_it(
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        (".", "it is a directory; give a file in it"),
-        ("none/r.txt", "there is no directory"),
-        ("r.pdf", "give --format, or a name that ends with one of .txt, .md"),
-        ("r", "give --format"),
-    ],
-)
-def test_what_cannot_be_written_is_refused_before_the_work(
-    run: Run, tmp_path: Path, name: str, words: str
-) -> None:
-    file = tmp_path / name
-    form = ["--format", "text"] if name == "." else []
-    done = run("report", "--database", "sqlite:////nowhere/x.db", "-o", file, *form)
-    assert done.exit_code == 2
-    assert words in " ".join(done.stderr.split())
-
-
-def test_json_and_another_format_exclude_each_other(run: Run) -> None:
-    done = run("report", "--json", "--format", "html")
-    assert done.exit_code == 2
-    assert "exclude each other" in done.stderr
-
-
-def test_since_must_come_before_until(run: Run, url: str) -> None:
-    done = run("report", "--database", url, "--since", "1d", "--until", "2d")
-    assert done.exit_code == 2
-    assert "give an earlier since" in done.stderr
-
-
-@pytest.mark.parametrize(
     "arguments", [["report"], ["guard", "status"], ["db", "current"], ["db", "prune"]]
 )
 def test_an_unreadable_database_exits_with_1(
@@ -217,7 +178,7 @@ def test_configured_targets_without_history_have_a_note(run: Run, url: str, tmp_
         f"database: {url}\ntargets:\n- {{name: new, url: 'http://new:8000'}}\n"
         "- {name: chat, url: 'http://chat:8000', gpus: [0, 1]}\n"
     )
-    found = json.loads(run("report", "--config", file, *PERIOD, "--json").stdout)
-    assert found["notes"] == ["new: never watched yet"]
-    assert [each["target"] for each in found["targets"]] == ["chat", "code"]
-    assert [each["answer"]["gpus"] for each in found["targets"]] == [2, None]
+    report = json.loads(run("report", "--config", file, *PERIOD, "--json").stdout)
+    assert report["notes"] == ["new: never watched yet"]
+    assert [target["target"] for target in report["targets"]] == ["chat", "code"]
+    assert [target["answer"]["gpus"] for target in report["targets"]] == [2, None]

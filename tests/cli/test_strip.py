@@ -5,53 +5,50 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run
 
 
-def found(run: Run, *arguments: object) -> Any:
-    done = run("strip", "--json", "--", *arguments)
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_it_prints_a_line_for_a_shell_and_what_was_removed_beside_it(run: Run) -> None:
-    config = '{"method": "ngram"}'
-    done = run("strip", "--", "vllm", "serve", "a b", "--speculative-config", config, "--port", 1)
+@pytest.mark.parametrize(
+    ("words", "stripped", "removed"),
+    [
+        (
+            ["vllm", "serve", "a b", "--speculative-config", '{"method": "ngram"}', "--port", "1"],
+            ["vllm", "serve", "a b", "--port", "1"],
+            ["--speculative-config", '{"method": "ngram"}'],
+        ),
+        (["A=b c", "vllm", "serve", "M", "-sc", "{}"], ["A=b c", "vllm", "serve", "M"],
+         ["-sc", "{}"]),
+        (["vllm", "serve", "M"], ["vllm", "serve", "M"], []),
+    ],
+    ids=["with speculation", "with an assignment", "without speculation"],
+)  # fmt: skip
+def test_it_prints_a_line_for_a_shell_and_what_was_removed_beside_it(
+    run: Run, words: list[str], stripped: list[str], removed: list[str]
+) -> None:
+    done = run("strip", "--", *words)
     assert done.exit_code == 0
-    assert done.stdout == "vllm serve 'a b' --port 1\n"
-    assert done.stderr == f"removed: --speculative-config '{config}'\n"
-
-
-def test_json_has_the_words(run: Run) -> None:
-    assert found(run, "A=b c", "vllm", "serve", "M", "-sc", "{}") == {
-        "command": ["A=b c", "vllm", "serve", "M"],
-        "removed": ["-sc", "{}"],
-        "notes": [],
-    }
-
-
-def test_assignments_before_the_program_remain_ones(run: Run) -> None:
-    assert run("strip", "--", "A=b c", "vllm", "serve", "M").stdout == "A='b c' vllm serve M\n"
-
-
-def test_without_speculation_it_prints_the_same_and_says_so(run: Run) -> None:
-    done = run("strip", "--", "vllm", "serve", "M")
-    assert (done.exit_code, done.stdout) == (0, "vllm serve M\n")
-    assert done.stderr == "nothing to remove\n"
+    assert done.stdout.count("\n") == 1
+    assert shlex.split(done.stdout) == stripped
+    assert not done.stdout.startswith("'"), "an assignment remains one"
+    assert done.stderr == (
+        f"removed: {shlex.join(removed)}\n" if removed else "nothing to remove\n"
+    )
+    answer = json.loads(run("strip", "--json", "--", *words).stdout)
+    assert answer == {"command": stripped, "removed": removed, "notes": []}
 
 
 def test_the_config_file_is_read_and_noted(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("port: 1\nspec-tokens: 3\n")
-    answer = found(run, "vllm", "serve", "M", "--config", file)
+    words = ("vllm", "serve", "M", "--config", file)
+    answer = json.loads(run("strip", "--json", "--", *words).stdout)
     assert answer["command"] == ["vllm", "serve", "M", "--port", "1"]
     assert answer["removed"] == ["--spec-tokens", "3"]
     assert str(file) in answer["notes"][0]
-    assert str(file) in run("strip", "--", "vllm", "serve", "M", "--config", file).stderr
+    assert str(file) in run("strip", "--", *words).stderr
 
 
 @pytest.mark.parametrize("content", [None, b"\xff", b"#" * ((1 << 20) + 1)])

@@ -16,7 +16,7 @@ from specwatch.config.service import SupervisedService
 from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.state import Phase, Step
-from specwatch.store import database
+from specwatch.store import database as store_database
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run
@@ -70,7 +70,7 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "problem"),
     [
         ((*SERVE, "--uds", "/run/v.sock"), "--uds /run/v.sock"),
         ((*SERVE, "--port", "http"), "--port http: expected 1 to 65535"),
@@ -84,11 +84,13 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
         (("sudo", "systemctl", "start", "vllm"), "would outlive specwatch"),
     ],
 )
-def test_a_command_without_an_address_exits_with_2(run: Run, words: list[str], said: str) -> None:
+def test_a_command_without_an_address_exits_with_2(
+    run: Run, words: list[str], problem: str
+) -> None:
     done = run("run", "--", *words)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("COMMAND")
-    assert said in done.stderr
+    assert problem in done.stderr
     assert "secret" not in done.stderr
 
 
@@ -113,7 +115,7 @@ def test_the_supervised_target_of_a_file_is_the_commands(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("targets", "words", "said"),
+    ("targets", "words", "problem"),
     [
         (["{url: 'http://h:1'}"], SERVE, "no target is run by COMMAND"),
         (
@@ -135,11 +137,11 @@ def test_the_supervised_target_of_a_file_is_the_commands(tmp_path: Path) -> None
     ids=["none", "two", "another port", "no command"],
 )
 def test_a_file_and_a_command_that_do_not_fit_exit_with_2(
-    run: Run, tmp_path: Path, targets: list[str], words: tuple[str, ...], said: str
+    run: Run, tmp_path: Path, targets: list[str], words: tuple[str, ...], problem: str
 ) -> None:
     done = run("run", "--config", written(tmp_path, *targets), "--", *words)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert problem in done.stderr
 
 
 def test_a_command_that_cannot_be_started_exits_with_2(
@@ -150,15 +152,17 @@ def test_a_command_that_cannot_be_started_exits_with_2(
     ours = ["run", "--listen", "127.0.0.1:0", "--target", "http://127.0.0.1:1"]
     done = subprocess.run([*specwatch, *ours, *command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    *logged, said = done.stderr.splitlines()
-    assert said == f"COMMAND: cannot start {command[0]}: No such file or directory"
+    *logged, problem = done.stderr.splitlines()
+    assert problem == f"COMMAND: cannot start {command[0]}: No such file or directory"
     assert all(json.loads(line)["event"].startswith("vllm_") for line in logged)
 
 
-def test_it_is_started_as_the_guard_left_it(tmp_path: Path) -> None:
-    config = run_command.configured(
-        None, (), SERVE, database=f"sqlite:///{tmp_path}/s.db", listen=None
-    )
+@pytest.fixture
+def config(database: str) -> Config:
+    return run_command.configured(None, (), SERVE, database=database, listen=None)
+
+
+def test_it_is_started_as_the_guard_left_it(config: Config) -> None:
     assert run_command.stored_mode(config) is Mode.ON
     (target,) = config.targets
     book = GuardBook(Store(config.database.connect_url(), daemon="d"))
@@ -170,12 +174,9 @@ def test_it_is_started_as_the_guard_left_it(tmp_path: Path) -> None:
 
 
 def test_a_database_that_comes_late_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a database, vLLM is started after a while."""
-    config = run_command.configured(
-        None, (), SERVE, database=f"sqlite:///{tmp_path}/s.db", listen=None
-    )
     answers = iter([StoreUnavailable("away"), StoreUnavailable("away"), None])
     asked: list[str] = []
 
@@ -186,8 +187,8 @@ def test_a_database_that_comes_late_is_waited_for(
             raise answer
         return created(url)
 
-    created = database.create
-    monkeypatch.setattr(database, "create", create)
+    created = store_database.create
+    monkeypatch.setattr(store_database, "create", create)
     monkeypatch.setattr(run_command, "_AGAIN_SECONDS", 0.0)
     assert run_command.stored_mode(config) is Mode.ON
     assert len(asked) == 3

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specwatch.simulator.server import SimulatedServer
@@ -25,7 +24,7 @@ CHECKOUT = Path(__file__).parents[2]
 BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 
 
-def found(run: Run, *arguments: object) -> Any:
+def flags(run: Run, *arguments: object) -> Any:
     """The JSON output of a command that succeeds."""
     done = run("tap", "flags", "--json", *arguments)
     assert done.exit_code == 0, done.output
@@ -39,26 +38,26 @@ def unwrapped(text: str) -> str:
 def test_each_flag_comes_with_its_reason(run: Run) -> None:
     done = run("tap", "flags", "--vllm-version", "0.32.0")
     assert done.exit_code == 0
-    said = unwrapped(done.stdout)
-    for flag in found(run, "--vllm-version", "0.32.0")["flags"]:
-        assert f"{flag['flag']} {flag['value']} {flag['why']}" in said
-    assert f"pip install --no-deps {shlex.quote(str(CHECKOUT))} python -c" in said
-    assert 'python -c "import specwatch.tap"' in said
+    printed = unwrapped(done.stdout)
+    for flag in flags(run, "--vllm-version", "0.32.0")["flags"]:
+        assert f"{flag['flag']} {flag['value']} {flag['why']}" in printed
+    assert f"pip install --no-deps {shlex.quote(str(CHECKOUT))} python -c" in printed
+    assert 'python -c "import specwatch.tap"' in printed
     lines = [line for line in done.stdout.splitlines() if "pip install" not in line]
     assert max(map(len, lines)) <= 80
 
 
 def test_json_has_all_that_the_text_has(run: Run) -> None:
-    says = found(run, "--vllm-version", "0.32.0", "--per-request-metrics", "--remove-metrics")
-    assert list(says) == ["flags", "environment", "install", "command", "drop_in", "notes"]
-    assert [(flag["flag"], flag["value"]) for flag in says["flags"]] == [
+    advice = flags(run, "--vllm-version", "0.32.0", "--per-request-metrics", "--remove-metrics")
+    assert list(advice) == ["flags", "environment", "install", "command", "drop_in", "notes"]
+    assert [(flag["flag"], flag["value"]) for flag in advice["flags"]] == [
         ("--middleware", "specwatch.tap.Tap"),
         ("--per-request-spec-decode-metrics", "summary"),
         ("--enable-per-request-metrics", None),
     ]
-    assert says["environment"] == {"SPECWATCH_TAP_REMOVE_METRICS": "1"}
-    assert says["install"] == f"pip install --no-deps {shlex.quote(str(CHECKOUT))}"
-    assert (says["command"], says["drop_in"]) == (None, None)
+    assert advice["environment"] == {"SPECWATCH_TAP_REMOVE_METRICS": "1"}
+    assert advice["install"] == f"pip install --no-deps {shlex.quote(str(CHECKOUT))}"
+    assert (advice["command"], advice["drop_in"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_the_tap_is_installed_from_where_specwatch_was(
     monkeypatch.setattr("specwatch.cli.tap.__file__", installed)
     monkeypatch.setattr("importlib.metadata.Distribution.from_name", lambda name: noted_by_pip)
     source = source.replace("FOLDER", str(tmp_path))
-    assert found(run)["install"] == f"pip install --no-deps {source}"
+    assert flags(run)["install"] == f"pip install --no-deps {source}"
 
 
 def test_the_whole_command_can_be_pasted_into_a_shell(run: Run) -> None:
@@ -104,38 +103,26 @@ def test_the_whole_command_can_be_pasted_into_a_shell(run: Run) -> None:
 
 def test_a_command_that_has_it_all_is_left_alone(run: Run) -> None:
     words = [*COMMAND, *TAP, *RECORD]
-    says = found(run, "--vllm-version", "0.32", "--", *words)
-    assert (says["flags"], says["command"]) == ([], words)
+    advice = flags(run, "--vllm-version", "0.32", "--", *words)
+    assert (advice["flags"], advice["command"]) == ([], words)
     assert "has all flags" in run("tap", "flags", "--vllm-version", "0.32", "--", *words).stdout
 
 
-def test_the_version_is_asked_of_a_server(run: Run) -> None:
-    settings = SimulatedSettings(port=0, engine_version="0.10.2")
-    with SimulatedServer(settings) as server:
-        says = found(run, "--target", server.url)
-    assert [flag["flag"] for flag in says["flags"]] == [TAP[0]]
-    assert "derived" in says["notes"][0]
+def test_the_version_is_asked_of_a_server(run: Run, web: Callable[..., str]) -> None:
+    with SimulatedServer(SimulatedSettings(port=0, engine_version="0.10.2")) as server:
+        advice = flags(run, "--target", server.url)
+    assert [flag["flag"] for flag in advice["flags"]] == [TAP[0]]
+    assert "derived" in advice["notes"][0]
+    unknown = web("/health", lambda _: Response())
+    assert flags(run, "--target", unknown) == flags(run)
 
 
-def test_for_another_server_the_proxy_is_recommended(run: Run, web: Callable[..., str]) -> None:
-    def props(_: Request) -> Response:
-        return JSONResponse({"build_info": "b6119-cd6983d5"})
-
-    done = run("tap", "flags", "--target", web("/props", props))
+def test_a_server_that_is_not_vllm_exits_with_1(run: Run, web: Callable[..., str]) -> None:
+    props = web("/props", lambda _: JSONResponse({"build_info": "b6119-cd6983d5"}))
+    done = run("tap", "flags", "--target", props)
     assert done.exit_code == 1
     assert "b6119-cd6983d5" in done.stderr
     assert "specwatch tap proxy --upstream" in done.stderr
-
-
-def test_a_server_without_a_version_gets_the_flags_of_all_versions(
-    run: Run,
-    web: Callable[..., str],
-) -> None:
-    url = web("/health", lambda _: Response())
-    assert found(run, "--target", url) == found(run)
-
-
-def test_a_server_that_does_not_answer_exits_with_1(run: Run) -> None:
     done = run("tap", "flags", "--target", "http://127.0.0.1:1")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "127.0.0.1:1" in done.stderr
@@ -145,7 +132,7 @@ def test_a_server_that_does_not_answer_exits_with_1(run: Run) -> None:
 def test_buckets_are_set_unless_they_are_the_default(
     run: Run, buckets: str, set_to: str | None
 ) -> None:
-    environment = found(run, "--temperature-buckets", buckets)["environment"]
+    environment = flags(run, "--temperature-buckets", buckets)["environment"]
     assert environment == ({} if set_to is None else {BUCKETS: set_to})
 
 
@@ -161,15 +148,15 @@ def test_a_drop_in_can_be_piped_into_its_place(run: Run) -> None:
         "ExecStart=",
         f"ExecStart={' '.join([*COMMAND, *TAP, *RECORD])}",
     ]
-    says = found(run, "--vllm-version", "0.32", "--systemd", "--remove-metrics", "--", *COMMAND)
-    assert says["drop_in"] == done.stdout
-    assert says["command"] == [*COMMAND, *TAP, *RECORD]
+    advice = flags(run, "--vllm-version", "0.32", "--systemd", "--remove-metrics", "--", *COMMAND)
+    assert advice["drop_in"] == done.stdout
+    assert advice["command"] == [*COMMAND, *TAP, *RECORD]
 
 
 def test_json_keeps_the_environment_apart_from_the_words(run: Run) -> None:
-    says = found(run, "--vllm-version", "0.32", "--remove-metrics", "--", "A=b \udcff", *COMMAND)
-    assert says["environment"] == {"A": "b \ufffd", "SPECWATCH_TAP_REMOVE_METRICS": "1"}
-    assert says["command"] == [*COMMAND, *TAP, *RECORD]
+    advice = flags(run, "--vllm-version", "0.32", "--remove-metrics", "--", "A=b \udcff", *COMMAND)
+    assert advice["environment"] == {"A": "b \ufffd", "SPECWATCH_TAP_REMOVE_METRICS": "1"}
+    assert advice["command"] == [*COMMAND, *TAP, *RECORD]
 
 
 @pytest.mark.parametrize(
@@ -182,10 +169,10 @@ def test_a_file_that_cannot_be_read_is_noted(
     if content is not None:
         file.write_text(content)
     words = ["/bin/vllm", "serve", "M", "--config", str(file)]
-    says = found(run, "--vllm-version", "0.32", "--systemd", "--", *words)
-    assert says["command"] == [*words, *TAP]
-    assert why in " ".join(says["notes"])
-    comments = says["drop_in"].partition("[Service]")[0].splitlines()
+    advice = flags(run, "--vllm-version", "0.32", "--systemd", "--", *words)
+    assert advice["command"] == [*words, *TAP]
+    assert why in " ".join(advice["notes"])
+    comments = advice["drop_in"].partition("[Service]")[0].splitlines()
     assert all(line.startswith("#") for line in comments)
 
 
@@ -214,7 +201,7 @@ def test_what_cannot_be_done_is_a_usage_error_with_the_reason(
 
 def test_bytes_that_are_no_text_do_not_break_it(run: Run) -> None:
     words = [*COMMAND, "--chat-template", "\udcff"]
-    assert found(run, "--vllm-version", "0.32", "--", *words)["command"][-5] == "\ufffd"
+    assert flags(run, "--vllm-version", "0.32", "--", *words)["command"][-5] == "\ufffd"
     assert (
         '"\\xff"' in run("tap", "flags", "--vllm-version", "0.32", "--systemd", "--", *words).stdout
     )

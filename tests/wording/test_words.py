@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -14,41 +17,70 @@ from specwatch.wording import rules as rule_words
 from specwatch.wording.text import clean, shown, wrapped
 from tests.web.decided import START, decided
 
+TEXTS: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
+    (
+        figures.seconds,
+        {
+            None: "-", 0.0: "0 s", 0.0000123: "0.01 ms", 0.0059: "5.90 ms", 0.009996: "10.0 ms",
+            0.0525: "52.5 ms", 0.09996: "100 ms", 0.2354: "235 ms", 0.9996: "1.00 s",
+            1.0: "1.00 s", 9.996: "10.0 s", 99.96: "100 s", 2560: "2,560 s",
+        },
+    ),
+    (
+        figures.budget_left,
+        {
+            None: "-", 1.0: "100% of the error budget left", 0.0: "0% of the error budget left",
+            -0.0001: "the error budget spent 1.0 times over",
+            -0.5: "the error budget spent 1.5 times over",
+            -65.24: "the error budget spent 66 times over",
+            -9000.0: "the error budget spent more than 99 times over",
+        },
+    ),
+    (
+        figures.budget_spent,
+        {None: "-", 0.4: "40%", 1.0: "100%", 1.5: "1.5x", 66.24: "66x", 5000.0: ">99x"},
+    ),
+    (
+        lambda bounds: figures.within(*bounds),
+        {
+            (0.0, 0.001): "up to 1 ms", (0.01, 0.025): "10 to 25 ms",
+            (0.0125, 0.015): "12.5 to 15 ms", (0.75, 1.0): "0.75 to 1 s",
+            (640.0, 2560.0): "640 to 2,560 s",
+        },
+    ),
+    (
+        figures.span,
+        {-1: "0 s", 3.4: "3 s", 300: "5 min", 7300: "2 h", 90_000: "25 h", 400_000: "5 days"},
+    ),
+    (
+        figures.compact,
+        {
+            None: "-", 0: "0", 999: "999", 1000: "1.00k", 12_345: "12.3k", 999_499: "999k",
+            1_000_000: "1.00M", 310_000_000_000: "310G", 2.0**62: "4.61E",
+        },
+    ),
+    (
+        lambda count: figures.counted(count, "draft"),
+        {1: "1 draft", 0: "0 drafts", 1234: "1,234 drafts"},
+    ),
+    (
+        lambda amount: rule_words.amount(*amount),
+        {
+            ("speedup_ratio", 0.83219): "0.832", ("ttft_p99", 0.2354): "235 ms",
+            ("ttft_p99", None): "-", ("of_a_newer_daemon", 12.0): "12",
+        },
+    ),
+]  # fmt: skip
+
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"), (0.0, "0 s"), (0.0000123, "0.01 ms"), (0.0059, "5.90 ms"),
-        (0.009996, "10.0 ms"), (0.0525, "52.5 ms"), (0.09996, "100 ms"), (0.2354, "235 ms"),
-        (0.9996, "1.00 s"), (1.0, "1.00 s"), (9.996, "10.0 s"), (99.96, "100 s"), (2560, "2,560 s"),
-    ],
-)  # fmt: skip
-def test_seconds_have_three_digits_and_a_fitting_unit(value: float | None, text: str) -> None:
-    assert figures.seconds(value) == text
-
-
-@pytest.mark.parametrize(
-    ("left", "said"),
-    [
-        (None, "-"), (1.0, "100% of the error budget left"), (0.0, "0% of the error budget left"),
-        (-0.0001, "the error budget spent 1.0 times over"),
-        (-0.5, "the error budget spent 1.5 times over"),
-        (-65.24, "the error budget spent 66 times over"),
-        (-9000.0, "the error budget spent more than 99 times over"),
-    ],
-)  # fmt: skip
-def test_a_budget_that_is_overspent_is_told_in_times_up_to_a_limit(
-    left: float | None, said: str
-) -> None:
-    assert figures.budget_left(left) == said
-
-
-@pytest.mark.parametrize(
-    ("spent", "said"),
-    [(None, "-"), (0.4, "40%"), (1.0, "100%"), (1.5, "1.5x"), (66.24, "66x"), (5000.0, ">99x")],
+    ("word", "value", "text"),
+    [(word, value, text) for word, texts in TEXTS for value, text in texts.items()],
 )
-def test_what_was_spent_of_a_budget_is_a_short_cell(spent: float | None, said: str) -> None:
-    assert figures.budget_spent(spent) == said
+def test_figures_have_few_digits_and_a_fitting_unit(
+    word: Callable[[Any], str], value: Any, text: str
+) -> None:
+    assert word(value) == text
 
 
 def test_what_an_objective_cannot_tell_is_said_where_it_matters() -> None:
@@ -70,18 +102,6 @@ def test_a_quantile_beyond_the_last_bound_is_greater_than_it() -> None:
     assert figures.quantile(summary.latency(Histogram((10.0,), (4, 0), 9.0)), "p99") == "~9.9 s"
 
 
-@pytest.mark.parametrize(
-    ("bounds", "said"),
-    [
-        ((0.0, 0.001), "up to 1 ms"), ((0.01, 0.025), "10 to 25 ms"),
-        ((0.0125, 0.015), "12.5 to 15 ms"), ((0.75, 1.0), "0.75 to 1 s"),
-        ((640.0, 2560.0), "640 to 2,560 s"),
-    ],
-)  # fmt: skip
-def test_a_bucket_is_told_by_its_bounds(bounds: tuple[float, float], said: str) -> None:
-    assert figures.within(*bounds) == said
-
-
 def test_a_quantile_in_a_wide_bucket_is_told_as_rough_and_one_in_a_narrow_as_it_is() -> None:
     rough = summary.latency(Histogram((0.01, 0.025), (0, 9, 0), 0.2))
     exact = summary.latency(Histogram((0.022, 0.025), (0, 9, 0), 0.2))
@@ -95,39 +115,11 @@ def test_what_is_not_known_is_a_dash() -> None:
     assert figures.mean(summary.latency(Histogram((1.0,), (0, 0), 0.0))) == "-"
 
 
-@pytest.mark.parametrize(
-    ("length", "text"),
-    [
-        (-1, "0 s"), (3.4, "3 s"), (300, "5 min"), (7300, "2 h"), (90_000, "25 h"),
-        (400_000, "5 days"),
-    ],
-)  # fmt: skip
-def test_a_span_is_said_roughly(length: float, text: str) -> None:
-    assert figures.span(length) == text
-
-
-def test_one_is_singular() -> None:
-    assert figures.counted(1, "engine") == "1 engine"
-    assert figures.counted(0, "engine") == "0 engines"
-    assert figures.counted(1234, "draft") == "1,234 drafts"
-
-
 def test_foreign_text_is_spelt_and_cut_in_the_middle() -> None:
     assert clean("\x1b[31m\n\u202e\x85模") == r"\x1b[31m\n\u202e\x85模"
     assert shown("a" * 10_000 + "z", 10) == "aaaa...aaz"
     assert len(shown("a" * 61)) == 60
     assert shown("a" * 60) == "a" * 60
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, "-"), (0, "0"), (999, "999"), (1000, "1.00k"), (12_345, "12.3k"),
-        (999_499, "999k"), (1_000_000, "1.00M"), (310_000_000_000, "310G"), (2.0**62, "4.61E"),
-    ],
-)  # fmt: skip
-def test_counts_can_be_shown_in_five_characters(value: float | None, shown: str) -> None:
-    assert figures.compact(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -155,26 +147,11 @@ def test_a_sentence_is_wrapped_at_eighty_columns_and_indented_by_two_more() -> N
     assert list(wrapped("short")) == [("short", "")]
 
 
-@pytest.mark.parametrize(
-    ("metric", "value", "text"),
-    [
-        ("speedup_ratio", 0.83219, "0.832"),
-        ("ttft_p99", 0.2354, "235 ms"),
-        ("ttft_p99", None, "-"),
-        ("of_a_newer_daemon", 12.0, "12"),
-    ],
-)
-def test_an_amount_is_in_the_unit_of_its_metric(
-    metric: str, value: float | None, text: str
-) -> None:
-    assert rule_words.amount(metric, value) == text
-
-
 def test_a_best_k_that_is_not_known_says_why_and_none_is_called_off() -> None:
     known = model_view(decided().models["llama"], START + 60)
     varying = msgspec.structs.replace(known, best_k=None, best_k_unknown="varying_length")
-    said = "best k: not known, drafts vary in length, and how many reach a position is not counted"
-    assert speculation.best_k(varying) == said
+    text = "best k: not known, drafts vary in length, and how many reach a position is not counted"
+    assert speculation.best_k(varying) == text
     assert speculation.best_k(msgspec.structs.replace(varying, best_k_unknown=None)) is None
     off = msgspec.structs.replace(known, best_k=BestKView(0, [1.0, 0.9, 0.8]))
     assert speculation.best_k(off) == (
@@ -183,7 +160,7 @@ def test_a_best_k_that_is_not_known_says_why_and_none_is_called_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offered", "lower", "upper", "watched", "said"),
+    ("offered", "lower", "upper", "watched", "text"),
     [
         (2.314, 1.82, 2.1, 3600, "1.82 to 2.10 of 2.31 requests/s met all objectives in the last"),
         (2.314, 2.101, 2.102, 3599, "2.10 of 2.31 requests/s met all objectives in the last hour"),
@@ -199,9 +176,9 @@ def test_goodput_stands_beside_what_was_offered(
     lower: float | None,
     upper: float | None,
     watched: float,
-    said: str | None,
+    text: str | None,
 ) -> None:
     """Not known without requests, or where an objective was held against none of them."""
-    found = speculation.goodput({"1h": GoodputView(watched, offered, lower, upper)})
-    assert (found and found[: len(said or "")]) == said
+    sentence = speculation.goodput({"1h": GoodputView(watched, offered, lower, upper)})
+    assert (sentence and sentence[: len(text or "")]) == text
     assert speculation.goodput({}) is None
