@@ -11,7 +11,7 @@ from specwatch.config.rules import Condition, Rule, Slo
 from specwatch.domain.model import Histogram
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.objectives import SloBook
-from specwatch.web import exporter
+from specwatch.web.metric_subjects import MOST_SERIES
 from tests.web.decided import SLO, decided
 from tests.web.exported import samples
 from tests.web.statuses import NOW, daemon, target
@@ -132,9 +132,9 @@ def test_one_objective_has_one_goodput_and_none_has_none() -> None:
 
 def test_objectives_that_are_too_many_are_left_out_and_counted() -> None:
     (status,) = SloBook([SLO]).statuses("llama", NOW)
-    many = tuple(replace(status, model_name=f"m{at}") for at in range(exporter.MOST_SERIES + 10))
+    many = tuple(replace(status, model_name=f"m{at}") for at in range(MOST_SERIES + 10))
     shown = daemon(target(decision=TargetDecision(slos=many)))
-    assert len(samples(shown, "specwatch_slo_objective_ratio")) == exporter.MOST_SERIES
+    assert len(samples(shown, "specwatch_slo_objective_ratio")) == MOST_SERIES
     assert samples(shown, "specwatch_series_left_out") == {("chat",): 10}
 
 
@@ -201,7 +201,7 @@ def test_however_many_findings_there_are_breaches_are_shown() -> None:
     many = [replace(other, temperature=f"t{number}") for number in range(10_000)]
     status = daemon(target(decision=TargetDecision(findings=(*many, breach))))
     found = samples(status, "specwatch_rule_verdict")
-    assert len(found) == exporter.MOST_SERIES
+    assert len(found) == MOST_SERIES
     assert found[("llama", "too-slow", "chat", "all")] == 1
     left_out = samples(status, "specwatch_series_left_out")
-    assert left_out == {("chat",): 10_001 - exporter.MOST_SERIES}
+    assert left_out == {("chat",): 10_001 - MOST_SERIES}

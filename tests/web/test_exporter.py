@@ -32,6 +32,7 @@ from specwatch.status import (
     TapStatus,
 )
 from specwatch.web import exporter
+from specwatch.web.metric_subjects import MOST_SERIES
 from tests.web.decided import decided
 from tests.web.exported import page, samples
 from tests.web.statuses import HOSTILE, NOW, daemon, minute, of_tap, target, whole
@@ -369,7 +370,7 @@ def test_ten_thousand_models_of_one_target_leave_room_for_the_others() -> None:
         recent=tuple(minute(START, target="crowd", model_name=name) for name in names),
     )
     status = daemon(crowd, target())
-    share = exporter.MOST_SERIES // 2
+    share = MOST_SERIES // 2
     rates = samples(status, "specwatch_acceptance_ratio")
     assert len(rates) == share + 1
     assert ("llama", "chat", "all") in rates
