@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specwatch.domain.model import Environment, Mode, Series, Tally
-from specwatch.engines.families import ENGINE_TITLES
+from specwatch.engines.families import ENGINE_TITLES, mode_of
 from specwatch.errors import ConfigError, PageError
 from specwatch.scrape import tally
 
@@ -67,7 +67,7 @@ def engine_of(
     return MeasuredModel(
         names[chosen],
         chosen,
-        tally.mode_of(parts.models[names[chosen]], drafting),
+        mode_of(parts.models[names[chosen]], drafting),
         Environment(version, tally.fingerprint_of(samples)),
         tapped=any(series.temperature for series in parts.tap),
         busy=(gauges.running or 0.0) + (gauges.waiting or 0.0),

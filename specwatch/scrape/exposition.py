@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from specwatch.domain.model import PageLimits, Series
-from specwatch.engines.families import SAMPLES, TAKE_MAXIMUM, series_of
+from specwatch.engines.families import SAMPLES, combined, series_of
 from specwatch.errors import PageError, ScrapeReason
 
 _NAMES = frozenset(name.encode() for name in SAMPLES)
@@ -206,7 +206,9 @@ class PageReader:
                 raise PageError(ScrapeReason.DUPLICATE_SERIES, message)
             seen.add(identity)
             before = samples.get(series)
-            samples[series] = number if before is None else _combine(series, before, number)
+            samples[series] = (
+                number if before is None else combined(series.quantity, before, number)
+            )
         return samples
 
     def _parse_sample(self, line: str) -> tuple[str, dict[str, str], str, str]:
@@ -323,10 +325,6 @@ def _parse_value(text: str) -> float:
     if "_" in text:
         raise ValueError(f"{_excerpt(text)} is not a number")
     return float(text)
-
-
-def _combine(series: Series, first: float, second: float) -> float:
-    return max(first, second) if series.quantity in TAKE_MAXIMUM else first + second
 
 
 def _not_a_page(page: bytes) -> PageError:

@@ -6,8 +6,15 @@ import re
 
 import pytest
 
-from specwatch.generate.dashboards.build import FLEET, GUARD, OVERVIEW, STOCK, TEMPERATURE, Board
-from specwatch.generate.dashboards.queries import accepted_lengths
+from specwatch.generate.dashboards.build import (
+    FLEET,
+    GUARD,
+    OVERVIEW,
+    STOCK,
+    TEMPERATURE,
+    Board,
+    accepted_lengths,
+)
 from tests.generate.boards import Json, boards, everything, queries, shown
 
 OURS = [OVERVIEW, TEMPERATURE, FLEET, GUARD]

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
+from specwatch.engines.families import mode_of
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import tally
 from tests.pages import capture, counter, gauge, histogram, page, read, speculation
@@ -22,7 +23,7 @@ def only(text: str) -> dict[Series, float]:
 def test_nothing_counted_is_nothing_known():
     assert tally.tally_of({}, []) == Tally()
     assert tally.sampled({}) == tally.Sampled(None, None, None, None)
-    assert tally.mode_of({}) is Mode.OFF
+    assert mode_of({}) is Mode.OFF
     assert tally.by_model({}) == {}
 
 

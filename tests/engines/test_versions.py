@@ -14,6 +14,7 @@ from specwatch.domain.acceptance import mean_acceptance_length
 from specwatch.domain.histogram import mean, quantile
 from specwatch.domain.model import Histogram, Mode, Moment, Series, Tally
 from specwatch.domain.sample import samples_of
+from specwatch.engines.families import mode_of
 from specwatch.scrape import tally
 from specwatch.scrape.window_builder import WindowBuilder
 from tests.pages import capture, counter, faithful, gauge, llama_capture, multiprocess, page, read
@@ -37,7 +38,7 @@ def gauges(text: bytes | str) -> tally.Sampled:
 
 def mode(text: bytes | str, drafting: bool | None = None) -> Mode:
     (samples,) = tally.by_model(read(text)).values()
-    return tally.mode_of(samples, drafting)
+    return mode_of(samples, drafting)
 
 
 def between(first: bytes | str, second: bytes | str):
