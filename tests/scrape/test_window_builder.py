@@ -125,7 +125,7 @@ def times(windows: list[Window]) -> list[tuple[float, float]]:
     return [(window.observed_seconds, window.down_seconds) for window in windows]
 
 
-def test_time_in_which_the_engine_did_not_answer_is_down_time_of_each_minute():
+def test_an_outage_is_downtime_of_each_of_its_minutes():
     """Up to the first page of the next process, and no part of what is observed."""
     windows = outage(
         *((seconds, server(seconds, running=9)) for seconds in range(0, 15, 5)),
@@ -139,7 +139,7 @@ def test_time_in_which_the_engine_did_not_answer_is_down_time_of_each_minute():
     assert sound == [False, False, False, True]
 
 
-def test_an_outage_in_which_the_process_lived_is_down_time_too():
+def test_an_outage_in_which_the_process_lived_is_downtime_too():
     """Its counts come with the first page after it, so that their window is not sound, even where
     hardly any of the outage lies in it."""
     windows = outage(
@@ -152,45 +152,57 @@ def test_an_outage_in_which_the_process_lived_is_down_time_too():
     assert [sample.sound for sample in samples_of(windows)] == [False] * 3
 
 
-def test_the_seconds_before_a_full_minute_in_which_the_engine_was_down_belong_to_that_minute():
-    """Though it is certain only in the next one that it was."""
-    windows = outage(
-        *((seconds, server(seconds)) for seconds in range(0, 50, 5)),
-        *((seconds, REFUSED) for seconds in range(50, 75, 5)),
-        (75, server(1, start=2.5)),
-    )
-    assert times(windows) == [(45, 10), (0, 20)]
-
-
-def test_a_restart_between_two_scrapes_is_down_time_from_the_last_good_one():
-    windows = outage((0, server(9)), (5, REFUSED), (10, server(1, start=2.5)))
-    assert times(windows) == [(0, 10)]
-
-
-def test_a_few_failed_scrapes_of_a_process_that_lives_are_no_outage():
-    windows = outage((0, server(0)), (5, REFUSED), (10, REFUSED), (15, server(15)))
-    assert times(windows) == [(15, 0)]
-    assert windows[0].gauges.sampled_seconds == 15
-
-
-def test_time_in_which_specwatch_did_not_try_is_not_down_time():
-    """Whether it was away before the outage, in its midst, or after it."""
-    before = outage((0, server(0)), (300, REFUSED), (320, server(320)))
-    assert times(before) == [(0, 0), (320, 0)]
-    midst = outage(
-        (0, server(0)), (5, REFUSED), (20, REFUSED), (300, REFUSED), (310, REFUSED),
-        (320, server(320)),
-    )  # fmt: skip
-    assert times(midst) == [(0, 20), (280, 20)]
-    after = outage((0, server(0)), (10, REFUSED), (20, REFUSED), (320, server(320)))
-    assert times(after) == [(0, 20), (300, 0)]
-
-
-def test_an_engine_whose_page_cannot_be_used_is_not_down():
-    windows = outage((0, server(0)), *((s, TOO_LARGE) for s in range(5, 60, 5)), (60, server(5)))
-    assert times(windows) == [(0, 0), (60, 0)]
-    ends = outage((0, server(0)), *((s, REFUSED) for s in (5, 10, 15, 20)), (25, TOO_LARGE))
-    assert times(ends) == [(0, 25)]
+@pytest.mark.parametrize(
+    ("scrapes", "expected"),
+    [
+        pytest.param(
+            [
+                *((seconds, server(seconds)) for seconds in range(0, 50, 5)),
+                *((seconds, REFUSED) for seconds in range(50, 75, 5)),
+                (75, server(1, start=2.5)),
+            ],
+            [(45, 10), (0, 20)],
+            id="seconds before a minute belong to it, though the outage is certain only after it",
+        ),
+        pytest.param(
+            [(0, server(9)), (5, REFUSED), (10, server(1, start=2.5))],
+            [(0, 10)],
+            id="a restart between two scrapes is downtime from the last good one",
+        ),
+        pytest.param(
+            [(0, server(0)), (5, REFUSED), (10, REFUSED), (15, server(15))],
+            [(15, 0)],
+            id="a few failed scrapes of a process that lives are no outage",
+        ),
+        pytest.param(
+            [(0, server(0)), (300, REFUSED), (320, server(320))],
+            [(0, 0), (320, 0)],
+            id="specwatch did not scrape before the outage",
+        ),
+        pytest.param(
+            [(0, server(0)), *((s, REFUSED) for s in (5, 20, 300, 310)), (320, server(320))],
+            [(0, 20), (280, 20)],
+            id="specwatch did not scrape during the outage",
+        ),
+        pytest.param(
+            [(0, server(0)), (10, REFUSED), (20, REFUSED), (320, server(320))],
+            [(0, 20), (300, 0)],
+            id="specwatch did not scrape after the outage",
+        ),
+        pytest.param(
+            [(0, server(0)), *((s, TOO_LARGE) for s in range(5, 60, 5)), (60, server(5))],
+            [(0, 0), (60, 0)],
+            id="an engine whose page cannot be used is not down",
+        ),
+        pytest.param(
+            [(0, server(0)), *((s, REFUSED) for s in (5, 10, 15, 20)), (25, TOO_LARGE)],
+            [(0, 25)],
+            id="an unusable page ends the outage",
+        ),
+    ],
+)
+def test_downtime_is_the_time_in_which_the_engine_did_not_answer(scrapes, expected):
+    assert times(outage(*scrapes)) == expected
 
 
 def test_a_daemon_that_starts_in_an_outage_counts_it_from_its_first_look():
@@ -448,15 +460,6 @@ def test_times_that_the_server_counts_tell_how_many_requests_ran():
         )
         watch.observe({**server(running=2), **read(counted)}, at(seconds))
     assert only_window(watch).gauges.concurrency == pytest.approx(3)
-
-
-def test_concurrency_is_the_mean_while_anything_ran():
-    watch = new_watch()
-    for seconds, running in [(0, 0), (10, 0), (20, 6), (30, 6), (40, 0), (50, 0)]:
-        watch.observe(server(running=running), at(seconds))
-    gauges = only_window(watch).gauges
-    assert gauges.running_mean == 120 / 50
-    assert gauges.concurrency == 6
 
 
 def test_a_gauge_is_unknown_across_a_gap_and_across_a_restart():
