@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 from hypothesis import given
@@ -257,18 +256,6 @@ def test_a_page_without_an_engine_is_a_failed_scrape(page_):
     assert (window.tally.generation_tokens, window.observed_seconds) == (2, 10)
 
 
-def test_a_page_with_a_counter_that_is_no_number_changes_nothing():
-    watch = new_watch()
-    watch.observe(server(10), at(1))
-    observation = watch.observe(server(math.nan, running=7), at(6))
-    assert observation.error is not None
-    assert observation.error.reason is ScrapeReason.NOT_A_NUMBER
-    watch.observe(server(12), at(11))
-    window = only_window(watch)
-    assert window.tally.generation_tokens == 2
-    assert window.gauges.running_max == 0
-
-
 def test_a_clock_that_steps_back_keeps_the_window_open_until_it_has_caught_up():
     watch = new_watch()
     watch.observe(server(0), Moment(6001, 1))
@@ -416,23 +403,6 @@ def test_a_restart_with_another_model_leaves_windows_of_both_and_then_of_one():
     ]
 
 
-def test_a_model_that_is_off_the_page_has_no_windows_and_loses_nothing():
-    watch = new_watch()
-    both = [
-        {**server(n, model="a"), **server(10 * n, model="b")} for n in range(5)
-    ]  # one process, two models
-    watch.observe(both[0], at(1))
-    windows = windows_of(
-        watch.observe(server(1, model="a"), at(61)),
-        watch.observe(server(2, model="a"), at(121)),
-        watch.observe(both[4], at(181)),
-        watch.close(),
-    )
-    b = [(w.start, w.tally.generation_tokens) for w in windows if w.series.model_name == "b"]
-    assert b == [(6000, 0), (6180, 40)]
-    assert sum(w.tally.generation_tokens or 0 for w in windows) == 44
-
-
 def test_running_requests_are_weighted_by_time():
     """Between two samples the mean of both ends; the maximum is that of the samples."""
     watch = new_watch()
@@ -485,18 +455,6 @@ def test_a_gauge_of_a_model_that_was_off_the_page_is_unknown_until_its_second_pa
     gauges = {w.series.model_name: w.gauges for w in windows_of(watch.close())}
     assert gauges["a"].sampled_seconds == 25
     assert (gauges["b"].sampled_seconds, gauges["b"].running_seconds) == (5, 40)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_a_gauge_that_makes_no_sense_is_unknown_and_the_page_still_counts(value):
-    watch = new_watch()
-    watch.observe(server(0, running=2), at(0))
-    assert watch.observe(server(3, running=value, usage=value), at(5)).error is None
-    watch.observe(server(4, running=2), at(10))
-    window = only_window(watch)
-    assert window.tally.generation_tokens == 4
-    assert (window.gauges.sampled_seconds, window.gauges.running_max) == (0, 2)
-    assert window.gauges.kv_cache_usage_max == 0
 
 
 def test_cache_usage_and_gpu_memory_are_the_highest_of_the_window():
