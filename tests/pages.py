@@ -118,11 +118,16 @@ def histogram(
 
 
 def speculation(
-    drafts: float, per_position: Iterable[float], *, model: str = "m", k: int = 0
+    drafts: float,
+    per_position: Iterable[float],
+    *,
+    model: str = "m",
+    k: int = 0,
+    engine: str = "0",
 ) -> str:
     """The speculation families of a V1 page, consistent with each other."""
     positions = list(per_position)
-    labels = {"engine": "0", "model_name": model}
+    labels = {"engine": engine, "model_name": model}
     prefix = "vllm:spec_decode_num_"
     per_pos = f"{prefix}accepted_tokens_per_pos_total"
     return page(
