@@ -7,6 +7,7 @@ like ``..._per_pos_total`` are not counted as totals.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -109,7 +110,7 @@ def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mo
     Where an engine's page does not show it, a draft proves that it is on. Without a draft
     ``drafting`` decides, which is what the server reports.
     """
-    named = all(series.model_name for series in samples)
+    named = all(series.model_name for series in itertools.islice(samples, 1))
     shown = next(engine.shows_speculation for engine in ENGINES if engine.names_models == named)
     for series, value in samples.items():
         if series.quantity in ("draft_tokens", "lifetime_acceptance_rate") and (shown or value > 0):

@@ -25,22 +25,22 @@ def draw_stats(canvas: Canvas, box: Box, lines: Sequence[Line], options: dict[st
     """A tile a series; side by side where that is wider than high."""
     theme, mode = canvas.theme, options.get("textMode", "auto")
     across = box.width / len(lines) > 60 and box.width > box.height * 0.9
-    for number, each in enumerate(lines):
+    for number, line in enumerate(lines):
         share = 1 / len(lines)
         tile = (
             Box(box.x + number * share * box.width, box.y, share * box.width - 4, box.height)
             if across
             else Box(box.x, box.y + number * share * box.height, box.width, share * box.height - 3)
         )
-        value = each.series.last
-        colour = theme.colour(each.field.colour_of(value))
-        text = each.field.text(value)
+        value = line.series.last
+        colour = theme.colour(line.field.colour_of(value))
+        text = line.field.text(value)
         ink = colour
         if options.get("colorMode") == "background":
             canvas.frame(tile, colour)
             ink = ink_on(colour)
         named = mode == "value_and_name" or (mode == "auto" and len(lines) > 1)
-        shown = each.field.name if mode == "name" else text
+        shown = line.field.name if mode == "name" else text
         room = tile.height * (0.55 if named else 0.8)
         size = min(room * 0.6, 34.0)
         while size > 7 and text_width(shown, size, "bold") > tile.width - 12:
@@ -52,7 +52,7 @@ def draw_stats(canvas: Canvas, box: Box, lines: Sequence[Line], options: dict[st
         )  # fmt: skip
         if named:
             small = min(9.5, tile.height * 0.22)
-            label = fitted(each.field.name, small, tile.width - 8)
+            label = fitted(line.field.name, small, tile.width - 8)
             own = theme.text if ink == colour else ink
             canvas.write(middle, tile.y + tile.height * 0.2, label, size=small, colour=own,
                          align="center")  # fmt: skip
@@ -149,19 +149,19 @@ def draw_legend(
         word, _ = CALCULATIONS[name]
         canvas.write(x - 90 * (len(calculations) - 1 - place), box.y + 9, word, size=8,
                      colour=canvas.theme.colour("blue"), align="right")  # fmt: skip
-    for number, each in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=1):
         y = box.y + LEGEND_ROW * (number + 0.5)
         if y > box.y + box.height:
             canvas.write(box.x + 4, box.y + 9, f"▼ {len(lines) - number + 1} more by scrolling",
                          size=7, colour=canvas.theme.faint)  # fmt: skip
             return
-        canvas.frame(Box(box.x + 6, y - 1.5, 14, 3), each.colour)
+        canvas.frame(Box(box.x + 6, y - 1.5, 14, 3), line.colour)
         room = box.width - 40 - 90 * len(calculations)
-        canvas.write(box.x + 26, y, each.field.name, size=8.5, width=room)
-        values = [value for _, value in each.series.points if not math.isnan(value)]
+        canvas.write(box.x + 26, y, line.field.name, size=8.5, width=room)
+        values = [value for _, value in line.series.points if not math.isnan(value)]
         for place, name in enumerate(calculations):
             found = CALCULATIONS[name][1](values) if values else math.nan
-            canvas.write(x - 90 * (len(calculations) - 1 - place), y, each.field.text(found),
+            canvas.write(x - 90 * (len(calculations) - 1 - place), y, line.field.text(found),
                          size=8.5, align="right")  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def _stacked(panel: Mapping[str, Any]) -> bool:
 def _gutter(lines: Sequence[Line], unit: str) -> float:
     values = [v for line in lines for _, v in line.series.points if math.isfinite(v)]
     shown = [formatted(value, unit) for value in (min(values, default=0), max(values, default=1))]
-    return 16 + max(text_width(each, 8) for each in shown)
+    return 16 + max(text_width(text, 8) for text in shown)
 
 
 def draw_heatmap(chart: Chart, box: Box, lines: Sequence[Line]) -> None:
@@ -187,8 +187,8 @@ def draw_heatmap(chart: Chart, box: Box, lines: Sequence[Line]) -> None:
     ats = sorted({at for line in lines for at, _ in line.series.points})
     places = {at: number for number, at in enumerate(ats)}
     cells = np.full((len(lines), len(ats)), math.nan)
-    for row, each in enumerate(lines):
-        for at, value in each.series.points:
+    for row, line in enumerate(lines):
+        for at, value in line.series.points:
             cells[row, places[at]] = value
     edges = [_time(at - chart.step) for at in ats] + [_time(ats[-1])]
     rows = [row - 0.5 for row in range(len(lines) + 1)]
@@ -213,12 +213,12 @@ def draw_states(chart: Chart, box: Box, lines: Sequence[Line]) -> None:
     inner = box.inside(14 + max(text_width(name, 8) for name in names), 2, 8, 20)
     axes = chart.canvas.axes(inner)
     axes.grid(False)
-    for row, each in enumerate(reversed(lines)):
-        for begin, end, value in _pieces(each.series, chart.step):
-            shade = theme.colour(each.field.colour_of(value))
+    for row, line in enumerate(reversed(lines)):
+        for begin, end, value in _pieces(line.series, chart.step):
+            shade = theme.colour(line.field.colour_of(value))
             left, width = _time(begin), end - begin
             axes.barh(row, width, left=left, height=0.9, color=shade, alpha=0.85)
-            shown = each.field.text(value)
+            shown = line.field.text(value)
             room = width / (chart.end - chart.start) * inner.width
             if text_width(shown, 8) < room:
                 at = left + 4 / inner.width * (chart.end - chart.start)

@@ -62,7 +62,7 @@ class Screen:
             self.canvas.frame(Box(x, 10, width, 24), self._theme.panel, self._theme.border)
             self.canvas.write(x + 8, BAR / 2, text, size=9)
             x += width + 10
-        words = [str(each["title"]) for each in self._asker.board.json.get("links") or ()]
+        words = [str(link["title"]) for link in self._asker.board.json.get("links") or ()]
         self.canvas.write(self._width - 16, BAR / 2, "   ".join(words), size=9, align="right",
                           colour=self._theme.colour("blue"))  # fmt: skip
 
@@ -136,7 +136,7 @@ class Screen:
             fields = {name: field_of(panel, name) for name in names}
             blocks.draw_table(self.canvas, box, rows, fields)
         elif kind == "barchart":
-            bars = [(each.field.name, each.series.last) for each in drawn]
+            bars = [(line.field.name, line.series.last) for line in drawn]
             blocks.draw_bars(self.canvas, box, bars, field_of(panel, ""))
         else:
             raise ValueError(f"a panel that cannot be drawn: {kind}")
@@ -175,14 +175,14 @@ def unfolded(asker: Asker) -> Iterator[tuple[Panel, Asker]]:
         askers = asker.repeated((row or {}).get("repeat") or "")
         top = row["gridPos"]["y"] if row else 0
         head = 1 if row else 0
-        first = min((each["gridPos"]["y"] for each in inner), default=top + head)
-        height = max((bottom_of(each) for each in inner), default=first) - first
+        first = min((panel["gridPos"]["y"] for panel in inner), default=top + head)
+        height = max((bottom_of(panel) for panel in inner), default=first) - first
         for number, each_asker in enumerate(askers):
             down = shift + number * (head + height)
             if row:
                 yield _moved(row, down), each_asker
-            for each in inner:
-                yield _moved(each, down + top + head - first), each_asker
+            for panel in inner:
+                yield _moved(panel, down + top + head - first), each_asker
         shift += (len(askers) - 1) * (head + height)
 
 

@@ -26,16 +26,18 @@ def expressions(board: Board) -> str:
 
 
 def panel(board: Board, title: str) -> Json:
-    (found,) = (each for each in shown(boards()[board.uid]) if each["title"] == title)
-    return found
+    (match,) = (part for part in shown(boards()[board.uid]) if part["title"] == title)
+    return match
 
 
 def link_of(table: Json, column: str) -> str:
     """Where a cell of a column leads to."""
     (override,) = (
-        each for each in table["fieldConfig"]["overrides"] if each["matcher"]["options"] == column
+        override
+        for override in table["fieldConfig"]["overrides"]
+        if override["matcher"]["options"] == column
     )
-    ((link,),) = (each["value"] for each in override["properties"] if each["id"] == "links")
+    ((link,),) = (field["value"] for field in override["properties"] if field["id"] == "links")
     return str(link["url"])
 
 
@@ -49,7 +51,7 @@ def test_the_stock_one_works_for_who_has_no_specwatch() -> None:
     board = boards()[STOCK.uid]
     assert "specwatch_" not in expressions(STOCK) + str(board["templating"])
     assert board["annotations"]["list"] == []
-    assert {each["name"] for each in board["templating"]["list"]} == {
+    assert {variable["name"] for variable in board["templating"]["list"]} == {
         "datasource", "instance", "model_name",
     }  # fmt: skip
 
@@ -102,8 +104,8 @@ def test_each_row_of_the_fleet_leads_to_its_target_and_model() -> None:
 
 def test_all_columns_of_the_fleet_join_by_target_and_model() -> None:
     """One query with other labels would give rows of its own."""
-    for each in panel(FLEET, "Servers by loss")["targets"]:
-        assert re.match(r"(max|min|sum|1 / min) by \(target, model_name\) \(", each["expr"])
+    for query in panel(FLEET, "Servers by loss")["targets"]:
+        assert re.match(r"(max|min|sum|1 / min) by \(target, model_name\) \(", query["expr"])
 
 
 def test_every_bucket_has_a_group_of_its_own() -> None:

@@ -222,9 +222,9 @@ def test_targets_show_the_daemon_its_store_and_every_target(surface: Surface) ->
     surface.status = daemon(
         target(), target("down", failure=failure, failures={ScrapeReason.REFUSED: 3}, recent=())
     )
-    found = surface.get("/api/v1/targets").json
-    assert found["store"]["written"] == 12
-    chat, down = found["targets"]
+    answer = surface.get("/api/v1/targets").json
+    assert answer["store"]["written"] == 12
+    chat, down = answer["targets"]
     assert chat["models"] == {"llama": "on"}
     assert chat["recent"][0]["acceptance_rate"] == 0.5
     assert chat["failure"] is None
@@ -246,7 +246,7 @@ def test_targets_show_whether_speculation_pays_and_on_what_that_rests(surface: S
     assert (bin_["load_bin"], bin_["step_cost"]["value"]) == ("3-4", pytest.approx(1.5))
     assert bin_["break_even_acceptance"]["value"] == pytest.approx(0.125)
     assert bin_["break_even_length"] == pytest.approx(1.5)
-    assert {each["temperature"]: each["loses"] for each in model["buckets"]} == {
+    assert {bucket["temperature"]: bucket["loses"] for bucket in model["buckets"]} == {
         "0": False, ">1": True,
     }  # fmt: skip
     assert model["best_k"]["k"] == 2
@@ -267,12 +267,12 @@ def test_targets_show_of_when_a_speedup_is_and_why_it_is_not_of_now(surface: Sur
         target("d", decision=unlike(since=NOW - 600)),
     )
     known = [
-        each["decision"]["models"]["llama"]
-        for each in surface.get("/api/v1/targets").json["targets"]
+        entry["decision"]["models"]["llama"]
+        for entry in surface.get("/api/v1/targets").json["targets"]
     ]
-    told = [[each[name] for name in ("current", "until", "missing", "remedy")] for each in known]
+    shown = [[entry[name] for name in ("current", "until", "missing", "remedy")] for entry in known]
     calibrate = "specwatch calibrate"
-    assert told == [
+    assert shown == [
         [True, START + 60, None, None],
         [False, None, UNLIKE, calibrate],
         [False, NOW - 601, UNLIKE, calibrate],
@@ -283,11 +283,11 @@ def test_targets_show_of_when_a_speedup_is_and_why_it_is_not_of_now(surface: Sur
 
 def test_targets_show_what_every_rule_and_objective_says(surface: Surface) -> None:
     surface.status = daemon(target(decision=decided()), judging=JudgingStatus(defects=7))
-    found = surface.get("/api/v1/targets").json
-    assert found["judging"] == {"defects": 7, "queued": 0, "dropped": 0, "error": None}
-    decision = found["targets"][0]["decision"]
-    findings = {each["rule"]: each for each in decision["findings"]}
-    assert {name: each["verdict"] for name, each in findings.items()} == {
+    answer = surface.get("/api/v1/targets").json
+    assert answer["judging"] == {"defects": 7, "queued": 0, "dropped": 0, "error": None}
+    decision = answer["targets"][0]["decision"]
+    findings = {finding["rule"]: finding for finding in decision["findings"]}
+    assert {name: finding["verdict"] for name, finding in findings.items()} == {
         "too-slow": "breach", "soon": "no_data", "fine": "pass", "silent": "no_data",
     }  # fmt: skip
     assert findings["soon"]["seen"] == "breach"
@@ -400,9 +400,9 @@ def test_answers_contain_no_control_characters(surface: Surface) -> None:
     """Whoever reads one on a terminal is safe; a program gets the very name."""
     name = "\x1b[31m\x7f\x9b31m\u202e\u2028\U000e0001 é😀"
     window = minute(START, model_name=name)
-    told = tap_of(name)
+    tap = tap_of(name)
     surface.status = daemon(
-        target(models={name: Mode.ON}, recent=(window,), engine_version=name, tap=told)
+        target(models={name: Mode.ON}, recent=(window,), engine_version=name, tap=tap)
     )
     surface.windows = lambda **_: iter((window,))
     for path in ("/metrics", "/api/v1/targets", "/api/v1/windows"):
@@ -487,11 +487,11 @@ def test_an_answer_says_when_there_is_more(
 ) -> None:
     all_of_them = [minute(START + 60 * number) for number in range(stored)]
     surface.windows = lambda limit, **_: itertools.islice(iter(all_of_them), limit)
-    found = surface.get("/api/v1/windows?limit=5").json
-    assert [window["start"] for window in found["windows"]] == [
+    answer = surface.get("/api/v1/windows?limit=5").json
+    assert [window["start"] for window in answer["windows"]] == [
         window.start for window in all_of_them[:given]
     ]
-    assert found["more"] is more
+    assert answer["more"] is more
 
 
 @pytest.mark.parametrize(
@@ -541,8 +541,8 @@ def test_a_store_that_is_away_is_503(surface: Surface, path: str) -> None:
 
 def test_extreme_times_are_just_times() -> None:
     """A store that holds nothing in them answers with nothing; see the store's own tests."""
-    found = windows_query({"since": "-1e300", "until": "1e300"}, NOW)
-    assert (found["since"], found["until"]) == (-1e300, 1e300)
+    query = windows_query({"since": "-1e300", "until": "1e300"}, NOW)
+    assert (query["since"], query["until"]) == (-1e300, 1e300)
     with pytest.raises(ConfigError):
         windows_query({"since": "1e400"}, NOW)
 

@@ -45,9 +45,9 @@ def test_an_assumption_is_not_to_be_mistaken_for_a_measurement() -> None:
     line = samples(FULL, "specwatch_assumed_break_even_acceptance_ratio")
     assert line == {("llama", "guessed"): 0.1}
     for name in ("speedup_ratio", "break_even_acceptance_ratio", "step_cost_ratio"):
-        found = samples(FULL, f"specwatch_{name}")
-        assert found
-        assert not any("guessed" in labels for labels in found)
+        values = samples(FULL, f"specwatch_{name}")
+        assert values
+        assert not any("guessed" in labels for labels in values)
 
 
 def test_the_break_even_line_is_that_of_each_load() -> None:
@@ -60,8 +60,8 @@ def test_the_break_even_line_is_that_of_each_load() -> None:
 
 
 def test_verdicts_have_three_states() -> None:
-    found = samples(FULL, "specwatch_rule_verdict")
-    assert {labels[1]: value for labels, value in found.items() if "chat" in labels} == {
+    values = samples(FULL, "specwatch_rule_verdict")
+    assert {labels[1]: value for labels, value in values.items() if "chat" in labels} == {
         "too-slow": 1, "fine": 0, "silent": -1, "soon": -1,
     }  # fmt: skip
 
@@ -77,8 +77,8 @@ def test_objectives_show_their_budget_and_how_fast_it_burns() -> None:
 def test_an_objective_says_how_many_requests_it_was_held_against() -> None:
     """So that nobody is woken by the burn of two requests."""
     slo = SLO.model_copy(update={"window": 3600.0})
-    found = decided(slos=(slo,))
-    status = daemon(target(decision=found))
+    decision = decided(slos=(slo,))
+    status = daemon(target(decision=decision))
     assert samples(status, "specwatch_slo_objective_ratio") == {
         ("llama", "first-token", "chat"): 0.99
     }
@@ -92,8 +92,10 @@ def test_an_objective_says_how_many_requests_it_was_held_against() -> None:
 def test_an_objective_says_how_much_of_each_window_was_watched() -> None:
     """So that nobody is woken by the burn of an hour of which four minutes are known."""
     status = daemon(target(decision=decided()))
-    found = samples(status, "specwatch_slo_watched_ratio")
-    of = {window: found[("llama", "first-token", "chat", window)] for window in ("5m", "30m", "1h")}
+    values = samples(status, "specwatch_slo_watched_ratio")
+    of = {
+        window: values[("llama", "first-token", "chat", window)] for window in ("5m", "30m", "1h")
+    }
     assert of == {"5m": 1.0, "30m": pytest.approx(18 / 30), "1h": pytest.approx(18 / 60)}
 
 
@@ -174,9 +176,9 @@ def test_a_rule_of_several_conditions_shows_the_one_that_is_met() -> None:
 
 def test_latencies_of_the_baseline_are_those_of_minutes_without_speculation() -> None:
     """Plain tokens take 10 to 30 ms: the quantiles are interpolated in that bucket."""
-    found = samples(FULL, "specwatch_baseline_latency_seconds")
+    values = samples(FULL, "specwatch_baseline_latency_seconds")
     tpot = {q: 0.01 + 0.02 * q for q in (0.5, 0.95, 0.99)}
-    assert found == {
+    assert values == {
         ("tpot", "llama", str(q), "chat"): pytest.approx(at) for q, at in tpot.items()
     } | {
         ("ttft", "llama", "0.5", "chat"): pytest.approx(0.1),
@@ -186,10 +188,10 @@ def test_latencies_of_the_baseline_are_those_of_minutes_without_speculation() ->
 
 
 def test_a_quantile_of_the_baseline_beyond_the_last_bound_is_infinite() -> None:
-    found = decided()
+    decision = decided()
     latencies = {"ttft": Histogram((0.5,), (98, 2), 60.0), "tpot": Histogram((), (9,), 1.0)}
-    beyond = replace(found.models["llama"], baseline_latencies=latencies)
-    status = daemon(target(decision=replace(found, models={"llama": beyond})))
+    beyond = replace(decision.models["llama"], baseline_latencies=latencies)
+    status = daemon(target(decision=replace(decision, models={"llama": beyond})))
     shown = samples(status, "specwatch_baseline_latency_seconds")
     assert shown.pop(("ttft", "llama", "0.99", "chat")) == math.inf
     assert {labels[:1] + labels[2:3] for labels in shown} == {("ttft", "0.5"), ("ttft", "0.95")}
@@ -200,8 +202,8 @@ def test_however_many_findings_there_are_breaches_are_shown() -> None:
     other = next(finding for finding in decided().findings if finding.rule.name == "fine")
     many = [replace(other, temperature=f"t{number}") for number in range(10_000)]
     status = daemon(target(decision=TargetDecision(findings=(*many, breach))))
-    found = samples(status, "specwatch_rule_verdict")
-    assert len(found) == MOST_SERIES
-    assert found[("llama", "too-slow", "chat", "all")] == 1
+    values = samples(status, "specwatch_rule_verdict")
+    assert len(values) == MOST_SERIES
+    assert values[("llama", "too-slow", "chat", "all")] == 1
     left_out = samples(status, "specwatch_series_left_out")
     assert left_out == {("chat",): 10_001 - MOST_SERIES}
