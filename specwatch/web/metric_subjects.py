@@ -14,8 +14,6 @@ from typing import Generic, NamedTuple, TypeVar
 from specwatch.domain.breakeven import BinBreakEven
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Gauges, Tally, Window, load_bin_label
-from specwatch.guard.state import GuardState
-from specwatch.guard.status import GuardStatus
 from specwatch.rules.decisions import leading
 from specwatch.rules.objectives import SloStatus
 from specwatch.rules.verdicts import Finding, Verdict
@@ -186,32 +184,10 @@ def _comparisons(status: DaemonStatus) -> Iterator[tuple[Labels, tuple[float | N
             yield (*labels, condition.metric), (reading.value, condition.threshold)
 
 
-def _baseline_ages(status: DaemonStatus) -> Iterator[tuple[Labels, float | None]]:
-    for labels, model in _decisions(status):
-        yield labels, model.baseline.age(status.now)
-
-
 def _slos(status: DaemonStatus) -> Iterator[tuple[Labels, SloStatus]]:
     for labels, target in _targets(status):
         for slo in target.status.decision.slos[: target.share]:
             yield (slo.slo.name, *labels, label(slo.model_name)), slo
-
-
-def _guards(status: DaemonStatus) -> Iterator[tuple[Labels, GuardStatus]]:
-    for target in status.targets:
-        if target.guard is not None:
-            yield (target.name,), target.guard
-
-
-def _guard_states(status: DaemonStatus) -> Iterator[tuple[Labels, GuardState]]:
-    for labels, guard in _guards(status):
-        if guard.state is not None:
-            yield labels, guard.state
-
-
-def _actions_today(status: DaemonStatus) -> Iterator[tuple[Labels, int]]:
-    for labels, state in _guard_states(status):
-        yield labels, len(state.acted(status.now))
 
 
 _TARGET = ("target",)
@@ -228,14 +204,34 @@ COVERAGE = Subject(_MODEL, _by_model(lambda target: target.tap.models))
 DECISION = Subject(_MODEL, _decisions)
 SPEEDUP = Subject(_SERIES, _speedups)
 BREAK_EVEN = Subject((*_MODEL, "load_bin"), _break_evens)
-BASELINE_AGE = Subject(_MODEL, _baseline_ages)
+BASELINE_AGE = Subject(
+    _MODEL,
+    lambda status: (
+        (labels, model.baseline.age(status.now)) for labels, model in _decisions(status)
+    ),
+)
 FINDING = Subject(_RULE, _findings)
 COMPARISON = Subject((*_RULE, "metric"), _comparisons)
 SLO = Subject(("slo", *_MODEL), _slos)
 GOODPUT = Subject(_MODEL, _by_model(lambda target: target.decision.goodput))
-GUARD = Subject(_TARGET, _guards)
-GUARD_STATE = Subject(_TARGET, _guard_states)
-ACTIONS_TODAY = Subject(_TARGET, _actions_today)
+GUARD = Subject(
+    _TARGET,
+    lambda status: (
+        ((target.name,), target.guard) for target in status.targets if target.guard is not None
+    ),
+)
+GUARD_STATE = Subject(
+    _TARGET,
+    lambda status: (
+        (labels, guard.state) for labels, guard in GUARD.items(status) if guard.state is not None
+    ),
+)
+ACTIONS_TODAY = Subject(
+    _TARGET,
+    lambda status: (
+        (labels, len(state.acted(status.now))) for labels, state in GUARD_STATE.items(status)
+    ),
+)
 ALERTMANAGER = Subject(("url",), lambda status: (((pager.url,), pager) for pager in status.pagers))
 REPORT = Subject(
     ("channel",), lambda status: (((delivery.channel,), delivery) for delivery in status.deliveries)
