@@ -83,10 +83,6 @@ class Counted(Generic[Key]):
         }
 
 
-def _by_model(samples: Mapping[Series, float], _: list[str]) -> dict[str, dict[Series, float]]:
-    return tally.by_model(samples)
-
-
 def _of_tap() -> Counted[Bucket]:
     return Counted(buckets.by_bucket, only_moved=True)
 
@@ -104,7 +100,9 @@ class OpenWindow:
     modes: dict[str, Mode] = field(default_factory=dict)
     gauges: dict[str, Gauges] = field(default_factory=dict)
     proxy_restarts: int = 0
-    engine: Counted[str] = field(default_factory=lambda: Counted(_by_model))
+    engine: Counted[str] = field(
+        default_factory=lambda: Counted(lambda samples, _: tally.parts_of(samples).models)
+    )
     inside: Counted[Bucket] = field(default_factory=_of_tap)
     """What the tap in the engine's process counted."""
     proxy: Counted[Bucket] = field(default_factory=_of_tap)

@@ -93,11 +93,6 @@ def engine_parts(samples: Mapping[Series, float], earlier: Iterable[str]) -> Par
     return parts
 
 
-def by_model(samples: Mapping[Series, float]) -> dict[str, dict[Series, float]]:
-    """Samples of the engine, by model; a tap's samples are left out."""
-    return parts_of(samples).models
-
-
 def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
     """Structure the counters of one model (totals or increments), added over its engines.
 

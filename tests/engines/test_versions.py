@@ -24,19 +24,19 @@ ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 def totals(text: bytes | str) -> Tally:
     """What the only model of a page counted since its start."""
     problems: list[str] = []
-    (samples,) = tally.by_model(read(text)).values()
+    (samples,) = tally.parts_of(read(text)).models.values()
     counts = tally.tally_of(samples, problems)
     assert problems == []
     return counts
 
 
 def gauges(text: bytes | str) -> tally.Sampled:
-    (samples,) = tally.by_model(read(text)).values()
+    (samples,) = tally.parts_of(read(text)).models.values()
     return tally.sampled(samples)
 
 
 def mode(text: bytes | str, drafting: bool | None = None) -> Mode:
-    (samples,) = tally.by_model(read(text)).values()
+    (samples,) = tally.parts_of(read(text)).models.values()
     return mode_of(samples, drafting)
 
 
@@ -156,7 +156,7 @@ def test_models_of_one_server_are_kept_apart():
         counter("vllm:generation_tokens", 5, engine="0", model_name='b "\\\n'),
         gauge("vllm:num_requests_running", 2, engine="0", model_name="a"),
     )
-    models = tally.by_model(read(text))
+    models = tally.parts_of(read(text)).models
     generated = {m: tally.tally_of(part, []).generation_tokens for m, part in models.items()}
     assert generated == {"a": 3, 'b "\\\n': 5}
     assert tally.sampled(models["a"]).running == 2

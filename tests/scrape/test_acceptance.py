@@ -20,7 +20,7 @@ SPECULATING = [path for path in CAPTURES if path.match("vllm-*") and "spec-off" 
 
 def of_page(path) -> Tally:
     problems: list[str] = []
-    (samples,) = tally.by_model(read(path.read_bytes())).values()
+    (samples,) = tally.parts_of(read(path.read_bytes())).models.values()
     counts = tally.tally_of(samples, problems)
     assert problems == []
     return counts

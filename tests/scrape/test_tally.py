@@ -15,7 +15,7 @@ LABELS = {"engine": "0", "model_name": "m"}
 
 
 def only(text: str) -> dict[Series, float]:
-    (samples,) = tally.by_model(read(text)).values()
+    (samples,) = tally.parts_of(read(text)).models.values()
     return samples
 
 
@@ -24,7 +24,7 @@ def test_samples_of_the_process_belong_to_no_model():
         gauge("process_start_time_seconds", 1.5),
         gauge("vllm:cache_config_info", 1, engine="0", block_size="16"),
     )
-    assert tally.by_model(read(text)) == {}
+    assert tally.parts_of(read(text)).models == {}
 
 
 def test_accepted_tokens_are_not_those_of_the_positions():
