@@ -512,26 +512,32 @@ def abort_ends(client: PageClient, under_way: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "behaviour",
-    [hanging, trickling(b"HTTP/1.1 200 OK\r\n\r\n", lambda: itertools.repeat(b"a", 600), 0.05)],
-    ids=["no answer", "in the page"],
+    ("behaviour", "tls"),
+    [
+        (hanging, False),
+        (trickling(HEAD + b"\r\n", lambda: forever(b"a"), 0.05), False),
+        (hanging, True),
+    ],
+    ids=["without an answer", "in the page", "in a TLS session"],
 )
 def test_abort_ends_a_fetch_in_another_thread(
-    serve: Serve, client_of: ClientOf, behaviour: Behaviour
+    serve: Serve, client_of: ClientOf, server_tls: ssl.SSLContext, behaviour: Behaviour, tls: bool
 ) -> None:
-    server = serve(behaviour)
-    abort_ends(client_of(server.url, timeout=60), lambda: server.visits)
+    server = serve(behaviour, tls=server_tls if tls else None)
+    known = ssl.create_default_context(cafile=CERTIFICATE)
+    abort_ends(client_of(server.url, tls=known), lambda: server.visits)
 
 
 def test_abort_ends_a_fetch_on_a_connection_that_was_used_before(connect: Connect) -> None:
-    """What looks like an idle connection that was closed must not be asked once more."""
+    """It is not tried again as if the server had closed an idle connection, nor is any later."""
 
     def behave(visit: Visit) -> bool | None:
         return page(PAGE)(visit) if len(server.visits) == 1 else hanging(visit)
 
-    server, client = connect(behave, timeout=60)
+    server, client = connect(behave)
     client.fetch("/metrics")
     abort_ends(client, lambda: len(server.visits) == 2)
+    assert failure(client).reason == ScrapeReason.UNREACHABLE
     assert len(server.visits) == 2
 
 
@@ -556,14 +562,6 @@ def test_abort_just_before_connecting() -> None:
         sock.end()
 
 
-def test_abort_ends_a_tls_session(
-    serve: Serve, client_of: ClientOf, server_tls: ssl.SSLContext
-) -> None:
-    server = serve(hanging, tls=server_tls)
-    known = ssl.create_default_context(cafile=CERTIFICATE)
-    abort_ends(client_of(server.url, timeout=60, tls=known), lambda: server.visits)
-
-
 def test_abort_ends_looking_a_name_up(client_of: ClientOf, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, leave = threading.Event(), threading.Event()
 
@@ -575,13 +573,6 @@ def test_abort_ends_looking_a_name_up(client_of: ClientOf, monkeypatch: pytest.M
     resolve_by(look_up, monkeypatch)
     abort_ends(client_of("http://name.invalid", timeout=60), entered.is_set)
     leave.set()
-
-
-def test_no_fetch_follows_an_abort(connect: Connect) -> None:
-    _, client = connect(page(PAGE))
-    client.fetch("/metrics")
-    client.abort()
-    assert failure(client).reason == ScrapeReason.UNREACHABLE
 
 
 def test_the_limits_of_one_fetch_can_be_its_own(connect: Connect) -> None:

@@ -84,25 +84,48 @@ def test_a_minute_closes_with_the_first_scrape_after_it():
     assert sorted(batch.cursor.samples.values()) == [15.0]
 
 
-def test_counts_of_a_gap_go_to_the_window_of_the_page_that_brings_them():
+@pytest.mark.parametrize(
+    ("scrapes", "expected"),
+    [
+        pytest.param(
+            [(at(1), 10), (at(301), 310)],
+            [(6000, 1, 0, 0, 0), (6300, 1, 0, 300, 300)],
+            id="counts of a gap are in the window of the page that brings them",
+        ),
+        pytest.param(
+            [(at(1), 10), (at(6), 12), (at(61), None), (at(66), None), (at(121), 99)],
+            [(6000, 2, 0, 2, 5), (6060, 0, 2, 0, 0), (6120, 1, 0, 87, 115)],
+            id="failed scrapes close windows too and lose nothing",
+        ),
+        pytest.param(
+            [(Moment(6001, 1), 0), (Moment(5401, 6), 1), (Moment(5999, 604), 2),
+             (Moment(6059, 664), 3), (Moment(6060, 665), 4)],
+            [(6000, 4, 0, 3, 663), (6060, 1, 0, 1, 1)],
+            id="a clock that steps back keeps the window open until it has caught up",
+        ),
+        pytest.param(
+            [(Moment(6001, 1), 0), (Moment(9601, 6), 2)],
+            [(6000, 1, 0, 0, 0), (9600, 1, 0, 2, 5)],
+            id="a clock that steps forward ends the window and takes no time",
+        ),
+        pytest.param(
+            [(at(1), None), (at(61), None)],
+            [],
+            id="before the first page there is no model that could have a window",
+        ),
+    ],
+)  # fmt: skip
+def test_windows_have_what_was_scraped_in_them(scrapes, expected):
+    """Start, scrapes that succeeded and failed, tokens, and observed seconds."""
     watch = new_watch()
-    watch.observe(server(10), at(1))
-    (before,) = windows_of(watch.observe(server(310), at(301)))
-    after = only_window(watch)
-    assert (before.tally.generation_tokens, before.observed_seconds) == (0, 0)
-    assert (after.start, after.tally.generation_tokens) == (6300, 300)
-    assert after.observed_seconds == 300
-
-
-def test_failed_scrapes_close_windows_too_and_lose_nothing():
-    watch = new_watch()
-    watch.observe(server(10), at(1))
-    watch.observe(server(12), at(6))
-    windows = windows_of(watch.fail(at(61)), watch.fail(at(66)), watch.observe(server(99), at(121)))
-    assert [w.start for w in windows] == [6000, 6060]
-    assert [(w.scrapes_ok, w.scrapes_failed) for w in windows] == [(2, 0), (0, 2)]
-    assert [(w.tally.generation_tokens, w.observed_seconds) for w in windows] == [(2, 5), (0, 0)]
-    assert only_window(watch).tally.generation_tokens == 87
+    results = [
+        watch.fail(now) if tokens is None else watch.observe(server(tokens), now)
+        for now, tokens in scrapes
+    ]
+    assert [
+        (w.start, w.scrapes_ok, w.scrapes_failed, w.tally.generation_tokens, w.observed_seconds)
+        for w in windows_of(*results, watch.close())
+    ] == expected
 
 
 def outage(*scrapes: tuple[float, dict[Series, float] | ScrapeReason], **options) -> list[Window]:
@@ -222,13 +245,7 @@ def test_a_daemon_that_starts_in_an_outage_counts_it_from_its_first_look():
     assert times(windows) == [(2 + 5, 40)]
 
 
-def test_before_the_first_page_there_is_no_model_to_have_a_window():
-    watch = new_watch()
-    windows = windows_of(watch.fail(at(1)), watch.fail(at(61)), watch.close())
-    assert windows == []
-
-
-def test_failures_after_a_restart_of_the_daemon_are_windows_of_the_models_of_before():
+def test_failures_after_a_restart_of_the_daemon_belong_to_the_known_models():
     """With the mode that they had: an unreachable server is no baseline without speculation."""
     first = new_watch()
     first.observe(server(10, drafts=3), at(1))
@@ -254,29 +271,6 @@ def test_a_page_without_an_engine_is_a_failed_scrape(page_):
     window = only_window(watch)
     assert (window.scrapes_ok, window.scrapes_failed, window.restarts) == (2, 1, 0)
     assert (window.tally.generation_tokens, window.observed_seconds) == (2, 10)
-
-
-def test_a_clock_that_steps_back_keeps_the_window_open_until_it_has_caught_up():
-    watch = new_watch()
-    watch.observe(server(0), Moment(6001, 1))
-    windows = windows_of(
-        watch.observe(server(1), Moment(5401, 6)),
-        watch.observe(server(2), Moment(5999, 604)),
-        watch.observe(server(3), Moment(6059, 664)),
-    )
-    assert windows == []
-    (window,) = windows_of(watch.observe(server(4), Moment(6060, 665)))
-    assert (window.start, window.tally.generation_tokens) == (6000, 3)
-    assert window.observed_seconds == 663
-
-
-def test_a_clock_that_steps_forward_ends_the_window_and_takes_no_time():
-    watch = new_watch()
-    watch.observe(server(0), Moment(6001, 1))
-    (window,) = windows_of(watch.observe(server(2), Moment(9601, 6)))
-    assert (window.start, window.tally.generation_tokens) == (6000, 0)
-    after = only_window(watch)
-    assert (after.start, after.observed_seconds, after.tally.generation_tokens) == (9600, 5, 2)
 
 
 @given(st.lists(st.floats(-4000, 4000), max_size=30))
@@ -305,7 +299,7 @@ def test_a_window_that_was_closed_early_is_not_opened_again():
     assert watch.close().batch is None
 
 
-def test_a_stopped_daemon_goes_on_where_it_was():
+def test_a_restarted_daemon_continues_at_its_cursor():
     first = new_watch()
     first.observe(server(10), at(1))
     first.observe(server(11), at(6))
@@ -320,7 +314,7 @@ def test_a_stopped_daemon_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize(("start", "counted", "restarts"), [(1.5, 31, 0), (2.5, 41, 1)])
-def test_a_restart_while_the_daemon_was_down_counts_where_the_cursor_comes_late(
+def test_a_late_cursor_counts_a_restart_while_the_daemon_was_down(
     start: float, counted: int, restarts: int
 ):
     """The minute into which it falls is not sound: it is in no speedup."""
@@ -338,7 +332,7 @@ def test_a_restart_while_the_daemon_was_down_counts_where_the_cursor_comes_late(
     assert samples_of([window])[0].sound is (restarts == 0)
 
 
-def test_two_watches_of_which_one_goes_on_from_the_other_count_everything_once():
+def test_a_daemon_that_takes_over_counts_everything_once():
     first, second = new_watch(), new_watch()
     for watch, tokens in ((first, 10), (second, 12)):
         watch.observe(server(tokens), at(1))
@@ -419,7 +413,7 @@ def test_running_requests_are_weighted_by_time():
     )
 
 
-def test_times_that_the_server_counts_tell_how_many_requests_ran():
+def test_concurrency_follows_from_the_times_that_the_server_counts():
     """What reads its prompt is not in vLLM's gauge."""
     watch = new_watch()
     labels = {"engine": "0", "model_name": "m"}
@@ -467,7 +461,7 @@ def test_cache_usage_and_gpu_memory_are_the_highest_of_the_window():
     assert (gauges.gpu_memory_used_max, gauges.gpu_memory_total) == (30, 80)
 
 
-def test_a_window_says_which_software_it_was():
+def test_a_window_has_version_and_fingerprint():
     watch = new_watch()
     watch.environment = Environment(engine_version="0.32.0")
     samples = server(drafts=1)
@@ -475,14 +469,14 @@ def test_a_window_says_which_software_it_was():
     assert only_window(watch).environment == Environment("0.32.0", tally.fingerprint_of(samples))
 
 
-def test_a_model_without_a_name_is_called_what_the_daemon_says():
+def test_a_model_without_a_name_gets_one():
     watch = new_watch()
     watch.unnamed_model = "gguf"
     watch.observe(read("llamacpp:tokens_predicted_total 5\n"), at(0))
     assert only_window(watch).series.model_name == "gguf"
 
 
-def test_what_a_server_says_of_drafting_holds_for_its_process():
+def test_whether_a_server_drafts_is_known_for_its_process_only():
     """Learnt after the first page, it counts for the minute; the next process has to say it."""
     watch = new_watch()
     page = "llamacpp:tokens_predicted_total {}\n"
