@@ -118,11 +118,16 @@ def histogram(
 
 
 def speculation(
-    drafts: float, per_position: Iterable[float], *, model: str = "m", k: int = 0
+    drafts: float,
+    per_position: Iterable[float],
+    *,
+    model: str = "m",
+    k: int = 0,
+    engine: str = "0",
 ) -> str:
     """The speculation families of a V1 page, consistent with each other."""
     positions = list(per_position)
-    labels = {"engine": "0", "model_name": model}
+    labels = {"engine": engine, "model_name": model}
     prefix = "vllm:spec_decode_num_"
     per_pos = f"{prefix}accepted_tokens_per_pos_total"
     return page(
@@ -158,16 +163,16 @@ def tap(*requests: Request, failures: float = 0.0) -> str:
 
 def _tap_families(requests: Sequence[Request], labels: Mapping[str, str]) -> list[Family]:
     known = [request for request in requests if "accepted" in request]
-    found: list[Family] = []
+    families: list[Family] = []
     if known:
         drafts = [kept for request in known for kept in request["accepted"]]
         widths = [(request.get("k", 4), len(request["accepted"])) for request in known]
-        found += [
+        families += [
             counter("specwatch_drafts", len(drafts), **labels),
             counter("specwatch_draft_tokens", sum(k * count for k, count in widths), **labels),
             counter("specwatch_accepted_tokens", sum(drafts), **labels),
         ]
-        found += [
+        families += [
             counter(
                 "specwatch_accepted_tokens_per_position",
                 sum(kept > at for kept in drafts),
@@ -182,27 +187,27 @@ def _tap_families(requests: Sequence[Request], labels: Mapping[str, str]) -> lis
             if request["accepted"]
         ]
         bounds = tuple(step / 20 for step in range(1, 21))
-        found += _observed("specwatch_request_acceptance_ratio", bounds, rates, labels)
+        families += _observed("specwatch_request_acceptance_ratio", bounds, rates, labels)
     for name, key, label in (
         ("specwatch_tap_records", "method", "method"),
         ("specwatch_tap_uncovered_requests", "uncovered", "reason"),
         ("specwatch_requests", "finish_reason", "finish_reason"),
     ):
         given = [request[key] for request in requests if key in request]
-        found += [
+        families += [
             counter(name, given.count(value), **labels, **{label: value})
             for value in dict.fromkeys(given)
         ]
     tokens = sum(request.get("tokens", 0) for request in requests)
     if tokens:
-        found.append(counter("specwatch_generation_tokens", tokens, **labels))
+        families.append(counter("specwatch_generation_tokens", tokens, **labels))
     for name, key in (
         ("specwatch_time_to_first_token_seconds", "ttft"),
         ("specwatch_time_per_output_token_seconds", "tpot"),
     ):
         seen = [request[key] for request in requests if key in request]
-        found += _observed(name, (0.125, 0.5, 2.0), seen, labels)
-    return found
+        families += _observed(name, (0.125, 0.5, 2.0), seen, labels)
+    return families
 
 
 def _observed(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from specwatch.domain.model import Series
+
 _LONGEST_TEXT = 200
 
 
@@ -43,8 +45,12 @@ class Engine:
     families: tuple[Family, ...]
     identify: Callable[[Ask], Identity]
     """Reads the identity of a server of this engine; all None for another engine."""
+    names_models: bool
+    """Whether its page names the model of each series."""
     shows_speculation: bool
     """Whether its page has the families of speculation only while it speculates."""
+    meaningful: Callable[[Mapping[Series, float]], Mapping[Series, float]] = lambda samples: samples
+    """The samples of a page without those that mean nothing."""
     superseded: Mapping[str, str] = field(default_factory=dict)
     """Quantities that count only if their successor is absent: some releases have both."""
 

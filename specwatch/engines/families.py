@@ -7,10 +7,11 @@ like ``..._per_pos_total`` are not counted as totals.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from specwatch.domain.model import UNKNOWN_TEMPERATURE, Series
+from specwatch.domain.model import UNKNOWN_TEMPERATURE, Mode, Series
 from specwatch.engines.base import Engine, Family
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.tap import TAP
@@ -37,6 +38,11 @@ TAKE_MAXIMUM = frozenset(
 """Quantities whose samples over several engines combine to their maximum, not their sum."""
 
 
+def combined(quantity: str, first: float, second: float) -> float:
+    """The value of two samples of one series, or of two engines."""
+    return max(first, second) if quantity in TAKE_MAXIMUM else first + second
+
+
 class SampleName(NamedTuple):
     """What one exposed sample name means."""
 
@@ -46,21 +52,19 @@ class SampleName(NamedTuple):
     by_temperature: bool
 
 
-def _samples(family: Family) -> dict[str, SampleName]:
-    quantity, by_temperature = family.quantity, family.by_temperature
-    if family.kind == "counter":
-        return {family.exposed + "_total": SampleName(quantity, "", family.label, by_temperature)}
-    if family.kind == "gauge":
-        return {family.exposed: SampleName(quantity, "", family.label, by_temperature)}
-    return {
-        family.exposed + "_bucket": SampleName(quantity, "bucket", "le", by_temperature),
-        family.exposed + "_sum": SampleName(quantity, "sum", "", by_temperature),
-        family.exposed + "_count": SampleName(quantity, "count", "", by_temperature),
-    }
-
+_PARTS = {
+    "counter": [("_total", "")],
+    "gauge": [("", "")],
+    "histogram": [("_bucket", "bucket"), ("_sum", "sum"), ("_count", "count")],
+}
+"""By the type of a family: the ends of its sample names, and which part each is."""
 
 SAMPLES: Mapping[str, SampleName] = {
-    exposed: meaning for family in FAMILIES for exposed, meaning in _samples(family).items()
+    family.exposed + end: SampleName(
+        family.quantity, part, "le" if part == "bucket" else family.label, family.by_temperature
+    )
+    for family in FAMILIES
+    for end, part in _PARTS[family.kind]
 }
 """Every sample name that we read, exactly as on a page."""
 
@@ -78,10 +82,8 @@ def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
         return None
     if meaning.label == "*":
         key = ",".join(f"{k}={v}" for k, v in sorted(labels.items()) if k not in _NOT_CONFIGURATION)
-    elif meaning.label:
-        key = labels.get(meaning.label, "")
     else:
-        key = ""
+        key = labels.get(meaning.label, "") if meaning.label else ""
     temperature = ""
     if meaning.by_temperature:
         temperature = labels.get("temperature") or UNKNOWN_TEMPERATURE
@@ -93,3 +95,28 @@ def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
         key,
         temperature,
     )
+
+
+def meaningful(samples: Mapping[Series, float]) -> Mapping[Series, float]:
+    """The samples of an engine's page without those that mean nothing in its release."""
+    for engine in ENGINES:
+        samples = engine.meaningful(samples)
+    return samples
+
+
+def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mode:
+    """Whether speculation is on for the model with these samples.
+
+    Where an engine's page does not show it, a draft proves that it is on. Without a draft
+    ``drafting`` decides, which is what the server reports.
+    """
+    named = all(series.model_name for series in itertools.islice(samples, 1))
+    shown = next(engine.shows_speculation for engine in ENGINES if engine.names_models == named)
+    for series, value in samples.items():
+        if series.quantity in ("draft_tokens", "lifetime_acceptance_rate") and (shown or value > 0):
+            return Mode.ON
+    if shown:
+        return Mode.OFF
+    if drafting is None:
+        return Mode.UNKNOWN
+    return Mode.ON if drafting else Mode.OFF

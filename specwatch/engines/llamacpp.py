@@ -45,4 +45,6 @@ def _drafting(slots: Any) -> bool | None:
     return False if answers and all(answer is False for answer in answers) else None
 
 
-LLAMACPP = Engine("llamacpp", "llama.cpp", _FAMILIES, _identify, shows_speculation=False)
+LLAMACPP = Engine(
+    "llamacpp", "llama.cpp", _FAMILIES, _identify, names_models=False, shows_speculation=False
+)

@@ -6,6 +6,9 @@ Sources: the metric definitions in vLLM's sources (``vllm/engine/metrics.py`` of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from specwatch.domain.model import Series
 from specwatch.engines.base import Ask, Engine, Family, Identity, text_of
 
 _FAMILIES = (
@@ -19,8 +22,7 @@ _FAMILIES = (
         "accepted_per_position",
         "position",
     ),
-    # Speculation, V0 (to 0.9.2): its counters are incremented by running totals and mean nothing;
-    # the gauges are cumulative since start.
+    # Speculation, V0 (to 0.9.2): cumulative since start.
     Family("vllm:spec_decode_draft_acceptance_rate", "gauge", "lifetime_acceptance_rate"),
     # Latency.
     Family("vllm:time_to_first_token_seconds", "histogram", "ttft"),
@@ -52,12 +54,25 @@ def _identify(ask: Ask) -> Identity:
     return Identity(text_of(ask("/version"), "version"))
 
 
+def _without_v0_totals(samples: Mapping[Series, float]) -> Mapping[Series, float]:
+    """A page of V0 with speculation less its token counters, another page as it is.
+
+    V0 adds the running total to them at each log interval, so that they are meaningless.
+    """
+    if all(series.quantity != "lifetime_acceptance_rate" for series in samples):
+        return samples
+    totals = ("drafts", "draft_tokens", "accepted_tokens")
+    return {s: v for s, v in samples.items() if s.quantity not in totals or s.temperature}
+
+
 VLLM = Engine(
     "vllm",
     "vLLM",
     _FAMILIES,
     _identify,
+    names_models=True,
     shows_speculation=True,
+    meaningful=_without_v0_totals,
     superseded={
         "inter_token_old": "inter_token",
         "kv_cache_usage_old": "kv_cache_usage",

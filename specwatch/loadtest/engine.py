@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import Environment, Mode, Series, Tally
-from specwatch.engines.families import ENGINE_TITLES
+from specwatch.engines.families import ENGINE_TITLES, mode_of
 from specwatch.errors import ConfigError, PageError
 from specwatch.scrape import tally
 
@@ -72,7 +72,7 @@ def engine_of(
     measured = MeasuredModel(
         names[chosen],
         chosen,
-        tally.mode_of(parts.models[names[chosen]], drafting),
+        mode_of(parts.models[names[chosen]], drafting),
         Environment(version, tally.fingerprint_of(samples)),
         tapped=any(series.temperature for series in parts.tap),
     )

@@ -86,20 +86,21 @@ def trouble_of(model: str, seen: Coverage) -> Trouble | None:
     if share is None or not seen.server_drafts:
         return None
     if seen.uncovered.get("no_record") and not sum(seen.records.values()):
-        return Trouble("no_record", _NO_RECORD, model)
+        message = f"no response carries a record of its acceptance: {KEEP_RECORDS}"
+        return Trouble("no_record", message, model)
     if seen.server_drafts < LEAST_DRAFTS:
         return None
     if share < LOW_COVERAGE:
-        return Trouble("low_coverage", _low(share, seen.uncovered), model)
-    if share >= HIGH_COVERAGE and seen.records.get("derived"):
-        return _derived_off(model, seen.acceptance_rate, seen.server_acceptance_rate)
-    return None
-
-
-_NO_RECORD = f"no response carries a record of its acceptance: {KEEP_RECORDS}"
-
-
-def _derived_off(model: str, derived: float | None, counted: float | None) -> Trouble | None:
+        reasons = leading_reasons(seen.uncovered)
+        named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
+        cause = f"requests that it does not: {named}"
+        if not reasons:
+            cause = "does all traffic pass through it?"
+        message = f"the tap covers {share:.1%} of the drafts of the last minutes; {cause}"
+        return Trouble("low_coverage", message, model)
+    derived, counted = seen.acceptance_rate, seen.server_acceptance_rate
+    if share < HIGH_COVERAGE or not seen.records.get("derived"):
+        return None
     if derived is None or counted is None or abs(derived - counted) <= MOST_OFF:
         return None
     message = (
@@ -108,15 +109,6 @@ def _derived_off(model: str, derived: float | None, counted: float | None) -> Tr
         f" could. For figures by temperature that hold, {KEEP_RECORDS}"
     )
     return Trouble("derived_off", message, model)
-
-
-def _low(share: float, uncovered: Mapping[str, int]) -> str:
-    message = f"the tap covers {share:.1%} of the drafts of the last minutes"
-    reasons = leading_reasons(uncovered)
-    if not reasons:
-        return f"{message}; does all traffic pass through it?"
-    named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
-    return f"{message}; requests that it does not: {named}"
 
 
 def leading_reasons(uncovered: Mapping[str, int]) -> list[tuple[int, str]]:

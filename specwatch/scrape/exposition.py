@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from specwatch.domain.model import PageLimits, Series
-from specwatch.engines.families import SAMPLES, TAKE_MAXIMUM, series_of
+from specwatch.engines.families import SAMPLES, combined, series_of
 from specwatch.errors import PageError, ScrapeReason
 
 _NAMES = frozenset(name.encode() for name in SAMPLES)
@@ -169,18 +169,18 @@ class PageReader:
 
     def _too_long(self, line: re.Match[bytes], page: bytes) -> PageError:
         start = line.string[line.start(1) : line.start(1) + 100].decode("utf-8", "replace")
-        return PageError(
+        return _beyond(
             ScrapeReason.LABEL_VALUE_LENGTH_LIMIT,
-            f"line {_number(page, line)}: {_excerpt(start)} has {line.end() - line.start(1)} bytes:"
-            f" expected at most {_longest_line(self._limits)}, as of {self._limits.label_limit}"
-            " labels at their longest; if it should be longer, raise label_value_length_limit",
+            f"line {_number(page, line)}: {_excerpt(start)} has {line.end() - line.start(1)} bytes",
+            f"{_longest_line(self._limits)}, as of {self._limits.label_limit} labels at their"
+            " longest; if it should be longer",
         )
 
     def _too_many(self, count: int) -> PageError:
-        return PageError(
+        return _beyond(
             ScrapeReason.SAMPLE_LIMIT,
-            f"the page has {count} samples that specwatch reads: expected at most"
-            f" {self._limits.sample_limit}; if it should have as many, raise sample_limit",
+            f"the page has {count} samples that specwatch reads",
+            f"{self._limits.sample_limit}; if it should have as many",
         )
 
     def _read_line_by_line(self, page: bytes) -> dict[Series, float]:
@@ -206,7 +206,9 @@ class PageReader:
                 raise PageError(ScrapeReason.DUPLICATE_SERIES, message)
             seen.add(identity)
             before = samples.get(series)
-            samples[series] = number if before is None else _combine(series, before, number)
+            samples[series] = (
+                number if before is None else combined(series.quantity, before, number)
+            )
         return samples
 
     def _parse_sample(self, line: str) -> tuple[str, dict[str, str], str, str]:
@@ -256,10 +258,10 @@ class PageReader:
         limits = self._limits
         most = limits.label_name_length_limit
         if 0 < most < len(label):
-            raise PageError(
+            raise _beyond(
                 ScrapeReason.LABEL_NAME_LENGTH_LIMIT,
-                f"the label {_excerpt(label)} of {_excerpt(sample)} has {len(label)} bytes:"
-                f" expected at most {most}; if it should be longer, raise label_name_length_limit",
+                f"the label {_excerpt(label)} of {_excerpt(sample)} has {len(label)} bytes",
+                f"{most}; if it should be longer",
             )
         most = limits.label_value_length_limit
         size = len(written.encode()) if most and 4 * len(written) > most else 0
@@ -269,11 +271,15 @@ class PageReader:
             size = len(value.encode()) if size > most else 0
             if size <= most:
                 return value
-        raise PageError(
+        raise _beyond(
             ScrapeReason.LABEL_VALUE_LENGTH_LIMIT,
-            f"the label {_excerpt(label)} of {_excerpt(sample)} has a value of {size} bytes:"
-            f" expected at most {most}; if it should be longer, raise label_value_length_limit",
+            f"the label {_excerpt(label)} of {_excerpt(sample)} has a value of {size} bytes",
+            f"{most}; if it should be longer",
         )
+
+
+def _beyond(limit: ScrapeReason, what: str, expected: str) -> PageError:
+    return PageError(limit, f"{what}: expected at most {expected}, raise {limit}")
 
 
 def _longest_line(limits: PageLimits) -> float:
@@ -323,10 +329,6 @@ def _parse_value(text: str) -> float:
     if "_" in text:
         raise ValueError(f"{_excerpt(text)} is not a number")
     return float(text)
-
-
-def _combine(series: Series, first: float, second: float) -> float:
-    return max(first, second) if series.quantity in TAKE_MAXIMUM else first + second
 
 
 def _not_a_page(page: bytes) -> PageError:

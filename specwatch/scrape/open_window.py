@@ -10,6 +10,7 @@ from specwatch.domain import buckets, merge
 from specwatch.domain.buckets import Bucket
 from specwatch.domain.model import (
     MINUTE,
+    Cursor,
     Environment,
     Gauges,
     Mode,
@@ -18,7 +19,9 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
+from specwatch.engines.families import GAUGES
 from specwatch.scrape import tally
+from specwatch.scrape.counters import CounterTracker
 from specwatch.scrape.gauges import counted as counted_gauges
 
 Key = TypeVar("Key")
@@ -80,10 +83,6 @@ class Counted(Generic[Key]):
         }
 
 
-def _by_model(samples: Mapping[Series, float], _: list[str]) -> dict[str, dict[Series, float]]:
-    return tally.by_model(samples)
-
-
 def _of_tap() -> Counted[Bucket]:
     return Counted(buckets.by_bucket, only_moved=True)
 
@@ -101,7 +100,9 @@ class OpenWindow:
     modes: dict[str, Mode] = field(default_factory=dict)
     gauges: dict[str, Gauges] = field(default_factory=dict)
     proxy_restarts: int = 0
-    engine: Counted[str] = field(default_factory=lambda: Counted(_by_model))
+    engine: Counted[str] = field(
+        default_factory=lambda: Counted(lambda samples, _: tally.parts_of(samples).models)
+    )
     inside: Counted[Bucket] = field(default_factory=_of_tap)
     """What the tap in the engine's process counted."""
     proxy: Counted[Bucket] = field(default_factory=_of_tap)
@@ -142,3 +143,38 @@ class OpenWindow:
             scrapes_failed=self.scrapes_failed,
             restarts=self.restarts,
         )
+
+
+class FirstPages:
+    """The first pages of the engine and of its proxy, None before they are read.
+
+    A daemon begins to watch while its database is away. Once the database is back, it has the
+    cursor at which the daemon's previous process stopped.
+    """
+
+    def __init__(self) -> None:
+        self.engine: tuple[Mapping[Series, float], float] | None = None
+        """With its Unix time."""
+        self.proxy: Mapping[Series, float] | None = None
+
+    def count_since(self, cursor: Cursor, window: OpenWindow) -> None:
+        """Add what was counted between ``cursor`` and these pages to ``window``."""
+        if self.engine is None:
+            return
+        page, wall = self.engine
+        increments, restarted = CounterTracker(cursor.samples, cursor.process_start).advance(page)
+        window.restarts += restarted
+        window.observed_seconds += max(0.0, wall - cursor.wall)
+        before = OpenWindow(window.start)
+        before.add(increments, tapped=True)
+        window.engine.add_ended(before.engine.tallies(_counters(page), []))
+        window.inside.add_ended(before.inside.tallies(_counters(page), []))
+        if cursor.proxy is not None and self.proxy is not None:
+            increments, restarted = CounterTracker(*cursor.proxy).advance(self.proxy)
+            window.proxy_restarts += restarted
+            before.proxy.add(increments)
+            window.proxy.add_ended(before.proxy.tallies(_counters(self.proxy), []))
+
+
+def _counters(page: Mapping[Series, float]) -> dict[Series, float]:
+    return {series: 0.0 for series in page if series.quantity not in GAUGES}

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from specwatch.domain import histogram
-from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Mode, Series, Tally
-from specwatch.engines.families import ENGINE_TITLES, GAUGES, SUPERSEDED, TAKE_MAXIMUM
+from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Series, Tally
+from specwatch.engines.families import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters
 
@@ -93,30 +93,6 @@ def engine_parts(samples: Mapping[Series, float], earlier: Iterable[str]) -> Par
     return parts
 
 
-def by_model(samples: Mapping[Series, float]) -> dict[str, dict[Series, float]]:
-    """Samples of the engine, by model; a tap's samples are left out."""
-    return parts_of(samples).models
-
-
-def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mode:
-    """Whether speculation is on for the model with these samples.
-
-    vLLM has the families of speculation only while it speculates. llama.cpp, whose pages name
-    no model, has them without speculation too, and older builds never have them: there a draft
-    proves that it is on. Without a draft ``drafting`` decides, which is what the server reports.
-    """
-    for series, value in samples.items():
-        if series.quantity in ("draft_tokens", "lifetime_acceptance_rate") and (
-            series.model_name or value > 0
-        ):
-            return Mode.ON
-    if all(series.model_name for series in samples):
-        return Mode.OFF
-    if drafting is None:
-        return Mode.UNKNOWN
-    return Mode.ON if drafting else Mode.OFF
-
-
 def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
     """Structure the counters of one model (totals or increments), added over its engines.
 
@@ -124,8 +100,7 @@ def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
     ``problems`` gets a sentence about each. Raises PageError(``not_a_number``) for totals that are
     not numbers.
     """
-    if is_v0(samples):
-        samples = without_v0_totals(samples)
+    samples = meaningful(samples)
     plain: dict[str, float] = defaultdict(float)
     positions: dict[str, float] = defaultdict(float)
     mappings: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -163,20 +138,6 @@ def most_frequent(counts: Mapping[str, int]) -> Mapping[str, int]:
     return dict(sorted([*ordered[: MOST_KEYS - 1], (OTHER, others)]))
 
 
-def is_v0(samples: Iterable[Series]) -> bool:
-    """Whether a page is from vLLM's V0 engine with speculation on."""
-    return any(series.quantity == "lifetime_acceptance_rate" for series in samples)
-
-
-def without_v0_totals(samples: Mapping[Series, float]) -> dict[Series, float]:
-    """A V0 page less its token counters.
-
-    V0 adds the running total to them at each log interval, so that they are meaningless.
-    """
-    meaningless = ("drafts", "draft_tokens", "accepted_tokens")
-    return {s: v for s, v in samples.items() if s.quantity not in meaningless or s.temperature}
-
-
 def sampled(samples: Mapping[Series, float]) -> Sampled:
     """The gauges of one model: the sum of requests over engines, the highest usage.
 
@@ -187,13 +148,8 @@ def sampled(samples: Mapping[Series, float]) -> Sampled:
         quantity = series.quantity
         if quantity not in GAUGES or not 0.0 <= value < counters.LARGEST:
             continue
-        if quantity in values:
-            take_maximum = quantity in TAKE_MAXIMUM
-            values[quantity] = (
-                max(values[quantity], value) if take_maximum else (values[quantity] + value)
-            )
-        else:
-            values[quantity] = value
+        before = values.get(quantity)
+        values[quantity] = value if before is None else combined(quantity, before, value)
     _prefer_successors(values)
     return Sampled(
         values.get("running"),

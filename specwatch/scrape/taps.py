@@ -162,7 +162,9 @@ class Taps:
         self._doubted = {}
         if page.tap:
             self._seen = _seen(page.tap)
-            server = _of_server(page.models)
+            server: Counter[_Count] = Counter()
+            for samples in page.models.values():
+                server.update(_of_engine(samples))
             share = _SEVERAL_PROCESSES_SHARE if several_processes else 0.0
             slack = _SEVERAL_PROCESSES_SLACK if several_processes else _INSIDE_SLACK
             self._doubted = _excesses(
@@ -174,7 +176,7 @@ class Taps:
         elif not self._proxied:
             self._seen, self._strangers = _NOTHING, frozenset()
         if self._proxied:
-            self._ledger.server.update(_counts(increments))
+            self._ledger.server.update(_of_engine(increments))
             self._begin_ledger = self._begin_ledger or restarted
 
     def _note_gone(self, now: float, *, has_tap: bool, restarted: bool) -> None:
@@ -330,33 +332,29 @@ def _strangers(seen: _Seen, models: Collection[str], unnamed: str) -> frozenset[
     return frozenset(name for name in seen.models if matching(name, models, unnamed) is None)
 
 
-def _counts(samples: Mapping[Series, float]) -> Counter[_Count]:
-    """Counts of the engine, without models that have no such family."""
+def _counts(
+    samples: Mapping[Series, float], model_of: Callable[[Series], str | None]
+) -> Counter[_Count]:
+    """Compared counts by model, where ``model_of`` gives one; no families, no counts."""
     counts: Counter[_Count] = Counter()
     for series, value in samples.items():
-        if series.quantity in _COMPARED and not series.temperature:
-            counts[_Count(series.model_name, series.quantity)] += int(value)
+        if series.quantity in _COMPARED and (model := model_of(series)) is not None:
+            counts[_Count(model, series.quantity)] += int(value)
     return counts
 
 
-def _of_server(models: Mapping[str, Mapping[Series, float]]) -> Counter[_Count]:
-    counts: Counter[_Count] = Counter()
-    for samples in models.values():
-        counts.update(_counts(samples))
-    return counts
+def _of_engine(samples: Mapping[Series, float]) -> Counter[_Count]:
+    return _counts(samples, lambda series: None if series.temperature else series.model_name)
 
 
 def _of_tap(
     samples: Mapping[Series, float], models: Collection[str], unnamed: str
 ) -> Counter[_Count]:
-    """Counts of a tap, by the engine's model."""
-    counts: Counter[_Count] = Counter()
-    for series, value in samples.items():
-        if series.quantity in _COMPARED and series.temperature:
-            model = matching(series.model_name, models, unnamed)
-            if model is not None:
-                counts[_Count(model, series.quantity)] += int(value)
-    return counts
+    """By the engine's model."""
+    return _counts(
+        samples,
+        lambda series: matching(series.model_name, models, unnamed) if series.temperature else None,
+    )
 
 
 def _widths(models: Mapping[str, Mapping[Series, float]]) -> dict[str, int]:

@@ -29,13 +29,13 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
+from specwatch.engines.families import meaningful, mode_of
 from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
 from specwatch.scrape import tally
 from specwatch.scrape.counters import CounterTracker
 from specwatch.scrape.downtime import Downtime
-from specwatch.scrape.first_pages import FirstPages
 from specwatch.scrape.gauges import GpuMemory, gauges_over
-from specwatch.scrape.open_window import Counted, OpenWindow
+from specwatch.scrape.open_window import Counted, FirstPages, OpenWindow
 from specwatch.scrape.taps import Taps
 
 
@@ -121,7 +121,7 @@ class WindowBuilder:
         window = self._window(now)
         try:
             parts = tally.engine_parts(samples, window.modes)
-            page = tally.without_v0_totals(samples) if tally.is_v0(samples) else samples
+            page = meaningful(samples)
             before = self._tracker.last
             increments, restarted = self._tracker.advance(page)
         except PageError as error:
@@ -268,7 +268,7 @@ class WindowBuilder:
         if cursor.proxy is not None:
             self._proxy_tracker = CounterTracker(*cursor.proxy)
         earlier = tally.parts_of(cursor.samples)
-        self.models = {model: tally.mode_of(samples) for model, samples in earlier.models.items()}
+        self.models = {model: mode_of(samples) for model, samples in earlier.models.items()}
         self.taps = Taps(was_inside=bool(earlier.tap))
 
     def _roll(self, now: Moment, problems: list[str]) -> Batch | None:
@@ -340,7 +340,7 @@ class WindowBuilder:
         window.scrapes_ok += 1
         self._downtime.end(now.monotonic)
         known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
-        self.models = {m: tally.mode_of(samples, self.drafting) for m, samples in models.items()}
+        self.models = {m: mode_of(samples, self.drafting) for m, samples in models.items()}
         sampled = {model: tally.sampled(samples) for model, samples in models.items()}
         for model, sample in sampled.items():
             before = self._sampled.get(model) if known else None

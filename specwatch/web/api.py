@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -59,7 +60,6 @@ DecisionReader = Callable[..., Sequence[Decision]]
 StepReader = Callable[..., Sequence[StepRecord]]
 ReportReader = Callable[..., Report]
 """Takes the period and the time as ``since``, ``until`` and ``now``, and the ``targets``."""
-_Answer = Callable[..., Response]
 
 
 def application(
@@ -128,31 +128,25 @@ def _runbook() -> bytes:
     return runbook_html(runbook_sections()).encode()
 
 
+@dataclass(frozen=True)
 class _Api:
     """The answers to the requests; docstrings of routes are their reference page."""
 
-    def __init__(
-        self,
-        status: Callable[[], DaemonStatus],
-        windows: WindowReader,
-        verdicts: DecisionReader,
-        metrics: CollectorRegistry,
-        report: ReportReader,
-        reading: asyncio.Semaphore,
-    ) -> None:
-        self._status = status
-        self._windows = windows
-        self._verdicts = verdicts
-        self._metrics = metrics
-        self._report = report
-        self._reading = reading
+    status: Callable[[], DaemonStatus]
+    windows: WindowReader
+    verdicts: DecisionReader
+    registry: CollectorRegistry
+    report: ReportReader
+    reading: asyncio.Semaphore
 
-    def stored(self, read: _Answer) -> Callable[[Request], Awaitable[Response]]:
+    def stored(
+        self, read: Callable[[Request], Response]
+    ) -> Callable[[Request], Awaitable[Response]]:
         """``read`` in a thread, of which few read the store at once."""
 
         @functools.wraps(read)
         async def answer(request: Request) -> Response:
-            async with self._reading:
+            async with self.reading:
                 try:
                     return await run_in_threadpool(read, request)
                 except ConfigError as error:
@@ -165,7 +159,7 @@ class _Api:
     def page(self, request: Request) -> Response:
         """The [exported metrics](metrics.md), for Prometheus."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._metrics), media_type=content_type)
+        return Response(encode(self.registry), media_type=content_type)
 
     def runbook(self, _: Request) -> Response:
         """The runbook: a section for each alert."""
@@ -173,12 +167,12 @@ class _Api:
 
     def healthz(self, _: Request) -> Response:
         """200 while every target is scraped in time, else 503; `stuck` names those that are not."""
-        stuck = self._status().stuck
+        stuck = self.status().stuck
         return json_response({"healthy": not stuck, "stuck": stuck}, 503 if stuck else 200)
 
     def readyz(self, _: Request) -> Response:
         """200 when `ready`, else 503; `store` is `ok` or the reason."""
-        now = self._status()
+        now = self.status()
         body = {"ready": now.ready, "store": now.store.error or "ok"}
         return json_response(body, 200 if now.ready else 503)
 
@@ -187,7 +181,7 @@ class _Api:
         and latency over the last minutes (`recent`), the `decision` (speedup, break-even, rules,
         objectives) and the `guard`. `specwatch status --json` prints it.
         """
-        return json_response(daemon_view(self._status()))
+        return json_response(daemon_view(self.status()))
 
     # The readers are given one row more than the limit, to see whether there are more.
     def read_windows(self, request: Request) -> Response:
@@ -196,9 +190,9 @@ class _Api:
         Parameters: `since` (default: `1h`) and `until`; `target`, `model_name`, `temperature` and
         `daemon` select; `length` is `60` (default) or `3600` seconds; `limit` is at most 10000.
         """
-        chosen = windows_query(request.query_params, self._status().now)
+        chosen = windows_query(request.query_params, self.status().now)
         limit = chosen["limit"]
-        rows = self._windows(**{**chosen, "limit": limit + 1})
+        rows = self.windows(**{**chosen, "limit": limit + 1})
         # Encoded one by one: ten thousand views would take a hundred megabytes.
         encoded = [msgspec.Raw(msgspec.json.encode(window_view(window))) for window in rows]
         return json_response({"windows": encoded[:limit], "more": len(encoded) > limit})
@@ -210,9 +204,9 @@ class _Api:
         Parameters: `since` (default: `1d`) and `until`; `target` and `rule` select; `limit` is at
         most 1000.
         """
-        chosen = decisions_query(request.query_params, self._status().now)
+        chosen = decisions_query(request.query_params, self.status().now)
         limit = chosen["limit"]
-        rows = self._verdicts(**{**chosen, "limit": limit + 1})
+        rows = self.verdicts(**{**chosen, "limit": limit + 1})
         return json_response({"decisions": rows[:limit], "more": len(rows) > limit})
 
     def read_report(self, request: Request) -> Response:
@@ -221,20 +215,17 @@ class _Api:
         Parameters: `since` (default: `7d`) and `until`; `target`, which may be repeated; `format`
         is `json` (default; `specwatch report --schema` prints its schema), `html`, `md` or `text`.
         """
-        now = self._status().now
+        now = self.status().now
         chosen = report_query(request.query_params, now)
         form = chosen.pop("format")
-        report = self._report(now=now, **chosen)
+        report = self.report(now=now, **chosen)
         if form == "json":
             return json_response(report)
         if form == "html":
             from specwatch.pages.report_html import report_html
 
             return respond(report_html(report).encode(), 200, FORMATS[form], policy=_STYLED)
-        if form == "md":
-            from specwatch.report.markdown import markdown
+        from specwatch.report import markdown, text
 
-            return respond(markdown(report).encode(), 200, FORMATS[form])
-        from specwatch.report.text import plain
-
-        return respond(plain(report).encode(), 200, FORMATS[form])
+        written = markdown.markdown(report) if form == "md" else text.plain(report)
+        return respond(written.encode(), 200, FORMATS[form])

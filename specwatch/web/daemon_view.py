@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +17,6 @@ from specwatch.rules import decision_view
 from specwatch.rules.decision_view import DecisionView
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.summary import CoverageView, WindowView, window_view
-from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.taps import Trouble
 from specwatch.status import (
     DaemonStatus,
@@ -91,18 +91,15 @@ class DaemonView(Struct, frozen=True):
 
 def daemon_view(status: DaemonStatus) -> DaemonView:
     """A daemon and its targets."""
+    targets = [_target(target, status) for target in status.targets]
     return DaemonView(
-        daemon=status.daemon,
-        version=status.version,
-        started=status.started,
-        now=status.now,
-        ready=status.ready,
-        stuck=status.stuck,
-        store=status.store,
-        judging=status.judging,
-        alertmanagers=status.pagers,
-        targets=[_target(target, status) for target in status.targets],
+        **_shared(status, DaemonView) | {"alertmanagers": status.pagers, "targets": targets}
     )
+
+
+def _shared(status: object, view: type[Struct]) -> dict[str, Any]:
+    """The fields that a status has under the same names as its view."""
+    return {name: getattr(status, name) for name in view.__struct_fields__ if hasattr(status, name)}
 
 
 def _target(target: TargetStatus, status: DaemonStatus) -> msgspec.Raw:
@@ -133,47 +130,22 @@ def _decision(target: TargetStatus, status: DaemonStatus) -> tuple[DecisionView,
 
 
 def _encoded(target: TargetStatus, decision: DecisionView, not_shown: list[str]) -> msgspec.Raw:
-    view = TargetView(
-        name=target.name,
-        url=target.url,
-        interval=target.interval,
-        engine_version=target.engine_version,
-        last_scrape=target.last_scrape,
-        last_success=target.last_success,
-        scrape_seconds=target.scrape_seconds,
-        scrapes=target.scrapes,
-        skipped=target.skipped,
-        failures=target.failures,
-        restarts=target.restarts,
-        last_window=target.last_window,
-        load=target.load,
-        failure=target.failure,
-        models={model: str(mode) for model, mode in target.models.items()},
-        tap=_tap(target.tap),
-        decision=decision,
-        not_shown=not_shown,
-        guard=None if target.guard is None else guard_view(target.guard),
-        recent=[window_view(window) for window in target.recent],
-    )
+    fields = {
+        "models": {model: str(mode) for model, mode in target.models.items()},
+        "tap": _tap(target.tap),
+        "decision": decision,
+        "not_shown": not_shown,
+        "guard": None if target.guard is None else guard_view(target.guard),
+        "recent": [window_view(window) for window in target.recent],
+    }
+    view = TargetView(**_shared(target, TargetView) | fields)
     return msgspec.Raw(msgspec.json.encode(view))
 
 
 def _tap(status: TapStatus) -> TapView:
-    return TapView(
-        source=status.source and str(status.source),
-        trouble=status.trouble,
-        failures=status.failures,
-        models={model: _coverage(coverage) for model, coverage in status.models.items()},
-        proxy=status.proxy,
-    )
-
-
-def _coverage(coverage: Coverage) -> TapCoverage:
-    return TapCoverage(
-        source=str(coverage.source),
-        drafts=coverage.drafts,
-        server_drafts=coverage.server_drafts,
-        coverage=coverage.coverage,
-        records=dict(coverage.records),
-        uncovered=dict(coverage.uncovered),
-    )
+    models = {
+        model: TapCoverage(**_shared(coverage, TapCoverage) | {"source": str(coverage.source)})
+        for model, coverage in status.models.items()
+    }
+    source = status.source and str(status.source)
+    return TapView(**_shared(status, TapView) | {"source": source, "models": models})

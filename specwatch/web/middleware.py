@@ -6,10 +6,8 @@ import contextlib
 import hmac
 import ipaddress
 import re
-from collections.abc import (
-    Callable,
-    Collection,
-)
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -32,15 +30,20 @@ def json_response(body: Any, status: int = 200) -> Response:
 
 
 def respond(
-    body: bytes, status: int, media_type: str = "application/json", policy: str | None = None
+    body: bytes,
+    status: int,
+    media_type: str = "application/json",
+    *,
+    policy: str | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
     """An answer that no cache keeps; ``policy`` is its Content-Security-Policy."""
-    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    safe = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     if policy is not None:
-        headers["Content-Security-Policy"] = policy
+        safe["Content-Security-Policy"] = policy
     if media_type == "application/json":
         body = clean_json(body)
-    return Response(body, status, media_type=media_type, headers=headers)
+    return Response(body, status, media_type=media_type, headers={**safe, **headers})
 
 
 class HostCheck:

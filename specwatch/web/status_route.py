@@ -17,6 +17,7 @@ from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, StoreError
 from specwatch.rules.decisions import Decision
 from specwatch.status import DaemonStatus
+from specwatch.web.middleware import respond
 
 if TYPE_CHECKING:
     from specwatch.pages.status_html import StatusHistory
@@ -223,18 +224,12 @@ def _refused(status: DaemonStatus, code: int, title: str, message: str) -> Respo
 def _busy() -> Response:
     """As plain text: there is no time to render a page."""
     message = "Too many different pages are asked for at once; ask again in a few seconds.\n"
-    headers = {"Retry-After": "5", "Cache-Control": "no-store"}
-    return Response(message, 503, media_type="text/plain", headers=headers)
+    return respond(message.encode(), 503, "text/plain", headers={"Retry-After": "5"})
 
 
 def _response(page: str, code: int, headers: Mapping[str, str]) -> Response:
     from specwatch.pages.status_html import policy
 
-    safe = {
-        "Content-Security-Policy": policy(page),
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-    }
     body = page.encode("utf-8", "replace")  # lone surrogates cannot be encoded
-    return Response(body, code, media_type="text/html", headers={**safe, **headers})
+    headers = {"Referrer-Policy": "no-referrer", **headers}
+    return respond(body, code, "text/html", policy=policy(page), headers=headers)

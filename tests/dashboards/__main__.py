@@ -10,22 +10,20 @@ from pathlib import Path
 
 from tests.dashboards.asking import Asker, Span
 from tests.dashboards.board import FOLDER, boards
-from tests.dashboards.colours import THEMES
+from tests.dashboards.page import page
 from tests.dashboards.prometheus import PrometheusApi
-from tests.dashboards.screen import Screen
 
 
 def main(words: Sequence[str]) -> None:
-    """Write a PNG for each dashboard and theme, and say which panels show nothing."""
+    """Write an HTML page for each dashboard, and print which panels have no data."""
     parser = argparse.ArgumentParser(prog="python -m tests.dashboards", description=__doc__)
     parser.add_argument("--prometheus", required=True, metavar="URL")
-    parser.add_argument("--folder", required=True, type=Path, metavar="OUT", help="for the PNGs")
+    parser.add_argument("--folder", required=True, type=Path, metavar="OUT", help="for the pages")
     parser.add_argument("--dashboards", type=Path, default=FOLDER, metavar="FOLDER")
     parser.add_argument("--only", default="", metavar="NAME", help="a part of a file's name")
     parser.add_argument("--minutes", type=float, default=15.0, metavar="N", help="the time range")
     parser.add_argument("--end", type=float, default=None, metavar="SECONDS", help="as Unix time")
     parser.add_argument("--scrape-interval", type=float, default=15.0, metavar="SECONDS")
-    parser.add_argument("--theme", action="append", choices=sorted(THEMES), default=None)
     parser.add_argument("--set", action="append", default=[], metavar="VARIABLE=VALUE")
     asked = parser.parse_args(words)
     asked.folder.mkdir(parents=True, exist_ok=True)
@@ -36,12 +34,10 @@ def main(words: Sequence[str]) -> None:
         if asked.only not in board.name:
             continue
         asker = Asker(board, PrometheusApi(asked.prometheus), span, chosen)
-        for theme in asked.theme or ["dark"]:
-            screen = Screen(asker, THEMES[theme])
-            file = asked.folder / f"{board.name}-{theme}.png"
-            screen.draw().save(file)
-            print(f"{file}: {', '.join(screen.empty) or 'every panel'} "
-                  f"{'without data' if screen.empty else 'with data'}")  # fmt: skip
+        text, empty = page(asker)
+        file = asked.folder / f"{board.name}.html"
+        file.write_text(text)
+        print(f"{file}: {', '.join(empty) or 'every panel'} {'without' if empty else 'with'} data")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Value:
             return self.everything
         if not self.several:
             return self.chosen[0] if self.chosen else ""
-        escaped = [_SPECIAL.sub(r"\\\\\1", each) for each in self.chosen]
+        escaped = [_SPECIAL.sub(r"\\\\\1", value) for value in self.chosen]
         return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
 

@@ -60,7 +60,7 @@ class Board:
     def annotations(self) -> list[dict[str, Any]]:
         """Those that ask a data source of ours."""
         found = self.json.get("annotations", {}).get("list", ())
-        return [each for each in found if not each.get("builtIn")]
+        return [annotation for annotation in found if not annotation.get("builtIn")]
 
     def panels(self) -> Iterator[tuple[dict[str, Any], str]]:
         """All but rows, each with the variable that repeats its row."""

@@ -68,8 +68,8 @@ def field_of(panel: Mapping[str, Any], name: str) -> Field:
     for override in config.get("overrides") or ():
         if not _matches(override["matcher"], name):
             continue
-        for each in override["properties"]:
-            key, value = each["id"], each["value"]
+        for setting in override["properties"]:
+            key, value = setting["id"], setting["value"]
             if key.startswith("custom."):
                 custom[key.removeprefix("custom.")] = value
             else:

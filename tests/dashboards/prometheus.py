@@ -45,8 +45,8 @@ class PrometheusApi:
         """A range query, in Unix seconds."""
         asked = {"query": expr, "start": start, "end": end, "step": step}
         return [
-            Series(each["metric"], tuple(map(_point, each["values"])))
-            for each in self.ask("query_range", asked)["result"]
+            Series(result["metric"], tuple(map(_point, result["values"])))
+            for result in self.ask("query_range", asked)["result"]
         ]
 
     def label_values(self, label: str, selectors: Sequence[str], start: float) -> list[str]:

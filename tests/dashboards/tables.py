@@ -14,23 +14,23 @@ def table(panel: Mapping[str, Any], answers: Mapping[str, Sequence[Series]]) -> 
     """Rows by the names of their columns, in the order of these; answers are by letter."""
     frames = [_frame(ref, series, len(answers) > 1) for ref, series in answers.items()]
     rows = [row for frame in frames for row in frame]
-    for each in panel.get("transformations") or ():
-        options = each["options"]
-        if each["id"] == "merge":
+    for step in panel.get("transformations") or ():
+        options = step["options"]
+        if step["id"] == "merge":
             rows = _merged(frames)
-        elif each["id"] == "filterFieldsByName":
+        elif step["id"] == "filterFieldsByName":
             names = options["include"]["names"]
             rows = [{name: row[name] for name in names if name in row} for row in rows]
-        elif each["id"] == "organize":
+        elif step["id"] == "organize":
             rows = [_organized(row, options) for row in rows]
         else:
-            raise ValueError(f"a transformation that is not understood: {each['id']}")
+            raise ValueError(f"a transformation that is not understood: {step['id']}")
     return _sorted(rows, (panel.get("options") or {}).get("sortBy") or ())
 
 
 def _frame(ref: str, series: Sequence[Series], many: bool) -> list[Row]:
     value = f"Value #{ref}" if many else "Value"
-    return [{"Time": each.points[-1][0], **each.labels, value: each.last} for each in series]
+    return [{"Time": one.points[-1][0], **one.labels, value: one.last} for one in series]
 
 
 def _merged(frames: Sequence[list[Row]]) -> list[Row]:
@@ -57,8 +57,8 @@ def _organized(row: Row, options: Mapping[str, Any]) -> Row:
 
 
 def _sorted(rows: list[Row], order: Sequence[Mapping[str, Any]]) -> list[Row]:
-    for each in reversed(order):
-        name, descending = each["displayName"], bool(each.get("desc"))
+    for column in reversed(order):
+        name, descending = column["displayName"], bool(column.get("desc"))
         known = [row for row in rows if name in row]
         known.sort(key=lambda row: _sortable(row[name]), reverse=descending)
         rows = known + [row for row in rows if name not in row]

@@ -184,7 +184,7 @@ def test_every_dashboard_can_be_drawn(
     expected = []
     for board in BOARDS:
         blank = ", ".join(blank_panels(board))
-        file = tmp_path / f"{board.name}-dark.png"
+        file = tmp_path / f"{board.name}.html"
         assert file.stat().st_size > 10_000
         expected.append(f"{file}: {f'{blank} without' if blank else 'every panel with'} data")
     assert capsys.readouterr().out.splitlines() == expected

@@ -30,17 +30,21 @@ def everything(board: Json) -> Iterator[Json]:
 
 def shown(board: Json) -> Iterator[Json]:
     """Every panel that shows data."""
-    return (each for each in everything(board) if each["type"] not in ("row", "text"))
+    return (panel for panel in everything(board) if panel["type"] not in ("row", "text"))
 
 
 def queries(board: Json) -> Iterator[tuple[str, str, str]]:
     """Every query with where it stands and its legend, those of annotations too."""
     for panel in shown(board):
-        for each in panel["targets"]:
-            yield f"{panel['title']} {each['refId']}", each["expr"], each["legendFormat"]
-    for each in board["annotations"]["list"]:
-        assert each["expr"] == each["target"]["expr"]
-        yield each["name"], each["expr"], each["titleFormat"] + each["textFormat"]
+        for query in panel["targets"]:
+            yield f"{panel['title']} {query['refId']}", query["expr"], query["legendFormat"]
+    for annotation in board["annotations"]["list"]:
+        assert annotation["expr"] == annotation["target"]["expr"]
+        yield (
+            annotation["name"],
+            annotation["expr"],
+            annotation["titleFormat"] + annotation["textFormat"],
+        )
 
 
 def variables_in(value: Any) -> set[str]:

@@ -77,12 +77,12 @@ def doubled(node: Any) -> Iterator[str]:
         lost = (labels_of(node.expr) - labels_of(node)) & OF_PROMETHEUS
         if lost and not names(node.expr) <= OWN:
             yield f"added up: {', '.join(sorted(names(node.expr)))}"
-    for each in inside(node):
-        yield from doubled(each)
+    for operand in inside(node):
+        yield from doubled(operand)
 
 
 def _joined(node: Any) -> Iterator[str]:
-    sides = [each for each in (node.lhs, node.rhs) if names(each)]
+    sides = [side for side in (node.lhs, node.rhs) if names(side)]
     if len(sides) < 2:
         return
     matching = node.modifier.matching if node.modifier is not None else None
@@ -96,4 +96,4 @@ def _joined(node: Any) -> Iterator[str]:
 def names(node: Any) -> set[str]:
     """Metrics that a part of a query asks for."""
     own = {node.name} if isinstance(node, promql_parser.VectorSelector) else set()
-    return own.union(*(names(each) for each in inside(node)))
+    return own.union(*(names(operand) for operand in inside(node)))

@@ -83,15 +83,15 @@ def problems(node: Any) -> Iterator[str]:
     for label in _grouped_by(node):
         if label not in labels_of(node, grouped=False):
             yield f"nothing here has {label}"
-    for each in inside(node):
-        yield from problems(each)
+    for operand in inside(node):
+        yield from problems(operand)
 
 
 def labels_of(node: Any, *, grouped: bool = True) -> set[str]:
     """Labels that the result can have; not ``grouped``, that the operands of ``node`` can."""
     if isinstance(node, promql_parser.VectorSelector):
         return OF_PROMETHEUS | set(exist().get(node.name, ()))
-    below: set[str] = set().union(*(labels_of(each) for each in inside(node)))
+    below: set[str] = set().union(*(labels_of(operand) for operand in inside(node)))
     if isinstance(node, promql_parser.Call) and node.func.name in MAKE_LABELS:
         below.add(node.args[1].val)
     if grouped and isinstance(node, promql_parser.AggregateExpr):
@@ -134,4 +134,6 @@ def _grouped_by(node: Any) -> Iterable[str]:
 def inside(node: Any) -> list[Any]:
     """The operands of a node of the syntax tree."""
     named = [getattr(node, name, None) for name in ("expr", "lhs", "rhs", "vector_selector")]
-    return [each for each in (*named, *(getattr(node, "args", None) or ())) if each is not None]
+    return [
+        operand for operand in (*named, *(getattr(node, "args", None) or ())) if operand is not None
+    ]

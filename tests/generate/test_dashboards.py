@@ -41,9 +41,9 @@ COLORS = {"text", "transparent", "gray"} | {
 }
 LEFT_OPEN = {
     # Of a query, which the types leave to the data source.
-    *(f"/annotations/list/{each}" for each in ("titleFormat", "textFormat", "tagKeys")),
+    *(f"/annotations/list/{field}" for field in ("titleFormat", "textFormat", "tagKeys")),
     "/annotations/list/useValueForTime",
-    *(f"/annotations/list/target/{each}" for each in (
+    *(f"/annotations/list/target/{field}" for field in (
         "refId", "datasource", "editorMode", "expr", "format", "instant", "range", "legendFormat",
     )),
     # Null in a dashboard that was never saved.
@@ -59,15 +59,11 @@ def _types() -> None:
     plugins.register_default_plugins()
 
 
-def test_there_is_every_dashboard() -> None:
-    assert [board["uid"] for board in boards().values()] == [board.uid for board in BOARDS]
-
-
 @BOARD
 def test_no_panel_overlaps_another_or_the_edge(uid: str) -> None:
     board = boards()[uid]
-    for group in (board["panels"], *(each.get("panels", ()) for each in board["panels"])):
-        places = [(each["title"], each["gridPos"]) for each in group]
+    for group in (board["panels"], *(row.get("panels", ()) for row in board["panels"])):
+        places = [(panel["title"], panel["gridPos"]) for panel in group]
         for title, at in places:
             assert at["x"] >= 0, title
             assert at["x"] + at["w"] <= 24, title
@@ -78,12 +74,14 @@ def test_no_panel_overlaps_another_or_the_edge(uid: str) -> None:
 
 
 @BOARD
-def test_ids_and_letters_of_queries_are_unique(uid: str) -> None:
+def test_ids_titles_and_letters_of_queries_are_unique(uid: str) -> None:
     panels = list(everything(boards()[uid]))
     ids = [panel["id"] for panel in panels]
     assert len(set(ids)) == len(ids)
+    titles = [panel["title"] for panel in shown(boards()[uid])]
+    assert len(set(titles)) == len(titles)
     for panel in panels:
-        letters = [each["refId"] for each in panel.get("targets", ())]
+        letters = [query["refId"] for query in panel.get("targets", ())]
         assert len(set(letters)) == len(letters), panel["title"]
 
 
@@ -98,22 +96,16 @@ def test_every_panel_is_modern_and_says_what_it_shows(uid: str) -> None:
         assert panel["description"].endswith("."), title
         assert panel["fieldConfig"]["defaults"]["unit"], title
         assert panel["targets"], title
-        for each in (panel, *panel["targets"]):
-            assert each["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, title
-
-
-@BOARD
-def test_titles_are_unique(uid: str) -> None:
-    titles = [panel["title"] for panel in shown(boards()[uid])]
-    assert sorted(set(titles)) == sorted(titles)
+        for queried in (panel, *panel["targets"]):
+            assert queried["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, title
 
 
 @BOARD
 def test_thresholds_ascend_from_the_lowest_of_all_values(uid: str) -> None:
-    steps = [each["steps"] for each in found(boards()[uid], "thresholds")]
+    steps = [thresholds["steps"] for thresholds in values_of(boards()[uid], "thresholds")]
     assert steps
-    for each in steps:
-        values = [step["value"] for step in each]
+    for thresholds in steps:
+        values = [step["value"] for step in thresholds]
         assert values[0] is None
         assert values[1:] == sorted(set(values[1:]))
 
@@ -121,20 +113,24 @@ def test_thresholds_ascend_from_the_lowest_of_all_values(uid: str) -> None:
 @BOARD
 def test_every_color_is_a_name_that_suits_dark_and_light(uid: str) -> None:
     board = boards()[uid]
-    named = [*found(board, "color"), *found(board, "fixedColor"), *found(board, "iconColor")]
-    assert {each for each in named if isinstance(each, str)} <= COLORS | {"rgba(255,0,255,0.7)"}
+    named = [
+        *values_of(board, "color"),
+        *values_of(board, "fixedColor"),
+        *values_of(board, "iconColor"),
+    ]
+    assert {color for color in named if isinstance(color, str)} <= COLORS | {"rgba(255,0,255,0.7)"}
 
 
 @BOARD
 def test_variables_are_defined_used_and_escaped_as_they_must_be(uid: str) -> None:
     board = boards()[uid]
-    defined = {each["name"]: each for each in board["templating"]["list"]}
+    defined = {variable["name"]: variable for variable in board["templating"]["list"]}
     used = variables_in({key: board[key] for key in ("annotations", "panels", "templating")})
     assert used == set(defined)
-    for expr in found(board, "expr"):
+    for expr in values_of(board, "expr"):
         is_escaped(expr, defined)
-    for each in asked(board).values():
-        is_escaped(each, defined)
+    for query in asked(board).values():
+        is_escaped(query, defined)
 
 
 def is_escaped(expr: str, defined: Mapping[str, Json]) -> None:
@@ -162,21 +158,21 @@ def test_buckets_to_choose_from_are_those_of_the_model(board: Board) -> None:
 @BOARD
 def test_a_number_is_of_now(uid: str) -> None:
     """A range query would show the last one there was, hours after all is gone."""
-    numbers = [each for each in shown(boards()[uid]) if each["type"] == "stat"]
+    numbers = [panel for panel in shown(boards()[uid]) if panel["type"] == "stat"]
     for panel in numbers:
         assert panel["options"]["graphMode"] == "none", "a graph needs a range"
-        for each in panel["targets"]:
-            assert (each["instant"], each["range"]) == (True, False), panel["title"]
-            assert "vector(" not in each["expr"], f"{panel['title']} is 0 where all is gone"
+        for query in panel["targets"]:
+            assert (query["instant"], query["range"]) == (True, False), panel["title"]
+            assert "vector(" not in query["expr"], f"{panel['title']} is 0 where all is gone"
 
 
 @pytest.mark.parametrize("board", [OVERVIEW, FLEET], ids=lambda board: board.uid)
 def test_one_sees_how_old_the_last_look_is_when_nobody_looks_any_more(board: Board) -> None:
-    (panel,) = (each for each in shown(boards()[board.uid]) if each["title"] == "Last look")
+    (panel,) = (panel for panel in shown(boards()[board.uid]) if panel["title"] == "Last look")
     (query,) = panel["targets"]
     assert "time() - max by (target) (max_over_time(specwatch_last_scrape" in query["expr"]
     assert "[1d]" in query["expr"]
-    colors = [each["color"] for each in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
+    colors = [step["color"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
     assert colors == ["green", "orange", "red"]
 
 
@@ -196,7 +192,7 @@ def test_links_lead_to_dashboards_and_set_variables_that_these_have(uid: str) ->
     for url in inner:
         path, _, query = url.partition("?")
         there = boards()[path.removeprefix("/d/")]
-        names = {each["name"] for each in there["templating"]["list"]}
+        names = {variable["name"] for variable in there["templating"]["list"]}
         assert set(re.findall(r"var-(\w+)=", query)) <= names, url
 
 
@@ -215,12 +211,14 @@ def test_links_take_what_is_chosen_along_but_never_many_to_where_one_is_shown(ui
 
 def several(board: Json) -> dict[str, bool]:
     """Whether each variable can be many."""
-    return {each["name"]: bool(each.get("multi")) for each in board["templating"]["list"]}
+    return {
+        variable["name"]: bool(variable.get("multi")) for variable in board["templating"]["list"]
+    }
 
 
 @BOARD
 def test_every_dashboard_links_all_others_and_the_runbook(uid: str) -> None:
-    others = {f"/d/{each.uid}" for each in BOARDS if each.uid != uid}
+    others = {f"/d/{board.uid}" for board in BOARDS if board.uid != uid}
     linked = [board["url"].partition("?")[0] for board in boards()[uid]["links"]]
     assert sorted(linked) == sorted([*others, "http://127.0.0.1:9469/runbook"])
 
@@ -228,13 +226,15 @@ def test_every_dashboard_links_all_others_and_the_runbook(uid: str) -> None:
 @BOARD
 def test_columns_of_tables_are_shown_by_their_names(uid: str) -> None:
     """A link or an order by a column that is not shown would silently do nothing."""
-    for panel in (each for each in shown(boards()[uid]) if each["type"] == "table"):
-        steps = {each["id"]: each["options"] for each in panel["transformations"]}
+    for panel in (panel for panel in shown(boards()[uid]) if panel["type"] == "table"):
+        steps = {step["id"]: step["options"] for step in panel["transformations"]}
         renamed = steps["organize"]["renameByName"]
         assert list(renamed) == steps["filterFieldsByName"]["include"]["names"]
         names = set(renamed.values())
-        assert {each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]} == names
-        assert {each["displayName"] for each in panel["options"]["sortBy"]} <= names
+        assert {
+            override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]
+        } == names
+        assert {order["displayName"] for order in panel["options"]["sortBy"]} <= names
         used = re.findall(r'__data\.fields(?:\.(\w+)|\["([^"]*)"\])', " ".join(addresses(panel)))
         assert {name for pair in used for name in pair if name} <= names
 
@@ -281,23 +281,23 @@ def addresses(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if {"title", "url", "targetBlank"} <= set(value):
             yield value["url"]
-        for each in value.values():
-            yield from addresses(each)
+        for part in value.values():
+            yield from addresses(part)
     elif isinstance(value, list):
-        for each in value:
-            yield from addresses(each)
+        for part in value:
+            yield from addresses(part)
 
 
-def found(value: Any, key: str) -> Iterator[Any]:
+def values_of(value: Any, key: str) -> Iterator[Any]:
     """All that stands under a key, however deep."""
     if isinstance(value, dict):
         if key in value:
             yield value[key]
-        for each in value.values():
-            yield from found(each, key)
+        for part in value.values():
+            yield from values_of(part, key)
     elif isinstance(value, list):
-        for each in value:
-            yield from found(each, key)
+        for part in value:
+            yield from values_of(part, key)
 
 
 def test_a_band_that_does_not_fill_the_width_is_refused() -> None:
@@ -336,7 +336,7 @@ def test_only_the_dashboards_need_grafanalib() -> None:
         if eager.search(path.read_text())
     }
     assert importing
-    assert {str(Path(each).parent) for each in importing} == {"generate/dashboards"}
+    assert {str(Path(path).parent) for path in importing} == {"generate/dashboards"}
 
 
 def provisioned(path: str) -> Json:

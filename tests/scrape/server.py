@@ -1,221 +1,130 @@
-"""A small model of a server, which knows what it counted, and of what its pages say."""
+"""A server whose requests are all known, and what of them a daemon read."""
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import bisect
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
-from specwatch.domain.merge import merge_tallies
-from specwatch.domain.model import Tally, Window
-from tests.pages import counter, gauge, histogram, page
+from tests import pages
 
 REASONS = ("stop", "length", "abort")
+MODELS = ("a", 'b"\\')
+TEMPERATURES = ("0", "(0,0.3]", ">1", "unknown")
+
+Place = tuple[str, str]
+"""A model and an engine of it."""
+Request = dict[str, Any]
+"""As :func:`tests.pages.tap` reads it, and what only the engine counts: ``place``, ``made``
+(accepted tokens of each step), ``reason`` (None: it has not ended) and ``first`` (its TTFT)."""
 
 
-class Key(NamedTuple):
-    """One counter of a server: ``part`` tells the siblings of a quantity apart."""
-
-    model: str
-    engine: str
-    quantity: str
-    part: str = ""
-
-
-@dataclass
-class Engine:
-    """What one engine counted for one model since its process began."""
-
-    k: int
-    bounds: tuple[float, ...]
-    accepted: list[int] = field(default_factory=list)
-    """Accepted tokens of each draft."""
-    prompt: int = 0
-    generated: int = 0
-    finished: Counter[str] = field(default_factory=Counter)
-    ttft: list[float] = field(default_factory=list)
-
-    def work(self, accepted: Iterable[int], reason: str | None, ttft: float) -> None:
-        """One request: the accepted tokens of its drafts, and how it ended (None: not yet)."""
-        lengths = [min(length, self.k) for length in accepted]
-        if self.k:
-            self.accepted += lengths
-        self.generated += sum(lengths) + len(lengths)
-        self.prompt += 7
-        self.ttft.append(ttft)
-        if reason is not None:
-            self.finished[reason] += 1
-
-    def per_position(self) -> list[int]:
-        return [sum(length > index for length in self.accepted) for index in range(self.k)]
-
-    def counts(self) -> dict[tuple[str, str], float]:
-        """Every counter by quantity and part; bucket counts are cumulative."""
-        counts: dict[tuple[str, str], float] = {
-            ("prompt_tokens", ""): self.prompt,
-            ("generation_tokens", ""): self.generated,
-            ("ttft", "sum"): sum(self.ttft),
-        }
-        if self.k:
-            counts["drafts", ""] = len(self.accepted)
-            counts["draft_tokens", ""] = len(self.accepted) * self.k
-            counts["accepted_tokens", ""] = sum(self.accepted)
-            counts |= {("position", str(index)): n for index, n in enumerate(self.per_position())}
-        counts |= {("requests", reason): self.finished[reason] for reason in REASONS}
-        for bound in (*self.bounds, float("inf")):
-            counts["ttft", str(bound)] = sum(seen <= bound for seen in self.ttft)
-        return counts
+def request(
+    place: Place, temperature: int, steps: list[int], kind: str, reason: str | None, first: float,
+    k: int,
+) -> Request:  # fmt: skip
+    """A request of ``steps``; the tap has a record of it, or ``kind`` says why not."""
+    made = [min(accepted, k) for accepted in steps]
+    counts = {
+        "place": place, "made": made, "k": k, "reason": reason, "first": first,
+        "model_name": place[0], "temperature": TEMPERATURES[temperature],
+    }  # fmt: skip
+    if kind != "record":
+        return {**counts, "uncovered": kind}
+    times = {"ttft": 0.25, "tpot": 0.5 * len(made), "tokens": sum(made) + len(made)}
+    acceptance = {"accepted": made, "method": "record"} if k else {}
+    return {**counts, **times, **acceptance, "finish_reason": reason or "stop"}
 
 
 @dataclass
 class Process:
-    """One life of a server; ``started`` is None in multi-process mode."""
+    """One life of an engine or of a proxy; ``started`` is None in multi-process mode."""
 
     started: float | None
-    engines: dict[tuple[str, str], Engine]
-    hidden: set[tuple[str, str]] = field(default_factory=set)
+    places: list[Place]
+    k: int = 0
+    bounds: tuple[float, ...] = ()
+    requests: list[Request] = field(default_factory=list)
+    hidden: set[Place] = field(default_factory=set)
 
-    def counts(self) -> dict[Key, float]:
-        """Every counter that its page shows now."""
-        return {
-            Key(model, engine, *name): value
-            for (model, engine), state in self.engines.items()
-            if (model, engine) not in self.hidden
-            for name, value in state.counts().items()
-        }
+    def shown(self) -> list[Place]:
+        return [place for place in self.places if place not in self.hidden]
 
-    def page(self, running: float = 0.0) -> str:
-        """The page, with what is easily mistaken for a total."""
-        text = ""
-        for (model, engine), state in self.engines.items():
-            if (model, engine) not in self.hidden:
-                text += _engine_page(state, running, model_name=model, engine=engine)
-        if self.started is not None:
-            text += page(gauge("process_start_time_seconds", self.started))
-        return text or page(gauge("python_info", 1.0))
+    def of(self, place: Place) -> list[Request]:
+        return [request for request in self.requests if request["place"] == place]
 
+    def engine_page(self) -> str:
+        return "".join(map(self._families, self.shown())) + self._start()
 
-def _engine_page(state: Engine, running: float, **labels: str) -> str:
-    families = [
-        gauge("vllm:num_requests_running", running, **labels),
-        counter("vllm:prompt_tokens", state.prompt, **labels),
-        gauge("vllm:prompt_tokens_created", 1.7e9, **labels),
-        counter("vllm:generation_tokens", state.generated, **labels),
-    ]
-    families += [
-        counter("vllm:request_success", state.finished[reason], finished_reason=reason, **labels)
-        for reason in REASONS
-    ]
-    counts = state.counts()
-    cumulative = [int(counts["ttft", str(b)]) for b in (*state.bounds, float("inf"))]
-    buckets = [cumulative[0], *(b - a for a, b in itertools.pairwise(cumulative))]
-    families.append(
-        histogram(
-            "vllm:time_to_first_token_seconds", state.bounds, buckets, sum(state.ttft), **labels
+    def tap_page(self) -> str:
+        return pages.tap(*self.requests) + self._start()
+
+    def _start(self) -> str:
+        if self.started is None:
+            return ""
+        return pages.page(pages.gauge("process_start_time_seconds", self.started))
+
+    def _families(self, place: Place) -> str:
+        """The families of an engine, with what is easily mistaken for a total."""
+        requests = self.of(place)
+        labels = {"model_name": place[0], "engine": place[1]}
+        made = [accepted for request in requests for accepted in request["made"]]
+        ttft = [request["first"] for request in requests]
+        reasons = [request["reason"] for request in requests]
+        buckets = [0] * (len(self.bounds) + 1)
+        for seconds in ttft:
+            buckets[bisect.bisect_left(self.bounds, seconds)] += 1
+        text = pages.page(
+            pages.gauge("vllm:num_requests_running", 1, **labels),
+            pages.counter("vllm:prompt_tokens", 7 * len(requests), **labels),
+            pages.gauge("vllm:prompt_tokens_created", 1.7e9, **labels),
+            pages.counter("vllm:generation_tokens", sum(made) + len(made), **labels),
+            *(
+                pages.counter(
+                    "vllm:request_success", reasons.count(reason), finished_reason=reason, **labels
+                )
+                for reason in REASONS
+            ),
+            pages.histogram(
+                "vllm:time_to_first_token_seconds", self.bounds, buckets, sum(ttft), **labels
+            ),
         )
-    )
-    if state.k:
-        prefix = "vllm:spec_decode_num_"
-        for name in ("drafts", "draft_tokens", "accepted_tokens"):
-            families.append(counter(prefix + name, counts[name, ""], **labels))
-            families.append(gauge(prefix + name + "_created", 1.7e9, **labels))
-        families += [
-            counter(prefix + "accepted_tokens_per_pos", n, position=str(index), **labels)
-            for index, n in enumerate(state.per_position())
-        ]
-    return page(*families)
+        if not self.k:
+            return text
+        per_position = [sum(accepted > index for accepted in made) for index in range(self.k)]
+        created = pages.gauge("vllm:spec_decode_num_drafts_created", 1.7e9, **labels)
+        return text + pages.page(created) + pages.speculation(
+            len(made), per_position, model=place[0], k=self.k, engine=place[1]
+        )  # fmt: skip
 
 
 @dataclass
-class Ledger:
-    """What the pages that were read counted in all, and what of it is already durable."""
+class Book:
+    """The requests that the pages of one source counted beyond its first page."""
 
-    total: Counter[Key] = field(default_factory=Counter)
-    last: dict[Key, float] | None = None
+    total: list[Request] = field(default_factory=list)
     process: Process | None = None
-    saved: tuple[Counter[Key], dict[Key, float] | None, Process | None] = (Counter(), None, None)
+    read_of: dict[Place, int] = field(default_factory=dict)
+    saved: tuple[list[Request], Process | None, dict[Place, int]] = field(
+        default_factory=lambda: ([], None, {})
+    )
 
-    def see(self, process: Process) -> None:
+    def read(self, process: Process) -> None:
         """A page of ``process`` was read."""
-        counts = process.counts()
-        new = self._is_new(process, counts)
-        if self.last is not None:
-            known = {} if new else self.last
-            for key, value in counts.items():
-                self.total[key] += value - known.get(key, 0.0)
-            counts = {**known, **counts}
-        self.last = counts
-        # One that looked like the one before may still be told from it by a later page.
-        if new or self.process is None:
-            self.process = process
-
-    def _is_new(self, process: Process, counts: Mapping[Key, float]) -> bool:
-        """A restart that no counter and no start time shows cannot be known by anyone."""
-        if process is self.process or self.last is None:
-            return False
-        if process.started is not None or counts.keys().isdisjoint(self.last):
-            return True
-        grown = {key: value - self.last.get(key, 0.0) for key, value in counts.items()}
-        return min(grown.values()) < 0 or any(
-            grown[Key(*whose, "ttft", str(lower))] > grown[Key(*whose, "ttft", str(upper))]
-            for whose, engine in process.engines.items()
-            if whose not in process.hidden
-            for lower, upper in itertools.pairwise((*engine.bounds, float("inf")))
-        )
+        if process is not self.process:
+            self.read_of = {}
+        for place in process.shown():
+            requests = process.of(place)
+            if self.process is not None:
+                self.total += requests[self.read_of.get(place, 0) :]
+            self.read_of[place] = len(requests)
+        self.process = process
 
     def commit(self) -> None:
         """Everything read so far is in windows that were handed out."""
-        self.saved = (self.total.copy(), self.last, self.process)
+        self.saved = list(self.total), self.process, dict(self.read_of)
 
     def lose(self) -> None:
         """The daemon was killed: what was not handed out is gone."""
-        total, self.last, self.process = self.saved
-        self.total = total.copy()
-
-
-def sum_of(windows: Iterable[Window], model: str) -> Tally:
-    """Everything that the windows of a model counted."""
-    total = Tally()
-    for window in windows:
-        if window.series.model_name == model:
-            total = merge_tallies(total, window.tally)
-    return total
-
-
-def assert_adds_up(windows: Iterable[Window], expected: Mapping[Key, float]) -> None:
-    """The windows hold exactly what was counted, nothing less and nothing more."""
-    windows = list(windows)
-    models = {key.model for key, value in expected.items() if value}
-    assert models <= {window.series.model_name for window in windows}
-    for model in models | {window.series.model_name for window in windows}:
-        tally = sum_of(windows, model)
-
-        def counted(quantity: str, part: str = "", model: str = model) -> float:
-            return sum(
-                value
-                for key, value in expected.items()
-                if (key.model, key.quantity, key.part) == (model, quantity, part)
-            )
-
-        for name in ("drafts", "draft_tokens", "accepted_tokens"):
-            assert (getattr(tally, name) or 0) == counted(name), name
-        for name in ("prompt_tokens", "generation_tokens"):
-            assert (getattr(tally, name) or 0) == counted(name), name
-        for index in range(6):
-            per_position = tally.accepted_per_position or ()
-            assert (per_position[index] if index < len(per_position) else 0) == counted(
-                "position", str(index)
-            )
-        assert {r: n for r, n in tally.requests.items() if n} == {
-            r: counted("requests", r) for r in REASONS if counted("requests", r)
-        }
-        if tally.ttft is None:
-            assert not counted("ttft", "inf")
-            continue
-        assert tally.ttft.sum == counted("ttft", "sum")
-        below = 0
-        for bound, count in zip((*tally.ttft.bounds, float("inf")), tally.ttft.counts, strict=True):
-            below += count
-            assert below == counted("ttft", str(bound)), bound
+        total, self.process, read_of = self.saved
+        self.total, self.read_of = list(total), dict(read_of)

@@ -1,4 +1,4 @@
-"""Counters become increments, through restarts."""
+"""Increments of counters, through restarts."""
 
 from __future__ import annotations
 
@@ -20,103 +20,141 @@ RUNNING = Series("running", "", "m", "0", "")
 START = Series("process_start", "", "", "", "")
 
 
-def test_the_first_page_ever_counts_nothing():
-    """What happened before we looked belongs to no window."""
-    assert CounterTracker().advance({DRAFTS: 5.0, START: 1.0}) == ({}, False)
+def buckets(**cumulative: float) -> dict[Series, float]:
+    """Buckets of a histogram by bound, like ``le_0_5`` for 0.5."""
+    bounds = {name.removeprefix("le_").replace("_", "."): n for name, n in cumulative.items()}
+    return {Series("ttft", "bucket", "m", "0", le): n for le, n in bounds.items()}
+
+
+OTHER = Series("drafts", "", "other", "0", "")
 
 
 @pytest.mark.parametrize(
-    ("last", "start", "page", "increments", "restarted"),
+    ("last", "start", "pages"),
     [
         pytest.param(
-            {DRAFTS: 5.0}, None, {DRAFTS: 7.0, RUNNING: 3.0}, {DRAFTS: 2.0}, False, id="no gauges"
+            None, None, [({DRAFTS: 5.0, START: 1.0}, {}, False)],
+            id="the first page counts nothing: what was before belongs to no window",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, 100.25, {DRAFTS: 6.0, START: 200.5}, {DRAFTS: 6.0}, True,
-            id="another start time, though every counter grew",
+            {DRAFTS: 5.0}, None, [({DRAFTS: 7.0, RUNNING: 3.0}, {DRAFTS: 2.0}, False)],
+            id="gauges are not counted",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, 100.0, {DRAFTS: 3.0, START: 100.0}, {DRAFTS: 3.0}, True,
-            id="counters that fell, though the start time is the same",
+            {DRAFTS: 5.0}, 100.25, [({DRAFTS: 6.0, START: 200.5}, {DRAFTS: 6.0}, True)],
+            id="another start time is a restart, though every counter grew",
         ),
         pytest.param(
-            {SUM: 2.0, DRAFTS: 5.0}, 100.0, {SUM: -1.0, DRAFTS: 6.0, START: 100.0},
-            {SUM: -3.0, DRAFTS: 1.0}, False,
-            id="a sum fell within one process, as for a latency across a clock step",
+            {DRAFTS: 5.0}, 100.0, [({DRAFTS: 3.0, START: 100.0}, {DRAFTS: 3.0}, True)],
+            id="a counter that fell is a restart, though the start time is the same",
         ),
         pytest.param(
-            {SUM: 2.0, DRAFTS: 5.0}, None, {SUM: 1.5, DRAFTS: 5.0}, {SUM: 1.5, DRAFTS: 5.0}, True,
-            id="a sum fell on a page that names no process",
+            {SUM: 2.0, DRAFTS: 5.0}, 100.0,
+            [({SUM: -1.0, DRAFTS: 6.0, START: 100.0}, {SUM: -3.0, DRAFTS: 1.0}, False)],
+            id="a sum may fall within one process, as for a latency across a clock step",
+        ),
+        pytest.param(
+            {SUM: 2.0, DRAFTS: 5.0}, None,
+            [({SUM: 1.5, DRAFTS: 5.0}, {SUM: 1.5, DRAFTS: 5.0}, True)],
+            id="a sum that fell is a restart on a page that names no process",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0, TOKENS: 10.0}, None,
+            [
+                ({DRAFTS: 4.0, TOKENS: 30.0}, {DRAFTS: 4.0, TOKENS: 30.0}, True),
+                ({DRAFTS: 4.0, TOKENS: 30.0}, {DRAFTS: 0.0, TOKENS: 0.0}, False),
+            ],
+            id="one counter that fell makes all of them count in full",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0, TOKENS: 10.0}, None,
+            [
+                ({TOKENS: 11.0}, {TOKENS: 1.0}, False),
+                ({DRAFTS: 6.0, TOKENS: 11.0}, {DRAFTS: 1.0, TOKENS: 0.0}, False),
+            ],
+            id="a series missing from a page does not count twice when it comes back",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0, TOKENS: 10.0}, 1.0,
+            [
+                ({TOKENS: 2.0, START: 2.0}, {TOKENS: 2.0}, True),
+                ({TOKENS: 2.0, DRAFTS: 9.0, START: 2.0}, {TOKENS: 0.0, DRAFTS: 9.0}, False),
+            ],
+            id="series of the process before a restart are forgotten",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0}, None,
+            [({OTHER: 2.0}, {OTHER: 2.0}, True), ({DRAFTS: 8.0}, {DRAFTS: 8.0}, True)],
+            id="a page without any earlier counter is of another process",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0}, 100.0,
+            [
+                ({DRAFTS: 6.0}, {DRAFTS: 1.0}, False),
+                ({DRAFTS: 7.0, START: 200.0}, {DRAFTS: 7.0}, True),
+            ],
+            id="a start time that is missing once is remembered",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0}, 100.0,
+            [({DRAFTS: 5.0, START: math.nan}, {DRAFTS: 0.0}, False)] * 2,
+            id="NaN is not a start time, though it differs from itself",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0}, 100.0,
+            [({DRAFTS: 5.0, START: math.inf}, {DRAFTS: 0.0}, False)] * 2,
+            id="infinity is not a start time",
+        ),
+        pytest.param(
+            {DRAFTS: 5.0, SUM: 0.1 + (0.2 + 0.3)}, None,
+            [
+                (
+                    {DRAFTS: 5.0, SUM: (0.1 + 0.2) + 0.3 - 2e-16},
+                    {DRAFTS: 0.0, SUM: pytest.approx(0, abs=1e-12)},
+                    False,
+                )
+            ],
+            id="the last digits of a sum of several processes may change",
+        ),
+        pytest.param(
+            buckets(le_0_1=0, le_1=0, le_inf=0), None,
+            [(buckets(le_0_2=0, le_1=0, le_inf=0), buckets(le_0_2=0, le_1=0, le_inf=0), True)],
+            id="other bounds on a page that names no process are a restart, though nothing fell",
+        ),
+        pytest.param(
+            buckets(le_0_1=0, le_inf=0), None,
+            [
+                (buckets(le_0_1=0, le_1=0, le_inf=0), buckets(le_0_1=0, le_1=0, le_inf=0), False),
+                (buckets(le_1=0, le_inf=0), buckets(le_1=0, le_inf=0), False),
+            ],
+            id="more bounds, or a bucket missing from one page, are no restart",
+        ),
+        pytest.param(
+            buckets(le_0_5=0, le_1=1, le_inf=1), None,
+            [
+                (buckets(le_0_5=3, le_1=3, le_inf=3), buckets(le_0_5=3, le_1=3, le_inf=3), True),
+                (buckets(le_0_5=4, le_1=5, le_inf=5), buckets(le_0_5=1, le_1=2, le_inf=2), False),
+            ],
+            id="a single bucket that fell is a restart on a page that names no process",
         ),
     ],
 )  # fmt: skip
-def test_a_page_counts_beyond_the_last_one_or_from_zero(last, start, page, increments, restarted):
+def test_a_page_counts_beyond_the_last_one_or_from_zero(last, start, pages):
     tracker = CounterTracker(last, start)
-    assert tracker.advance(page) == (increments, restarted)
-    assert tracker.process_start == page.get(START, start if not restarted else None)
+    for page, increments, restarted in pages:
+        assert tracker.advance(page) == (increments, restarted)
 
 
-def test_one_counter_that_fell_makes_all_of_them_count_in_full():
-    """In multi-process mode: the others had already overtaken what they were before."""
-    tracker = CounterTracker({DRAFTS: 5.0, TOKENS: 10.0, PROMPT: 7.0}, None)
-    page = {DRAFTS: 4.0, TOKENS: 30.0, PROMPT: 7.0}
-    assert tracker.advance(page) == (page, True)
-    assert tracker.advance(page) == ({DRAFTS: 0.0, TOKENS: 0.0, PROMPT: 0.0}, False)
-
-
-def test_series_missing_from_a_page_do_not_count_twice_when_they_come_back():
-    tracker = CounterTracker({DRAFTS: 5.0, TOKENS: 10.0}, None)
-    assert tracker.advance({TOKENS: 11.0}) == ({TOKENS: 1.0}, False)
-    assert tracker.advance({DRAFTS: 6.0, TOKENS: 11.0}) == ({DRAFTS: 1.0, TOKENS: 0.0}, False)
-
-
-def test_series_of_the_process_before_are_forgotten():
-    """They count in full when the process after the restart gets them."""
-    tracker = CounterTracker({DRAFTS: 5.0, TOKENS: 10.0}, 1.0)
-    assert tracker.advance({TOKENS: 2.0, START: 2.0}).restarted
-    assert tracker.advance({TOKENS: 2.0, DRAFTS: 9.0, START: 2.0}).values[DRAFTS] == 9.0
-
-
-def test_a_page_without_any_counter_of_before_is_another_process():
-    """Another model, then the first again, in multi-process mode: nothing is ever subtracted."""
-    other = Series("drafts", "", "other", "0", "")
-    tracker = CounterTracker({DRAFTS: 5.0}, None)
-    assert tracker.advance({other: 2.0}) == ({other: 2.0}, True)
-    assert tracker.advance({DRAFTS: 8.0}) == ({DRAFTS: 8.0}, True)
-
-
-def test_a_start_time_that_is_missing_once_is_not_forgotten():
-    tracker = CounterTracker({DRAFTS: 5.0}, 100.0)
-    assert not tracker.advance({DRAFTS: 6.0}).restarted
-    assert tracker.advance({DRAFTS: 7.0, START: 200.0}) == ({DRAFTS: 7.0}, True)
-
-
-def test_a_start_time_from_a_process_that_has_none_any_more_is_forgotten():
+def test_a_start_time_is_forgotten_after_a_restart_without_one():
     tracker = CounterTracker({DRAFTS: 5.0}, 100.0)
     assert tracker.advance({DRAFTS: 1.0}).restarted
     assert tracker.process_start is None
 
 
-@pytest.mark.parametrize("start", [math.nan, math.inf])
-def test_a_start_time_that_is_no_number_is_no_start_time(start):
-    """NaN differs from itself: every page would be a restart."""
-    tracker = CounterTracker({DRAFTS: 5.0}, 100.0)
-    for _ in range(2):
-        assert tracker.advance({DRAFTS: 5.0, START: start}) == ({DRAFTS: 0.0}, False)
-
-
-def test_a_sum_whose_last_digits_wander_is_no_restart():
-    """Several processes' sums are added in any order."""
-    tracker = CounterTracker({DRAFTS: 5.0, SUM: 0.1 + (0.2 + 0.3)}, None)
-    increments, restarted = tracker.advance({DRAFTS: 5.0, SUM: (0.1 + 0.2) + 0.3 - 2e-16})
-    assert not restarted
-    assert increments[SUM] == pytest.approx(0, abs=1e-12)
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
 @pytest.mark.parametrize("last", [None, {DRAFTS: 5.0, TOKENS: 1.0}])
 @pytest.mark.parametrize("start", [1.0, 2.0])
-def test_what_no_counter_can_be_is_refused_and_changes_nothing(value, last, start):
+def test_impossible_counters_are_refused_and_change_nothing(value, last, start):
     tracker = CounterTracker(last, 1.0)
     with pytest.raises(PageError, match=r"drafts of model 'm' is .* expected a finite") as caught:
         tracker.advance({TOKENS: 2.0, DRAFTS: value, START: start})
@@ -154,35 +192,3 @@ def test_increments_add_up_over_any_number_of_processes(lives):
     assert counted == {
         series: sum(step.get(series, 0) for life in lives for step in life) for series in counted
     }
-
-
-def buckets(**cumulative: float) -> dict[Series, float]:
-    """Buckets of a histogram by bound, like ``le_0_5`` for 0.5."""
-    bounds = {name.removeprefix("le_").replace("_", "."): n for name, n in cumulative.items()}
-    return {Series("ttft", "bucket", "m", "0", le): n for le, n in bounds.items()}
-
-
-def test_other_bounds_without_a_process_start_are_a_restart_though_nothing_fell():
-    """An idle server in multi-process mode was replaced by one of another version."""
-    tracker = CounterTracker()
-    tracker.advance(buckets(le_0_1=0, le_1=0, le_inf=0))
-    other = buckets(le_0_2=0, le_1=0, le_inf=0)
-    assert tracker.advance(other).restarted
-    assert tracker.last == other
-
-
-def test_more_bounds_or_a_bucket_missing_from_one_page_are_no_restart():
-    tracker = CounterTracker()
-    tracker.advance(buckets(le_0_1=0, le_inf=0))
-    assert not tracker.advance(buckets(le_0_1=0, le_1=0, le_inf=0)).restarted
-    assert not tracker.advance(buckets(le_1=0, le_inf=0)).restarted
-
-
-def test_a_single_bucket_that_fell_is_a_restart_where_the_page_names_no_process() -> None:
-    """Faster requests than before hide the fall from every cumulative count."""
-    tracker = CounterTracker()
-    tracker.advance(buckets(le_0_5=0, le_1=1, le_inf=1))
-    faster = buckets(le_0_5=3, le_1=3, le_inf=3)
-    assert tracker.advance(faster) == (faster, True)
-    later = buckets(le_0_5=4, le_1=5, le_inf=5)
-    assert tracker.advance(later) == (buckets(le_0_5=1, le_1=2, le_inf=2), False)

@@ -16,7 +16,7 @@ from specwatch.domain.model import PageLimits, Series
 from specwatch.engines.families import SAMPLES
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape.exposition import PageReader
-from tests.pages import CAPTURES, capture, oracle, page, read
+from tests.pages import CAPTURES, capture, escape, gauge, oracle, page, read
 
 
 def same(first: dict[Series, float], second: dict[Series, float]) -> bool:
@@ -72,10 +72,6 @@ def spellings(value: float) -> list[str]:
         repr(value),
         f"{value:e}".replace("e", "E") if value == float(f"{value:e}") else repr(value),
     ]
-
-
-def escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 @st.composite
@@ -135,12 +131,6 @@ def test_shuffled_labels_and_lines_change_nothing():
     assert same(read(text), read(capture("draft-k4.2")))
 
 
-def test_created_gauges_are_not_read():
-    assert not any("created" in str(value) for value in read(capture("draft-k4.2")))
-    drafts = Series("drafts", "", "tiny", "0", "")
-    assert read(capture("draft-k4.2"))[drafts] == 1238
-
-
 def test_openmetrics_with_exemplars_and_eof():
     text = (
         "# TYPE vllm:time_to_first_token_seconds histogram\n"
@@ -166,22 +156,10 @@ def test_quoted_metric_names():
 def test_labels_that_mean_nothing_to_us_are_combined():
     """In multi-process mode a gauge may stand once per process."""
     text = page(
-        (
-            "vllm:num_requests_running",
-            "gauge",
-            [
-                ("vllm:num_requests_running", {"model_name": "m", "pid": "1"}, 2),
-                ("vllm:num_requests_running", {"model_name": "m", "pid": "2"}, 3),
-            ],
-        ),
-        (
-            "vllm:kv_cache_usage_perc",
-            "gauge",
-            [
-                ("vllm:kv_cache_usage_perc", {"model_name": "m", "pid": "1"}, 0.2),
-                ("vllm:kv_cache_usage_perc", {"model_name": "m", "pid": "2"}, 0.3),
-            ],
-        ),
+        gauge("vllm:num_requests_running", 2, model_name="m", pid="1"),
+        gauge("vllm:num_requests_running", 3, model_name="m", pid="2"),
+        gauge("vllm:kv_cache_usage_perc", 0.2, model_name="m", pid="1"),
+        gauge("vllm:kv_cache_usage_perc", 0.3, model_name="m", pid="2"),
     )
     assert sorted(read(text).values()) == [0.3, 5.0]
 
@@ -213,12 +191,6 @@ def test_a_half_page_is_truncated_wherever_it_is_cut():
         if whole[cut - 1 : cut] != b"\n":
             with pytest.raises(PageError, match="ends in the middle"):
                 PageReader().read(whole[:cut])
-
-
-@pytest.mark.parametrize("value", ["0", "7.5", "0.0"])
-def test_an_exemplar_is_not_taken_for_the_value(value):
-    line = f'vllm:prompt_tokens_total{{model_name="m"}} {value} # {{trace="t"}} 99.0\n'
-    assert list(read(line).values()) == [float(value)]
 
 
 def test_a_page_of_megabytes_is_read_as_a_small_one_is():

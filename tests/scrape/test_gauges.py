@@ -1,7 +1,9 @@
-"""Running requests, counted by what was served: against a server whose requests are all known."""
+"""Running requests by the times that a server counts, against one whose requests are known."""
 
 import math
 import random
+from bisect import bisect_right
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -52,15 +54,17 @@ def overlap(begin: float, end: float) -> float:
     return max(0.0, min(end, SECONDS) - max(begin, 0.0))
 
 
+def at_once(moments: list[float], spans: list[tuple[float, float]]) -> list[int]:
+    """How many spans, each with its end excluded, contain each moment."""
+    begun, ended = sorted(begin for begin, _ in spans), sorted(end for _, end in spans)
+    return [bisect_right(begun, moment) - bisect_right(ended, moment) for moment in moments]
+
+
 def seen(requests: list[Request]) -> tuple[Gauges, Tally]:
     """What a page shows: gauges of a few moments, without those whose prompt is being read."""
     looks = [SECONDS * (number + 0.5) / LOOKS for number in range(LOOKS)]
-    running = [
-        sum(request.first <= moment < request.ended for request in requests) for moment in looks
-    ]
-    waiting = [
-        sum(request.came <= moment < request.admitted for request in requests) for moment in looks
-    ]
+    running = at_once(looks, [(request.first, request.ended) for request in requests])
+    waiting = at_once(looks, [(request.came, request.admitted) for request in requests])
     gauges = Gauges(
         sampled_seconds=SECONDS,
         busy_seconds=SECONDS * sum(number > 0 for number in running) / LOOKS,
@@ -80,12 +84,8 @@ def seen(requests: list[Request]) -> tuple[Gauges, Tally]:
 def true_load(requests: list[Request]) -> float:
     """Mean of admitted requests while there was one."""
     moments = [SECONDS * (number + 0.5) / 5_000 for number in range(5_000)]
-    numbers = [0] * len(moments)
-    for request in requests:
-        begin, end = (round(time / SECONDS * 5_000) for time in (request.admitted, request.ended))
-        for index in range(max(begin, 0), min(max(end, 0), 5_000)):
-            numbers[index] += 1
-    return sum(numbers) / sum(number > 0 for number in numbers)
+    admitted = at_once(moments, [(request.admitted, request.ended) for request in requests])
+    return sum(admitted) / sum(number > 0 for number in admitted)
 
 
 @pytest.mark.parametrize(
@@ -99,62 +99,55 @@ def true_load(requests: list[Request]) -> float:
         pytest.param(one_after_the_other(12, 0.3, 1.0, 8), 0.04, id="a queue"),
     ],
 )
-def test_requests_that_read_their_prompt_run(requests: list[Request], margin: float) -> None:
+def test_requests_in_prefill_count_as_running(requests: list[Request], margin: float) -> None:
     gauges, tally = seen(requests)
-
     assert counted(gauges, tally, SECONDS).concurrency == pytest.approx(
         true_load(requests), rel=margin
     )
 
 
-def test_a_drained_queue_brings_no_more_than_the_server_admits() -> None:
+def test_a_drained_queue_adds_no_more_than_the_server_admits() -> None:
     crowd = [Request(-100.0, time, time + 1, time + 10) for time in range(0, 1200, 2)]
     gauges, tally = seen(crowd)
-
     concurrency = counted(gauges, tally, SECONDS).concurrency
 
     assert concurrency == pytest.approx(true_load(crowd), rel=0.12)
 
 
-def test_what_was_never_seen_running_still_ran() -> None:
+def test_requests_that_no_gauge_sample_saw_count() -> None:
     gauges = Gauges(sampled_seconds=60.0)
     tally = Tally(ttft=Histogram((), (3,), 0.6), inter_token=Histogram((), (40,), 2.4))
-
     figures = counted(gauges, tally, 60.0)
 
     assert (figures.concurrency, figures.busy_seconds) == (1.0, 3.0)
 
 
-def test_a_gauge_that_says_more_than_any_server_runs_leaves_a_finite_load() -> None:
+def test_an_impossibly_large_gauge_leaves_a_finite_load() -> None:
     gauges = Gauges(sampled_seconds=60.0, running_max=10**308)
     tally = Tally(ttft=Histogram((), (1,), 0.1), inter_token=Histogram((), (1,), 1e-300))
-
     concurrency = counted(gauges, tally, 60.0).concurrency
 
     assert concurrency is not None
     assert math.isfinite(concurrency)
 
 
-def test_of_a_window_with_a_short_gap_the_known_part_counts() -> None:
+TIMES = Tally(ttft=Histogram((), (9,), 30.0), inter_token=Histogram((), (900,), 120.0))
+
+
+def test_a_window_with_a_short_gap_is_scaled_to_the_sampled_part() -> None:
     gauges = Gauges(sampled_seconds=54.0, busy_seconds=54.0, running_seconds=60.0, running_max=3)
-    tally = Tally(ttft=Histogram((), (9,), 30.0), inter_token=Histogram((), (900,), 120.0))
-
-    assert counted(gauges, tally, 60.0).concurrency == pytest.approx(2.5)
-
-
-def test_of_a_window_with_a_long_gap_nothing_tells_when_requests_ran() -> None:
-    gauges = Gauges(sampled_seconds=30.0, busy_seconds=30.0, running_seconds=60.0, running_max=3)
-    tally = Tally(ttft=Histogram((), (9,), 30.0), inter_token=Histogram((), (900,), 120.0))
-
-    assert counted(gauges, tally, 60.0) == gauges
+    assert counted(gauges, TIMES, 60.0).concurrency == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(
-    "tally", [Tally(), Tally(ttft=Histogram((), (1,), 3.0))], ids=["nothing", "no inter-token time"]
+    ("tally", "sampled"),
+    [(TIMES, 30.0), (Tally(), 60.0), (replace(TIMES, inter_token=None), 60.0)],
+    ids=["a long gap", "no times", "no inter-token time"],
 )
-def test_the_gauge_stands_where_the_server_counts_no_times(tally: Tally) -> None:
-    gauges = Gauges(sampled_seconds=60.0, busy_seconds=30.0, running_seconds=60.0)
-
+def test_gauges_are_unchanged_without_times_for_the_whole_window(
+    tally: Tally, sampled: float
+) -> None:
+    gauges = Gauges(sampled_seconds=sampled, busy_seconds=30.0, running_seconds=60.0, running_max=3)
     assert counted(gauges, tally, 60.0) == gauges
 
 
@@ -162,11 +155,8 @@ def test_the_gauge_stands_where_the_server_counts_no_times(tally: Tally) -> None
     ("waited", "highest", "running"),
     [(0.0, 8, 100.0 + 60.0), (30.0, 8, 100.0 + 30.0), (30.0, 2, 120.0), (90.0, 8, 100.0)],
 )
-def test_what_requests_waited_for_is_no_part_of_what_ran(
-    waited: float, highest: int, running: float
-) -> None:
+def test_time_in_the_queue_is_not_running_time(waited: float, highest: int, running: float) -> None:
     """60 s to the first token less those that the queue took, and no more than was admitted."""
     gauges = Gauges(60.0, 60.0, 120.0, waited, running_max=highest)
     tally = Tally(ttft=Histogram((), (9,), 60.0), inter_token=Histogram((), (900,), 100.0))
-
     assert counted(gauges, tally, 60.0).running_seconds == running

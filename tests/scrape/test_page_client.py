@@ -47,6 +47,18 @@ def client_of() -> Iterator[Callable[..., PageClient]]:
 
 
 ClientOf = Callable[..., PageClient]
+Connect = Callable[..., tuple[HostileServer, PageClient]]
+
+
+@pytest.fixture
+def connect(serve: Serve, client_of: ClientOf) -> Connect:
+    """Starts a server, and makes a client of it."""
+
+    def connected(behaviour: Behaviour, **options: Any) -> tuple[HostileServer, PageClient]:
+        server = serve(behaviour)
+        return server, client_of(server.url, **options)
+
+    return connected
 
 
 def failure(client: PageClient, path: str = "/metrics") -> ScrapeError:
@@ -93,9 +105,8 @@ def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n", headers: bytes = b"") -> 
 GZIP = "Content-Encoding: gzip\r\n"
 
 
-def test_one_connection_serves_many_fetches(serve: Serve, client_of: ClientOf) -> None:
-    server = serve(page(PAGE))
-    client = client_of(server.url)
+def test_one_connection_serves_many_fetches(connect: Connect) -> None:
+    server, client = connect(page(PAGE))
     assert [client.fetch("/metrics") for _ in range(20)] == [PAGE] * 20
     assert server.connections == 1
 
@@ -109,47 +120,35 @@ def test_one_connection_serves_many_fetches(serve: Serve, client_of: ClientOf) -
     ],
     ids=["chunked", "length", "chunked gzip"],
 )
-def test_every_framing_leaves_the_connection_usable(
-    serve: Serve, client_of: ClientOf, answer: bytes
-) -> None:
-    server = serve(raw(answer, keep=True))
-    client = client_of(server.url)
+def test_every_framing_leaves_the_connection_usable(connect: Connect, answer: bytes) -> None:
+    server, client = connect(raw(answer, keep=True))
     assert [client.fetch("/metrics") for _ in range(3)] == [PAGE] * 3
     assert server.connections == 1
 
 
-def test_an_idle_connection_that_the_server_closed_is_no_failure(
-    serve: Serve, client_of: ClientOf
-) -> None:
-    server = serve(page(PAGE))
-    client = client_of(server.url)
+def test_an_idle_connection_that_the_server_closed_is_no_failure(connect: Connect) -> None:
+    server, client = connect(page(PAGE))
     for _ in range(3):
         assert client.fetch("/metrics") == PAGE
         server.drop_all()
     assert server.connections == 3
 
 
-def test_a_connection_that_is_closed_while_we_ask_is_tried_once_more(
-    serve: Serve, client_of: ClientOf
-) -> None:
+def test_a_connection_that_is_closed_while_we_ask_is_tried_once_more(connect: Connect) -> None:
     def behave(visit: Visit) -> bool:
         if len(server.visits) == 2:
             return False
         visit.answer(PAGE)
         return True
 
-    server = serve(behave)
-    client = client_of(server.url)
+    server, client = connect(behave)
     assert [client.fetch("/metrics") for _ in range(2)] == [PAGE] * 2
     assert (len(server.visits), server.connections) == (3, 2)
 
 
 @pytest.mark.parametrize("keep_alive", ["", "Connection: close\r\n"])
-def test_a_page_without_length_ends_with_the_connection(
-    serve: Serve, client_of: ClientOf, keep_alive: str
-) -> None:
-    server = serve(raw(f"HTTP/1.1 200 OK\r\n{keep_alive}\r\n".encode() + PAGE))
-    client = client_of(server.url)
+def test_a_page_without_length_ends_with_the_connection(connect: Connect, keep_alive: str) -> None:
+    server, client = connect(raw(f"HTTP/1.1 200 OK\r\n{keep_alive}\r\n".encode() + PAGE))
     assert [client.fetch("/metrics") for _ in range(3)] == [PAGE] * 3
     assert server.connections == 3
 
@@ -174,77 +173,60 @@ def test_gzip_is_asked_for_only_across_a_network(
     ],
     ids=["HTTP/1.0", "gzip of one member", "gzip of two members"],
 )
-def test_every_form_of_a_page_is_read(serve: Serve, client_of: ClientOf, answer: Behaviour) -> None:
-    assert client_of(serve(answer).url).fetch("/metrics") == PAGE
+def test_every_form_of_a_page_is_read(connect: Connect, answer: Behaviour) -> None:
+    assert connect(answer)[1].fetch("/metrics") == PAGE
+
+
+def status(line: str, headers: str = "") -> Behaviour:
+    """Answers without a body in that status."""
+    return lambda visit: visit.answer(b"", line, headers)
+
+
+ZIPPED = gzip.compress(PAGE, mtime=0)
+HEAD = b"HTTP/1.1 200 OK\r\n"
+BAD_ANSWERS = {
+    "closes at once": (raw(b""), "unreachable", "server's log"),
+    "less than its length": (
+        lambda visit: visit.answer(PAGE, length=len(PAGE) + 5), "truncated", "broke off",
+    ),
+    "chunks without an end": (raw(chunked(PAGE, end=b"")), "truncated", "broke off"),
+    "a chunk that is none": (
+        raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"), "truncated", "broke off",
+    ),
+    "half a gzip": (body(ZIPPED[:-20], GZIP), "truncated", "broke off"),
+    "gzip that is none": (body(b"a 1\n", GZIP), "malformed", "not gzip"),
+    "gzip and more data": (body(ZIPPED + b"a 1\n", GZIP), "malformed", "not gzip"),
+    "broken gzip": (body(ZIPPED[:10] + b"\xff" * 40, GZIP), "malformed", "not gzip"),
+    "another encoding": (
+        body(zlib.compress(PAGE), "Content-Encoding: deflate\r\n"), "not_metrics", "pass pages",
+    ),
+    "no HTTP": (raw(b"\x15\x03\x01\x00\x02"), "not_metrics", "https"),
+    "ssh": (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "not_metrics", "is the port right"),
+    "many headers": (raw(HEAD + b"X: y\r\n" * 200 + b"\r\n"), "not_metrics", "100 headers"),
+    "long header": (raw(HEAD + b"X: " + b"y" * 70_000), "not_metrics", "line"),
+    "404": (status("404 Not Found"), "http_status", "metrics_path"),
+    "401": (status("401 No"), "http_status", "bearer_token_file"),
+    "403": (status("403 No"), "http_status", "other credentials"),
+    "503": (status("503 Busy"), "http_status", "starting or overloaded"),
+    "500": (status("500 \x1b[2J" + "x" * 5000), "http_status", "server's log"),
+    "204": (status("204 No"), "http_status", "204"),
+    "301": (
+        status("301 Moved", "Location: https://there/\r\n"),
+        "http_status",
+        "redirect (to https://there/)",
+    ),
+    "302": (status("302 Found"), "http_status", "use the address that it names"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason", "words"),
-    [
-        pytest.param(raw(b""), "unreachable", "server's log", id="closes at once"),
-        pytest.param(
-            lambda visit: visit.answer(PAGE, length=len(PAGE) + 5), "truncated", "broke off",
-            id="less than its length",
-        ),
-        pytest.param(
-            raw(chunked(PAGE, end=b"")), "truncated", "broke off", id="chunks without an end",
-        ),
-        pytest.param(
-            raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n"),
-            "truncated", "broke off", id="a chunk that is none",
-        ),
-        pytest.param(
-            body(gzip.compress(PAGE, mtime=0)[:-20], GZIP), "truncated", "broke off",
-            id="half a gzip",
-        ),
-        pytest.param(
-            body(b"a 1\n", GZIP), "malformed", "not gzip", id="gzip that is none",
-        ),
-        pytest.param(
-            body(gzip.compress(PAGE, mtime=0) + b"a 1\n", GZIP), "malformed", "not gzip",
-            id="gzip and something behind",
-        ),
-        pytest.param(
-            body(gzip.compress(PAGE, mtime=0)[:10] + b"\xff" * 40, GZIP), "malformed", "not gzip",
-            id="broken gzip",
-        ),
-        pytest.param(
-            body(zlib.compress(PAGE), "Content-Encoding: deflate\r\n"), "not_metrics", "pass pages",
-            id="another encoding",
-        ),
-        pytest.param(raw(b"\x15\x03\x01\x00\x02"), "not_metrics", "https", id="no HTTP"),
-        pytest.param(
-            raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "not_metrics", "is the port right", id="ssh",
-        ),
-        pytest.param(
-            raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n"), "not_metrics", "100 headers",
-            id="many headers",
-        ),
-        pytest.param(
-            raw(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000), "not_metrics", "line", id="long header",
-        ),
-        pytest.param(lambda v: v.answer(b"", "404 Not Found"), "http_status", "metrics_path"),
-        pytest.param(lambda v: v.answer(b"", "401 No"), "http_status", "bearer_token_file"),
-        pytest.param(lambda v: v.answer(b"", "403 No"), "http_status", "other credentials"),
-        pytest.param(lambda v: v.answer(b"", "503 Busy"), "http_status", "starting or overloaded"),
-        pytest.param(
-            lambda v: v.answer(b"", "500 \x1b[2J" + "x" * 5000), "http_status", "server's log",
-        ),
-        pytest.param(lambda v: v.answer(b"", "204 No"), "http_status", "204"),
-        pytest.param(
-            lambda v: v.answer(b"", "301 Moved", "Location: https://there/\r\n"), "http_status",
-            "redirect (to https://there/)",
-        ),
-        pytest.param(
-            lambda v: v.answer(b"", "302 Found"), "http_status", "use the address that it names"
-        ),
-    ],
-)  # fmt: skip
+    ("answer", "reason", "words"), BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys()
+)
 def test_each_bad_answer_has_its_reason_and_a_remedy(
-    serve: Serve, client_of: ClientOf, answer: Behaviour, reason: str, words: str
+    connect: Connect, answer: Behaviour, reason: str, words: str
 ) -> None:
-    server = serve(answer)
-    error = failure(client_of(server.url))
+    server, client = connect(answer)
+    error = failure(client)
     assert error.reason == reason
     assert words in str(error)
     assert server.url in str(error)
@@ -252,17 +234,14 @@ def test_each_bad_answer_has_its_reason_and_a_remedy(
     assert str(error).isprintable()
 
 
-def test_a_reset_in_the_middle_of_a_page_is_a_truncated_page(
-    serve: Serve, client_of: ClientOf
-) -> None:
+def test_a_reset_in_the_middle_of_a_page_is_a_truncated_page(connect: Connect) -> None:
     def behave(visit: Visit) -> None:
         visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\nhalf")
         taken.wait(10)
         visit.reset()
 
     taken = threading.Event()
-    server = serve(behave)
-    client = client_of(server.url)
+    _, client = connect(behave)
     threading.Timer(0.1, taken.set).start()
     assert failure(client).reason == ScrapeReason.TRUNCATED
 
@@ -275,53 +254,37 @@ def trickling(head: bytes, pieces: Callable[[], Iterator[bytes]], pause: float) 
     return behave
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "words"),
-    [
-        (hanging, "did not answer within 0.4 s"),
-        (trickling(b"H", lambda: iter([b"T"] * 600), 0.05), "did not answer"),
-        (
-            trickling(b"HTTP/1.1 200 OK\r\n", lambda: iter([b"X", b": y", b"\r\n"] * 200), 0.05),
-            "did not answer",
-        ),
-        (
-            trickling(
-                b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n",
-                lambda: itertools.repeat(b"a", 600),
-                0.05,
-            ),
-            "did not end",
-        ),
-        (
-            trickling(chunked(end=b""), lambda: itertools.repeat(b"1\r\na\r\n", 600), 0.05),
-            "did not end",
-        ),
-        (
-            trickling(
-                chunked(b"a 1\n", end=b"0\r\n"), lambda: itertools.repeat(b"T: 1\r\n", 10**9), 0
-            ),
-            "did not end",
-        ),
-        (
-            trickling(b"", lambda: itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n", 10**9), 0),
-            "did not answer",
-        ),
-    ],
-    ids=["silent", "status", "headers", "body", "chunks", "endless trailers", "endless 100"],
-)
-def test_a_fetch_ends_by_its_deadline(
-    serve: Serve, client_of: ClientOf, behaviour: Behaviour, words: str
-) -> None:
-    server = serve(behaviour)
-    error = failure(client_of(server.url, timeout=SHORT))
+forever = itertools.repeat
+LATE = {
+    "silent": (hanging, "did not answer within 0.4 s"),
+    "status": (trickling(b"H", lambda: iter([b"T"] * 600), 0.05), "did not answer"),
+    "headers": (
+        trickling(HEAD, lambda: iter([b"X", b": y", b"\r\n"] * 200), 0.05), "did not answer",
+    ),
+    "body": (
+        trickling(HEAD + b"Content-Length: 999\r\n\r\n", lambda: forever(b"a"), 0.05),
+        "did not end",
+    ),
+    "chunks": (trickling(chunked(end=b""), lambda: forever(b"1\r\na\r\n"), 0.05), "did not end"),
+    "endless trailers": (
+        trickling(chunked(b"a 1\n", end=b"0\r\n"), lambda: forever(b"T: 1\r\n"), 0), "did not end",
+    ),
+    "endless 100": (
+        trickling(b"", lambda: forever(b"HTTP/1.1 100 Continue\r\n\r\n"), 0), "did not answer",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("behaviour", "words"), LATE.values(), ids=LATE.keys())
+def test_a_fetch_ends_by_its_deadline(connect: Connect, behaviour: Behaviour, words: str) -> None:
+    _, client = connect(behaviour, timeout=SHORT)
+    error = failure(client)
     assert error.reason == ScrapeReason.TIMEOUT
     assert words in str(error)
     assert "raise timeout" in str(error)
 
 
-def test_a_deadline_covers_both_tries_of_a_connection_that_was_closed(
-    serve: Serve, client_of: ClientOf
-) -> None:
+def test_a_deadline_covers_both_tries_of_a_connection_that_was_closed(connect: Connect) -> None:
     def behave(visit: Visit) -> bool | None:
         if len(server.visits) == 1:
             visit.answer(PAGE)
@@ -330,8 +293,7 @@ def test_a_deadline_covers_both_tries_of_a_connection_that_was_closed(
             return False
         return hanging(visit)
 
-    server = serve(behave)
-    client = client_of(server.url, timeout=SHORT)
+    server, client = connect(behave, timeout=SHORT)
     client.fetch("/metrics")
     assert failure(client).reason == ScrapeReason.TIMEOUT
     assert len(server.visits) == 3
@@ -386,30 +348,26 @@ def test_nothing_that_listens_is_refused(client_of: ClientOf) -> None:
     assert "is vLLM up" in str(error)
 
 
-@pytest.mark.parametrize(
-    "behaviour",
-    [
-        trickling(b"HTTP/1.1 200 OK\r\n\r\n", lambda: itertools.repeat(b"a 1\n" * 16384, 1600), 0),
-        trickling(
-            chunked(end=b""),
-            lambda: itertools.repeat(b"10000\r\n" + b"a 1\n" * 16384 + b"\r\n", 1600),
-            0,
-        ),
-        raw(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n", keep=True),
-        body(gzip.compress(b"a 1\n" * (3 * MEGABYTE), 1), GZIP),
-        trickling(
-            f"HTTP/1.1 200 OK\r\n{GZIP}\r\n".encode() + gzip.compress(b"a 1\n"),
-            lambda: itertools.repeat(gzip.compress(b"") * 3000, 1600),
-            0,
-        ),
-    ],
-    ids=["no length", "chunked", "announced", "gzip bomb", "endless empty gzip"],
-)
+LARGE = {
+    "no length": trickling(HEAD + b"\r\n", lambda: forever(b"a 1\n" * 16384), 0),
+    "chunked": trickling(
+        chunked(end=b""), lambda: forever(b"10000\r\n" + b"a 1\n" * 16384 + b"\r\n"), 0
+    ),
+    "announced": raw(HEAD + b"Content-Length: 104857600\r\n\r\n", keep=True),
+    "gzip bomb": body(gzip.compress(b"a 1\n" * (3 * MEGABYTE), 1), GZIP),
+    "endless empty gzip": trickling(
+        HEAD + GZIP.encode() + b"\r\n" + gzip.compress(b"a 1\n"),
+        lambda: forever(gzip.compress(b"") * 3000),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("behaviour", LARGE.values(), ids=LARGE.keys())
 def test_a_page_that_is_too_large_is_given_up_in_bounded_memory(
-    serve: Serve, client_of: ClientOf, behaviour: Behaviour
+    connect: Connect, behaviour: Behaviour
 ) -> None:
-    server = serve(behaviour)
-    client = client_of(server.url, max_size=MEGABYTE)
+    _, client = connect(behaviour, max_size=MEGABYTE)
     tracemalloc.start()
     try:
         error = failure(client)
@@ -428,15 +386,12 @@ def test_a_page_of_exactly_the_largest_size_is_taken(serve: Serve, client_of: Cl
     assert error.reason == ScrapeReason.TOO_LARGE
 
 
-def test_an_answer_longer_than_its_length_does_not_spoil_the_next(
-    serve: Serve, client_of: ClientOf
-) -> None:
+def test_an_answer_longer_than_its_length_does_not_spoil_the_next(connect: Connect) -> None:
     def behave(visit: Visit) -> bool:
         visit.answer(PAGE + b"rest", length=len(PAGE))
         return True
 
-    server = serve(behave)
-    client = client_of(server.url)
+    server, client = connect(behave)
     assert client.fetch("/metrics") == PAGE
     server.visits[0].send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nevil\n")
     wait_for(lambda: client._socket is not None and not client._socket.is_idle())
@@ -557,29 +512,32 @@ def abort_ends(client: PageClient, under_way: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "behaviour",
-    [hanging, trickling(b"HTTP/1.1 200 OK\r\n\r\n", lambda: itertools.repeat(b"a", 600), 0.05)],
-    ids=["no answer", "in the page"],
+    ("behaviour", "tls"),
+    [
+        (hanging, False),
+        (trickling(HEAD + b"\r\n", lambda: forever(b"a"), 0.05), False),
+        (hanging, True),
+    ],
+    ids=["without an answer", "in the page", "in a TLS session"],
 )
 def test_abort_ends_a_fetch_in_another_thread(
-    serve: Serve, client_of: ClientOf, behaviour: Behaviour
+    serve: Serve, client_of: ClientOf, server_tls: ssl.SSLContext, behaviour: Behaviour, tls: bool
 ) -> None:
-    server = serve(behaviour)
-    abort_ends(client_of(server.url, timeout=60), lambda: server.visits)
+    server = serve(behaviour, tls=server_tls if tls else None)
+    known = ssl.create_default_context(cafile=CERTIFICATE)
+    abort_ends(client_of(server.url, tls=known), lambda: server.visits)
 
 
-def test_abort_ends_a_fetch_on_a_connection_that_was_used_before(
-    serve: Serve, client_of: ClientOf
-) -> None:
-    """What looks like an idle connection that was closed must not be asked once more."""
+def test_abort_ends_a_fetch_on_a_connection_that_was_used_before(connect: Connect) -> None:
+    """It is not tried again as if the server had closed an idle connection, nor is any later."""
 
     def behave(visit: Visit) -> bool | None:
         return page(PAGE)(visit) if len(server.visits) == 1 else hanging(visit)
 
-    server = serve(behave)
-    client = client_of(server.url, timeout=60)
+    server, client = connect(behave)
     client.fetch("/metrics")
     abort_ends(client, lambda: len(server.visits) == 2)
+    assert failure(client).reason == ScrapeReason.UNREACHABLE
     assert len(server.visits) == 2
 
 
@@ -604,14 +562,6 @@ def test_abort_just_before_connecting() -> None:
         sock.end()
 
 
-def test_abort_ends_a_tls_session(
-    serve: Serve, client_of: ClientOf, server_tls: ssl.SSLContext
-) -> None:
-    server = serve(hanging, tls=server_tls)
-    known = ssl.create_default_context(cafile=CERTIFICATE)
-    abort_ends(client_of(server.url, timeout=60, tls=known), lambda: server.visits)
-
-
 def test_abort_ends_looking_a_name_up(client_of: ClientOf, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, leave = threading.Event(), threading.Event()
 
@@ -625,17 +575,8 @@ def test_abort_ends_looking_a_name_up(client_of: ClientOf, monkeypatch: pytest.M
     leave.set()
 
 
-def test_no_fetch_follows_an_abort(serve: Serve, client_of: ClientOf) -> None:
-    server = serve(page(PAGE))
-    client = client_of(server.url)
-    client.fetch("/metrics")
-    client.abort()
-    assert failure(client).reason == ScrapeReason.UNREACHABLE
-
-
-def test_the_limits_of_one_fetch_can_be_its_own(serve: Serve, client_of: ClientOf) -> None:
-    server = serve(lambda v: hanging(v) if v.path == "/hangs" else page(PAGE)(v))
-    client = client_of(server.url, timeout=60)
+def test_the_limits_of_one_fetch_can_be_its_own(connect: Connect) -> None:
+    _, client = connect(lambda v: hanging(v) if v.path == "/hangs" else page(PAGE)(v), timeout=60)
     with pytest.raises(ScrapeError, match=r"within 0\.1 s"):
         client.fetch("/hangs", timeout=0.1)
     with pytest.raises(ScrapeError, match="longer than 100 bytes"):
@@ -644,7 +585,7 @@ def test_the_limits_of_one_fetch_can_be_its_own(serve: Serve, client_of: ClientO
 
 
 def test_sockets_are_closed(serve: Serve) -> None:
-    """A failure, an end and an error status all give their socket back."""
+    """After a failure, at the end, and after an error status."""
     ended = threading.Semaphore(0)
 
     def behave(visit: Visit) -> bool | None:

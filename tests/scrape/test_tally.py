@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
+from specwatch.domain.model import Environment, Histogram, Series
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import tally
 from tests.pages import capture, counter, gauge, histogram, page, read, speculation
@@ -15,15 +15,8 @@ LABELS = {"engine": "0", "model_name": "m"}
 
 
 def only(text: str) -> dict[Series, float]:
-    (samples,) = tally.by_model(read(text)).values()
+    (samples,) = tally.parts_of(read(text)).models.values()
     return samples
-
-
-def test_nothing_counted_is_nothing_known():
-    assert tally.tally_of({}, []) == Tally()
-    assert tally.sampled({}) == tally.Sampled(None, None, None, None)
-    assert tally.mode_of({}) is Mode.OFF
-    assert tally.by_model({}) == {}
 
 
 def test_samples_of_the_process_belong_to_no_model():
@@ -31,7 +24,7 @@ def test_samples_of_the_process_belong_to_no_model():
         gauge("process_start_time_seconds", 1.5),
         gauge("vllm:cache_config_info", 1, engine="0", block_size="16"),
     )
-    assert tally.by_model(read(text)) == {}
+    assert tally.parts_of(read(text)).models == {}
 
 
 def test_accepted_tokens_are_not_those_of_the_positions():
@@ -138,22 +131,6 @@ def test_totals_that_are_no_numbers_are_refused_with_their_name(value):
     with pytest.raises(PageError, match="drafts of model 'm'") as caught:
         tally.tally_of(samples, [])
     assert caught.value.reason is ScrapeReason.NOT_A_NUMBER
-
-
-def test_numbers_in_every_spelling_are_read():
-    """Exponents, and a histogram whose last bound is spelled in either way."""
-    text = (
-        'vllm:prompt_tokens_total{model_name="m"} 1.2e+03\n'
-        'vllm:generation_tokens_total{model_name="m"} 5E2\n'
-        'vllm:time_to_first_token_seconds_bucket{model_name="m",le="1e-1"} 2\n'
-        'vllm:time_to_first_token_seconds_bucket{model_name="m",le="Inf"} 3\n'
-        'vllm:time_to_first_token_seconds_sum{model_name="m"} 2.5e-1\n'
-    )
-    problems: list[str] = []
-    counts = tally.tally_of(only(text), problems)
-    assert (counts.prompt_tokens, counts.generation_tokens) == (1200, 500)
-    assert counts.ttft == Histogram((0.1,), (2, 1), 0.25)
-    assert problems == []
 
 
 def test_gauges_of_engines_add_up_and_usage_is_that_of_the_fullest():

@@ -1,4 +1,4 @@
-"""A tap that cannot be true is found out, and one that is missing or unlike is told."""
+"""Taps whose counts cannot be true, or that are missing or configured differently."""
 
 from __future__ import annotations
 
@@ -93,16 +93,7 @@ class Story:
         return {w.series.temperature: w for w in self.end() if w.source is not Source.SERVER}
 
 
-def test_a_page_without_a_tap_has_none() -> None:
-    story = Story()
-    story.see(engine(0))
-    story.see(engine(10))
-    assert story.watch.taps.source is None
-    assert story.trouble() == {}
-    assert [window.series.temperature for window in story.end()] == ["all"]
-
-
-def test_a_tap_that_has_counted_nothing_is_there() -> None:
+def test_a_tap_that_has_counted_nothing_is_known_by_its_failures() -> None:
     """Its failures stand on the page from its start."""
     story = Story()
     story.see(engine(0, inside=True))
@@ -110,7 +101,7 @@ def test_a_tap_that_has_counted_nothing_is_there() -> None:
     assert [window.series.temperature for window in story.end()] == ["all"]
 
 
-def test_what_a_tap_counts_is_nothing_of_the_servers() -> None:
+def test_a_taps_counts_do_not_change_the_servers_window() -> None:
     plain, tapped = Story(), Story()
     for story, tap in ((plain, ()), (tapped, (drafts(7, ttft=0.25, finish_reason="stop"),))):
         story.see(engine(0))
@@ -121,13 +112,13 @@ def test_what_a_tap_counts_is_nothing_of_the_servers() -> None:
     assert tapped.watch.models == plain.watch.models == {"m": Mode.ON}
 
 
-def test_a_tap_alone_does_not_switch_speculation_on() -> None:
+def test_drafts_of_a_tap_alone_do_not_mean_that_speculation_is_on() -> None:
     story = Story()
     story.see(engine(None, drafts(7)))
     assert story.watch.models == {"m": Mode.OFF}
 
 
-def test_a_proxys_page_is_no_engines() -> None:
+def test_a_proxys_page_is_not_accepted_as_an_engines() -> None:
     story = Story()
     observation = story.see(proxy(drafts(1)))
     assert observation.error is not None
@@ -135,7 +126,7 @@ def test_a_proxys_page_is_no_engines() -> None:
     assert "tap proxy" in str(observation.error)
 
 
-def test_a_window_says_which_share_of_the_drafts_its_source_saw() -> None:
+def test_a_window_has_its_source_and_coverage() -> None:
     story = Story()
     story.see(engine(0, inside=True))
     story.see(engine(100, drafts(40), drafts(20, temperature=">1")))
@@ -148,129 +139,107 @@ def test_a_window_says_which_share_of_the_drafts_its_source_saw() -> None:
     assert {window.source for window in windows.values()} == {Source.TAP}
 
 
+Pages = list[tuple[dict[Any, float], dict[Any, float] | None]]
+TWICE, TOO_MUCH = "counts_twice", "accepts_too_much"
+
+
+def inside(count: int, tap: pages.Request, *, start: float | None = 1.0, **more: Any) -> Pages:
+    """Pages before and after ``count`` drafts of an engine with a tap inside."""
+    return [
+        (engine(0, start=start, inside=True), None),
+        (engine(count, tap, start=start, **more), None),
+    ]
+
+
+def behind(
+    count: int, tap: pages.Request, *, running: int = 0, before: int = 400_000, **more: Any
+) -> Pages:
+    """Pages before and after ``count`` drafts of an engine behind a proxy."""
+    first = [drafts(before)] if before else []
+    return [
+        (engine(500, running=running), proxy(*first)),
+        (engine(500 + count, running=running, **more), proxy(*first, tap)),
+    ]
+
+
+def joined(tokens: int, method: str = "derived") -> pages.Request:
+    """What a server that streams several steps at once looks like: fewer drafts, with more tokens
+    accepted of each."""
+    return drafts(tokens // 3, kept=3, method=method)
+
+
 @pytest.mark.parametrize(
-    ("start", "server", "tap", "doubted"),
+    ("seen", "kind"),
     [
-        (1.0, 1000, 1000, False),
-        (1.0, 1000, 1064, False),
-        (1.0, 1000, 1065, True),
-        (1.0, 10, 2000, True),
-        (None, 1000, 1065, False),
-        (None, 1000, 2034, False),
-        (None, 1000, 2035, True),
-        (None, 200_000, 203_024, False),
-        (None, 200_000, 203_025, True),
+        # Inside, by the totals on one page: several processes are read one after the other.
+        (inside(1000, drafts(1064)), None),
+        (inside(1000, drafts(1065)), TWICE),
+        (inside(10, drafts(2000)), TWICE),
+        (inside(1000, drafts(2034), start=None), None),
+        (inside(1000, drafts(2035), start=None), TWICE),
+        (inside(200_000, drafts(203_024), start=None), None),
+        (inside(200_000, drafts(203_025), start=None), TWICE),
+        # However few drafts it counted: the slack is that of drafts, of four tokens each.
+        (inside(20_000, joined(15_000), accepted=0), TOO_MUCH),
+        (inside(20_000, joined(255), accepted=0), None),
+        (inside(20_000, joined(258), accepted=0), TOO_MUCH),
+        (inside(20_000, joined(15_000), accepted=14_744), None),
+        (inside(20_000, joined(15_000), accepted=14_743), TOO_MUCH),
+        (inside(20_000, joined(14_196), accepted=10_000, start=None), None),
+        (inside(20_000, joined(14_199), accepted=10_000, start=None), TOO_MUCH),
+        # A proxy since both are watched, with room for what is under way and a share.
+        (behind(0, drafts(1000)), None),
+        (behind(0, drafts(1001)), TWICE),
+        (behind(10_000, drafts(11_500)), None),
+        (behind(10_000, drafts(11_501)), TWICE),
+        (behind(10_000, drafts(15_500), running=2), None),
+        (behind(10_000, drafts(15_501), running=2), TWICE),
+        (behind(80_000, joined(3999), accepted=500), None),
+        (behind(80_000, joined(4002), accepted=500), TOO_MUCH),
+        (behind(80_000, joined(19_998), accepted=500, running=2), None),
+        (behind(80_000, joined(20_001), accepted=500, running=2), TOO_MUCH),
+        (behind(100_000, joined(108_999), before=0), None),
+        (behind(100_000, joined(109_002), before=0), TOO_MUCH),
     ],
 )
-def test_a_tap_inside_that_saw_more_than_there_was_counts_twice(
-    start: float | None, server: int, tap: int, doubted: bool
+def test_a_tap_cannot_have_counted_more_than_the_server(seen: Pages, kind: str | None) -> None:
+    story = Story()
+    for page, by_proxy in seen:
+        story.see(page, by_proxy)
+    assert set(story.trouble()) == ({kind} if kind else set())
+    assert bool(story.by_temperature()) is (kind is None)
+
+
+TOO_MANY_TOKENS = "the tap counted 80,000 draft tokens where the server counted 60,"
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "start", "end"),
+    [
+        (inside(20_000, joined(15_000), accepted=0), TOO_MUCH,
+         "the tap counted 15,000 accepted tokens where the server counted 0, and is left out: this"
+         " server joins steps", "--per-request-spec-decode-metrics summary"),
+        (inside(20_000, joined(15_000, "record"), accepted=0), TOO_MUCH,
+         "the tap counted 15,000 accepted tokens where the server counted 0: it counts twice",
+         "watch one server through one proxy"),
+        # As when each step of a server that drafts less was taken for a whole draft.
+        (inside(20_000, drafts(20_000), k=3), TWICE, TOO_MANY_TOKENS, "one proxy"),
+        (inside(20_000, drafts(20_000, method="derived"), k=3), TWICE, TOO_MANY_TOKENS, "summary"),
+        (behind(19_500, drafts(20_000), k=3, before=0), TWICE, TOO_MANY_TOKENS[:-3], "one proxy"),
+        (inside(500, drafts(900, kept=4)), TWICE, "the tap counted 900 drafts where", "one proxy"),
+    ],
+)  # fmt: skip
+def test_trouble_says_what_was_counted_and_the_remedy(
+    seen: Pages, kind: str, start: str, end: str
 ) -> None:
-    """By its totals, on one page: several processes are read one after the other."""
     story = Story()
-    story.see(engine(0, start=start, inside=True))
-    story.see(engine(server, drafts(tap), start=start))
-    assert ("counts_twice" in story.trouble()) is doubted
-    assert bool(story.by_temperature()) is not doubted
-
-
-JOINED = {"kept": 3, "method": "derived"}
-"""Of a server that streams several steps at once: fewer drafts, with more tokens kept of each."""
-
-
-@pytest.mark.parametrize(
-    ("start", "accepted", "seen", "doubted"),
-    [
-        (1.0, 0, 15_000, True),
-        (1.0, 0, 255, False),
-        (1.0, 0, 258, True),
-        (1.0, 14_744, 15_000, False),
-        (1.0, 14_743, 15_000, True),
-        (None, 10_000, 14_196, False),
-        (None, 10_000, 14_199, True),
-    ],
-)
-def test_a_tap_inside_cannot_have_seen_more_tokens_accepted_than_there_were(
-    start: float | None, accepted: int, seen: int, doubted: bool
-) -> None:
-    """However few drafts it counted: the slack is that of drafts, of four tokens each."""
-    story = Story()
-    story.see(engine(0, start=start, inside=True))
-    story.see(engine(20_000, drafts(seen // 3, **JOINED), start=start, accepted=accepted))
-    assert set(story.trouble()) == ({"accepts_too_much"} if doubted else set())
-    assert bool(story.by_temperature()) is not doubted
-
-
-@pytest.mark.parametrize(
-    ("running", "seen", "doubted"),
-    [(0, 3999, False), (0, 4002, True), (2, 19_998, False), (2, 20_001, True)],
-)
-def test_neither_can_a_proxy_since_both_are_watched(running: int, seen: int, doubted: bool) -> None:
-    story = Story()
-    before = drafts(400_000, **JOINED)
-    story.see(engine(500, running=running, accepted=0), proxy(before))
-    page = engine(80_500, running=running, accepted=0)
-    story.see(page, proxy(before, drafts(seen // 3, **JOINED)))
-    assert set(story.trouble()) == ({"accepts_too_much"} if doubted else set())
-    assert bool(story.by_temperature()) is not doubted
-
-
-def test_a_proxy_has_room_for_a_share_of_the_accepted_tokens() -> None:
-    story = Story()
-    story.see(engine(0), proxy())
-    story.see(engine(100_000), proxy(drafts(36_333, **JOINED)))
-    assert story.trouble() == {}
-    story.see(engine(100_000), proxy(drafts(36_334, **JOINED)))
-    assert set(story.trouble()) == {"accepts_too_much"}
-
-
-@pytest.mark.parametrize(
-    ("method", "remedy"),
-    [
-        ("derived", "summary"),
-        ("record", "watch one server through one proxy"),
-    ],
-)
-def test_accepted_tokens_that_are_too_many_say_how_that_may_be(method: str, remedy: str) -> None:
-    story = Story()
-    story.see(engine(0, inside=True))
-    story.see(engine(20_000, drafts(5000, kept=3, method=method), accepted=0))
-    trouble = story.trouble()["accepts_too_much"]
-    assert trouble.model_name == "m"
-    assert trouble.text.startswith(
-        "the tap counted 15,000 accepted tokens where the server counted 0"
-    )
-    assert trouble.text.endswith(remedy)
-    assert ("joins steps" in trouble.text) is (method == "derived")
+    for page, by_proxy in seen:
+        story.see(page, by_proxy)
+    (trouble,) = story.trouble().values()
+    assert (trouble.kind, trouble.model_name) == (kind, "m")
+    assert trouble.text.startswith(start)
+    assert trouble.text.endswith(end)
     assert len(trouble.text) <= LONGEST_SENTENCE
-
-
-@pytest.mark.parametrize("who", ["tap", "proxy"])
-@pytest.mark.parametrize("method", ["derived", "record"])
-def test_draft_tokens_that_are_too_many_count_twice(who: str, method: str) -> None:
-    """As when a server drafts fewer than it could, and each step was taken for a whole draft."""
-    story = Story()
-    seen = drafts(20_000, method=method)
-    if who == "tap":
-        story.see(engine(0, inside=True))
-        story.see(engine(20_000, seen, k=3))
-    else:
-        story.see(engine(0), proxy())
-        story.see(engine(20_000, k=3), proxy(seen))
-    trouble = story.trouble()["counts_twice"]
-    assert trouble.text.startswith(
-        "the tap counted 80,000 draft tokens where the server counted 60,"
-    )
-    assert ("derived" in trouble.text) is (method == "derived")
-    assert len(trouble.text) <= LONGEST_SENTENCE
-    assert story.by_temperature() == {}
-
-
-def test_of_all_that_is_too_many_the_drafts_are_told() -> None:
-    story = Story()
-    story.see(engine(0, inside=True))
-    story.see(engine(500, drafts(900, kept=4)))
-    assert list(story.trouble()) == ["counts_twice"]
-    assert "900 drafts" in story.trouble()["counts_twice"].text
 
 
 def test_tokens_of_a_server_that_does_not_count_drafts_contradict_nothing() -> None:
@@ -286,7 +255,7 @@ def test_tokens_of_a_server_that_does_not_count_drafts_contradict_nothing() -> N
     assert story.trouble() == {}
 
 
-def test_doubts_concern_one_model_and_end_with_their_reason() -> None:
+def test_one_model_is_doubted_until_the_counts_agree() -> None:
     story = Story()
     both = {**engine(0, model="a"), **engine(0, inside=True)}
     story.see(both)
@@ -342,7 +311,7 @@ def test_what_was_doubted_stays_out_when_its_process_ends(who: str) -> None:
     assert (window.tally.drafts, window.restarts) == (3, 1)
 
 
-def test_a_tap_that_a_restart_took_away_is_told_until_there_is_one_again() -> None:
+def test_a_tap_lost_in_a_restart_is_reported_until_there_is_one() -> None:
     story = Story()
     story.see(engine(10, drafts(5)))
     story.see(engine(20, drafts(9)))
@@ -368,7 +337,7 @@ DAY = 86_400.0
     ],
 )
 @pytest.mark.parametrize("proxied", [False, True])
-def test_a_tap_that_is_gone_for_good_is_told_for_a_day_or_one_restart(
+def test_a_lost_tap_is_reported_for_a_day_or_one_restart(
     after: float, start: float, over: bool, proxied: bool
 ) -> None:
     """Somebody may have taken it away on purpose."""
@@ -381,7 +350,7 @@ def test_a_tap_that_is_gone_for_good_is_told_for_a_day_or_one_restart(
     assert story.watch.taps.gone is ("gone" in story.trouble()) is not over
 
 
-def test_the_day_begins_when_the_tap_went() -> None:
+def test_the_day_begins_when_the_tap_was_lost() -> None:
     story = Story()
     story.see(engine(10, drafts(5)))
     story.see(engine(11, drafts(6)), after=2 * DAY)
@@ -392,7 +361,7 @@ def test_the_day_begins_when_the_tap_went() -> None:
     assert story.trouble() == {}
 
 
-def test_a_tap_that_went_while_the_daemon_was_away_is_told() -> None:
+def test_a_tap_lost_while_the_daemon_was_down_is_reported() -> None:
     first = Story()
     first.see(engine(10, drafts(5)))
     second = Story(cursor=first.watch.cursor())
@@ -400,7 +369,7 @@ def test_a_tap_that_went_while_the_daemon_was_away_is_told() -> None:
     assert set(second.trouble()) == {"gone"}
 
 
-def test_the_page_of_the_server_wins_against_a_proxy() -> None:
+def test_the_servers_own_tap_takes_precedence_over_a_proxy() -> None:
     """Both count the same requests: together they would count twice."""
     story = Story()
     story.see(engine(0, inside=True), proxy())
@@ -418,29 +387,6 @@ def test_a_proxy_counts_when_the_servers_own_tap_is_gone() -> None:
     story.see(engine(100, start=2.0), proxy(drafts(61)))
     (window,) = story.by_temperature().values()
     assert (window.source, window.tally.drafts) == (Source.PROXY, 61)
-
-
-@pytest.mark.parametrize(
-    ("running", "server", "tap", "doubted"),
-    [
-        (0, 0, 1000, False),
-        (0, 0, 1001, True),
-        (0, 10_000, 11_500, False),
-        (0, 10_000, 11_501, True),
-        (2, 10_000, 15_500, False),
-        (2, 10_000, 15_501, True),
-    ],
-)
-def test_a_proxy_that_saw_more_than_there_was_since_both_are_watched(
-    running: int, server: int, tap: int, doubted: bool
-) -> None:
-    """With room for what was under way: a request's record comes at its end."""
-    story = Story()
-    before = drafts(400_000)
-    story.see(engine(500, running=running), proxy(before))
-    story.see(engine(500 + server), proxy(before, drafts(tap)))
-    assert ("counts_twice" in story.trouble()) is doubted
-    assert bool(story.by_temperature()) is not doubted
 
 
 @pytest.mark.parametrize("who", ["engine", "proxy"])
@@ -488,14 +434,14 @@ def test_a_proxys_page_with_a_counter_that_is_no_number_fails_the_proxy_alone() 
     assert (of_all.tally.drafts, of_bucket.tally.drafts) == (10, 7)
 
 
-def test_a_proxys_page_without_a_tap_is_told() -> None:
+def test_a_proxys_page_without_a_tap_is_reported() -> None:
     story = Story()
     story.see(engine(0), pages.read(pages.page(pages.gauge("process_start_time_seconds", 1.0))))
     assert set(story.trouble()) == {"proxy_without_tap"}
     assert story.watch.taps.source is None
 
 
-def test_engine_families_on_a_proxys_page_count_for_nobody() -> None:
+def test_engine_families_on_a_proxys_page_are_ignored() -> None:
     story = Story()
     story.see(engine(0), proxy())
     story.see(engine(10), {**proxy(drafts(7)), **engine(99, start=5.0)})
@@ -503,8 +449,17 @@ def test_engine_families_on_a_proxys_page_count_for_nobody() -> None:
     assert (of_all.tally.drafts, of_bucket.tally.drafts) == (10, 7)
 
 
+def test_a_late_cursor_counts_for_the_tap_inside_too() -> None:
+    first = Story()
+    first.see(engine(0, drafts(2)))
+    second = Story(cursor_follows=True)
+    second.see(engine(6, drafts(5)))
+    second.watch.resume(first.watch.cursor(), Moment(6006.0, 6.0))
+    assert [window.tally.drafts for window in second.end()] == [6, 3]
+
+
 @pytest.mark.parametrize("late", [False, True])
-def test_a_cursor_that_comes_late_counts_for_the_proxy_too(late: bool) -> None:
+def test_a_late_cursor_counts_for_the_proxy_too(late: bool) -> None:
     """Whether the proxy was read before the database was there, or not yet."""
     first = Story()
     first.see(engine(0), proxy(drafts(2)))
@@ -516,16 +471,6 @@ def test_a_cursor_that_comes_late_counts_for_the_proxy_too(late: bool) -> None:
     second.watch.resume(cursor, Moment(6006.0, 6.0))
     second.see(engine(10), proxy(drafts(9)))
     assert [window.tally.drafts for window in second.end()] == [10, 7]
-
-
-def test_a_cursor_that_comes_late_counts_for_the_tap_inside_too() -> None:
-    first = Story()
-    first.see(engine(0, drafts(2)))
-    cursor = first.watch.cursor()
-    second = Story(cursor_follows=True)
-    second.see(engine(6, drafts(5)))
-    second.watch.resume(cursor, Moment(6006.0, 6.0))
-    assert [window.tally.drafts for window in second.end()] == [6, 3]
 
 
 def test_another_proxy_begins_anew_and_the_minute_goes_on() -> None:
@@ -586,11 +531,11 @@ def test_two_names_of_one_model_add_up_in_one_window() -> None:
     assert (window.tally.drafts, window.source_drafts) == (7, 7)
 
 
-def test_a_page_that_makes_temperatures_up_takes_bounded_room() -> None:
+def test_temperatures_of_a_hostile_page_are_bounded() -> None:
     story = Story()
     story.see(engine(0, inside=True))
-    made_up = [drafts(1, temperature=f"t{number}") for number in range(500)]
-    story.see(engine(900, *made_up, drafts(1, temperature="all")))
+    made_up = [drafts(1, temperature=f"t{number}") for number in range(40)]
+    story.see(engine(90, *made_up, drafts(1, temperature="all")))
     windows = story.end()
     assert len(windows) == 1 + buckets.MOST_TEMPERATURES
     assert len({window.series for window in windows}) == len(windows)
@@ -607,7 +552,7 @@ def test_a_temperature_called_all_cannot_pass_for_the_whole() -> None:
     assert len(story.problems) == 1
 
 
-def test_buckets_unlike_the_configured_are_kept_and_told_with_the_remedy() -> None:
+def test_buckets_unlike_the_configured_are_kept_and_reported() -> None:
     story = Story()
     story.see(engine(0, inside=True))
     story.see(engine(10, drafts(3, temperature="(0,0.5]"), drafts(1, temperature="unknown")))
@@ -623,7 +568,7 @@ def test_the_remedy_names_the_variable_that_the_tap_reads() -> None:
     assert BUCKETS_VARIABLE == BUCKETS
 
 
-def test_failures_of_the_tap_are_told() -> None:
+def test_failures_of_the_tap_are_reported() -> None:
     story = Story()
     story.see(engine(0, inside=True, failures=3))
     assert story.watch.taps.failures == 3
@@ -638,5 +583,5 @@ def test_buckets_are_ordered_by_temperature_with_the_unknown_last() -> None:
 
 
 @pytest.mark.parametrize("label", ["(0,1e]", ">--", "(.,.]", "", "(1,2", "\0"])
-def test_a_label_that_is_no_bucket_stands_behind_those_that_are(label: str) -> None:
+def test_labels_that_are_not_buckets_come_after_buckets(label: str) -> None:
     assert buckets.order_of(">9") < buckets.order_of(label) < buckets.order_of("unknown")

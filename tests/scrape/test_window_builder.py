@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 from hypothesis import given
@@ -85,25 +84,48 @@ def test_a_minute_closes_with_the_first_scrape_after_it():
     assert sorted(batch.cursor.samples.values()) == [15.0]
 
 
-def test_counts_of_a_gap_go_to_the_window_of_the_page_that_brings_them():
+@pytest.mark.parametrize(
+    ("scrapes", "expected"),
+    [
+        pytest.param(
+            [(at(1), 10), (at(301), 310)],
+            [(6000, 1, 0, 0, 0), (6300, 1, 0, 300, 300)],
+            id="counts of a gap are in the window of the page that brings them",
+        ),
+        pytest.param(
+            [(at(1), 10), (at(6), 12), (at(61), None), (at(66), None), (at(121), 99)],
+            [(6000, 2, 0, 2, 5), (6060, 0, 2, 0, 0), (6120, 1, 0, 87, 115)],
+            id="failed scrapes close windows too and lose nothing",
+        ),
+        pytest.param(
+            [(Moment(6001, 1), 0), (Moment(5401, 6), 1), (Moment(5999, 604), 2),
+             (Moment(6059, 664), 3), (Moment(6060, 665), 4)],
+            [(6000, 4, 0, 3, 663), (6060, 1, 0, 1, 1)],
+            id="a clock that steps back keeps the window open until it has caught up",
+        ),
+        pytest.param(
+            [(Moment(6001, 1), 0), (Moment(9601, 6), 2)],
+            [(6000, 1, 0, 0, 0), (9600, 1, 0, 2, 5)],
+            id="a clock that steps forward ends the window and takes no time",
+        ),
+        pytest.param(
+            [(at(1), None), (at(61), None)],
+            [],
+            id="before the first page there is no model that could have a window",
+        ),
+    ],
+)  # fmt: skip
+def test_windows_have_what_was_scraped_in_them(scrapes, expected):
+    """Start, scrapes that succeeded and failed, tokens, and observed seconds."""
     watch = new_watch()
-    watch.observe(server(10), at(1))
-    (before,) = windows_of(watch.observe(server(310), at(301)))
-    after = only_window(watch)
-    assert (before.tally.generation_tokens, before.observed_seconds) == (0, 0)
-    assert (after.start, after.tally.generation_tokens) == (6300, 300)
-    assert after.observed_seconds == 300
-
-
-def test_failed_scrapes_close_windows_too_and_lose_nothing():
-    watch = new_watch()
-    watch.observe(server(10), at(1))
-    watch.observe(server(12), at(6))
-    windows = windows_of(watch.fail(at(61)), watch.fail(at(66)), watch.observe(server(99), at(121)))
-    assert [w.start for w in windows] == [6000, 6060]
-    assert [(w.scrapes_ok, w.scrapes_failed) for w in windows] == [(2, 0), (0, 2)]
-    assert [(w.tally.generation_tokens, w.observed_seconds) for w in windows] == [(2, 5), (0, 0)]
-    assert only_window(watch).tally.generation_tokens == 87
+    results = [
+        watch.fail(now) if tokens is None else watch.observe(server(tokens), now)
+        for now, tokens in scrapes
+    ]
+    assert [
+        (w.start, w.scrapes_ok, w.scrapes_failed, w.tally.generation_tokens, w.observed_seconds)
+        for w in windows_of(*results, watch.close())
+    ] == expected
 
 
 def outage(*scrapes: tuple[float, dict[Series, float] | ScrapeReason], **options) -> list[Window]:
@@ -125,7 +147,7 @@ def times(windows: list[Window]) -> list[tuple[float, float]]:
     return [(window.observed_seconds, window.down_seconds) for window in windows]
 
 
-def test_time_in_which_the_engine_did_not_answer_is_down_time_of_each_minute():
+def test_an_outage_is_downtime_of_each_of_its_minutes():
     """Up to the first page of the next process, and no part of what is observed."""
     windows = outage(
         *((seconds, server(seconds, running=9)) for seconds in range(0, 15, 5)),
@@ -139,7 +161,7 @@ def test_time_in_which_the_engine_did_not_answer_is_down_time_of_each_minute():
     assert sound == [False, False, False, True]
 
 
-def test_an_outage_in_which_the_process_lived_is_down_time_too():
+def test_an_outage_in_which_the_process_lived_is_downtime_too():
     """Its counts come with the first page after it, so that their window is not sound, even where
     hardly any of the outage lies in it."""
     windows = outage(
@@ -152,45 +174,57 @@ def test_an_outage_in_which_the_process_lived_is_down_time_too():
     assert [sample.sound for sample in samples_of(windows)] == [False] * 3
 
 
-def test_the_seconds_before_a_full_minute_in_which_the_engine_was_down_belong_to_that_minute():
-    """Though it is certain only in the next one that it was."""
-    windows = outage(
-        *((seconds, server(seconds)) for seconds in range(0, 50, 5)),
-        *((seconds, REFUSED) for seconds in range(50, 75, 5)),
-        (75, server(1, start=2.5)),
-    )
-    assert times(windows) == [(45, 10), (0, 20)]
-
-
-def test_a_restart_between_two_scrapes_is_down_time_from_the_last_good_one():
-    windows = outage((0, server(9)), (5, REFUSED), (10, server(1, start=2.5)))
-    assert times(windows) == [(0, 10)]
-
-
-def test_a_few_failed_scrapes_of_a_process_that_lives_are_no_outage():
-    windows = outage((0, server(0)), (5, REFUSED), (10, REFUSED), (15, server(15)))
-    assert times(windows) == [(15, 0)]
-    assert windows[0].gauges.sampled_seconds == 15
-
-
-def test_time_in_which_specwatch_did_not_try_is_not_down_time():
-    """Whether it was away before the outage, in its midst, or after it."""
-    before = outage((0, server(0)), (300, REFUSED), (320, server(320)))
-    assert times(before) == [(0, 0), (320, 0)]
-    midst = outage(
-        (0, server(0)), (5, REFUSED), (20, REFUSED), (300, REFUSED), (310, REFUSED),
-        (320, server(320)),
-    )  # fmt: skip
-    assert times(midst) == [(0, 20), (280, 20)]
-    after = outage((0, server(0)), (10, REFUSED), (20, REFUSED), (320, server(320)))
-    assert times(after) == [(0, 20), (300, 0)]
-
-
-def test_an_engine_whose_page_cannot_be_used_is_not_down():
-    windows = outage((0, server(0)), *((s, TOO_LARGE) for s in range(5, 60, 5)), (60, server(5)))
-    assert times(windows) == [(0, 0), (60, 0)]
-    ends = outage((0, server(0)), *((s, REFUSED) for s in (5, 10, 15, 20)), (25, TOO_LARGE))
-    assert times(ends) == [(0, 25)]
+@pytest.mark.parametrize(
+    ("scrapes", "expected"),
+    [
+        pytest.param(
+            [
+                *((seconds, server(seconds)) for seconds in range(0, 50, 5)),
+                *((seconds, REFUSED) for seconds in range(50, 75, 5)),
+                (75, server(1, start=2.5)),
+            ],
+            [(45, 10), (0, 20)],
+            id="seconds before a minute belong to it, though the outage is certain only after it",
+        ),
+        pytest.param(
+            [(0, server(9)), (5, REFUSED), (10, server(1, start=2.5))],
+            [(0, 10)],
+            id="a restart between two scrapes is downtime from the last good one",
+        ),
+        pytest.param(
+            [(0, server(0)), (5, REFUSED), (10, REFUSED), (15, server(15))],
+            [(15, 0)],
+            id="a few failed scrapes of a process that lives are no outage",
+        ),
+        pytest.param(
+            [(0, server(0)), (300, REFUSED), (320, server(320))],
+            [(0, 0), (320, 0)],
+            id="specwatch did not scrape before the outage",
+        ),
+        pytest.param(
+            [(0, server(0)), *((s, REFUSED) for s in (5, 20, 300, 310)), (320, server(320))],
+            [(0, 20), (280, 20)],
+            id="specwatch did not scrape during the outage",
+        ),
+        pytest.param(
+            [(0, server(0)), (10, REFUSED), (20, REFUSED), (320, server(320))],
+            [(0, 20), (300, 0)],
+            id="specwatch did not scrape after the outage",
+        ),
+        pytest.param(
+            [(0, server(0)), *((s, TOO_LARGE) for s in range(5, 60, 5)), (60, server(5))],
+            [(0, 0), (60, 0)],
+            id="an engine whose page cannot be used is not down",
+        ),
+        pytest.param(
+            [(0, server(0)), *((s, REFUSED) for s in (5, 10, 15, 20)), (25, TOO_LARGE)],
+            [(0, 25)],
+            id="an unusable page ends the outage",
+        ),
+    ],
+)
+def test_downtime_is_the_time_in_which_the_engine_did_not_answer(scrapes, expected):
+    assert times(outage(*scrapes)) == expected
 
 
 def test_a_daemon_that_starts_in_an_outage_counts_it_from_its_first_look():
@@ -211,13 +245,7 @@ def test_a_daemon_that_starts_in_an_outage_counts_it_from_its_first_look():
     assert times(windows) == [(2 + 5, 40)]
 
 
-def test_before_the_first_page_there_is_no_model_to_have_a_window():
-    watch = new_watch()
-    windows = windows_of(watch.fail(at(1)), watch.fail(at(61)), watch.close())
-    assert windows == []
-
-
-def test_failures_after_a_restart_of_the_daemon_are_windows_of_the_models_of_before():
+def test_failures_after_a_restart_of_the_daemon_belong_to_the_known_models():
     """With the mode that they had: an unreachable server is no baseline without speculation."""
     first = new_watch()
     first.observe(server(10, drafts=3), at(1))
@@ -243,41 +271,6 @@ def test_a_page_without_an_engine_is_a_failed_scrape(page_):
     window = only_window(watch)
     assert (window.scrapes_ok, window.scrapes_failed, window.restarts) == (2, 1, 0)
     assert (window.tally.generation_tokens, window.observed_seconds) == (2, 10)
-
-
-def test_a_page_with_a_counter_that_is_no_number_changes_nothing():
-    watch = new_watch()
-    watch.observe(server(10), at(1))
-    observation = watch.observe(server(math.nan, running=7), at(6))
-    assert observation.error is not None
-    assert observation.error.reason is ScrapeReason.NOT_A_NUMBER
-    watch.observe(server(12), at(11))
-    window = only_window(watch)
-    assert window.tally.generation_tokens == 2
-    assert window.gauges.running_max == 0
-
-
-def test_a_clock_that_steps_back_keeps_the_window_open_until_it_has_caught_up():
-    watch = new_watch()
-    watch.observe(server(0), Moment(6001, 1))
-    windows = windows_of(
-        watch.observe(server(1), Moment(5401, 6)),
-        watch.observe(server(2), Moment(5999, 604)),
-        watch.observe(server(3), Moment(6059, 664)),
-    )
-    assert windows == []
-    (window,) = windows_of(watch.observe(server(4), Moment(6060, 665)))
-    assert (window.start, window.tally.generation_tokens) == (6000, 3)
-    assert window.observed_seconds == 663
-
-
-def test_a_clock_that_steps_forward_ends_the_window_and_takes_no_time():
-    watch = new_watch()
-    watch.observe(server(0), Moment(6001, 1))
-    (window,) = windows_of(watch.observe(server(2), Moment(9601, 6)))
-    assert (window.start, window.tally.generation_tokens) == (6000, 0)
-    after = only_window(watch)
-    assert (after.start, after.observed_seconds, after.tally.generation_tokens) == (9600, 5, 2)
 
 
 @given(st.lists(st.floats(-4000, 4000), max_size=30))
@@ -306,7 +299,7 @@ def test_a_window_that_was_closed_early_is_not_opened_again():
     assert watch.close().batch is None
 
 
-def test_a_stopped_daemon_goes_on_where_it_was():
+def test_a_restarted_daemon_continues_at_its_cursor():
     first = new_watch()
     first.observe(server(10), at(1))
     first.observe(server(11), at(6))
@@ -321,7 +314,7 @@ def test_a_stopped_daemon_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize(("start", "counted", "restarts"), [(1.5, 31, 0), (2.5, 41, 1)])
-def test_a_restart_while_the_daemon_was_down_counts_where_the_cursor_comes_late(
+def test_a_late_cursor_counts_a_restart_while_the_daemon_was_down(
     start: float, counted: int, restarts: int
 ):
     """The minute into which it falls is not sound: it is in no speedup."""
@@ -339,7 +332,7 @@ def test_a_restart_while_the_daemon_was_down_counts_where_the_cursor_comes_late(
     assert samples_of([window])[0].sound is (restarts == 0)
 
 
-def test_two_watches_of_which_one_goes_on_from_the_other_count_everything_once():
+def test_a_daemon_that_takes_over_counts_everything_once():
     first, second = new_watch(), new_watch()
     for watch, tokens in ((first, 10), (second, 12)):
         watch.observe(server(tokens), at(1))
@@ -404,23 +397,6 @@ def test_a_restart_with_another_model_leaves_windows_of_both_and_then_of_one():
     ]
 
 
-def test_a_model_that_is_off_the_page_has_no_windows_and_loses_nothing():
-    watch = new_watch()
-    both = [
-        {**server(n, model="a"), **server(10 * n, model="b")} for n in range(5)
-    ]  # one process, two models
-    watch.observe(both[0], at(1))
-    windows = windows_of(
-        watch.observe(server(1, model="a"), at(61)),
-        watch.observe(server(2, model="a"), at(121)),
-        watch.observe(both[4], at(181)),
-        watch.close(),
-    )
-    b = [(w.start, w.tally.generation_tokens) for w in windows if w.series.model_name == "b"]
-    assert b == [(6000, 0), (6180, 40)]
-    assert sum(w.tally.generation_tokens or 0 for w in windows) == 44
-
-
 def test_running_requests_are_weighted_by_time():
     """Between two samples the mean of both ends; the maximum is that of the samples."""
     watch = new_watch()
@@ -437,7 +413,7 @@ def test_running_requests_are_weighted_by_time():
     )
 
 
-def test_times_that_the_server_counts_tell_how_many_requests_ran():
+def test_concurrency_follows_from_the_times_that_the_server_counts():
     """What reads its prompt is not in vLLM's gauge."""
     watch = new_watch()
     labels = {"engine": "0", "model_name": "m"}
@@ -448,15 +424,6 @@ def test_times_that_the_server_counts_tell_how_many_requests_ran():
         )
         watch.observe({**server(running=2), **read(counted)}, at(seconds))
     assert only_window(watch).gauges.concurrency == pytest.approx(3)
-
-
-def test_concurrency_is_the_mean_while_anything_ran():
-    watch = new_watch()
-    for seconds, running in [(0, 0), (10, 0), (20, 6), (30, 6), (40, 0), (50, 0)]:
-        watch.observe(server(running=running), at(seconds))
-    gauges = only_window(watch).gauges
-    assert gauges.running_mean == 120 / 50
-    assert gauges.concurrency == 6
 
 
 def test_a_gauge_is_unknown_across_a_gap_and_across_a_restart():
@@ -484,18 +451,6 @@ def test_a_gauge_of_a_model_that_was_off_the_page_is_unknown_until_its_second_pa
     assert (gauges["b"].sampled_seconds, gauges["b"].running_seconds) == (5, 40)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_a_gauge_that_makes_no_sense_is_unknown_and_the_page_still_counts(value):
-    watch = new_watch()
-    watch.observe(server(0, running=2), at(0))
-    assert watch.observe(server(3, running=value, usage=value), at(5)).error is None
-    watch.observe(server(4, running=2), at(10))
-    window = only_window(watch)
-    assert window.tally.generation_tokens == 4
-    assert (window.gauges.sampled_seconds, window.gauges.running_max) == (0, 2)
-    assert window.gauges.kv_cache_usage_max == 0
-
-
 def test_cache_usage_and_gpu_memory_are_the_highest_of_the_window():
     watch = new_watch()
     for seconds, usage, used in [(0, 0.2, 10), (5, 0.9, 30), (10, 0.1, 20)]:
@@ -506,7 +461,7 @@ def test_cache_usage_and_gpu_memory_are_the_highest_of_the_window():
     assert (gauges.gpu_memory_used_max, gauges.gpu_memory_total) == (30, 80)
 
 
-def test_a_window_says_which_software_it_was():
+def test_a_window_has_version_and_fingerprint():
     watch = new_watch()
     watch.environment = Environment(engine_version="0.32.0")
     samples = server(drafts=1)
@@ -514,14 +469,14 @@ def test_a_window_says_which_software_it_was():
     assert only_window(watch).environment == Environment("0.32.0", tally.fingerprint_of(samples))
 
 
-def test_a_model_without_a_name_is_called_what_the_daemon_says():
+def test_a_model_without_a_name_gets_one():
     watch = new_watch()
     watch.unnamed_model = "gguf"
     watch.observe(read("llamacpp:tokens_predicted_total 5\n"), at(0))
     assert only_window(watch).series.model_name == "gguf"
 
 
-def test_what_a_server_says_of_drafting_holds_for_its_process():
+def test_whether_a_server_drafts_is_known_for_its_process_only():
     """Learnt after the first page, it counts for the minute; the next process has to say it."""
     watch = new_watch()
     page = "llamacpp:tokens_predicted_total {}\n"

@@ -73,21 +73,21 @@ UNLIKE = "prompts are 4 times longer than those of the baseline"
 def unlike(since: float | None = None) -> TargetDecision:
     """What is decided where requests are unlike those of the baseline: ever since it is watched, or
     since a time (Unix seconds)."""
-    found = decided()
-    known = found.models["llama"]
+    decision = decided()
+    known = decision.models["llama"]
     seen = Assessment(samples=9, tokens=100.0, missing=UNLIKE)
     if since is not None:
         seen = replace(known.assessment, until=since, missing_lately=UNLIKE)
-    return replace(found, models={"llama": replace(known, assessment=seen)})
+    return replace(decision, models={"llama": replace(known, assessment=seen)})
 
 
 def change(verdict: str = "breach", **changes: object) -> Decision:
     """A change of a verdict as it is stored."""
-    found = Decision(
+    made = Decision(
         "left", "chat", "llama", "all", "too-slow", NOW - 60, verdict, "critical", "alert",
         {"readings": []},
     )  # fmt: skip
-    return replace(found, **changes)
+    return replace(made, **changes)
 
 
 def _minute(

@@ -1,4 +1,4 @@
-"""The daemon's metrics page of a status, read as Prometheus reads it."""
+"""The daemon's exported metrics of a status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 from specwatch.status import DaemonStatus
 from specwatch.web import exporter
@@ -14,7 +13,7 @@ from specwatch.web import exporter
 _Samples = Mapping[str, Mapping[tuple[str, ...], float]]
 _MOST_READ = 4
 _read: dict[int, tuple[DaemonStatus, _Samples]] = {}
-"""Pages that were read last, by the status, which never changes; reading one takes long."""
+"""Samples of the last statuses, which never change, by identity."""
 
 
 def page(status: DaemonStatus) -> str:
@@ -31,11 +30,11 @@ def samples(status: DaemonStatus, name: str) -> Mapping[tuple[str, ...], float]:
 
 
 def _samples(status: DaemonStatus) -> _Samples:
-    found: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
-    for family in text_string_to_metric_families(page(status)):
+    values: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+    for family in exporter.DaemonCollector(lambda: status).collect():
         for sample in family.samples:
             labels = tuple(value for _, value in sorted(sample.labels.items()))
-            if labels in found[sample.name]:
+            if labels in values[sample.name]:
                 raise AssertionError(f"{sample.name} has two samples of {labels}")
-            found[sample.name][labels] = sample.value
-    return dict(found)
+            values[sample.name][labels] = sample.value
+    return dict(values)

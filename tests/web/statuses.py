@@ -181,8 +181,8 @@ class Surface:
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as found:
-                return Answer(found.status, _lower(found.headers), found.read())
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return Answer(response.status, _lower(response.headers), response.read())
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(error.code, _lower(error.headers), error.read())

@@ -9,22 +9,26 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from specwatch.domain.model import Histogram, Mode, Source
 from specwatch.errors import ConfigError, ScrapeReason, StoreUnavailable
-from specwatch.rules import decisions
-from specwatch.rules.decisions import Decision
+from specwatch.report.model import Report
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.taps import Trouble
 from specwatch.status import Failure, JudgingStatus, ProxyStatus, StoreStatus, TapStatus
 from specwatch.web.query import windows_query
-from tests.web.decided import BREACHED, PASSING, UNLIKE, change, decided, unlike
+from tests.report import sample
+from tests.web.decided import UNLIKE, change, decided, unlike
 from tests.web.statuses import HOSTILE, NOW, Surface, daemon, minute, serving, target
 
 START = 1_699_999_980
+DAY = 86400
+WINDOWS, DECISIONS, REPORT = "/api/v1/windows", "/api/v1/decisions", "/api/v1/report"
 PAGES = (
     "/metrics",
     "/healthz",
@@ -48,6 +52,7 @@ def surface(server: Surface) -> Surface:
     server.status = daemon()
     server.windows = lambda **_: iter(())
     server.verdicts = lambda **_: []
+    server.report = lambda **_: sample.full()
     server.hosts = ("*",)
     server.token = lambda: None
     return server
@@ -75,21 +80,22 @@ def surface(server: Surface) -> Surface:
         ("attacker.net:9469", False),
     ],
 )
-def test_under_a_foreign_name_nothing_is_told(surface: Surface, host: str, known: bool) -> None:
-    """A web page whose name points here now may read what its visitor's browser is told."""
+def test_requests_for_a_foreign_host_name_are_refused(
+    surface: Surface, host: str, known: bool
+) -> None:
+    """A web page whose name points here could read the answers (DNS rebinding)."""
     surface.hosts = ("gpu-7", "*.example.com")
-    for path in ("/", "/api/v1/targets", "/api/v1/report", "/runbook", "/nope"):
+    for path in ("/api/v1/targets", "/nope"):
         answer = surface.get(path, Host=host)
         assert (answer.status != 421) is known
-    if not known:
-        said = surface.get("/api/v1/targets", Host=host).json["error"]
-        assert f'"{host}"' in said
-        assert "allowed_hosts" in said
+        if not known:
+            assert f'"{host}"' in answer.json["error"]
+            assert "allowed_hosts" in answer.json["error"]
     surface.hosts = ("*",)
-    assert surface.get("/", Host=host).status == 200
+    assert surface.get("/api/v1/targets", Host=host).status == 200
 
 
-def test_metrics_and_health_are_told_under_any_name_beyond_loopback(surface: Surface) -> None:
+def test_metrics_and_health_are_answered_under_any_name_beyond_loopback(surface: Surface) -> None:
     """Prometheus has names of its own for us; on loopback nobody needs any."""
     surface.hosts = ()
     paths = ("/metrics", "/healthz", "/readyz")
@@ -106,12 +112,17 @@ OPEN = ("/healthz", "/readyz")
 CLOSED = ("/", "/runbook", "/nope", "/healthz/", "//healthz", *(set(PAGES) - set(OPEN)))
 
 
-@pytest.mark.parametrize("path", sorted(CLOSED))
-@pytest.mark.parametrize(
-    "given", ["", "Bearer", "Bearer ", "Bearer t0ke", "Bearer t0kenn", "Basic t0ken", "t0ken",
-              "Bearer \xe9", "Bearer T0KEN"],
+TOKENS = (
+    "", "Bearer", "Bearer ", "Bearer t0ke", "Bearer t0kenn", "Basic t0ken", "t0ken", "Bearer \xe9",
+    "Bearer T0KEN",
 )  # fmt: skip
-def test_without_the_token_nothing_is_told(surface: Surface, path: str, given: str) -> None:
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [*((path, "") for path in sorted(CLOSED)), *(("/metrics", given) for given in TOKENS)],
+)
+def test_requests_without_the_token_are_refused(surface: Surface, path: str, given: str) -> None:
     surface.token = lambda: "t0ken"
     for method in ("GET", "HEAD", "POST"):
         answer = surface.get(path, method, **({"Authorization": given} if given else {}))
@@ -120,7 +131,7 @@ def test_without_the_token_nothing_is_told(surface: Surface, path: str, given: s
         assert b"t0ken" not in answer.body
 
 
-def test_with_the_token_everything_is_told_and_health_without_it(surface: Surface) -> None:
+def test_the_token_opens_everything_and_health_needs_none(surface: Surface) -> None:
     surface.token = lambda: "t0ken"
     for path in OPEN:
         assert surface.get(path).status == 200
@@ -130,7 +141,7 @@ def test_with_the_token_everything_is_told_and_health_without_it(surface: Surfac
     assert surface.get("/nope", Authorization="Bearer t0ken").status == 404
 
 
-def test_a_token_that_cannot_be_read_lets_nobody_in(surface: Surface) -> None:
+def test_nobody_is_let_in_while_the_token_cannot_be_read(surface: Surface) -> None:
     def gone() -> str:
         raise ValueError("cannot read /etc/specwatch/token")
 
@@ -143,7 +154,7 @@ def test_a_token_that_cannot_be_read_lets_nobody_in(surface: Surface) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_head_says_what_get_would_without_its_body(surface: Surface, path: str) -> None:
+def test_head_has_the_headers_of_get_and_no_body(surface: Surface, path: str) -> None:
     full, head = surface.get(path), surface.get(path, "HEAD")
     assert (head.status, head.body) == (200, b"")
     assert head.headers["content-length"] == str(len(full.body))
@@ -151,7 +162,7 @@ def test_head_says_what_get_would_without_its_body(surface: Surface, path: str) 
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_nothing_can_be_changed(surface: Surface, path: str, method: str) -> None:
+def test_other_methods_are_not_allowed(surface: Surface, path: str, method: str) -> None:
     answer = surface.get(path, method)
     assert answer.status == 405
     assert {word.strip() for word in answer.headers["allow"].split(",")} == {"GET", "HEAD"}
@@ -165,7 +176,7 @@ def test_an_unknown_path_names_the_known_ones(surface: Surface, path: str) -> No
     assert "/api/v1/windows" in answer.json["error"]
 
 
-def test_a_defect_is_json_too_and_tells_no_details(
+def test_a_defect_is_answered_in_json_without_details(
     surface: Surface, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(**_: object) -> Iterator[object]:
@@ -181,7 +192,7 @@ def test_a_defect_is_json_too_and_tells_no_details(
     assert "secret" in caplog.text
 
 
-def test_metrics_come_in_the_format_that_is_asked_for(surface: Surface) -> None:
+def test_metrics_are_in_the_accepted_format(surface: Surface) -> None:
     text = surface.get("/metrics")
     assert text.headers["content-type"].startswith("text/plain; version=")
     assert b"# EOF" not in text.body
@@ -190,20 +201,16 @@ def test_metrics_come_in_the_format_that_is_asked_for(surface: Surface) -> None:
     assert openmetrics.body.endswith(b"# EOF\n")
 
 
-def test_health_is_that_the_loop_turns(surface: Surface) -> None:
+def test_unhealthy_while_a_target_is_stuck_but_not_while_it_fails(surface: Surface) -> None:
+    failure = Failure(ScrapeReason.REFUSED, "nothing listens", NOW)
+    surface.status = daemon(target(failure=failure))
     assert surface.get("/healthz").json == {"healthy": True, "stuck": []}
     surface.status = daemon(stuck=("chat",))
     answer = surface.get("/healthz")
     assert (answer.status, answer.json) == (503, {"healthy": False, "stuck": ["chat"]})
 
 
-def test_a_failing_target_is_no_reason_to_restart_the_daemon(surface: Surface) -> None:
-    failure = Failure(ScrapeReason.REFUSED, "nothing listens", NOW)
-    surface.status = daemon(target(failure=failure))
-    assert surface.get("/healthz").status == 200
-
-
-def test_ready_says_why_it_is_not(surface: Surface) -> None:
+def test_not_ready_says_why(surface: Surface) -> None:
     assert surface.get("/readyz").json == {"ready": True, "store": "ok"}
     surface.status = daemon(ready=False, store=StoreStatus("x", error="it is locked"))
     answer = surface.get("/readyz")
@@ -215,9 +222,9 @@ def test_targets_show_the_daemon_its_store_and_every_target(surface: Surface) ->
     surface.status = daemon(
         target(), target("down", failure=failure, failures={ScrapeReason.REFUSED: 3}, recent=())
     )
-    found = surface.get("/api/v1/targets").json
-    assert found["store"]["written"] == 12
-    chat, down = found["targets"]
+    answer = surface.get("/api/v1/targets").json
+    assert answer["store"]["written"] == 12
+    chat, down = answer["targets"]
     assert chat["models"] == {"llama": "on"}
     assert chat["recent"][0]["acceptance_rate"] == 0.5
     assert chat["failure"] is None
@@ -239,7 +246,7 @@ def test_targets_show_whether_speculation_pays_and_on_what_that_rests(surface: S
     assert (bin_["load_bin"], bin_["step_cost"]["value"]) == ("3-4", pytest.approx(1.5))
     assert bin_["break_even_acceptance"]["value"] == pytest.approx(0.125)
     assert bin_["break_even_length"] == pytest.approx(1.5)
-    assert {each["temperature"]: each["loses"] for each in model["buckets"]} == {
+    assert {bucket["temperature"]: bucket["loses"] for bucket in model["buckets"]} == {
         "0": False, ">1": True,
     }  # fmt: skip
     assert model["best_k"]["k"] == 2
@@ -260,12 +267,12 @@ def test_targets_show_of_when_a_speedup_is_and_why_it_is_not_of_now(surface: Sur
         target("d", decision=unlike(since=NOW - 600)),
     )
     known = [
-        each["decision"]["models"]["llama"]
-        for each in surface.get("/api/v1/targets").json["targets"]
+        entry["decision"]["models"]["llama"]
+        for entry in surface.get("/api/v1/targets").json["targets"]
     ]
-    told = [[each[name] for name in ("current", "until", "missing", "remedy")] for each in known]
+    shown = [[entry[name] for name in ("current", "until", "missing", "remedy")] for entry in known]
     calibrate = "specwatch calibrate"
-    assert told == [
+    assert shown == [
         [True, START + 60, None, None],
         [False, None, UNLIKE, calibrate],
         [False, NOW - 601, UNLIKE, calibrate],
@@ -276,11 +283,11 @@ def test_targets_show_of_when_a_speedup_is_and_why_it_is_not_of_now(surface: Sur
 
 def test_targets_show_what_every_rule_and_objective_says(surface: Surface) -> None:
     surface.status = daemon(target(decision=decided()), judging=JudgingStatus(defects=7))
-    found = surface.get("/api/v1/targets").json
-    assert found["judging"] == {"defects": 7, "queued": 0, "dropped": 0, "error": None}
-    decision = found["targets"][0]["decision"]
-    findings = {each["rule"]: each for each in decision["findings"]}
-    assert {name: each["verdict"] for name, each in findings.items()} == {
+    answer = surface.get("/api/v1/targets").json
+    assert answer["judging"] == {"defects": 7, "queued": 0, "dropped": 0, "error": None}
+    decision = answer["targets"][0]["decision"]
+    findings = {finding["rule"]: finding for finding in decision["findings"]}
+    assert {name: finding["verdict"] for name, finding in findings.items()} == {
         "too-slow": "breach", "soon": "no_data", "fine": "pass", "silent": "no_data",
     }  # fmt: skip
     assert findings["soon"]["seen"] == "breach"
@@ -302,70 +309,100 @@ def test_targets_show_what_every_rule_and_objective_says(surface: Surface) -> No
     }
 
 
-def test_of_any_conditions_the_one_that_is_met_tells_best() -> None:
-    rule = PASSING.model_copy(
-        update={"combine": "any", "conditions": (*PASSING.conditions, *BREACHED.conditions)}
-    )
-    (finding,) = decided((rule,)).findings
-    told = decisions.leading(finding)
-    assert told is not None
-    assert told[0].metric == "speedup_ratio"
+@pytest.mark.parametrize(
+    ("path", "selection"),
+    [
+        (WINDOWS, {"since": NOW - 3600, "until": NOW, "length": 60, "limit": 10_001}),
+        (
+            f"{WINDOWS}?since=30m&until=1700000000.5&length=3600&limit=7&target=a%20b&model_name=m"
+            "&temperature=(0%2C0.3]&daemon=left",
+            {
+                "since": NOW - 1800, "until": 1_700_000_000.5, "length": 3600, "limit": 8,
+                "target": "a b", "model_name": "m", "temperature": "(0,0.3]", "daemon": "left",
+            },
+        ),
+        (DECISIONS, {"since": NOW - DAY, "until": NOW, "limit": 1001}),
+        (
+            f"{DECISIONS}?since=30m&until=1700000000.5&target=a%20b&rule=r&limit=7",
+            {
+                "since": NOW - 1800, "until": 1_700_000_000.5, "target": "a b", "rule": "r",
+                "limit": 8,
+            },
+        ),
+        (REPORT, {"since": NOW - 7 * DAY, "until": NOW, "now": NOW, "targets": None}),
+        (
+            f"{REPORT}?since=2d&until=1699999000&target=a&target=b%20c",
+            {
+                "since": NOW - 2 * DAY, "until": 1_699_999_000.0, "now": NOW,
+                "targets": ["a", "b c"],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_the_query_selects_what_is_read(
+    surface: Surface, path: str, selection: dict[str, object]
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    def reader(answer: object) -> Any:
+        return lambda **chosen: asked.append(chosen) or answer
+
+    surface.windows, surface.verdicts = reader(iter([minute(START)])), reader([change()])
+    surface.report = reader(sample.full())
+    answer = surface.get(path)
+    assert answer.status == 200
+    assert asked == [selection]
+    assert answer.json.get("more", False) is False
 
 
-def test_stored_decisions_are_chosen_by_the_query(surface: Surface) -> None:
-    asked: dict[str, object] = {}
-
-    def verdicts(**selection: object) -> list[Decision]:
-        asked.update(selection)
-        return [change(), change("pass")]
-
-    surface.verdicts = verdicts
-    answer = surface.get("/api/v1/decisions?since=30m&until=1700000000.5&target=a%20b&rule=r")
-    assert asked == {
-        "since": NOW - 1800, "until": 1700000000.5, "target": "a b", "rule": "r", "limit": 1001,
-    }  # fmt: skip
-    assert answer.json["more"] is False
-    first, second = answer.json["decisions"]
+def test_decisions_are_shown_with_their_inputs(surface: Surface) -> None:
+    surface.verdicts = lambda **_: [change(), change("pass")]
+    first, second = surface.get(DECISIONS).json["decisions"]
     assert (first["rule"], first["verdict"], first["at"]) == ("too-slow", "breach", NOW - 60)
     assert first["inputs"] == {"readings": []}
     assert second["verdict"] == "pass"
-    assert surface.get("/api/v1/decisions?limit=1").json["more"] is True
-    assert (asked["since"], asked["until"]) == (NOW - 86400, NOW)
+    assert surface.get(f"{DECISIONS}?limit=1").json["more"] is True
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("form", "media_type", "start"),
     [
-        ("daemon=x", "'daemon': unknown parameter; known are target, rule"),
-        ("limit=1001", "not a number from 1 to 1000"),
-        ("since=1&until=0", "later than until"),
-        ("rule=%00", "null character"),
+        ("text", "text/plain; charset=utf-8", b"specwatch report\n"),
+        ("md", "text/markdown; charset=utf-8", b"# "),
+        ("html", "text/html; charset=utf-8", b"<!doctype html>"),
     ],
 )
-def test_a_query_for_decisions_that_cannot_be_is_refused(
-    surface: Surface, query: str, words: str
+def test_each_format_of_a_report_has_its_media_type(
+    surface: Surface, form: str, media_type: str, start: bytes
 ) -> None:
-    answer = surface.get(f"/api/v1/decisions?{query}")
-    assert answer.status == 400
-    assert words in answer.json["error"].replace('"', "'")
+    answer = surface.get(f"{REPORT}?format={form}")
+    assert (answer.status, answer.headers["content-type"]) == (200, media_type)
+    assert answer.body[: len(start)].lower() == start.lower()
 
 
-def test_decisions_of_a_database_that_is_away_are_not_available(surface: Surface) -> None:
-    def away(**_: object) -> list[Decision]:
-        raise StoreUnavailable("it is away")
-
-    surface.verdicts = away
-    answer = surface.get("/api/v1/decisions")
-    assert (answer.status, answer.json) == (503, {"error": "it is away"})
+def test_a_report_in_json_is_the_default(surface: Surface) -> None:
+    assert msgspec.json.decode(surface.get(REPORT).body, type=Report) == sample.full()
 
 
-def test_no_answer_holds_a_control_character(surface: Surface) -> None:
+def test_a_report_in_html_loads_and_runs_nothing(surface: Surface) -> None:
+    surface.report = lambda **_: sample.hostile()
+    answer = surface.get(f"{REPORT}?format=html")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script" not in policy
+    assert b"<script" not in answer.body.lower()
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "server" not in answer.headers
+
+
+def test_answers_contain_no_control_characters(surface: Surface) -> None:
     """Whoever reads one on a terminal is safe; a program gets the very name."""
     name = "\x1b[31m\x7f\x9b31m\u202e\u2028\U000e0001 é😀"
     window = minute(START, model_name=name)
-    told = tap_of(name)
+    tap = tap_of(name)
     surface.status = daemon(
-        target(models={name: Mode.ON}, recent=(window,), engine_version=name, tap=told)
+        target(models={name: Mode.ON}, recent=(window,), engine_version=name, tap=tap)
     )
     surface.windows = lambda **_: iter((window,))
     for path in ("/metrics", "/api/v1/targets", "/api/v1/windows"):
@@ -402,44 +439,11 @@ def test_hostile_names_and_numbers_that_are_none_stay_json(surface: Surface) -> 
     assert surface.get("/metrics").status == 200
 
 
-def test_windows_are_chosen_by_the_query(surface: Surface) -> None:
-    asked = {}
-
-    def windows(**selection: object) -> Iterator[object]:
-        asked.update(selection)
-        return iter([minute(START)])
-
-    surface.windows = windows
-    answer = surface.get(
-        "/api/v1/windows?since=30m&until=1700000000.5&length=3600&limit=7&target=a%20b"
-        "&model_name=m&temperature=(0%2C0.3]&daemon=left"
-    )
-    assert asked == {
-        "since": NOW - 1800, "until": 1_700_000_000.5, "length": 3600, "limit": 8,
-        "target": "a b", "model_name": "m", "temperature": "(0,0.3]", "daemon": "left",
-    }  # fmt: skip
-    assert [window["drafts"] for window in answer.json["windows"]] == [100]
-    assert answer.json["more"] is False
-
-
 def test_a_window_says_for_how_long_it_was_observed_and_the_engine_down(surface: Surface) -> None:
     one = dataclasses.replace(minute(START), observed_seconds=20.0, down_seconds=40.0)
     surface.windows = lambda **_: iter([one])
     (window,) = surface.get("/api/v1/windows").json["windows"]
     assert (window["observed_seconds"], window["down_seconds"]) == (20.0, 40.0)
-
-
-def test_windows_of_all_temperatures_alone_can_be_asked_for(surface: Surface) -> None:
-    asked: list[object] = []
-
-    def windows(**selection: object) -> Iterator[object]:
-        asked.append(selection.get("temperature"))
-        return iter([])
-
-    surface.windows = windows
-    surface.get("/api/v1/windows?temperature=all")
-    surface.get("/api/v1/windows")
-    assert asked == ["all", None]
 
 
 def test_a_target_shows_its_tap(surface: Surface) -> None:
@@ -477,62 +481,73 @@ def test_a_target_shows_its_tap(surface: Surface) -> None:
     }  # fmt: skip
 
 
-def test_the_last_hour_of_minutes_is_the_default() -> None:
-    found = windows_query({}, NOW)
-    assert (found["since"], found["until"], found["length"]) == (NOW - 3600, NOW, 60)
-
-
 @pytest.mark.parametrize(("stored", "given", "more"), [(4, 4, False), (5, 5, False), (6, 5, True)])
 def test_an_answer_says_when_there_is_more(
     surface: Surface, stored: int, given: int, more: bool
 ) -> None:
     all_of_them = [minute(START + 60 * number) for number in range(stored)]
     surface.windows = lambda limit, **_: itertools.islice(iter(all_of_them), limit)
-    found = surface.get("/api/v1/windows?limit=5").json
-    assert [window["start"] for window in found["windows"]] == [
+    answer = surface.get("/api/v1/windows?limit=5").json
+    assert [window["start"] for window in answer["windows"]] == [
         window.start for window in all_of_them[:given]
     ]
-    assert found["more"] is more
+    assert answer["more"] is more
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("path", "query", "words"),
     [
-        ("since=yesterday", ["since", "yesterday", "30m", "Unix time"]),
-        ("since=nan", ["since", "nan"]),
-        ("since=inf", ["since", "inf"]),
-        ("until=", ["until", "Unix time"]),
-        ("since=10m&until=20m", ["since", "10m", "20m", "later"]),
-        ("length=61", ["length", "61", "60, 3600"]),
-        ("limit=0", ["limit", "0", "10000"]),
-        ("limit=-1", ["limit", "-1"]),
-        ("limit=10001", ["limit", "10001"]),
-        ("limit=" + "9" * 5000, ["limit"]),
-        ("limit=%C2%B2", ["limit"]),
-        ("target=a%00b", ["target", "null"]),
-        ("modelname=x", ["modelname", "model_name", "unknown"]),
-        ("since=" + quote(HOSTILE[:50]), ["since"]),
+        (WINDOWS, "since=yesterday", ["since", "yesterday", "30m", "Unix time"]),
+        (WINDOWS, "since=nan", ["since", "nan"]),
+        (WINDOWS, "since=inf", ["since", "inf"]),
+        (WINDOWS, "until=", ["until", "Unix time"]),
+        (WINDOWS, "since=10m&until=20m", ["since", "10m", "20m", "later"]),
+        (WINDOWS, "length=61", ["length", "61", "60, 3600"]),
+        (WINDOWS, "limit=0", ["limit", "0", "10000"]),
+        (WINDOWS, "limit=-1", ["limit", "-1"]),
+        (WINDOWS, "limit=10001", ["limit", "10001"]),
+        (WINDOWS, "limit=" + "9" * 5000, ["limit"]),
+        (WINDOWS, "limit=%C2%B2", ["limit"]),
+        (WINDOWS, "target=a%00b", ["target", "null"]),
+        (WINDOWS, "modelname=x", ["modelname", "model_name", "unknown"]),
+        (WINDOWS, "since=" + quote(HOSTILE[:50]), ["since"]),
+        (DECISIONS, "daemon=x", ["daemon", "unknown parameter; known are target, rule"]),
+        (DECISIONS, "limit=1001", ["not a number from 1 to 1000"]),
+        (REPORT, "sinse=7d", ["sinse", "known are since, until, target, format"]),
+        (REPORT, "since=soon", ["since", "soon", "such as 30m"]),
+        (REPORT, "since=93d", ["92d", "specwatch report"]),
+        (REPORT, "format=pdf", ["format", "pdf", "json, html, md, text"]),
     ],
 )
-def test_a_bad_parameter_is_named_with_what_was_found_and_expected(
-    surface: Surface, query: str, words: list[str]
+def test_a_bad_parameter_is_refused_with_its_name_and_what_is_expected(
+    surface: Surface, path: str, query: str, words: list[str]
 ) -> None:
-    answer = surface.get(f"/api/v1/windows?{query}")
+    answer = surface.get(f"{path}?{query}")
     assert answer.status == 400
     for word in words:
         assert word in answer.json["error"]
     assert len(answer.json["error"]) < 300
 
 
+@pytest.mark.parametrize("path", [WINDOWS, DECISIONS, REPORT])
+def test_a_store_that_is_away_is_503(surface: Surface, path: str) -> None:
+    def away(**_: object) -> Any:
+        raise StoreUnavailable("it is locked")
+
+    surface.windows = surface.verdicts = surface.report = away
+    answer = surface.get(path)
+    assert (answer.status, answer.json) == (503, {"error": "it is locked"})
+
+
 def test_extreme_times_are_just_times() -> None:
     """A store that holds nothing in them answers with nothing; see the store's own tests."""
-    found = windows_query({"since": "-1e300", "until": "1e300"}, NOW)
-    assert (found["since"], found["until"]) == (-1e300, 1e300)
+    query = windows_query({"since": "-1e300", "until": "1e300"}, NOW)
+    assert (query["since"], query["until"]) == (-1e300, 1e300)
     with pytest.raises(ConfigError):
         windows_query({"since": "1e400"}, NOW)
 
 
-def test_a_store_that_is_away_is_503_even_in_the_middle(surface: Surface) -> None:
+def test_a_store_that_fails_while_it_is_read_is_503(surface: Surface) -> None:
     def windows(**_: object) -> Iterator[object]:
         yield minute(START)
         raise StoreUnavailable("it is locked")
@@ -542,7 +557,7 @@ def test_a_store_that_is_away_is_503_even_in_the_middle(surface: Surface) -> Non
     assert (answer.status, answer.json) == (503, {"error": "it is locked"})
 
 
-def test_slow_windows_do_not_hold_up_health_and_metrics(surface: Surface) -> None:
+def test_slow_windows_do_not_delay_health_and_metrics(surface: Surface) -> None:
     """However many ask for them at once."""
     begun, go_on = threading.Semaphore(0), threading.Event()
 
@@ -570,13 +585,7 @@ def test_slow_windows_do_not_hold_up_health_and_metrics(surface: Surface) -> Non
     assert statuses == [200] * len(askers)
 
 
-def test_answers_name_no_server_and_are_not_kept(surface: Surface) -> None:
-    answer = surface.get("/api/v1/targets")
-    assert "server" not in answer.headers
-    assert answer.headers["cache-control"] == "no-store"
-
-
-def test_what_is_no_http_at_all_is_answered_and_hung_up(surface: Surface) -> None:
+def test_bytes_that_are_not_http_are_answered_with_400(surface: Surface) -> None:
     with socket.create_connection(("127.0.0.1", surface.server.port), timeout=10) as peer:
         peer.sendall(b"\x16\x03\x01 not http\r\n\r\n")
         assert peer.recv(1000).startswith(b"HTTP/1.1 400")

@@ -1,4 +1,4 @@
-"""What is decided, as figures of the metrics page."""
+"""The exported metrics of decisions: speedups, break-even, rules, objectives and baselines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from specwatch.config.rules import Condition, Rule, Slo
 from specwatch.domain.model import Histogram
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.objectives import SloBook
-from specwatch.web import exporter
+from specwatch.status import DaemonStatus
+from specwatch.web.metric_subjects import MOST_SERIES
 from tests.web.decided import SLO, decided
 from tests.web.exported import samples
 from tests.web.statuses import NOW, daemon, target
@@ -21,129 +22,142 @@ FULL = daemon(
     target(decision=decided()),
     target("guessed", decision=decided(measured=False, target="guessed")),
 )
+CHAT, FIRST_TOKEN = ("llama", "chat"), ("llama", "first-token", "chat")
+WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+PACE = Slo(name="pace", metric="tpot", threshold="16ms", objective="99%")
+(UNUSED,) = SloBook([SLO]).statuses("llama", NOW)
+EITHER = Rule(
+    name="either",
+    conditions=(
+        Condition(metric="ttft_p99", above="10s"),
+        Condition(metric="acceptance_ratio", below=0.9),
+    ),
+    combine="any",
+)
 
 
-def test_a_measured_speedup_has_its_interval_for_each_temperature() -> None:
-    value = samples(FULL, "specwatch_speedup_ratio")
-    assert value == {
-        ("llama", "chat", "all"): pytest.approx(2.0),
-        ("llama", "chat", "0"): pytest.approx(8 / 3),
-        ("llama", "chat", ">1"): pytest.approx(0.8),
-    }
-    lower = samples(FULL, "specwatch_speedup_ratio_lower")
-    upper = samples(FULL, "specwatch_speedup_ratio_upper")
+def of_decision(decision: TargetDecision) -> DaemonStatus:
+    return daemon(target(decision=decision))
+
+
+def about(values: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
+    return {labels: pytest.approx(value) for labels, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("status", "values"),
+    [
+        pytest.param(
+            FULL,
+            {
+                "speedup_ratio": about({
+                    (*CHAT, "all"): 2.0, (*CHAT, "0"): 8 / 3, (*CHAT, ">1"): 0.8,
+                }),
+                "break_even_acceptance_ratio": about({("3-4", *CHAT): 0.125}),
+                "step_cost_ratio": about({("3-4", *CHAT): 1.5}),
+                "baseline_age_seconds": {CHAT: NOW - START + 660},
+            },
+            id="a measured speedup, the break-even of each load, and the baseline behind it",
+        ),
+        pytest.param(
+            FULL,
+            {
+                "speedup_measured": {CHAT: 1, ("llama", "guessed"): 0},
+                "assumed_speedup_ratio": about({("llama", "guessed"): 3 / 1.4}),
+                "assumed_break_even_acceptance_ratio": {("llama", "guessed"): 0.1},
+            },
+            id="what is assumed has names of its own",
+        ),
+        pytest.param(
+            of_decision(decided(slos=(SLO.model_copy(update={"window": 3600.0}),))),
+            {
+                "slo_objective_ratio": {FIRST_TOKEN: 0.99},
+                # A hundred requests a minute; six minutes without speculation, twelve with it.
+                "slo_requests": {
+                    (*FIRST_TOKEN, window): 500 if window == "5m" else 1800 for window in WINDOWS
+                },
+            },
+            id="requests of an objective, so that nobody is paged for the burn of two",
+        ),
+        pytest.param(
+            of_decision(TargetDecision(slos=(UNUSED,))),
+            {
+                "slo_burn_rate": {},
+                "slo_requests": {(*FIRST_TOKEN, window): 0 for window in WINDOWS},
+            },
+            id="an objective without requests has only their count",
+        ),
+        pytest.param(
+            of_decision(decided(slos=(SLO, PACE))),
+            # Half of a hundred requests a minute met one objective; of twenty that have a time per
+            # token half, or without speculation all, are in the bucket of the other's threshold.
+            {
+                "goodput_requests_per_second": about({
+                    ("lower", *CHAT, "5m"): 40 / 60,
+                    ("upper", *CHAT, "5m"): 50 / 60,
+                    ("lower", *CHAT, "1h"): (6 * 30 + 12 * 40) / (18 * 60),
+                    ("upper", *CHAT, "1h"): 50 / 60,
+                }),
+                "offered_requests_per_second": about({
+                    (*CHAT, "5m"): 100 / 60, (*CHAT, "1h"): 100 / 60,
+                }),
+            },
+            id="goodput of two objectives has two bounds",
+        ),
+        pytest.param(
+            of_decision(decided(slos=())),
+            {"goodput_requests_per_second": {}, "offered_requests_per_second": {}},
+            id="without objectives there is no goodput",
+        ),
+        pytest.param(
+            of_decision(decided(rules=(EITHER,))),
+            {"rule_value": {("acceptance_ratio", "llama", "either", "chat", "all"): 0.5}},
+            id="a rule of several conditions shows the one that is met",
+        ),
+    ],
+)  # fmt: skip
+def test_the_page_has_exactly_these_samples(
+    status: DaemonStatus, values: dict[str, dict[tuple[str, ...], float]]
+) -> None:
+    assert {name: samples(status, f"specwatch_{name}") for name in values} == values
+
+
+def test_the_interval_of_a_speedup_is_around_it() -> None:
+    value, lower, upper = (
+        samples(FULL, f"specwatch_speedup_ratio{end}") for end in ("", "_lower", "_upper")
+    )
     assert all(lower[labels] < value[labels] < upper[labels] for labels in value)
 
 
-def test_an_assumption_is_not_to_be_mistaken_for_a_measurement() -> None:
-    """It has a name of its own, and a gauge says which of the two there is."""
-    assert samples(FULL, "specwatch_speedup_measured") == {
-        ("llama", "chat"): 1, ("llama", "guessed"): 0,
-    }  # fmt: skip
-    assumed = samples(FULL, "specwatch_assumed_speedup_ratio")
-    assert assumed == {("llama", "guessed"): pytest.approx(3 / 1.4)}
-    line = samples(FULL, "specwatch_assumed_break_even_acceptance_ratio")
-    assert line == {("llama", "guessed"): 0.1}
-    for name in ("speedup_ratio", "break_even_acceptance_ratio", "step_cost_ratio"):
-        found = samples(FULL, f"specwatch_{name}")
-        assert found
-        assert not any("guessed" in labels for labels in found)
-
-
-def test_the_break_even_line_is_that_of_each_load() -> None:
-    line = samples(FULL, "specwatch_break_even_acceptance_ratio")
-    assert line == {("3-4", "llama", "chat"): pytest.approx(0.125)}
-    assert samples(FULL, "specwatch_step_cost_ratio") == {
-        ("3-4", "llama", "chat"): pytest.approx(1.5)
-    }
-    assert samples(FULL, "specwatch_baseline_age_seconds") == {("llama", "chat"): NOW - START + 660}
-
-
 def test_verdicts_have_three_states() -> None:
-    found = samples(FULL, "specwatch_rule_verdict")
-    assert {labels[1]: value for labels, value in found.items() if "chat" in labels} == {
+    values = samples(FULL, "specwatch_rule_verdict")
+    assert {labels[1]: value for labels, value in values.items() if "chat" in labels} == {
         "too-slow": 1, "fine": 0, "silent": -1, "soon": -1,
     }  # fmt: skip
 
 
-def test_objectives_show_their_budget_and_how_fast_it_burns() -> None:
-    assert samples(FULL, "specwatch_slo_error_ratio")[("llama", "first-token", "chat")] == 0.5
-    left = samples(FULL, "specwatch_slo_budget_left_ratio")[("llama", "first-token", "chat")]
-    assert left == pytest.approx(-49)
-    burn = samples(FULL, "specwatch_slo_burn_rate")
-    assert burn[("llama", "first-token", "chat", "5m")] == pytest.approx(50)
-
-
-def test_an_objective_says_how_many_requests_it_was_held_against() -> None:
-    """So that nobody is woken by the burn of two requests."""
-    slo = SLO.model_copy(update={"window": 3600.0})
-    found = decided(slos=(slo,))
-    status = daemon(target(decision=found))
-    assert samples(status, "specwatch_slo_objective_ratio") == {
-        ("llama", "first-token", "chat"): 0.99
-    }
-    # A hundred requests a minute; six minutes without speculation and twelve with it.
-    assert samples(status, "specwatch_slo_requests") == {
-        ("llama", "first-token", "chat", window): 500 if window == "5m" else 1800
-        for window in ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
-    }
-
-
-def test_an_objective_says_how_much_of_each_window_was_watched() -> None:
-    """So that nobody is woken by the burn of an hour of which four minutes are known."""
-    status = daemon(target(decision=decided()))
-    found = samples(status, "specwatch_slo_watched_ratio")
-    of = {window: found[("llama", "first-token", "chat", window)] for window in ("5m", "30m", "1h")}
-    assert of == {"5m": 1.0, "30m": pytest.approx(18 / 30), "1h": pytest.approx(18 / 60)}
-
-
-def test_an_objective_without_requests_has_a_count_and_nothing_else() -> None:
-    (status,) = SloBook([SLO]).statuses("llama", NOW)
-    shown = daemon(target(decision=TargetDecision(slos=(status,))))
-    assert samples(shown, "specwatch_slo_burn_rate") == {}
-    assert set(samples(shown, "specwatch_slo_requests").values()) == {0}
-
-
-def test_goodput_has_two_bounds_beside_what_was_offered() -> None:
-    """Half of a hundred requests a minute met one objective; of twenty that have a time per token
-    half, or without speculation all, are in the bucket of the other's threshold."""
-    pace = Slo(name="pace", metric="tpot", threshold="16ms", objective="99%")
-    status = daemon(target(decision=decided(slos=(SLO, pace))))
-    met = samples(status, "specwatch_goodput_requests_per_second")
-    assert met == {
-        ("lower", "llama", "chat", "5m"): pytest.approx(40 / 60),
-        ("upper", "llama", "chat", "5m"): pytest.approx(50 / 60),
-        ("lower", "llama", "chat", "1h"): pytest.approx((6 * 30 + 12 * 40) / (18 * 60)),
-        ("upper", "llama", "chat", "1h"): pytest.approx(50 / 60),
-    }
-    assert samples(status, "specwatch_offered_requests_per_second") == {
-        ("llama", "chat", window): pytest.approx(100 / 60) for window in ("5m", "1h")
-    }
-
-
-def test_one_objective_has_one_goodput_and_none_has_none() -> None:
-    met = samples(FULL, "specwatch_goodput_requests_per_second")
-    of_chat = {labels: value for labels, value in met.items() if "chat" in labels}
-    assert of_chat[("lower", "llama", "chat", "1h")] == of_chat[("upper", "llama", "chat", "1h")]
-    without = daemon(target(decision=decided(slos=())))
-    assert samples(without, "specwatch_goodput_requests_per_second") == {}
-    assert samples(without, "specwatch_offered_requests_per_second") == {}
+def test_objectives_have_budget_burn_rate_and_the_watched_share_of_each_window() -> None:
+    assert samples(FULL, "specwatch_slo_error_ratio")[FIRST_TOKEN] == 0.5
+    assert samples(FULL, "specwatch_slo_budget_left_ratio")[FIRST_TOKEN] == pytest.approx(-49)
+    assert samples(FULL, "specwatch_slo_burn_rate")[*FIRST_TOKEN, "5m"] == pytest.approx(50)
+    watched = samples(FULL, "specwatch_slo_watched_ratio")
+    for window, share in (("5m", 1.0), ("30m", 18 / 30), ("1h", 18 / 60)):
+        assert watched[*FIRST_TOKEN, window] == pytest.approx(share)
 
 
 def test_objectives_that_are_too_many_are_left_out_and_counted() -> None:
-    (status,) = SloBook([SLO]).statuses("llama", NOW)
-    many = tuple(replace(status, model_name=f"m{at}") for at in range(exporter.MOST_SERIES + 10))
-    shown = daemon(target(decision=TargetDecision(slos=many)))
-    assert len(samples(shown, "specwatch_slo_objective_ratio")) == exporter.MOST_SERIES
-    assert samples(shown, "specwatch_series_left_out") == {("chat",): 10}
+    many = tuple(replace(UNUSED, model_name=f"m{number}") for number in range(MOST_SERIES + 10))
+    status = of_decision(TargetDecision(slos=many))
+    assert len(samples(status, "specwatch_slo_objective_ratio")) == MOST_SERIES
+    assert samples(status, "specwatch_series_left_out") == {("chat",): 10}
 
 
 def test_a_rule_shows_what_it_compares_with_what() -> None:
-    """Where it has a value, even if there are too few drafts to say more of it."""
+    """Where it has a value, even if there are too few drafts for a verdict."""
     value = samples(FULL, "specwatch_rule_value")
     threshold = samples(FULL, "specwatch_rule_threshold")
     assert value.keys() == threshold.keys()
-    chat = {labels[0:3:2]: at for labels, at in value.items() if "chat" in labels}
+    chat = {labels[0:3:2]: number for labels, number in value.items() if "chat" in labels}
     assert chat == {
         ("speedup_ratio", "too-slow"): pytest.approx(2 / 1.002),
         ("acceptance_ratio", "soon"): 0.5,
@@ -153,55 +167,31 @@ def test_a_rule_shows_what_it_compares_with_what() -> None:
     guessed = {labels[2] for labels in value if "guessed" in labels}
     assert guessed == {"soon", "fine", "silent"}, "what was not measured has no value"
     assert threshold["speedup_ratio", "llama", "too-slow", "chat", "all"] == 2.5
-    assert threshold["acceptance_ratio", "llama", "soon", "chat", "all"] == 0.9
-    assert threshold["ttft_p99", "llama", "fine", "chat", "all"] == 10
-
-
-def test_a_rule_of_several_conditions_shows_the_one_that_is_met() -> None:
-    either = Rule(
-        name="either",
-        conditions=(
-            Condition(metric="ttft_p99", above="10s"),
-            Condition(metric="acceptance_ratio", below=0.9),
-        ),
-        combine="any",
-    )
-    status = daemon(target(decision=decided(rules=(either,))))
-    assert samples(status, "specwatch_rule_value") == {
-        ("acceptance_ratio", "llama", "either", "chat", "all"): 0.5
-    }
 
 
 def test_latencies_of_the_baseline_are_those_of_minutes_without_speculation() -> None:
     """Plain tokens take 10 to 30 ms: the quantiles are interpolated in that bucket."""
-    found = samples(FULL, "specwatch_baseline_latency_seconds")
-    tpot = {q: 0.01 + 0.02 * q for q in (0.5, 0.95, 0.99)}
-    assert found == {
-        ("tpot", "llama", str(q), "chat"): pytest.approx(at) for q, at in tpot.items()
-    } | {
-        ("ttft", "llama", "0.5", "chat"): pytest.approx(0.1),
-        ("ttft", "llama", "0.95", "chat"): pytest.approx(0.1 + 0.4 * 45 / 49),
-        ("ttft", "llama", "0.99", "chat"): pytest.approx(0.5),
-    }
+    tpot = {("tpot", "llama", str(q), "chat"): 0.01 + 0.02 * q for q in (0.5, 0.95, 0.99)}
+    ttft = {"0.5": 0.1, "0.95": 0.1 + 0.4 * 45 / 49, "0.99": 0.5}
+    assert samples(FULL, "specwatch_baseline_latency_seconds") == about(
+        tpot | {("ttft", "llama", q, "chat"): value for q, value in ttft.items()}
+    )
 
 
 def test_a_quantile_of_the_baseline_beyond_the_last_bound_is_infinite() -> None:
-    found = decided()
     latencies = {"ttft": Histogram((0.5,), (98, 2), 60.0), "tpot": Histogram((), (9,), 1.0)}
-    beyond = replace(found.models["llama"], baseline_latencies=latencies)
-    status = daemon(target(decision=replace(found, models={"llama": beyond})))
-    shown = samples(status, "specwatch_baseline_latency_seconds")
+    beyond = replace(decided().models["llama"], baseline_latencies=latencies)
+    status = of_decision(replace(decided(), models={"llama": beyond}))
+    shown = dict(samples(status, "specwatch_baseline_latency_seconds"))
     assert shown.pop(("ttft", "llama", "0.99", "chat")) == math.inf
     assert {labels[:1] + labels[2:3] for labels in shown} == {("ttft", "0.5"), ("ttft", "0.95")}
 
 
 def test_however_many_findings_there_are_breaches_are_shown() -> None:
-    (breach,) = (finding for finding in decided().findings if finding.rule.name == "too-slow")
-    other = next(finding for finding in decided().findings if finding.rule.name == "fine")
-    many = [replace(other, temperature=f"t{number}") for number in range(10_000)]
-    status = daemon(target(decision=TargetDecision(findings=(*many, breach))))
-    found = samples(status, "specwatch_rule_verdict")
-    assert len(found) == exporter.MOST_SERIES
-    assert found[("llama", "too-slow", "chat", "all")] == 1
-    left_out = samples(status, "specwatch_series_left_out")
-    assert left_out == {("chat",): 10_001 - exporter.MOST_SERIES}
+    findings = {finding.rule.name: finding for finding in decided().findings}
+    many = [replace(findings["fine"], temperature=f"t{number}") for number in range(3_000)]
+    status = of_decision(TargetDecision(findings=(*many, findings["too-slow"])))
+    values = samples(status, "specwatch_rule_verdict")
+    assert len(values) == MOST_SERIES
+    assert values["llama", "too-slow", "chat", "all"] == 1
+    assert samples(status, "specwatch_series_left_out") == {("chat",): 3_001 - MOST_SERIES}

@@ -51,7 +51,7 @@ class _OfCounters:
         if server.page is None:
             return None
         samples = self._reader.read(server.page.encode())
-        counted = tally.tally_of(next(iter(tally.by_model(samples).values())), [])
+        counted = tally.tally_of(next(iter(tally.parts_of(samples).models.values())), [])
         if counted.drafts is None:
             self._before = None
             return None

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.domain.acceptance import mean_acceptance_length
 from specwatch.domain.histogram import mean, quantile
 from specwatch.domain.model import Histogram, Mode, Moment, Series, Tally
 from specwatch.domain.sample import samples_of
+from specwatch.engines.families import mode_of
 from specwatch.scrape import tally
 from specwatch.scrape.window_builder import WindowBuilder
 from tests.pages import capture, counter, faithful, gauge, llama_capture, multiprocess, page, read
@@ -24,20 +24,20 @@ ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 def totals(text: bytes | str) -> Tally:
     """What the only model of a page counted since its start."""
     problems: list[str] = []
-    (samples,) = tally.by_model(read(text)).values()
+    (samples,) = tally.parts_of(read(text)).models.values()
     counts = tally.tally_of(samples, problems)
     assert problems == []
     return counts
 
 
 def gauges(text: bytes | str) -> tally.Sampled:
-    (samples,) = tally.by_model(read(text)).values()
+    (samples,) = tally.parts_of(read(text)).models.values()
     return tally.sampled(samples)
 
 
 def mode(text: bytes | str, drafting: bool | None = None) -> Mode:
-    (samples,) = tally.by_model(read(text)).values()
-    return tally.mode_of(samples, drafting)
+    (samples,) = tally.parts_of(read(text)).models.values()
+    return mode_of(samples, drafting)
 
 
 def between(first: bytes | str, second: bytes | str):
@@ -156,7 +156,7 @@ def test_models_of_one_server_are_kept_apart():
         counter("vllm:generation_tokens", 5, engine="0", model_name='b "\\\n'),
         gauge("vllm:num_requests_running", 2, engine="0", model_name="a"),
     )
-    models = tally.by_model(read(text))
+    models = tally.parts_of(read(text)).models
     generated = {m: tally.tally_of(part, []).generation_tokens for m, part in models.items()}
     assert generated == {"a": 3, 'b "\\\n': 5}
     assert tally.sampled(models["a"]).running == 2
@@ -264,12 +264,6 @@ def test_llama_cpp_counts_drafts():
     assert mode(llama_capture("draft-k4.1")) is Mode.ON
     window = between(llama_capture("draft-k4.0"), llama_capture("draft-k4.1"))
     assert (window.mode, window.tally.drafts, window.server_drafts) == (Mode.ON, 50, 50)
-
-
-def test_llama_cpp_that_was_made_to_accept_so_much_is_read_to_have_done_so():
-    """Started with --spec-synth-len 2.5: 70 drafts are near it."""
-    counts = totals(llama_capture("synth-k4"))
-    assert mean_acceptance_length(counts) == pytest.approx(2.5, abs=0.2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,238 @@
+"""What the exported metrics are about: the daemon, its targets, their models, rules and so on.
+
+However many models a target has and whatever their names, our page stays bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+from specwatch.domain.breakeven import BinBreakEven
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import ALL_TEMPERATURES, Gauges, Tally, Window, load_bin_label
+from specwatch.rules.decisions import leading
+from specwatch.rules.objectives import SloStatus
+from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.status import DaemonStatus, TargetStatus
+from specwatch.wording.text import clean
+
+MOST_SERIES = 2000
+"""Series that are exported, shared evenly by the targets: one of them cannot crowd out others."""
+_LEAST_SERIES = 12
+"""Series that each target may have, however many targets there are."""
+_LEAST_FINDINGS = 32
+"""Verdicts that each target may have, however many targets there are."""
+_MOST_BUCKETS = 12
+_LONGEST_LABEL = 200
+
+Item = TypeVar("Item")
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject(Generic[Item]):
+    """The names of the labels, and the items of a status with the values of their labels."""
+
+    labels: Labels
+    items: Callable[[DaemonStatus], Iterable[tuple[Labels, Item]]]
+
+
+class WatchedTarget(NamedTuple):
+    """A target, and up to how many of its models, series and objectives are exported."""
+
+    status: TargetStatus
+    share: int
+    stuck: bool
+
+    @property
+    def info(self) -> Mapping[Labels, int]:
+        """Where it is and what it runs."""
+        return {(label(self.status.url), label(self.status.engine_version or "")): 1}
+
+    @property
+    def left_out(self) -> int:
+        """Models, series, verdicts and objectives that are too many to be exported."""
+        target, decision = self.status, self.status.decision
+        counts = (len(target.models), len(target.recent), len(decision.slos))
+        findings = len(decision.findings) - max(self.share, _LEAST_FINDINGS)
+        return sum(max(0, count - self.share) for count in counts) + max(0, findings)
+
+
+class RecentSeries(NamedTuple):
+    """The last minutes of a series; rates are over ``seconds``.
+
+    Those are of all temperatures, so that the rates of temperatures add up, and contain outages:
+    a process that was only out of reach counted on.
+    """
+
+    window: Window
+    seconds: float
+
+    @property
+    def tally(self) -> Tally:
+        """What was counted."""
+        return self.window.tally
+
+    @property
+    def gauges(self) -> Gauges:
+        """What was sampled."""
+        return self.window.gauges
+
+    @property
+    def finished(self) -> int | None:
+        """Requests that finished; None if they are not counted."""
+        return sum(self.tally.requests.values()) if self.tally.requests else None
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Tokens found in the prefix cache over those that were looked up."""
+        queries, hits = self.tally.prefix_cache_queries, self.tally.prefix_cache_hits
+        return hits / queries if queries and hits is not None else None
+
+    def rate(self, count: int | None) -> float | None:
+        """``count`` a second; None if it or the time is unknown."""
+        return None if count is None or self.seconds <= 0 else count / self.seconds
+
+
+def label(text: str) -> str:
+    """A server's text as a label: clean and short; a digest marks one that was changed."""
+    if len(text) <= _LONGEST_LABEL and text.isprintable():
+        return text
+    digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=4).hexdigest()
+    return f"{clean(text[:_LONGEST_LABEL])[: _LONGEST_LABEL - 9]}~{digest}"
+
+
+def _targets(status: DaemonStatus) -> Iterator[tuple[Labels, WatchedTarget]]:
+    share = max(_LEAST_SERIES, MOST_SERIES // max(1, len(status.targets)))
+    for target in status.targets:
+        yield (target.name,), WatchedTarget(target, share, target.name in status.stuck)
+
+
+def _by_model(
+    models: Callable[[TargetStatus], Mapping[str, Item]],
+) -> Callable[[DaemonStatus], Iterator[tuple[Labels, Item]]]:
+    """The items of a mapping by model, without the models that are too many."""
+
+    def items(status: DaemonStatus) -> Iterator[tuple[Labels, Item]]:
+        for labels, target in _targets(status):
+            for model, item in islice(models(target.status).items(), target.share):
+                yield (*labels, label(model)), item
+
+    return items
+
+
+def _series(status: DaemonStatus) -> Iterator[tuple[Labels, RecentSeries]]:
+    for _, target in _targets(status):
+        windows = target.status.recent[: target.share]
+        seconds = {
+            window.series.model_name: window.observed_seconds + window.down_seconds
+            for window in windows
+            if window.series.temperature == ALL_TEMPERATURES
+        }
+        for window in windows:
+            series = window.series
+            own = window.observed_seconds + window.down_seconds
+            labels = (series.target, label(series.model_name), label(series.temperature))
+            yield labels, RecentSeries(window, seconds.get(series.model_name, own))
+
+
+def _loads(status: DaemonStatus) -> Iterator[tuple[Labels, RecentSeries]]:
+    for labels, series in _series(status):
+        if series.window.series.temperature == ALL_TEMPERATURES:
+            yield labels[:2], series
+
+
+_decisions = _by_model(lambda target: target.decision.models)
+
+
+def _speedups(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
+    for labels, model in _decisions(status):
+        assessment = model.assessment
+        if assessment.speedup is not None:
+            yield (*labels, ALL_TEMPERATURES), assessment.speedup
+        for temperature, bucket in islice(assessment.buckets.items(), _MOST_BUCKETS):
+            yield (*labels, label(temperature)), bucket.speedup
+
+
+def _break_evens(status: DaemonStatus) -> Iterator[tuple[Labels, BinBreakEven]]:
+    for labels, model in _decisions(status):
+        for load in model.assessment.bins:
+            yield (*labels, load_bin_label(load.load_bin)), load
+
+
+def _findings(status: DaemonStatus) -> Iterator[tuple[Labels, Finding]]:
+    for labels, target in _targets(status):
+        # Breaches first: they are shown if there are too many verdicts.
+        ordered = sorted(
+            target.status.decision.findings,
+            key=lambda finding: finding.verdict is not Verdict.BREACH,
+        )
+        for finding in ordered[: max(target.share, _LEAST_FINDINGS)]:
+            place = (label(finding.model_name), label(finding.temperature))
+            yield (finding.rule.name, *labels, *place), finding
+
+
+def _comparisons(status: DaemonStatus) -> Iterator[tuple[Labels, tuple[float | None, float]]]:
+    for labels, finding in _findings(status):
+        best = leading(finding)
+        if best is not None and best[1].value is not None:
+            condition, reading = best
+            yield (*labels, condition.metric), (reading.value, condition.threshold)
+
+
+def _slos(status: DaemonStatus) -> Iterator[tuple[Labels, SloStatus]]:
+    for labels, target in _targets(status):
+        for slo in target.status.decision.slos[: target.share]:
+            yield (slo.slo.name, *labels, label(slo.model_name)), slo
+
+
+_TARGET = ("target",)
+_MODEL = (*_TARGET, "model_name")
+_SERIES = (*_MODEL, "temperature")
+_RULE = ("rule", *_SERIES)
+
+DAEMON = Subject((), lambda status: [((), status)])
+TARGET = Subject(_TARGET, _targets)
+MODEL = Subject(_MODEL, _by_model(lambda target: target.models))
+SERIES = Subject(_SERIES, _series)
+LOAD = Subject(_MODEL, _loads)
+COVERAGE = Subject(_MODEL, _by_model(lambda target: target.tap.models))
+DECISION = Subject(_MODEL, _decisions)
+SPEEDUP = Subject(_SERIES, _speedups)
+BREAK_EVEN = Subject((*_MODEL, "load_bin"), _break_evens)
+BASELINE_AGE = Subject(
+    _MODEL,
+    lambda status: (
+        (labels, model.baseline.age(status.now)) for labels, model in _decisions(status)
+    ),
+)
+FINDING = Subject(_RULE, _findings)
+COMPARISON = Subject((*_RULE, "metric"), _comparisons)
+SLO = Subject(("slo", *_MODEL), _slos)
+GOODPUT = Subject(_MODEL, _by_model(lambda target: target.decision.goodput))
+GUARD = Subject(
+    _TARGET,
+    lambda status: (
+        ((target.name,), target.guard) for target in status.targets if target.guard is not None
+    ),
+)
+GUARD_STATE = Subject(
+    _TARGET,
+    lambda status: (
+        (labels, guard.state) for labels, guard in GUARD.items(status) if guard.state is not None
+    ),
+)
+ACTIONS_TODAY = Subject(
+    _TARGET,
+    lambda status: (
+        (labels, len(state.acted(status.now))) for labels, state in GUARD_STATE.items(status)
+    ),
+)
+ALERTMANAGER = Subject(("url",), lambda status: (((pager.url,), pager) for pager in status.pagers))
+REPORT = Subject(
+    ("channel",), lambda status: (((delivery.channel,), delivery) for delivery in status.deliveries)
+)
