@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
@@ -27,6 +27,21 @@ TABLES = {MINUTE: schema.minutes, HOUR: schema.hours}
 _ROWS_AT_ONCE = 4000
 _MOST_COUNTED = 1_000_000
 _SCRAPES_OK = COLUMNS.index("scrapes_ok")
+
+
+ROW_NAMES = ("start", "series_id", "context_id", *COLUMNS)
+SeriesById = Mapping[int, tuple[SeriesId, Collection[str]]]
+"""Series by id, and the histograms of each that are not wanted."""
+
+
+class HourRow(NamedTuple):
+    """The key of a row of hours; ``load_bin`` is -1 while idle."""
+
+    start: int
+    series_id: int
+    context: int
+    mode: int
+    load_bin: int
 
 
 class Selection(TypedDict, total=False):
@@ -317,8 +332,7 @@ def _read_rows(
     length: int,
     selection: _Selection,
 ) -> list[_Row]:
-    names = ("start", "series_id", "context_id", *COLUMNS)
-    query = sa.select(*(table.c[name] for name in names))
+    query = sa.select(*(table.c[name] for name in ROW_NAMES))
     if selection.few:
         # Seeks to each row of the grid instead of reading past those of other series.
         grid = range(_next_multiple(since, length), _next_multiple(stop, length), length)
@@ -330,7 +344,7 @@ def _read_rows(
     result = connection.execute(query)
 
     def decode(row: Any) -> _Row:
-        damage.require_types(table, names, row)
+        damage.require_types(table, ROW_NAMES, row)
         rank, series = selection.series[row[1]]
         return _Row(row[0], rank, row[1], series, row[2], tuple(row[3:]))
 
@@ -343,6 +357,32 @@ def _read_rows(
 def place(row: Sequence[Any]) -> dict[str, object]:
     """The key columns of a stored row that begins with its start and series."""
     return {"start": row[0], "series_id": row[1]}
+
+
+def windows_by_hour(
+    rows: Iterable[Sequence[Any]],
+    series: SeriesById,
+    contents: Mapping[int, str],
+    known: Damage,
+) -> dict[HourRow, list[Window]]:
+    """The windows of rows by the hour that they are added up in.
+
+    A row is :data:`ROW_NAMES`. Damaged ones are noted and left out.
+    """
+
+    def decode(row: Sequence[Any]) -> tuple[HourRow, Window]:
+        damage.require_types(schema.minutes, ROW_NAMES, row)
+        start, id_, context, *columns = row
+        own, unwanted = series[id_]
+        content = contents.get(context)
+        window = assemble(own, start, MINUTE, content, tuple(columns), without=unwanted)
+        load_bin = -1 if window.load_bin is None else window.load_bin
+        return HourRow(start - start % HOUR, id_, context, columns[0], load_bin), window
+
+    hours: dict[HourRow, list[Window]] = {}
+    for hour, window in damage.sound(known, schema.minutes, rows, decode, place):
+        hours.setdefault(hour, []).append(window)
+    return hours
 
 
 def _settle(

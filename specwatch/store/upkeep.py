@@ -8,7 +8,6 @@ daemon that is killed continues where it stopped.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -18,9 +17,9 @@ from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
 from specwatch.store import damage, schema
 from specwatch.store.database import Database
-from specwatch.store.packing import COLUMNS, PackedWindow, assemble, pack
-from specwatch.store.readers import place
-from specwatch.store.statements import add_contexts, contents_of, lock_series, series_of
+from specwatch.store.packing import COLUMNS, PackedWindow, pack
+from specwatch.store.readers import ROW_NAMES, HourRow, place, windows_by_hour
+from specwatch.store.statements import add_contexts, add_rows, contents_of, lock_series, series_of
 
 GRACE = 300
 """Seconds after the end of an hour until it is rolled up."""
@@ -181,11 +180,10 @@ def _first_hour(
 
 
 def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row[Any]]) -> int:
-    names = ("start", "series_id", "context_id", *COLUMNS)
     in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
     # Each minute by its key: a range would read past the minutes of all other series.
     grid = _minutes.c.start.in_(range(hour, hour + HOUR, MINUTE))
-    query = sa.select(*(_minutes.c[name] for name in names)).where(
+    query = sa.select(*(_minutes.c[name] for name in ROW_NAMES)).where(
         grid, _minutes.c.series_id.in_(members)
     )
     result = connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id))
@@ -194,68 +192,37 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
     touched = {row.series_id for row in rows}
     # If minutes of the hour were deleted, late ones are added to the stored hour.
     partial = {id_ for id_ in touched if members[id_].pruned_until > hour}
-    stored = sa.select(*(_hours.c[name] for name in names)).where(
-        _hours.c.start == hour, _hours.c.series_id.in_(partial)
-    )
     if partial:
+        stored = sa.select(*(_hours.c[name] for name in ROW_NAMES)).where(
+            _hours.c.start == hour, _hours.c.series_id.in_(partial)
+        )
         rows = [*connection.execute(stored), *rows]
         connection.execute(_minutes.delete().where(*in_hour, _minutes.c.series_id.in_(partial)))
     connection.execute(
         _hours.delete().where(_hours.c.start == hour, _hours.c.series_id.in_(touched))
     )
+    series = {
+        id_: (SeriesId(row.daemon, row.target, row.model_name, row.temperature), ())
+        for id_, row in members.items()
+    }
     contents = contents_of(connection, {row.context_id for row in rows})
-    groups: dict[tuple[object, ...], list[Window]] = defaultdict(list)
+    known = damage.of(connection)
+    hours = windows_by_hour(rows, series, contents, known)
 
-    def decode(row: sa.Row[Any]) -> tuple[tuple[object, ...], Window]:
-        damage.require_types(_minutes, names, row)
-        owner = members[row.series_id]
-        series = SeriesId(owner.daemon, owner.target, owner.model_name, owner.temperature)
-        content = contents.get(row.context_id)
-        window = assemble(series, row.start, MINUTE, content, tuple(row[3:]))
-        return (row.series_id, row.context_id, window.mode, _load_bin(window)), window
-
-    for key, window in damage.sound(damage.of(connection), _minutes, rows, decode, place):
-        groups[key].append(window)
-    _insert_hours(connection, hour, groups)
-    return len(touched)
-
-
-def _insert_hours(
-    connection: sa.Connection, hour: int, groups: dict[tuple[Any, ...], list[Window]]
-) -> None:
-    def decode(group: tuple[tuple[Any, ...], list[Window]]) -> tuple[tuple[Any, ...], PackedWindow]:
-        key, windows = group
-        return key, pack(merge_windows(windows, start=hour, length=HOUR))
+    def packed(item: tuple[HourRow, list[Window]]) -> tuple[HourRow, PackedWindow]:
+        return item[0], pack(merge_windows(item[1], start=hour, length=HOUR))
 
     # Sums of damaged numbers may be too large to be stored.
-    packed = list(
-        damage.sound(
-            damage.of(connection),
-            _hours,
-            groups.items(),
-            decode,
-            lambda group: {"start": hour, "series_id": group[0][0]},
-        )
-    )
-    add_contexts(connection, {window.context for _, window in packed}, set())
-    if packed:
-        connection.execute(
-            _hours.insert(),
-            [
-                dict(zip(COLUMNS, window.columns(), strict=True))
-                | {
-                    "start": hour,
-                    "series_id": key[0],
-                    "context_id": window.context.id,
-                    "load_bin": key[3],
-                }
-                for key, window in packed
-            ],
-        )
-
-
-def _load_bin(window: Window) -> int:
-    return -1 if window.load_bin is None else window.load_bin
+    built = list(damage.sound(known, _hours, hours.items(), packed, lambda item: place(item[0])))
+    add_contexts(connection, {window.context for _, window in built}, set())
+    key = ("start", "series_id", "context_id", "load_bin")
+    new = [
+        (hour, row.series_id, window.context.id, row.load_bin, *window.columns())
+        for row, window in built
+    ]
+    if new:
+        add_rows(connection, _hours, (*key, *COLUMNS), new)
+    return len(touched)
 
 
 def _lock_pruning(connection: sa.Connection) -> bool:

@@ -69,7 +69,7 @@ def test_minutes_of_a_server_are_folded_all_at_once(
     reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever reasons it knows: one by one would take ten times as long."""
-    monkeypatch.setattr(folding, "_one_by_one", lambda *_: pytest.fail("one by one"))
+    monkeypatch.setattr(folding, "windows_by_hour", lambda *_: pytest.fail("one by one"))
     packed = []
     for at in range(3):
         window = minute(T0 + 60 * at, temperature="all", drafts=300 * at)
