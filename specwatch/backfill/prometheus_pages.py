@@ -89,7 +89,7 @@ def shown(labels: Labels) -> str:
     return "{" + ",".join(_matcher(name, "=", value) for name, value in labels if value) + "}"
 
 
-def servers(results: Iterable[ResultSeries]) -> list[ScrapedServer]:
+def servers_of(results: Iterable[ResultSeries]) -> list[ScrapedServer]:
     """The servers in a result, whose points each mean that a minute has a page.
 
     A point at or before the end of a minute belongs to that minute. Labels that some servers lack
@@ -122,7 +122,7 @@ def merged(parts: Iterable[ScrapedServer]) -> list[ScrapedServer]:
     return sorted(by_labels.values(), key=lambda server: server.labels)
 
 
-def pages(
+def pages_of(
     results: Iterable[ResultSeries], labels: Labels, since: float, until: float
 ) -> list[ScrapedPage]:
     """The pages of one server scraped in ``since <= at < until``, sorted by time.

@@ -13,13 +13,11 @@ from specwatch.backfill.prometheus import Access, Prometheus
 from specwatch.backfill.prometheus_pages import presence_selector
 from specwatch.backfill.prometheus_targets import BackfillSource, sources
 from specwatch.backfill.service import (
-    _GOOD_SLICES,
     MARGIN,
     OLD,
     Backfill,
     Filled,
     Span,
-    _Slice,
     discover,
     end_of,
 )
@@ -115,16 +113,6 @@ def drafts(windows: Sequence[Window]) -> int:
     return sum(w.tally.drafts or 0 for w in windows if w.series.temperature == "all")
 
 
-class Silent:
-    """A progress that counts hours."""
-
-    def __init__(self) -> None:
-        self.hours: list[int] = []
-
-    def hour(self, target: str, hour: int, minutes: int) -> None:
-        self.hours.append(hour)
-
-
 @pytest.fixture
 def server() -> Iterator[SimulatedPrometheus]:
     with SimulatedPrometheus() as running:
@@ -193,7 +181,7 @@ def fill(
     api = client(server)
     try:
         backfill = Backfill(
-            api, store, daemon=DAEMON, progress=Silent(), step=step, write=write,
+            api, store, DAEMON, lambda *_: None, step=step, write=write,
             past_cursors=past_cursors, now=lambda: now, sleep=lambda _: None,
         )  # fmt: skip
         (source,) = found(server, span)
@@ -518,16 +506,6 @@ def test_a_thinned_out_history_counts_the_same(full: SimulatedPrometheus, store:
     apart = {w.start - T0 for w in minutely if in_all(w) and w.tally != of_minute[w.start]}
     assert apart <= {0, 1200}, "only where there is no look before, and at the restart"
     assert {w.scrapes_ok for w in minutely if w.series.temperature == "all"} == {1}
-
-
-def test_slices_grow_again() -> None:
-    one = _Slice()
-    one.was_too_long(900.0)
-    one.was_too_long(450.0)
-    assert one.seconds == 225.0
-    for _ in range(2 * _GOOD_SLICES):
-        one.was_good()
-    assert one.seconds == 900.0
 
 
 def test_replicas_are_refused_with_a_selector_that_chooses(server: SimulatedPrometheus) -> None:

@@ -320,7 +320,7 @@ def test_the_roll_up_is_retried_and_reported(
         return roll_up(self, now, **more)
 
     monkeypatch.setattr(Store, "roll_up", busy)
-    monkeypatch.setattr("specwatch.cli.backfill._DELAYS", (0.0,))
+    monkeypatch.setattr("specwatch.backfill.service._DELAYS", (0.0,))
     done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
     assert "all minutes are written; rolling up the hours" in said(done)
     interrupted = isinstance(fault, KeyboardInterrupt)
