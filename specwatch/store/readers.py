@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
@@ -30,18 +30,6 @@ _SCRAPES_OK = COLUMNS.index("scrapes_ok")
 
 
 ROW_NAMES = ("start", "series_id", "context_id", *COLUMNS)
-SeriesById = Mapping[int, tuple[SeriesId, Collection[str]]]
-"""Series by id, and the histograms of each that are not wanted."""
-
-
-class HourRow(NamedTuple):
-    """The key of a row of hours; ``load_bin`` is -1 while idle."""
-
-    start: int
-    series_id: int
-    context: int
-    mode: int
-    load_bin: int
 
 
 class Selection(TypedDict, total=False):
@@ -135,13 +123,11 @@ class Reader:
         length = selection.get("length", MINUTE)
         if length not in TABLES:
             raise ValueError(f"windows are {MINUTE} or {HOUR} s long, not {length}")
-        columns = {
-            "target": selection.get("target"),
-            "model_name": selection.get("model_name"),
-            "temperature": selection.get("temperature"),
-            "daemon": selection.get("daemon"),
+        chosen = {
+            name: str(value)
+            for name in ("target", "model_name", "temperature", "daemon")
+            if (value := selection.get(name)) is not None
         }
-        chosen = {name: value for name, value in columns.items() if value is not None}
         windows = self._windows(selection["since"], selection["until"], length, chosen)
         return itertools.islice(windows, selection.get("limit"))
 
@@ -357,32 +343,6 @@ def _read_rows(
 def place(row: Sequence[Any]) -> dict[str, object]:
     """The key columns of a stored row that begins with its start and series."""
     return {"start": row[0], "series_id": row[1]}
-
-
-def windows_by_hour(
-    rows: Iterable[Sequence[Any]],
-    series: SeriesById,
-    contents: Mapping[int, str],
-    known: Damage,
-) -> dict[HourRow, list[Window]]:
-    """The windows of rows by the hour that they are added up in.
-
-    A row is :data:`ROW_NAMES`. Damaged ones are noted and left out.
-    """
-
-    def decode(row: Sequence[Any]) -> tuple[HourRow, Window]:
-        damage.require_types(schema.minutes, ROW_NAMES, row)
-        start, id_, context, *columns = row
-        own, unwanted = series[id_]
-        content = contents.get(context)
-        window = assemble(own, start, MINUTE, content, tuple(columns), without=unwanted)
-        load_bin = -1 if window.load_bin is None else window.load_bin
-        return HourRow(start - start % HOUR, id_, context, columns[0], load_bin), window
-
-    hours: dict[HourRow, list[Window]] = {}
-    for hour, window in damage.sound(known, schema.minutes, rows, decode, place):
-        hours.setdefault(hour, []).append(window)
-    return hours
 
 
 def _settle(

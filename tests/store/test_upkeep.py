@@ -207,13 +207,13 @@ def test_pruning_works_in_small_transactions(store: Store, monkeypatch: pytest.M
     store.write([batch(*windows)], now=0)
     store.roll_up(T0 + 3 * HOUR + 300)
     sizes: list[int] = []
-    turn = upkeep._prune_minutes_turn
+    turn = upkeep._prune_minutes
 
     def counted(*arguments: object) -> int:
         sizes.append(turn(*arguments))  # type: ignore[arg-type]
         return sizes[-1]
 
-    monkeypatch.setattr(upkeep, "_prune_minutes_turn", counted)
+    monkeypatch.setattr(upkeep, "_prune_minutes", counted)
     assert store.prune(T0 + DAY, HOUR, DAY).minutes == 15
     assert max(sizes) == 2
 
