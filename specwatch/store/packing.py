@@ -196,13 +196,6 @@ def pack(window: Window) -> PackedWindow:
     return PackedWindow(_series(window.series), window.start, window.length, context, row)
 
 
-def unpack(packed: PackedWindow) -> Window:
-    """The window that was packed, equal in every field."""
-    return assemble(
-        packed.series, packed.start, packed.length, packed.context.content, packed.columns()
-    )
-
-
 def assemble(
     series: SeriesId,
     start: int,

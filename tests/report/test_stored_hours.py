@@ -31,10 +31,10 @@ from specwatch.store import folding
 from specwatch.store.damage import Damage
 from specwatch.store.database import Database
 from specwatch.store.folding import fold
-from specwatch.store.packing import MODES, pack, unpack
+from specwatch.store.packing import MODES, pack
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore
-from tests.store.examples import FOREVER, T0, batch, before_down_seconds, minute
+from tests.store.examples import FOREVER, T0, batch, before_down_seconds, minute, unpack
 
 SERIES = SeriesId("left", "chat", "llama", "0")
 COUNTS = (0, 1, 17, 2**31, 2**55, 2**62)
