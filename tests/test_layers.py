@@ -44,7 +44,7 @@ EFFECTS = {
     "__main__", "actuators", "advise", "cli", "config", "daemon", "runtime", "simulator", "store",
     "tap", "web",
     "alerts.client", "alerts.sender",
-    "backfill.prometheus", "backfill.service", "backfill.target_minutes",
+    "backfill.prometheus", "backfill.service",
     "loadtest.bench_run", "loadtest.calibration_run", "loadtest.client", "loadtest.load_generator",
     "loadtest.probe_run", "loadtest.server",
     "report.channels", "report.deliveries", "report.reader",

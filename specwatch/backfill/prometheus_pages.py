@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from specwatch.domain.minute_set import MinuteSet
@@ -38,7 +39,10 @@ class ScrapedPage(NamedTuple):
 
 @dataclass
 class ScrapedServer:
-    """A server by its labels, and the minutes in which each model was on its page."""
+    """A server by its labels, and the minutes in which each model was on its page.
+
+    ``models`` do not change after the first use of ``present``.
+    """
 
     labels: Labels
     models: dict[str, MinuteSet] = field(default_factory=dict)
@@ -48,7 +52,7 @@ class ScrapedServer:
         """Its label ``instance``: ``host:port``."""
         return dict(self.labels).get("instance", "")
 
-    @property
+    @cached_property
     def present(self) -> MinuteSet:
         """The minutes with a page."""
         return union(self.models.values())
@@ -89,7 +93,7 @@ def shown(labels: Labels) -> str:
     return "{" + ",".join(_matcher(name, "=", value) for name, value in labels if value) + "}"
 
 
-def servers(results: Iterable[ResultSeries]) -> list[ScrapedServer]:
+def servers_of(results: Iterable[ResultSeries]) -> list[ScrapedServer]:
     """The servers in a result, whose points each mean that a minute has a page.
 
     A point at or before the end of a minute belongs to that minute. Labels that some servers lack
@@ -122,7 +126,7 @@ def merged(parts: Iterable[ScrapedServer]) -> list[ScrapedServer]:
     return sorted(by_labels.values(), key=lambda server: server.labels)
 
 
-def pages(
+def pages_of(
     results: Iterable[ResultSeries], labels: Labels, since: float, until: float
 ) -> list[ScrapedPage]:
     """The pages of one server scraped in ``since <= at < until``, sorted by time.

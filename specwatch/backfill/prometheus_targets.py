@@ -50,14 +50,10 @@ class BackfillSource:
         """The servers that may have a page in this span."""
         return [
             server
-            for server, first, last in self._spans
-            if since < last + 2 * MINUTE and until > first - MINUTE
+            for server in self.servers
+            if since < (server.present.last or 0) + 2 * MINUTE
+            and until > (server.present.first or 0) - MINUTE
         ]
-
-    @cached_property
-    def _spans(self) -> list[tuple[ScrapedServer, int, int]]:
-        known = [(server, server.present) for server in self.servers]
-        return [(server, seen.first or 0, seen.last or 0) for server, seen in known]
 
 
 class FoundTargets(NamedTuple):

@@ -11,17 +11,23 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from specwatch.backfill import prometheus_pages
 from specwatch.backfill.prometheus import Prometheus, TooMuch
-from specwatch.backfill.prometheus_pages import ScrapedPage, ScrapedServer
+from specwatch.backfill.prometheus_pages import (
+    ScrapedPage,
+    ScrapedServer,
+    joined,
+    merged,
+    page_selector,
+    pages_of,
+    servers_of,
+    union,
+)
 from specwatch.backfill.prometheus_targets import BackfillSource
-from specwatch.backfill.target_minutes import TargetMinutes
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import HOUR, MINUTE, Moment, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
@@ -55,6 +61,9 @@ _GOOD_SLICES = 16
 _INTERVALS = (1.0, 120.0)
 """The shortest and longest plausible seconds between scrapes."""
 _DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds between tries to write."""
+
+Result = TypeVar("Result")
 
 
 class Filled(NamedTuple):
@@ -75,13 +84,6 @@ class Filled(NamedTuple):
     """Queries that this takes if the server does not limit their size."""
     held_by: Hold | None = None
     """The daemon that counts the rest, if any."""
-
-
-class FillProgress(Protocol):
-    """Receives the progress."""
-
-    def hour(self, target: str, hour: int, minutes: int) -> None:
-        """An hour of a target is done, in which so many minutes were written."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def discover(
     expr = f"count_over_time({selector}[1m])"
     while start < span.until:
         end = min(start + _DAY, span.until)
-        servers = prometheus_pages.merged([*servers, *_servers(prometheus, expr, start, end)])
+        servers = merged([*servers, *_servers(prometheus, expr, start, end)])
         start = end
         looked(start)
     return servers
@@ -122,8 +124,8 @@ def _servers(prometheus: Prometheus, expr: str, since: int, until: int) -> list[
             raise NoAnswer(str(error)) from None
         middle = since + (until - since) // 2 // HOUR * HOUR
         first = _servers(prometheus, expr, since, middle)
-        return prometheus_pages.merged([*first, *_servers(prometheus, expr, middle, until)])
-    return prometheus_pages.servers(points)
+        return merged([*first, *_servers(prometheus, expr, middle, until)])
+    return servers_of(points)
 
 
 def end_of(store: Store | None, wanted: float, now: float) -> int:
@@ -134,190 +136,115 @@ def end_of(store: Store | None, wanted: float, now: float) -> int:
     return int(min(wanted, latest) // MINUTE) * MINUTE
 
 
+@dataclass(frozen=True)
 class Backfill:
-    """Fills in targets one after the other; without a store it writes nothing."""
+    """Fills in targets one after the other; without a store it writes nothing.
 
-    def __init__(
-        self,
-        prometheus: Prometheus,
-        store: Store | None,
-        *,
-        daemon: str,
-        progress: FillProgress,
-        step: float | None = None,
-        write: bool = True,
-        past_cursors: bool = False,
-        now: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """``step`` is the time between two pages in seconds, None for every scrape.
+    ``progress`` is called with a target, an hour that is done (Unix seconds), and how many minutes
+    were written in it. ``step`` is the time between two pages in seconds, None for every scrape.
+    Without ``write`` it only reports what it would write. With ``past_cursors`` the old cursor of a
+    daemon that has ended does not limit the span.
+    """
 
-        Without ``write`` it only reports what it would write. With ``past_cursors`` the old cursor
-        of a daemon that has ended does not limit the span.
-        """
-        self._prometheus = prometheus
-        self._store = store
-        self.daemon = daemon
-        self._progress = progress
-        self._step = step
-        self._write = write and store is not None
-        self._now = now
-        self._sleep = sleep
-        self._past_cursors = past_cursors
-        self._slices: dict[str, _Slice] = defaultdict(_Slice)
+    prometheus: Prometheus
+    store: Store | None
+    daemon: str
+    progress: Callable[[str, int, int], None]
+    step: float | None = None
+    write: bool = True
+    past_cursors: bool = False
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
 
     def fill(self, source: BackfillSource, span: Span) -> Filled:
         """Fill in one target. Raises what :class:`Prometheus` and :class:`Store` raise; what was
         written before stays."""
-        target_minutes = self._minutes_of(source, span)
+        filling = _Filling(self, source, span)
         hours = written = kept = skipped = queries = 0
-        filling = _Filling(self, source, target_minutes)
-        for hour in target_minutes.present.within(span.since, target_minutes.until).hours:
+        for hour in filling.present.hours:
             hours += 1
-            seen = target_minutes.present.of_hour(hour).within(span.since, target_minutes.until)
-            if not target_minutes.lacks(hour):
+            missing = filling.missing(hour)
+            minutes = 0
+            if not len(missing):
                 skipped += 1
-                minutes = 0
                 filling.skip()
             else:
-                queries += math.ceil((min(hour + HOUR, target_minutes.until) - hour) / _SLICE)
-                missing = target_minutes.missing(hour)
-                minutes = filling.hour(hour) if self._write else len(missing)
+                queries += math.ceil((min(hour + HOUR, filling.until) - hour) / _SLICE)
+                writes = self.write and self.store is not None
+                minutes = filling.hour(hour) if writes else len(missing)
             written += minutes
-            kept += max(len(seen) - minutes, 0)
-            self._progress.hour(source.target, hour, minutes)
+            kept += max(len(filling.present.of_hour(hour)) - minutes, 0)
+            self.progress(source.target, hour, minutes)
         return Filled(
             source.target, source.instance, hours, written, kept, skipped,
-            target_minutes.until, queries, target_minutes.held_by,
+            filling.until, queries, filling.held_by,
         )  # fmt: skip
 
-    def hours(self, source: BackfillSource, span: Span) -> int:
-        """How many hours of a target have a page."""
-        return len(source.present.within(span.since, span.until).hours)
 
-    def _minutes_of(self, source: BackfillSource, span: Span) -> TargetMinutes:
-        known: dict[str, MinuteSet] = {}
-        until, unnamed = span.until, source.target
-        held_by: Hold | None = None
-        gone: list[Hold] = []
-        if self._store is not None:
-            known = counted_minutes(self._store, source.target, span.since - HOUR)
-            unnamed = next(iter(watched_models(self._store, source.target)), unnamed)
-            for hold in holds(self._store, source.target):
-                if self._past_cursors and not hold.runs and hold.wall < self._now() - OLD:
-                    gone.append(hold)
-                elif int(hold.wall // MINUTE) * MINUTE < until:
-                    # The daemon counts the time after its cursor itself, also if it is down now.
-                    until, held_by = int(hold.wall // MINUTE) * MINUTE, hold
-        present = {storable(m or unnamed): minutes for m, minutes in source.models.items()}
-        return TargetMinutes(
-            present, known, (span.since, until), unnamed, held_by=held_by, gone=gone
-        )
-
-    def pages(
-        self, source: BackfillSource, since: float, until: float
-    ) -> Iterator[list[ScrapedPage]]:
-        """Yield the pages of a span, sorted by time, in lists that fit into memory."""
-        start = since
-        slice_ = self._slices[source.target]
-        while start < until:
-            end = min(start + slice_.seconds, until)
-            try:
-                joined = prometheus_pages.joined(
-                    [self._slice_of(server, start, end) for server in source.between(start, end)]
-                )
-            except TooMuch as error:
-                if end - start <= _SHORTEST_SLICE:
-                    raise NoAnswer(str(error)) from None
-                slice_.was_too_long(end - start)
-                continue
-            slice_.was_good()
-            yield joined
-            start = end
-
-    def _slice_of(self, server: ScrapedServer, since: float, until: float) -> list[ScrapedPage]:
-        selector = prometheus_pages.page_selector(server.labels)
-        if self._step is None:
-            window = f"[{(until - since) * 1000:.0f}ms]"
-            series = self._prometheus.query(selector + window, until - 0.001)
-        else:
-            # The end of each step, so that what happened in a minute is counted in that minute.
-            first = (since // self._step + 1) * self._step - 0.001
-            if first >= until:
-                return []
-            series = self._prometheus.query_range(selector, first, until - 0.001, self._step)
-        return prometheus_pages.pages(series, server.labels, since, until)
-
-    def add(
-        self,
-        source: BackfillSource,
-        hour: int,
-        windows: Sequence[Window],
-        gone: Sequence[Hold] = (),
-    ) -> list[Window]:
-        """Write the windows of an hour in one transaction; returns those that were not stored yet.
-
-        The cursors of ``gone`` are deleted with the first window after them."""
-        store = self._store
-        if store is None:
-            return []
-        daemon = writing_daemon(store, source.target, hour) or self.daemon
-        packed = [pack(replace(w, series=replace(w.series, daemon=daemon))) for w in windows]
-        by_packed = dict(zip(packed, windows, strict=True))
-        missing = pick_missing(source.target, hour, gone)
-        chosen: list[PackedWindow] = []
-
-        def pick(connection: sa.Connection, offered: Sequence[PackedWindow]) -> list[PackedWindow]:
-            chosen[:] = missing(connection, offered)
-            return chosen
-
-        for delay in (*_DELAYS, None):
-            try:
-                store.add_missing(packed, self._now(), pick)
-                return [by_packed[minute] for minute in chosen]
-            except StoreUnavailable:
-                if delay is None:
-                    raise
-                self._sleep(delay)
-        raise AssertionError("the last try ends it")
-
-    def backfilled(self, source: BackfillSource, since: int, until: int) -> MinuteSet:
-        """Minutes in the store that a backfill wrote."""
-        if self._store is None:
-            return MinuteSet()
-        return backfilled(self._store, source.target, since, until)
-
-
-class _Slice:
-    """The seconds of a target that one query asks for."""
-
-    def __init__(self) -> None:
-        self.seconds = _SLICE
-        self._good = 0
-
-    def was_too_long(self, seconds: float) -> None:
-        """The server refused a query of that length."""
-        self.seconds, self._good = seconds / 2, 0
-
-    def was_good(self) -> None:
-        """The server answered a query."""
-        self._good += 1
-        if self._good >= _GOOD_SLICES:
-            self.seconds, self._good = min(self.seconds * 2, _SLICE), 0
+def retried(write: Callable[[], Result], sleep: Callable[[float], None]) -> Result:
+    """Write to the store, for half a minute again if it is unavailable."""
+    for delay in _DELAYS:
+        try:
+            return write()
+        except StoreUnavailable:
+            sleep(delay)
+    return write()
 
 
 class _Filling:
-    """Fills in the hours of one target."""
+    """Fills in the hours of one target. Models are called as in the store."""
 
-    def __init__(self, backfill: Backfill, source: BackfillSource, minutes: TargetMinutes) -> None:
+    def __init__(self, backfill: Backfill, source: BackfillSource, span: Span) -> None:
         self._backfill = backfill
         self._source = source
-        self._minutes = minutes
+        self._store = backfill.store
+        self._known: dict[str, MinuteSet] = {}
+        """By model, the minutes that are in the store, or counted in a later window."""
+        self._unnamed = source.target
+        self.until = span.until
+        """Unix time of the end: earlier than that of the span if a daemon counts the rest."""
+        self.held_by: Hold | None = None
+        """The daemon that counts the rest."""
+        self._gone: list[Hold] = []
+        """Daemons that have ended, whose cursors are passed."""
+        if self._store is not None:
+            self._look_at(self._store, span)
+        self._pages_of = {
+            storable(model or self._unnamed): minutes.within(span.since, self.until)
+            for model, minutes in source.models.items()
+        }
+        self._written = MinuteSet()
+        """Minutes that a backfill wrote: their counts end with their last page in Prometheus."""
+        self.present = source.present.within(span.since, self.until)
+        """Minutes with a page."""
         self._watch: WindowBuilder | None = None
         self._last: float | None = None
         """Unix time of the last page."""
         self._before: dict[int, float] = {}
         """By minute, the Unix time of the last page before it, if that is in an earlier minute."""
+        self._slice, self._good_slices = _SLICE, 0
+        """The seconds that one query asks for, and how many in a row were answered."""
+
+    def _look_at(self, store: Store, span: Span) -> None:
+        """Find out which minutes the store has, and where daemons will go on."""
+        target = self._source.target
+        self._known = counted_minutes(store, target, span.since - HOUR)
+        self._unnamed = next(iter(watched_models(store, target)), target)
+        for hold in holds(store, target):
+            last = int(hold.wall // MINUTE) * MINUTE
+            old = hold.wall < self._backfill.now() - OLD
+            if self._backfill.past_cursors and not hold.runs and old:
+                self._gone.append(hold)
+            elif last < self.until:
+                # The daemon counts the time after its cursor itself, also if it is down now.
+                self.until, self.held_by = last, hold
+
+    def missing(self, hour: int) -> MinuteSet:
+        """Minutes of an hour that have a page and lack a model in the store."""
+        return union(
+            minutes.of_hour(hour).without(self._known.get(model, MinuteSet()))
+            for model, minutes in self._pages_of.items()
+        )
 
     def skip(self) -> None:
         """An hour is left out: the next one starts with the last page before it."""
@@ -327,37 +254,44 @@ class _Filling:
         """Fetch and write an hour; returns how many minutes were written."""
         if self._watch is None:
             self._watch = self._begin(hour)
-        end = min(hour + HOUR, self._minutes.until)
-        self._minutes.ours.update(self._backfill.backfilled(self._source, hour, end))
+        end = min(hour + HOUR, self.until)
+        self._note_backfilled(hour, end)
         self._before = {}
         windows = self._observe(self._watch, hour, end)
         closed = self._watch.close().batch
         windows += closed.windows if closed is not None else ()
-        fresh = [window for window in windows if hour <= window.start < end and self._new(window)]
+        gap = self._watch.max_gap
+        fresh = [w for w in windows if hour <= w.start < end and self._is_new(w, gap)]
         if not fresh:
             return 0
         # Only after the write: a failure leaves the hour as it was.
-        written = self._backfill.add(self._source, hour, fresh, self._minutes.gone)
-        self._minutes.take(fresh, ours=False)
-        self._minutes.take(written, ours=True)
-        return len({window.start for window in written})
+        written = self._add(hour, fresh)
+        for window in fresh:
+            model = storable(window.series.model_name)
+            self._known.setdefault(model, MinuteSet()).add(window.start)
+        starts = {window.start for window in written}
+        self._written.update(MinuteSet(starts))
+        return len(starts)
 
     def _begin(self, hour: int) -> WindowBuilder:
         """A builder that has processed the last pages before an hour, so that counts across its
         start are known."""
         watch = WindowBuilder(self._backfill.daemon, self._source.target, max_gap=3 * MINUTE)
-        watch.unnamed_model = self._minutes.unnamed
+        watch.unnamed_model = self._unnamed
         self._last = None
-        minute = self._minutes.present.last_before(hour)
+        minute = self._source.present.last_before(hour)
         if minute is not None:
             self._observe(watch, minute, minute + MINUTE)
-            ours = self._backfill.backfilled(self._source, minute, minute + MINUTE)
-            self._minutes.ours.update(ours)
+            self._note_backfilled(minute, minute + MINUTE)
         return watch
+
+    def _note_backfilled(self, since: int, until: int) -> None:
+        if self._store is not None:
+            self._written.update(backfilled(self._store, self._source.target, since, until))
 
     def _observe(self, watch: WindowBuilder, since: float, until: float) -> list[Window]:
         windows: list[Window] = []
-        for pages in self._backfill.pages(self._source, since, until):
+        for pages in self._pages(since, until):
             intervals = [later.at - earlier.at for earlier, later in pairwise(pages)]
             if intervals:
                 shortest, longest = _INTERVALS
@@ -368,27 +302,78 @@ class _Filling:
                 if observation.batch is not None:
                     windows += observation.batch.windows
                 if observation.error is None:
-                    self._note(page.at)
+                    minute = int(page.at // MINUTE) * MINUTE
+                    if self._last is not None and self._last < minute:
+                        self._before[minute] = self._last
+                    self._last = page.at
         return windows
 
-    def _note(self, time: float) -> None:
-        minute = int(time // MINUTE) * MINUTE
-        if self._last is not None and self._last < minute:
-            self._before[minute] = self._last
-        self._last = time
+    def _pages(self, since: float, until: float) -> Iterator[list[ScrapedPage]]:
+        """Yield the pages of a span, sorted by time, in lists that fit into memory."""
+        while since < until:
+            end = min(since + self._slice, until)
+            servers = self._source.between(since, end)
+            try:
+                pages = joined([self._pages_of_server(server, since, end) for server in servers])
+            except TooMuch as error:
+                if end - since <= _SHORTEST_SLICE:
+                    raise NoAnswer(str(error)) from None
+                self._slice, self._good_slices = (end - since) / 2, 0
+                continue
+            self._good_slices += 1
+            if self._good_slices >= _GOOD_SLICES:
+                self._slice, self._good_slices = min(self._slice * 2, _SLICE), 0
+            yield pages
+            since = end
 
-    def _new(self, window: Window) -> bool:
+    def _pages_of_server(
+        self, server: ScrapedServer, since: float, until: float
+    ) -> list[ScrapedPage]:
+        prometheus, step = self._backfill.prometheus, self._backfill.step
+        selector = page_selector(server.labels)
+        if step is None:
+            window = f"[{(until - since) * 1000:.0f}ms]"
+            series = prometheus.query(selector + window, until - 0.001)
+        else:
+            # The end of each step, so that what happened in a minute is counted in that minute.
+            first = (since // step + 1) * step - 0.001
+            if first >= until:
+                return []
+            series = prometheus.query_range(selector, first, until - 0.001, step)
+        return pages_of(series, server.labels, since, until)
+
+    def _add(self, hour: int, windows: Sequence[Window]) -> list[Window]:
+        """Write the windows of an hour in one transaction; returns those that were not stored yet.
+
+        The cursors of daemons that have ended are deleted with the first window after them.
+        """
+        store, target = self._store, self._source.target
+        if store is None:
+            return []
+        daemon = writing_daemon(store, target, hour) or self._backfill.daemon
+        packed = [pack(replace(w, series=replace(w.series, daemon=daemon))) for w in windows]
+        by_packed = dict(zip(packed, windows, strict=True))
+        missing = pick_missing(target, hour, self._gone)
+        chosen: list[PackedWindow] = []
+
+        def pick(connection: sa.Connection, offered: Sequence[PackedWindow]) -> list[PackedWindow]:
+            chosen[:] = missing(connection, offered)
+            return chosen
+
+        backfill = self._backfill
+        retried(lambda: store.add_missing(packed, backfill.now(), pick), backfill.sleep)
+        return [by_packed[minute] for minute in chosen]
+
+    def _is_new(self, window: Window, gap: float) -> bool:
         """Whether no window in the store counts any part of this one."""
-        model = storable(window.series.model_name)
-        if self._minutes.is_taken(model, window.start):
+        known = self._known.get(storable(window.series.model_name), MinuteSet())
+        if window.start in known:
             return False
         before = self._before.get(window.start)
         if before is None:
             return True
         first = int(before // MINUTE) * MINUTE
-        between = range(first + MINUTE, window.start, MINUTE)
-        if any(self._minutes.is_taken(model, minute) for minute in between):
+        if any(minute in known for minute in range(first + MINUTE, window.start, MINUTE)):
             return False
-        watched_on = self._minutes.is_taken(model, first) and first not in self._minutes.ours
-        gap = self._watch.max_gap if self._watch is not None else 0.0
+        watched_on = first in known and first not in self._written
         return not watched_on or before + gap >= first + MINUTE

@@ -24,7 +24,7 @@ from specwatch.domain.units import (
     quoted,
     server_address,
 )
-from specwatch.errors import ConfigError, NoAnswer, SpecwatchError, StoreError, StoreUnavailable
+from specwatch.errors import ConfigError, NoAnswer, SpecwatchError, StoreError
 from specwatch.wording.figures import counted, moment
 from specwatch.wording.text import shown
 
@@ -39,7 +39,6 @@ _SHORTEST_STEP, _LONGEST_STEP = 1.0, 60.0
 _LOOK_BACK = "1h"
 _MOST_FAILURES = 3
 """Consecutive targets without an answer, after which the others are not tried."""
-_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _LATE_HOURS = (
     "while rolling up the hours: all minutes are written; run the command again, or leave the rest"
     " to the daemon"
@@ -182,14 +181,15 @@ def _fill(
     from specwatch.backfill.service import Backfill
 
     backfill = Backfill(
-        prometheus, store, daemon=daemon, progress=progress, step=given["step"],
+        prometheus, store, daemon, progress.hour, step=given["step"],
         write=not given["dry_run"], past_cursors=given["past_cursors"],
     )  # fmt: skip
     filled: list[Filled] = []
     failed: list[str] = []
     in_a_row = 0
     try:
-        with progress.over(sum(backfill.hours(source, span) for source in sources)):
+        present = [source.present.within(span.since, span.until) for source in sources]
+        with progress.over(sum(len(minutes.hours) for minutes in present)):
             for source in sources:
                 try:
                     filled.append(backfill.fill(source, span))
@@ -212,16 +212,11 @@ def _fill(
 
 def _roll_up(store: Store, progress: BackfillProgress) -> None:
     """Roll up the hours of all daemons, because minutes were written under several names."""
+    from specwatch.backfill.service import retried
+
     progress.note("all minutes are written; rolling up the hours")
     try:
-        for delay in (*_DELAYS, None):
-            try:
-                store.roll_up(time.time(), everybody=True)
-                return
-            except StoreUnavailable:
-                if delay is None:
-                    raise
-                time.sleep(delay)
+        retried(lambda: store.roll_up(time.time(), everybody=True), time.sleep)
     except KeyboardInterrupt:
         raise Stopped(f"interrupted {_LATE_HOURS}") from None
     except StoreError as error:

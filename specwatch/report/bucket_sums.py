@@ -22,8 +22,7 @@ from specwatch.store.packing import MODES, assemble
 from specwatch.store.readers import place
 
 if TYPE_CHECKING:
-    from specwatch.store.row_columns import RowColumns
-    from specwatch.store.side_by_side import Here, Ints
+    from specwatch.store.row_columns import Here, Ints, RowColumns
 
 _NOT_BEFORE = frozenset({"request_acceptance"})
 """Histograms of buckets that a report shows only for its period, not for the time before it."""
@@ -93,7 +92,7 @@ class BucketSums:
 
         unused = {id_: frozenset(self._without(member.series)) for id_, member in members.items()}
         starts, ids, contexts, bins, *stored = zip(*rows, strict=True)
-        columns = RowColumns(stored, frozenset.intersection(*unused.values()))
+        columns = RowColumns(stored)
         shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
         keys = _Keys(*map(ints, (starts, ids, contexts, bins)))
         whole, complete = _wholes(keys, members, shared, columns)
@@ -146,8 +145,8 @@ def _beside(
 
     rows = np.flatnonzero(chosen)
     label = {id_: member.series.temperature for id_, member in members.items()}
-    counted = (columns.drafts, columns.draft_tokens, columns.accepted_tokens)
-    drafted = zip(*(np.maximum(sample[rows], 0).tolist() for sample in counted), strict=True)
+    counted = (columns.counts[name][rows] for name in ("drafts", "draft_tokens", "accepted_tokens"))
+    drafted = zip(*(np.maximum(counts, 0).tolist() for counts in counted), strict=True)
     by_whole: dict[int, dict[str, Drafted]] = {}
     for row, beside, counts in zip(rows.tolist(), whole[rows].tolist(), drafted, strict=True):
         add_drafted(by_whole.setdefault(beside, {}), label[ids[row]], counts)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -73,28 +73,28 @@ class Damage:
         with self._lock:
             return list(self._found.values())
 
+    @property
+    def waiting(self) -> list[DamagedRow]:
+        """Damaged rows that nobody has tried to set aside."""
+        with self._lock:
+            return list(self._waiting.values())
+
     def note(self, row: DamagedRow) -> None:
         """Remember a damaged row, if it is not known yet."""
-        place = _place(row)
+        place = place_of(row)
         with self._lock:
             if place not in self._found and len(self._found) < MOST_KEPT:
                 self._found[place] = self._waiting[place] = self._last = row
 
-    def take(self) -> list[DamagedRow]:
-        """Take the rows that are to be set aside: each is returned once."""
+    def tried(self, row: DamagedRow) -> None:
+        """Somebody tried to set a row aside: it waits no longer."""
         with self._lock:
-            taken, self._waiting = list(self._waiting.values()), {}
-        return taken
+            self._waiting.pop(place_of(row), None)
 
-    def give_back(self, rows: Iterable[DamagedRow]) -> None:
-        """Return rows that were taken and could not be set aside; :meth:`take` has them again."""
-        with self._lock:
-            self._waiting |= {_place(row): row for row in rows}
-
-    def end(self, table: str, key: Mapping[str, object]) -> None:
+    def end(self, row: DamagedRow) -> None:
         """A row was moved, or is repaired."""
         with self._lock:
-            gone = self._found.pop(_place(DamagedRow(table, key, "")), None)
+            gone = self._found.pop(place_of(row), None)
             self._ended += gone is not None
 
     def about(self, target: str, series: Collection[int]) -> int:
@@ -144,14 +144,15 @@ def require_types(table: sa.Table, names: Sequence[str], values: Sequence[Any]) 
     for value, rule in zip(values, _rules(table.name, tuple(names)), strict=True):
         if rule is None:
             continue
+        name, kinds, least, most = rule
         kind = type(value)
-        if kind not in rule.kinds:
-            raise ValueError(f"{rule.name} is {_KINDS.get(kind, kind.__name__)}")
+        if kind not in kinds:
+            raise ValueError(f"{name} is {_KINDS.get(kind, kind.__name__)}")
         if kind is str:
             if not (value.isascii() or is_text(value)):
-                raise ValueError(f"{rule.name} is not UTF-8")
-        elif (kind is int or kind is float) and not rule.least <= value <= rule.most:
-            raise ValueError(f"{rule.name} is {value}")
+                raise ValueError(f"{name} is not UTF-8")
+        elif (kind is int or kind is float) and not least <= value <= most:
+            raise ValueError(f"{name} is {value}")
 
 
 def reason(error: BaseException) -> str:
@@ -162,24 +163,17 @@ def reason(error: BaseException) -> str:
     return message[:300] or type(error).__name__
 
 
-class _Rule(NamedTuple):
-    name: str
-    kinds: frozenset[type]
-    least: float
-    most: float
-
-
 _KINDS: Mapping[type, str] = {
     str: "text", bytes: "binary", int: "a whole number", float: "a fraction",
     type(None): "NULL",
 }  # fmt: skip
-
-
 _STORED: Mapping[type, frozenset[type]] = {
     sa.Text: frozenset({str}),
     sa.LargeBinary: frozenset({bytes, memoryview}),
     sa.Double: frozenset({float, int}),
 }
+_Rule = tuple[str, frozenset[type], float, float]
+"""The name of a column, the types of its values, and the least and greatest number."""
 
 
 @lru_cache(maxsize=256)
@@ -196,7 +190,7 @@ def _rule(column: sa.Column[Any]) -> _Rule:
         anything = float in kinds or column.name.endswith("id")
         least = -inf if anything else -1.0 if column.name == "load_bin" else 0.0
         most = inf
-    return _Rule(column.name, kinds | ({type(None)} if column.nullable else set()), least, most)
+    return column.name, kinds | ({type(None)} if column.nullable else set()), least, most
 
 
 def is_text(value: object) -> bool:
@@ -219,5 +213,6 @@ def key_of(table: sa.Table, row: Any) -> dict[str, object]:
     }
 
 
-def _place(row: DamagedRow) -> tuple[object, ...]:
+def place_of(row: DamagedRow) -> tuple[object, ...]:
+    """What identifies a damaged row."""
     return row.table, *sorted(row.key.items(), key=lambda column: column[0])

@@ -8,6 +8,7 @@ again in the phase ``held``. In each case ``damaged_rows`` has the row as it was
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,12 +27,6 @@ from specwatch.store.statements import content_of, contents_of, insert, series_o
 from specwatch.store.verdict_rows import decision_of
 
 _table = schema.damaged_rows
-_WINDOWS = (schema.minutes, schema.hours)
-_ORDER = (
-    *_WINDOWS, schema.cursors, schema.baselines, schema.verdicts, schema.guards,
-    schema.guard_steps, schema.experiments, schema.runs, _table, schema.series, schema.contexts,
-)  # fmt: skip
-"""Tables, each before those that its rows refer to."""
 _ROWS_AT_ONCE = 1000
 _TIMES = ("start", "at", "ended_at", "measured_at", "last_start")
 _NO_SERIES = SeriesId("", "", "", "")
@@ -54,8 +49,7 @@ class SetAside(NamedTuple):
 def scan(connection: sa.Connection) -> Iterator[DamagedRow]:
     """Yield every row that cannot be decoded, and those that need a damaged context."""
     streaming = connection.execution_options(yield_per=_ROWS_AT_ONCE)
-    for table in _ORDER:
-        decode = _decoder(connection, table)
+    for table, decode in _decoders(connection).items():
         for row in streaming.execute(sa.select(table)):
             why = _why(decode, row)
             if why is not None:
@@ -71,17 +65,15 @@ def set_aside(
     moved only if ``thorough``, as a daemon writes the context again the next time it is needed.
     Rows that the database refuses to delete stay as well.
     """
-    decoders: dict[str, Decode] = {}
+    decoders = _decoders(connection)
     done = []
     for row in rows:
         table = schema.metadata.tables[row.table]
         if table is schema.contexts and not thorough:
             continue
-        if table.name not in decoders:
-            decoders[table.name] = _decoder(connection, table)
         try:
             with connection.begin_nested():
-                _move(connection, table, row.key, decoders[table.name], now)
+                _move(connection, table, row.key, decoders[table], now)
         except sa.exc.DBAPIError:
             continue
         done.append(row)
@@ -97,62 +89,51 @@ def read(
     if target is not None:
         query = query.where(_table.c.target.in_((storable(target), "")))
     rows = connection.execute(query.order_by(_table.c.at, _table.c.id)).all()
-    return list(damage.sound(damage.of(connection), _table, rows, _set_aside_of))
+
+    def decode(row: sa.Row[Any]) -> SetAside:
+        damage.require_types(_table, row._fields, row)
+        return SetAside(row.found_at, row.at, row.target, row.table_name, row.row_key, row.reason)
+
+    return list(damage.sound(damage.of(connection), _table, rows, decode))
 
 
-def _set_aside_of(row: sa.Row[Any]) -> SetAside:
-    damage.require_types(_table, row._fields, row)
-    return SetAside(row.found_at, row.at, row.target, row.table_name, row.row_key, row.reason)
+def _decoders(connection: sa.Connection) -> Mapping[sa.Table, Decode]:
+    """By table a function that raises one of ``damage.UNDECODABLE`` for a damaged row.
 
+    Tables come before those that their rows refer to.
+    """
+    series = set(connection.execute(sa.select(schema.series.c.id)).scalars())
 
-def _decoder(connection: sa.Connection, table: sa.Table) -> Decode:
-    if table in _WINDOWS:
-        return _window_decoder(connection, table)
-    if table is schema.cursors:
-        return _cursor_decoder(connection)
-    decoders: Mapping[sa.Table, Decode] = {
+    @cache
+    def content(id_: object) -> str | None:
+        contents = contents_of(connection, [id_]) if isinstance(id_, int) else {}
+        return next(iter(contents.values()), None)
+
+    def check_types(table: sa.Table, row: Any) -> None:
+        damage.require_types(table, row._fields, row)
+
+    def decode_window(table: sa.Table, row: Any) -> None:
+        check_types(table, row)
+        if row.series_id not in series:
+            raise ValueError(f"series_id is {row.series_id}: there is no such series")
+        columns = tuple(row._mapping[name] for name in COLUMNS)
+        window = assemble(_NO_SERIES, row.start, 0, content(row.context_id), columns)
+        _ = window.load_bin
+
+    return {
+        schema.minutes: partial(decode_window, schema.minutes),
+        schema.hours: partial(decode_window, schema.hours),
+        schema.cursors: lambda row: cursor_rows.cursor_of(row, content(row.layout_id)),
         schema.baselines: measurement_of,
         schema.verdicts: decision_of,
         schema.guards: entry_of,
         schema.guard_steps: step_of,
         schema.experiments: experiment_of,
+        schema.runs: partial(check_types, schema.runs),
+        _table: partial(check_types, _table),
         schema.series: series_of,
         schema.contexts: content_of,
     }
-    return decoders.get(table, lambda row: damage.require_types(table, row._fields, row))
-
-
-def _window_decoder(connection: sa.Connection, table: sa.Table) -> Decode:
-    series = set(connection.execute(sa.select(schema.series.c.id)).scalars())
-    contents = _contents(connection)
-
-    def decode(row: Any) -> None:
-        damage.require_types(table, row._fields, row)
-        if row.series_id not in series:
-            raise ValueError(f"series_id is {row.series_id}: there is no such series")
-        columns = tuple(row._mapping[name] for name in COLUMNS)
-        window = assemble(_NO_SERIES, row.start, 0, contents(row.context_id), columns)
-        _ = window.load_bin
-
-    return decode
-
-
-def _cursor_decoder(connection: sa.Connection) -> Decode:
-    contents = _contents(connection)
-    return lambda row: cursor_rows.cursor_of(row, contents(row.layout_id))
-
-
-def _contents(connection: sa.Connection) -> Callable[[object], str | None]:
-    """A function that returns the content of a context by its id, None if damaged."""
-    known: dict[object, str | None] = {}
-
-    def content(id_: object) -> str | None:
-        if id_ not in known:
-            contents = contents_of(connection, [id_]) if isinstance(id_, int) else {}
-            known[id_] = next(iter(contents.values()), None)
-        return known[id_]
-
-    return content
 
 
 def _why(decode: Decode, row: Any) -> str | None:
@@ -217,21 +198,22 @@ def _mended(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, object]:
         name: value if is_text(value := row._mapping[name]) else storable(str(value))
         for name in ("daemon", "target", "model_name", "temperature")
     }
-    first, last, oldest = None, None, None
-    for table in _WINDOWS:
+    starts: list[int] = []
+    hour = 0
+    for table in (schema.hours, schema.minutes):
         spans = sa.select(sa.func.min(table.c.start), sa.func.max(table.c.start)).where(
             table.c.series_id == row.id, table.c.start < 10**11
         )
-        begin, end = connection.execute(spans).one()
-        if begin is not None:
-            first = begin if first is None else min(first, begin)
-            last = end if last is None else max(last, end)
-            oldest = begin if table is schema.minutes else oldest
-    hour = 0 if oldest is None else int(oldest // HOUR) * HOUR
+        first, last = connection.execute(spans).one()
+        if first is None:
+            continue
+        starts += [int(first), int(last)]
+        if table is schema.minutes:
+            hour = int(first // HOUR) * HOUR
     return {
         **names,
-        "first_start": int(first or 0),
-        "last_start": int(last or 0),
+        "first_start": min(starts, default=0),
+        "last_start": max(starts, default=0),
         "rolled_until": hour,
         "pruned_until": hour,
     }
@@ -256,16 +238,17 @@ def _hold(connection: sa.Connection, target: str, now: float) -> None:
 
 def _found_by(table: sa.Table, key: Mapping[str, object]) -> list[sa.ColumnElement[bool]]:
     """Conditions for rows whose columns have exactly these values, of any type."""
-    return [_equal(table.c[name], value) for name, value in key.items()]
-
-
-def _equal(column: sa.Column[Any], value: Any) -> sa.ColumnElement[bool]:
-    if value is None:
-        return column.is_(None)
-    kept = _binary(value)
-    if isinstance(value, str) and isinstance(kept, bytes):
-        return column == sa.cast(sa.literal(kept, sa.LargeBinary), sa.Text)
-    return column == sa.literal(value, sa.types.NullType())
+    conditions: list[sa.ColumnElement[bool]] = []
+    for name, value in key.items():
+        column, kept = table.c[name], _binary(value)
+        if value is None:
+            conditions.append(column.is_(None))
+        elif kept is not value:
+            text = sa.cast(sa.literal(kept, sa.LargeBinary), sa.Text)
+            conditions.append(column == text)
+        else:
+            conditions.append(column == sa.literal(value, sa.types.NullType()))
+    return conditions
 
 
 def _binary(value: object) -> object:

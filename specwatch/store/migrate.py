@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -13,18 +12,15 @@ from specwatch.store import schema
 from specwatch.store.database import Database, changing_tables
 
 
-def upgrade(url: str, revision: str = "head") -> None:
-    """Upgrade to a revision, or create the tables, while no other process changes them.
+def upgrade(url: str) -> None:
+    """Upgrade to the newest revision, or create the tables, while no other process changes them.
 
     Raises SchemaMismatch for the database of a newer specwatch, StoreUnavailable if it cannot be
     reached or another upgrade takes long.
     """
-    _migrate(url, revision, command.upgrade)
-
-
-def downgrade(url: str, revision: str) -> None:
-    """Downgrade to a revision, or ``base``. What only the newer schema can hold is lost."""
-    _migrate(url, revision, command.downgrade)
+    with changing_tables(url) as (connection, database):
+        schema.require_known(schema.found_revision(connection), database.where)
+        command.upgrade(config(connection), "head")
 
 
 def current(url: str) -> str | None:
@@ -33,16 +29,6 @@ def current(url: str) -> str | None:
     try:
         with database.reading() as connection:
             return schema.found_revision(connection)
-    finally:
-        database.dispose()
-
-
-def check(url: str) -> None:
-    """Raise alembic's error if the tables of a database differ from those of the schema."""
-    database = Database(url)
-    try:
-        with database.reading() as connection:
-            command.check(config(connection))
     finally:
         database.dispose()
 
@@ -61,9 +47,3 @@ def script_location() -> Path:
     package = Path(__file__).resolve().parents[1]
     inside = package / "migrations"
     return inside if inside.is_dir() else package.parent / "migrations"
-
-
-def _migrate(url: str, revision: str, run: Callable[[Config, str], None]) -> None:
-    with changing_tables(url) as (connection, database):
-        schema.require_known(schema.found_revision(connection), database.where)
-        run(config(connection), revision)

@@ -100,7 +100,7 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
         return size
 
 
-class _RowData(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class RowData(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A window without its key, context and columns; new fields go to the end."""
 
     accepted_per_position: tuple[_Count, ...] | None
@@ -130,7 +130,7 @@ class _RowData(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _ENCODER = msgspec.msgpack.Encoder()
 _NO_MAPPINGS: tuple[dict[int | str, int], ...] = ({},) * len(MAPPINGS)
 
-decode = msgspec.msgpack.Decoder(_RowData).decode
+decode = msgspec.msgpack.Decoder(RowData).decode
 """Decodes the column ``data``."""
 _ROW = msgspec.msgpack.Decoder(tuple[Any, ...])
 
@@ -142,7 +142,7 @@ def pack(window: Window) -> PackedWindow:
     """
     tally, gauges = window.tally, window.gauges
     histograms = [getattr(tally, name) for name in HISTOGRAMS]
-    data = _RowData(
+    data = RowData(
         tally.accepted_per_position,
         tally.prompt_tokens,
         tally.preemptions,
@@ -194,13 +194,6 @@ def pack(window: Window) -> PackedWindow:
         ),
     )
     return PackedWindow(_series(window.series), window.start, window.length, context, row)
-
-
-def unpack(packed: PackedWindow) -> Window:
-    """The window that was packed, equal in every field."""
-    return assemble(
-        packed.series, packed.start, packed.length, packed.context.content, packed.columns()
-    )
 
 
 def assemble(

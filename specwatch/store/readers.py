@@ -29,6 +29,9 @@ _MOST_COUNTED = 1_000_000
 _SCRAPES_OK = COLUMNS.index("scrapes_ok")
 
 
+ROW_NAMES = ("start", "series_id", "context_id", *COLUMNS)
+
+
 class Selection(TypedDict, total=False):
     """Which windows to read; what is None or left out is not restricted."""
 
@@ -120,13 +123,11 @@ class Reader:
         length = selection.get("length", MINUTE)
         if length not in TABLES:
             raise ValueError(f"windows are {MINUTE} or {HOUR} s long, not {length}")
-        columns = {
-            "target": selection.get("target"),
-            "model_name": selection.get("model_name"),
-            "temperature": selection.get("temperature"),
-            "daemon": selection.get("daemon"),
+        chosen = {
+            name: str(value)
+            for name in ("target", "model_name", "temperature", "daemon")
+            if (value := selection.get(name)) is not None
         }
-        chosen = {name: value for name, value in columns.items() if value is not None}
         windows = self._windows(selection["since"], selection["until"], length, chosen)
         return itertools.islice(windows, selection.get("limit"))
 
@@ -317,8 +318,7 @@ def _read_rows(
     length: int,
     selection: _Selection,
 ) -> list[_Row]:
-    names = ("start", "series_id", "context_id", *COLUMNS)
-    query = sa.select(*(table.c[name] for name in names))
+    query = sa.select(*(table.c[name] for name in ROW_NAMES))
     if selection.few:
         # Seeks to each row of the grid instead of reading past those of other series.
         grid = range(_next_multiple(since, length), _next_multiple(stop, length), length)
@@ -330,7 +330,7 @@ def _read_rows(
     result = connection.execute(query)
 
     def decode(row: Any) -> _Row:
-        damage.require_types(table, names, row)
+        damage.require_types(table, ROW_NAMES, row)
         rank, series = selection.series[row[1]]
         return _Row(row[0], rank, row[1], series, row[2], tuple(row[3:]))
 

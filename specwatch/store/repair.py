@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from specwatch.domain.model import MINUTE
 from specwatch.errors import DamagedRow, StoreMalformed, StoreUnavailable
 from specwatch.store import damaged_rows, schema
+from specwatch.store.damage import place_of
 from specwatch.store.damaged_rows import SetAside
 from specwatch.store.database import SQLITE_BUSY_SECONDS, Database, create, parse_url
 
@@ -28,7 +29,6 @@ _MOST_PROBLEMS = 20
 _MOST_TRIES = 20_000
 """Spans of one table that are tried: each damaged page costs some ten."""
 _LAST_START = 10**11
-_LAST_ROW = 2**63 - 1
 _ROWS_AT_ONCE = 500
 """Rows that are moved in one transaction, so that a daemon does not wait long."""
 _FILES = ("", "-wal", "-shm")
@@ -94,15 +94,14 @@ def repair(url: str, now: float) -> Repaired:
     database = Database(url)
     try:
         for first in range(0, len(damaged), _ROWS_AT_ONCE):
+            some = damaged[first : first + _ROWS_AT_ONCE]
             with database.writing() as connection:
-                some = damaged[first : first + _ROWS_AT_ONCE]
                 damaged_rows.set_aside(connection, some, now, thorough=True)
     finally:
         database.dispose()
     left = check(url).damaged if damaged else []
-    still = {(row.table, *row.key.values()) for row in left}
-    moved = [row for row in damaged if (row.table, *row.key.values()) not in still]
-    return Repaired(rebuilt, moved, left)
+    still = set(map(place_of, left))
+    return Repaired(rebuilt, [row for row in damaged if place_of(row) not in still], left)
 
 
 def problems(url: str) -> list[str]:
@@ -179,12 +178,11 @@ def _copied(path: Path, fresh: Path) -> tuple[dict[str, int], tuple[str, ...]]:
     incomplete = []
     rows = {}
     with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-        connection.execute("PRAGMA foreign_keys=OFF")
-        connection.execute("PRAGMA synchronous=OFF")
-        connection.execute("PRAGMA trusted_schema=OFF")
-        connection.execute("PRAGMA cell_size_check=ON")
-        # With this, a table whose definition is damaged does not hide others.
-        connection.execute("PRAGMA writable_schema=ON")
+        # With writable_schema, a table whose definition is damaged does not hide others.
+        connection.executescript(
+            "PRAGMA foreign_keys=OFF; PRAGMA synchronous=OFF; PRAGMA trusted_schema=OFF;"
+            " PRAGMA cell_size_check=ON; PRAGMA writable_schema=ON"
+        )
         with suppress(*_UNREADABLE):  # then nothing can be read
             connection.execute("ATTACH DATABASE ? AS damaged", (str(path),))
         for table in schema.metadata.sorted_tables:
@@ -214,13 +212,12 @@ def _copy(connection: sqlite3.Connection, table: sa.Table) -> bool:
     with suppress(*_UNREADABLE):
         connection.execute(copy)
         return True
-    key, last = "rowid", _LAST_ROW
-    if table.dialect_options["sqlite"]["with_rowid"] is False:
-        key, last = "start", _LAST_START // MINUTE
-        if key not in names:
-            return False  # cursors: a daemon starts without them
-    unit = MINUTE if key == "start" else 1
-    spans = deque([(0, last)])
+    if table is schema.cursors:
+        return False  # a daemon starts without them
+    key, unit, end = "rowid", 1, 2**63 - 1
+    if table in (schema.minutes, schema.hours):
+        key, unit, end = "start", MINUTE, _LAST_START // MINUTE
+    spans = deque([(0, end)])
     for _ in range(_MOST_TRIES):
         if not spans:
             break
@@ -236,24 +233,28 @@ def _copy(connection: sqlite3.Connection, table: sa.Table) -> bool:
 
 def _take_place(path: Path, fresh: Path, kept: Path) -> None:
     """Give a new file the name, the owner and the mode of the old one, which gets another name."""
-    status = os.stat(path)
-    os.chmod(fresh, status.st_mode & 0o7777)
-    if (os.stat(fresh).st_uid, os.stat(fresh).st_gid) != (status.st_uid, status.st_gid):
-        os.chown(fresh, status.st_uid, status.st_gid)
+    old, new = os.stat(path), os.stat(fresh)
+    os.chmod(fresh, old.st_mode & 0o7777)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        os.chown(fresh, old.st_uid, old.st_gid)
     for suffix in _FILES[1:]:
         # Closing the file has emptied its log.
         Path(f"{fresh}{suffix}").unlink(missing_ok=True)
-    with open(fresh, "rb") as file:
-        os.fsync(file.fileno())
+    _sync(fresh)
     for suffix in reversed(_FILES):
         with suppress(FileNotFoundError):
             os.rename(f"{path}{suffix}", f"{kept}{suffix}")
     os.rename(fresh, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    file = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        os.fsync(file)
     finally:
-        os.close(directory)
+        os.close(file)
 
 
 def _remove(path: Path) -> None:

@@ -210,20 +210,18 @@ class Store(Reader):
     def set_aside(self, now: float) -> list[DamagedRow]:
         """Move the damaged rows found since the last call into ``damaged_rows``; returns all of
         them."""
-        damaged = self.damage.take()
+        damaged = self.damage.waiting
         if not damaged:
             return []
         # It imports the decoders of all tables.
         from specwatch.store import damaged_rows
 
-        try:
-            with self.writing(now) as connection:
-                done = damaged_rows.set_aside(connection, damaged, now, thorough=False)
-        except StoreError:
-            self.damage.give_back(damaged)
-            raise
+        with self.writing(now) as connection:
+            done = damaged_rows.set_aside(connection, damaged, now, thorough=False)
+        for row in damaged:
+            self.damage.tried(row)
         for row in done:
-            self.damage.end(row.table, row.key)
+            self.damage.end(row)
         return damaged
 
     def rivals(self, now: float) -> list[str]:

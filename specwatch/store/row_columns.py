@@ -1,29 +1,46 @@
 """Thousands of stored rows as columns: one array for each number.
 
-Importing this imports numpy.
+The same value of all rows is read at once: decoding each row into Python objects would take longer
+than the rest of a report. Importing this imports numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from specwatch.domain.model import HISTOGRAMS, MAPPINGS
-from specwatch.store.packing import KEYS
-from specwatch.store.side_by_side import UNKNOWN, Floats, Here, Ints, SideBySide
+from specwatch.store.packing import COLUMNS, KEYS, RowData
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Here = npt.NDArray[np.bool_]
+"""For each row whether it has the value."""
+
+UNKNOWN = -1
+"""The count that means nil."""
+
+# The first byte of a value (https://github.com/msgpack/msgpack/blob/master/spec.md).
+_LAST_SMALL, _NIL, _FLOAT, _ARRAY16 = 0x7F, 0xC0, 0xCB, 0xDC
+_MAPS, _ARRAYS = 0x80 >> 4, 0x90 >> 4
+_NUMBERS = {_NIL: 0, _FLOAT: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+"""Bytes after the first byte of a number; small numbers have only one byte."""
+_OTHER = 99
+_WIDTH = np.array([0 if code <= _LAST_SMALL else _NUMBERS.get(code, _OTHER) for code in range(256)])
+_SHIFT = np.array([64 - 8 * (_NUMBERS.get(code, 8) or 8) for code in range(256)], np.uint64)
+_WORD = 8
+_TOO_LARGE = np.uint64(1 << 63)
 
 _MOST_NUMBERS = 1 << 62
 _FIELDS_BEFORE_DOWN = 19
 """Fields of a row from before the field ``down_seconds`` existed."""
 
 
-class Positions(NamedTuple):
-    """Counts by position; ``lengths`` is ``UNKNOWN`` for rows without them."""
-
-    lengths: Ints
-    counts: list[Ints]
+class UnusualError(ValueError):
+    """A value that no counter, gauge or latency has: negative, or above 2^63."""
 
 
 class KeyCounts(NamedTuple):
@@ -46,46 +63,50 @@ class Packed(NamedTuple):
 class RowColumns:
     """The values of packed windows; missing counts are ``UNKNOWN`` and missing numbers NaN.
 
-    ``stored`` are the columns of packed windows, ``without`` names histograms to skip. Raises
-    UnusualError for a number that no server has, or another of ``damage.UNDECODABLE`` for a damaged
-    row.
+    ``stored`` are the columns of packed windows. Raises UnusualError for a number that no server
+    has, or another of ``damage.UNDECODABLE`` for a damaged row.
     """
 
-    def __init__(self, stored: Sequence[Sequence[Any]], without: Collection[str] = ()) -> None:
+    def __init__(self, stored: Sequence[Sequence[Any]]) -> None:
         *columns, blobs = stored
-        (
-            self.mode, self.source, self.drafts, self.draft_tokens, self.accepted_tokens,
-            self.generation_tokens, self.scrapes_ok, self.scrapes_failed,
-        ) = map(ints, columns)  # fmt: skip
-        data = SideBySide(blobs)
+        self.counts: dict[str, Ints] = dict(zip(COLUMNS[:-1], map(ints, columns), strict=True))
+        """By field of a window, its tally or its gauges; also mode and source."""
+        self.numbers: dict[str, Floats] = {}
+        """The same for fractions."""
+        self.histograms: list[Packed | None] = []
+        self.mappings: list[list[KeyCounts]] = [[] for _ in MAPPINGS]
+        """The entries of each mapping."""
+        data = _SideBySide(blobs)
         fields = data.lengths()
-        lengths = data.lengths()
-        self.positions = Positions(lengths, list(data.row(lengths)))
-        self.prompt_tokens = data.counts()
-        self.preemptions = data.counts()
-        self.prefix_cache_queries = data.counts()
-        self.prefix_cache_hits = data.counts()
-        self.mappings = _mappings(data)
-        data.lengths()
-        self.histograms = [_histogram(data, wanted=name not in without) for name in HISTOGRAMS]
-        self.sampled_seconds = data.numbers()
-        self.busy_seconds = data.numbers()
-        self.running_seconds = data.numbers()
-        self.waiting_seconds = data.numbers()
-        self.running_max = data.counts()
-        self.waiting_max = data.counts()
-        self.kv_cache_usage_max = data.numbers()
-        self.gpu_memory_used_max = data.counts()
-        self.server_drafts = data.counts()
-        self.source_drafts = data.counts()
-        self.observed_seconds = data.numbers()
-        self.restarts = data.counts()
-        self.down_seconds = data.numbers(fields > _FIELDS_BEFORE_DOWN)
+        for name in RowData.__struct_fields__:
+            if name == "accepted_per_position":
+                self.position_lengths = data.lengths()
+                self.positions = list(data.row(self.position_lengths))
+            elif name == "mappings":
+                stored_mappings = data.lengths()
+                for place in range(int(stored_mappings.max())):
+                    lengths = data.lengths(stored_mappings > place)
+                    self.mappings[place] = _entries(data, lengths)
+            elif name == "histograms":
+                data.lengths()
+                self.histograms = [_histogram(data) for _ in HISTOGRAMS]
+            elif name == "down_seconds":
+                self.numbers[name] = data.numbers(fields > _FIELDS_BEFORE_DOWN)
+            elif name.endswith("_seconds") or name == "kv_cache_usage_max":
+                self.numbers[name] = data.numbers()
+            else:
+                self.counts[name] = data.counts()
         data.require_end(fields <= _FIELDS_BEFORE_DOWN + 1)
+
+    @property
+    def mode(self) -> Ints:
+        """The index of each row's mode."""
+        return self.counts["mode"]
 
     def all_counted(self) -> Here:
         """For each row whether drafts, tokens, latencies and finished requests are counted."""
-        known = (self.drafts != UNKNOWN) & (self.generation_tokens != UNKNOWN)
+        known = self.counts["drafts"] != UNKNOWN
+        known &= self.counts["generation_tokens"] != UNKNOWN
         for packed in (self.histograms[HISTOGRAMS.index(name)] for name in ("ttft", "tpot")):
             known &= False if packed is None else packed.known
         finished = np.zeros(len(known), np.bool_)
@@ -127,17 +148,8 @@ def numbered(columns: Sequence[Ints | Here]) -> tuple[Ints, Ints]:
     return first, numbers_of_rows
 
 
-def _mappings(data: SideBySide) -> list[list[KeyCounts]]:
-    """The entries of each mapping, in storage order; empty ones at the end are left out."""
-    mappings: list[list[KeyCounts]] = [[] for _ in MAPPINGS]
-    stored = data.lengths()
-    for place in range(int(stored.max())):
-        here = stored > place
-        mappings[place] = _entries(data, data.lengths(here))
-    return mappings
-
-
-def _entries(data: SideBySide, lengths: Ints) -> list[KeyCounts]:
+def _entries(data: _SideBySide, lengths: Ints) -> list[KeyCounts]:
+    """The entries of one mapping, whose lengths were read."""
     names: dict[str, int] = {}
     columns = []
     for place in range(int(lengths.max(initial=0))):
@@ -154,13 +166,125 @@ def _entries(data: SideBySide, lengths: Ints) -> list[KeyCounts]:
     ]
 
 
-def _histogram(data: SideBySide, *, wanted: bool) -> Packed | None:
-    """The histograms of all rows; None if no row has one, or they are not wanted."""
+def _histogram(data: _SideBySide) -> Packed | None:
+    """The histograms of all rows; None if no row has one."""
     lengths = data.lengths()
     known = lengths > 0
-    if not wanted or not known.any():
-        data.skip(lengths)
+    if not known.any():
         return None
     sums = data.numbers(known)
     first = data.counts(lengths > 1)
     return Packed(known, sums, first, list(data.row(lengths - 2)))
+
+
+class _SideBySide:
+    """Msgpack arrays of one form; each method reads the next value of all of them.
+
+    Arrays without the value do not advance, and get 0. After an UnusualError nothing more can be
+    read.
+    """
+
+    def __init__(self, blobs: Sequence[bytes]) -> None:
+        self._joined = b"".join(blobs) + bytes(_WORD)
+        self._bytes = np.frombuffer(self._joined, np.uint8)
+        # The eight bytes from each byte on as one number, so that a gather reads any width.
+        words = len(self._joined) - _WORD + 1
+        self._words = np.ndarray(words, ">u8", self._joined, strides=(1,))
+        lengths = np.fromiter(map(len, blobs), np.int64, len(blobs))
+        self._ends = np.cumsum(lengths)
+        self._at = self._ends - lengths
+
+    def require_end(self, here: Here) -> None:
+        """Raise UnusualError unless these arrays were read to their end, and no other beyond it.
+
+        Reading a damaged array usually runs into the next one.
+        """
+        if (self._at > self._ends).any() or (self._at != self._ends)[here].any():
+            raise UnusualError
+
+    def lengths(self, here: Here | None = None) -> Ints:
+        """Elements of an array, or entries of a mapping; ``UNKNOWN`` for nil."""
+        first = self._first(here)
+        lengths = (first & 0x0F).astype(np.int64)
+        kind = first >> 4
+        others = np.flatnonzero((kind != _ARRAYS) & (kind != _MAPS) & (first > 0))
+        if len(others):
+            which = first[others]
+            if not np.isin(which, (_NIL, _ARRAY16)).all():
+                raise UnusualError
+            long = others[which == _ARRAY16]
+            lengths[others] = UNKNOWN
+            lengths[long] = self._words[self._at[long]] >> np.uint64(48)
+            self._at[long] += 2
+        return lengths
+
+    def counts(self, here: Here | None = None) -> Ints:
+        """Whole numbers; ``UNKNOWN`` for nil."""
+        first = self._first(here)
+        counts = first.astype(np.int64)
+        wide = np.flatnonzero(first > _LAST_SMALL)
+        if len(wide):
+            kind, bits = self._wide(first, wide)
+            nil = kind == _NIL
+            if (kind == _FLOAT).any() or (bits[~nil] >= _TOO_LARGE).any():
+                raise UnusualError
+            counts[wide] = np.where(nil, UNKNOWN, bits.astype(np.int64))
+        return counts
+
+    def numbers(self, here: Here | None = None) -> Floats:
+        """Numbers of any type; NaN for nil."""
+        first = self._first(here)
+        numbers = first.astype(np.float64)
+        wide = np.flatnonzero(first > _LAST_SMALL)
+        if len(wide):
+            kind, bits = self._wide(first, wide)
+            numbers[wide] = np.where(kind == _FLOAT, bits.view(np.float64), bits)
+            if not (numbers[wide] >= 0).all() or np.isinf(numbers[wide]).any():
+                raise UnusualError
+            numbers[wide[kind == _NIL]] = np.nan
+        return numbers
+
+    def row(self, lengths: Ints) -> Iterator[Ints]:
+        """Yield the counts of arrays whose lengths were read, place by place."""
+        for place in range(int(lengths.max(initial=0))):
+            here = lengths > place
+            yield self.counts(None if here.all() else here)
+
+    def keys(self, here: Here, names: dict[str, int]) -> Ints:
+        """Keys that are whole numbers or texts. A text is read as its number in ``names``, which is
+        below zero; new texts are added to it."""
+        first = self._bytes.take(self._at)
+        texts = here & ((first >> 5 == 0xA0 >> 5) | (first == 0xD9) | (first == 0xDA))
+        rows = np.flatnonzero(texts).tolist()
+        keys = self.counts(here & ~texts if rows else here)
+        for row in rows:
+            position = int(self._at[row])
+            more = {0xD9: 1, 0xDA: 2}.get(int(first[row]), 0)
+            begin = position + 1 + more
+            size = self._joined[position + 1 : begin]
+            length = int.from_bytes(size) if more else int(first[row]) & 0x1F
+            self._at[row] = begin + length
+            text = self._joined[begin : begin + length].decode()
+            keys[row] = names.setdefault(text, -1 - len(names))
+        return keys
+
+    def _first(self, here: Here | None) -> npt.NDArray[np.uint8]:
+        """The first bytes of the values; the position moves past them."""
+        codes = self._bytes.take(self._at)
+        if here is None:
+            self._at += 1
+            return codes
+        self._at += here
+        return codes * here
+
+    def _wide(
+        self, first: npt.NDArray[np.uint8], wide: npt.NDArray[np.intp]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+        """The first bytes of numbers longer than a byte, and the bits that follow."""
+        kind = first[wide]
+        width = _WIDTH[kind]
+        if width.max() == _OTHER:
+            raise UnusualError
+        positions = self._at[wide]
+        self._at[wide] = positions + width
+        return kind, self._words[positions].astype(np.uint64) >> _SHIFT[kind]

@@ -80,7 +80,7 @@ def add_contexts(
         for id_ in sorted(new.keys() - contents_of(connection, new).keys()):
             repaired = table.update().where(table.c.id == id_).values(content=new[id_])
             connection.execute(repaired)
-            damage.of(connection).end(table.name, {"id": id_})
+            damage.of(connection).end(DamagedRow(table.name, {"id": id_}, ""))
     return set(new)
 
 

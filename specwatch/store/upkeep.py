@@ -8,8 +8,7 @@ daemon that is killed continues where it stopped.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -19,8 +18,8 @@ from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
 from specwatch.store import damage, schema
 from specwatch.store.database import Database
 from specwatch.store.packing import COLUMNS, PackedWindow, assemble, pack
-from specwatch.store.readers import place
-from specwatch.store.statements import add_contexts, contents_of, lock_series, series_of
+from specwatch.store.readers import ROW_NAMES, place
+from specwatch.store.statements import add_contexts, add_rows, contents_of, lock_series, series_of
 
 GRACE = 300
 """Seconds after the end of an hour until it is rolled up."""
@@ -35,6 +34,20 @@ _VACUUMED_PAGES = 2000
 _LOCK = 0x73707275  # "spru": one daemon prunes at a time on one Postgres
 
 _minutes, _hours, _series = schema.minutes, schema.hours, schema.series
+
+
+SeriesById = Mapping[int, tuple[SeriesId, Collection[str]]]
+"""Series by id, and the histograms of each that are not wanted."""
+
+
+class HourRow(NamedTuple):
+    """The key of a row of hours; ``load_bin`` is -1 while idle."""
+
+    start: int
+    series_id: int
+    context: int
+    mode: int
+    load_bin: int
 
 
 class Pruned(NamedTuple):
@@ -90,41 +103,45 @@ def prune(
     """
     cutoff = int(minutes_before // HOUR) * HOUR
     roll_up(database, cutoff, stopping, daemon=None)
-    deleted = Pruned()
-    first = 0
-    while not stopping.is_set():
-        with database.writing() as connection:
-            if not _lock_pruning(connection):
-                return deleted
-            hour = _first_hour(connection, _minutes, first, cutoff)
-            if hour is None:
-                break
-            rows = _prune_minutes_turn(connection, hour)
-        deleted = deleted._replace(minutes=deleted.minutes + rows)
-        first = hour if rows else hour + HOUR
-        stopping.wait(_PAUSE)
-    first = 0
-    while not stopping.is_set():
-        with database.writing() as connection:
-            hour = _first_hour(connection, _hours, first, hours_before)
-            if hour is None or not _lock_pruning(connection):
-                break
-            in_hour = (_hours.c.start >= hour, _hours.c.start < hour + HOUR)
-            rows = connection.execute(_hours.delete().where(*in_hour)).rowcount
-        deleted = deleted._replace(hours=deleted.hours + rows)
-        first = hour + HOUR
-        stopping.wait(_PAUSE)
+    deleted = Pruned(
+        _prune_hourly(database, stopping, _minutes, cutoff, _prune_minutes),
+        _prune_hourly(database, stopping, _hours, hours_before, _prune_hours),
+    )
     with database.writing() as connection:
-        deleted = deleted._replace(
-            runs=_prune_runs(connection, cutoff),
-            baselines=_delete(connection, schema.baselines.c.measured_at, baselines_before),
-            verdicts=_delete(connection, schema.verdicts.c.at, hours_before),
-            guard_steps=_delete(connection, schema.guard_steps.c.at, hours_before),
-            experiments=_delete(connection, schema.experiments.c.ended_at, hours_before),
-            damaged_rows=_delete(connection, schema.damaged_rows.c.at, hours_before),
-        )
+        if _lock_pruning(connection):
+            deleted = deleted._replace(
+                runs=_prune_runs(connection, cutoff),
+                baselines=_delete(connection, schema.baselines.c.measured_at, baselines_before),
+                verdicts=_delete(connection, schema.verdicts.c.at, hours_before),
+                guard_steps=_delete(connection, schema.guard_steps.c.at, hours_before),
+                experiments=_delete(connection, schema.experiments.c.ended_at, hours_before),
+                damaged_rows=_delete(connection, schema.damaged_rows.c.at, hours_before),
+            )
     if database.is_sqlite:
         _shrink(database, stopping)
+    return deleted
+
+
+def _prune_hourly(
+    database: Database,
+    stopping: threading.Event,
+    table: sa.Table,
+    before: float,
+    delete: Callable[[sa.Connection, int], int],
+) -> int:
+    """Delete rows that start before a time, some of an hour in each transaction."""
+    first = deleted = 0
+    while not stopping.is_set():
+        with database.writing() as connection:
+            locked = _lock_pruning(connection)
+            hour = _first_hour(connection, table, first, before) if locked else None
+            if hour is None:
+                break
+            rows = delete(connection, hour)
+        deleted += rows
+        # An hour may keep rows: those of damaged series.
+        first = hour if rows else hour + HOUR
+        stopping.wait(_PAUSE)
     return deleted
 
 
@@ -181,11 +198,10 @@ def _first_hour(
 
 
 def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row[Any]]) -> int:
-    names = ("start", "series_id", "context_id", *COLUMNS)
     in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
     # Each minute by its key: a range would read past the minutes of all other series.
     grid = _minutes.c.start.in_(range(hour, hour + HOUR, MINUTE))
-    query = sa.select(*(_minutes.c[name] for name in names)).where(
+    query = sa.select(*(_minutes.c[name] for name in ROW_NAMES)).where(
         grid, _minutes.c.series_id.in_(members)
     )
     result = connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id))
@@ -194,68 +210,63 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
     touched = {row.series_id for row in rows}
     # If minutes of the hour were deleted, late ones are added to the stored hour.
     partial = {id_ for id_ in touched if members[id_].pruned_until > hour}
-    stored = sa.select(*(_hours.c[name] for name in names)).where(
-        _hours.c.start == hour, _hours.c.series_id.in_(partial)
-    )
     if partial:
+        stored = sa.select(*(_hours.c[name] for name in ROW_NAMES)).where(
+            _hours.c.start == hour, _hours.c.series_id.in_(partial)
+        )
         rows = [*connection.execute(stored), *rows]
         connection.execute(_minutes.delete().where(*in_hour, _minutes.c.series_id.in_(partial)))
     connection.execute(
         _hours.delete().where(_hours.c.start == hour, _hours.c.series_id.in_(touched))
     )
+    series = {
+        id_: (SeriesId(row.daemon, row.target, row.model_name, row.temperature), ())
+        for id_, row in members.items()
+    }
     contents = contents_of(connection, {row.context_id for row in rows})
-    groups: dict[tuple[object, ...], list[Window]] = defaultdict(list)
+    known = damage.of(connection)
+    hours = windows_by_hour(rows, series, contents, known)
 
-    def decode(row: sa.Row[Any]) -> tuple[tuple[object, ...], Window]:
-        damage.require_types(_minutes, names, row)
-        owner = members[row.series_id]
-        series = SeriesId(owner.daemon, owner.target, owner.model_name, owner.temperature)
-        content = contents.get(row.context_id)
-        window = assemble(series, row.start, MINUTE, content, tuple(row[3:]))
-        return (row.series_id, row.context_id, window.mode, _load_bin(window)), window
+    def packed(item: tuple[HourRow, list[Window]]) -> tuple[HourRow, PackedWindow]:
+        return item[0], pack(merge_windows(item[1], start=hour, length=HOUR))
 
-    for key, window in damage.sound(damage.of(connection), _minutes, rows, decode, place):
-        groups[key].append(window)
-    _insert_hours(connection, hour, groups)
+    # Sums of damaged numbers may be too large to be stored.
+    built = list(damage.sound(known, _hours, hours.items(), packed, lambda item: place(item[0])))
+    add_contexts(connection, {window.context for _, window in built}, set())
+    key = ("start", "series_id", "context_id", "load_bin")
+    new = [
+        (hour, row.series_id, window.context.id, row.load_bin, *window.columns())
+        for row, window in built
+    ]
+    if new:
+        add_rows(connection, _hours, (*key, *COLUMNS), new)
     return len(touched)
 
 
-def _insert_hours(
-    connection: sa.Connection, hour: int, groups: dict[tuple[Any, ...], list[Window]]
-) -> None:
-    def decode(group: tuple[tuple[Any, ...], list[Window]]) -> tuple[tuple[Any, ...], PackedWindow]:
-        key, windows = group
-        return key, pack(merge_windows(windows, start=hour, length=HOUR))
+def windows_by_hour(
+    rows: Iterable[Sequence[Any]],
+    series: SeriesById,
+    contents: Mapping[int, str],
+    known: damage.Damage,
+) -> dict[HourRow, list[Window]]:
+    """The windows of rows by the hour that they are added up in.
 
-    # Sums of damaged numbers may be too large to be stored.
-    packed = list(
-        damage.sound(
-            damage.of(connection),
-            _hours,
-            groups.items(),
-            decode,
-            lambda group: {"start": hour, "series_id": group[0][0]},
-        )
-    )
-    add_contexts(connection, {window.context for _, window in packed}, set())
-    if packed:
-        connection.execute(
-            _hours.insert(),
-            [
-                dict(zip(COLUMNS, window.columns(), strict=True))
-                | {
-                    "start": hour,
-                    "series_id": key[0],
-                    "context_id": window.context.id,
-                    "load_bin": key[3],
-                }
-                for key, window in packed
-            ],
-        )
+    A row is :data:`ROW_NAMES`. Damaged ones are noted and left out.
+    """
 
+    def decode(row: Sequence[Any]) -> tuple[HourRow, Window]:
+        damage.require_types(_minutes, ROW_NAMES, row)
+        start, id_, context, *columns = row
+        own, unwanted = series[id_]
+        content = contents.get(context)
+        window = assemble(own, start, MINUTE, content, tuple(columns), without=unwanted)
+        load_bin = -1 if window.load_bin is None else window.load_bin
+        return HourRow(start - start % HOUR, id_, context, columns[0], load_bin), window
 
-def _load_bin(window: Window) -> int:
-    return -1 if window.load_bin is None else window.load_bin
+    hours: dict[HourRow, list[Window]] = {}
+    for hour, window in damage.sound(known, _minutes, rows, decode, place):
+        hours.setdefault(hour, []).append(window)
+    return hours
 
 
 def _lock_pruning(connection: sa.Connection) -> bool:
@@ -265,7 +276,12 @@ def _lock_pruning(connection: sa.Connection) -> bool:
     return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar())
 
 
-def _prune_minutes_turn(connection: sa.Connection, hour: int) -> int:
+def _prune_hours(connection: sa.Connection, hour: int) -> int:
+    in_hour = (_hours.c.start >= hour, _hours.c.start < hour + HOUR)
+    return connection.execute(_hours.delete().where(*in_hour)).rowcount
+
+
+def _prune_minutes(connection: sa.Connection, hour: int) -> int:
     """Delete an hour's minutes of some series for which it was rolled up."""
     in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
     present = sa.select(_minutes.c.series_id).where(*in_hour).distinct().scalar_subquery()

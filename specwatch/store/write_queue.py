@@ -6,22 +6,18 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from specwatch.errors import StoreError
 from specwatch.store.packing import PackedBatch
+
+if TYPE_CHECKING:
+    from specwatch.store.repository import Store
 
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
 _WINDOW_BYTES = 4000
 """Average bytes of a window with its cursor; if they are larger, fewer are kept."""
-
-
-class Writer(Protocol):
-    """What a queue writes to: a store."""
-
-    def write(self, batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
-        """Write all or nothing of each target; returns those left out. Raises StoreError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ class WriteQueue:
                 self.dropped += len(oldest)
             return self.dropped - before
 
-    def drain(self, writer: Writer, now: float, *, force: bool = False) -> DrainResult:
+    def drain(self, writer: Store, now: float, *, force: bool = False) -> DrainResult:
         """Write what waits, oldest first, until done or a write fails.
 
         After a failure nothing is tried for 1 s, doubling up to 60 s, unless ``force``.

@@ -15,9 +15,9 @@ from specwatch.backfill.prometheus_pages import (
     joined,
     merged,
     page_selector,
-    pages,
+    pages_of,
     presence_selector,
-    servers,
+    servers_of,
 )
 from specwatch.backfill.prometheus_targets import named, sources
 from specwatch.config.target import Target
@@ -42,7 +42,7 @@ def found(name: str, *points: tuple[float, str], **labels: str) -> ResultSeries:
 def test_samples_of_one_time_are_one_page() -> None:
     """Labels of the server mean nothing; those of a series stay, and so do NaN and infinity."""
     running, info = "vllm:num_requests_running", "vllm:cache_config_info"
-    got = pages(
+    got = pages_of(
         [
             found(running, (T0 + 1.5, "2"), (T0 + 16.5, "NaN"), model_name="m", engine="0"),
             found("vllm:time_to_first_token_seconds_bucket", (T0 + 1.5, "7"), model_name="m",
@@ -71,13 +71,13 @@ def test_samples_of_one_time_are_one_page() -> None:
 def test_only_what_lies_in_the_span_is_taken() -> None:
     """Some servers give a range with its beginning, some without: neighbours never share a page."""
     points = [(T0 + offset, "1") for offset in (-0.001, 0.0, 59.999, 60.0)]
-    got = pages([found("vllm:num_requests_running", *points)], LABELS, T0, T0 + 60)
+    got = pages_of([found("vllm:num_requests_running", *points)], LABELS, T0, T0 + 60)
     assert [page.at for page in got] == [T0, T0 + 59.999]
 
 
 def test_samples_that_differ_in_nothing_that_we_know_are_combined() -> None:
     """Counts add up, usage is the highest: as on a page."""
-    got = pages(
+    got = pages_of(
         [
             found(name, (T0, value), model_name="m", engine="0", other=other)
             for name, other, value in (
@@ -115,7 +115,7 @@ def test_servers_are_told_apart_by_what_is_not_the_engines() -> None:
     """A point at the last millisecond of a minute, or at its very end, stands for that minute."""
     points = [(T0 + 59.999, "4"), (T0 + 120.0, "4")]
     gauge = {"__name__": "vllm:num_requests_running", "engine": "0"}
-    got = servers(
+    got = servers_of(
         [
             ({**gauge, "model_name": "m", "instance": "a:1"}, points),
             ({**gauge, "model_name": "m", "instance": "a:1", "engine": "1"}, points),
@@ -200,12 +200,12 @@ def test_labels_that_change_back_are_one_history() -> None:
     """Which servers share minutes counts, not when they were first and last."""
     old, new = server("a:1", 0, 1, 5, 6, pod="old"), server("a:1", 1, 2, 3, 4, pod="new")
     assert names(old, new) == {"new a:1": "a:1"}
-    pages_of = [
+    scraped = [
         [ScrapedPage(T0 + 60.0 * n + 5, {}) for n in some] for some in ((0, 1, 5, 6), (2, 3, 4))
     ]
     got = joined(
         [
-            *pages_of,
+            *scraped,
             [ScrapedPage(T0 + 1.0, {}), ScrapedPage(T0 + 5.0, {}), ScrapedPage(T0 + 70.0, {})],
         ]
     )

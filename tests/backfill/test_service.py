@@ -1,4 +1,4 @@
-"""Filling the store from a (simulated) Prometheus: as live would have been, once, and no more."""
+"""A backfill writes the windows that a daemon would have written, once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from specwatch.backfill.prometheus import Access, Prometheus
 from specwatch.backfill.prometheus_pages import presence_selector
 from specwatch.backfill.prometheus_targets import BackfillSource, sources
 from specwatch.backfill.service import (
-    _GOOD_SLICES,
     MARGIN,
     OLD,
     Backfill,
     Filled,
     Span,
-    _Slice,
     discover,
     end_of,
 )
@@ -115,16 +113,6 @@ def drafts(windows: Sequence[Window]) -> int:
     return sum(w.tally.drafts or 0 for w in windows if w.series.temperature == "all")
 
 
-class Silent:
-    """A progress that counts hours."""
-
-    def __init__(self) -> None:
-        self.hours: list[int] = []
-
-    def hour(self, target: str, hour: int, minutes: int) -> None:
-        self.hours.append(hour)
-
-
 @pytest.fixture
 def server() -> Iterator[SimulatedPrometheus]:
     with SimulatedPrometheus() as running:
@@ -132,6 +120,11 @@ def server() -> Iterator[SimulatedPrometheus]:
 
 
 SCRAPES = timeline()
+
+
+def record(server: SimulatedPrometheus, scrapes: Sequence[Scrape]) -> None:
+    for time, text in scrapes:
+        server.recording.scrape(text, time, **LABELS)
 
 
 @functools.cache
@@ -193,7 +186,7 @@ def fill(
     api = client(server)
     try:
         backfill = Backfill(
-            api, store, daemon=DAEMON, progress=Silent(), step=step, write=write,
+            api, store, DAEMON, lambda *_: None, step=step, write=write,
             past_cursors=past_cursors, now=lambda: now, sleep=lambda _: None,
         )  # fmt: skip
         (source,) = found(server, span)
@@ -203,7 +196,7 @@ def fill(
 
 
 @each_database
-def test_windows_are_those_that_a_daemon_would_have_written(
+def test_windows_are_those_of_a_daemon_and_written_once(
     full: SimulatedPrometheus, store: Store
 ) -> None:
     """In every field: counts through a restart and a gap, gauges, models, taps' temperatures."""
@@ -214,20 +207,15 @@ def test_windows_are_those_that_a_daemon_would_have_written(
     assert ordered(read(store)) == ordered(expected)
     minutes = len({w.start for w in expected})
     assert filled == Filled(TARGET, TARGET, 2, minutes, 0, 0, SPAN.until, 8)
+    queries = full.page_queries()
+    assert fill(full, store) == filled._replace(
+        minutes_written=0, minutes_kept=minutes, skipped_hours=2, queries=0
+    )
+    assert full.page_queries() == queries
+    assert ordered(read(store)) == ordered(expected)
 
 
-def test_again_it_fetches_and_adds_nothing(full: SimulatedPrometheus, store: Store) -> None:
-    first = fill(full, store)
-    asked, before = full.page_queries(), read(store)
-    again = fill(full, store)
-    assert (again.minutes_written, again.skipped_hours) == (0, 2)
-    assert again.minutes_kept == first.minutes_written
-    assert full.page_queries() == asked
-    assert read(store) == before
-
-
-@each_database
-def test_it_goes_on_after_the_last_whole_hour(
+def test_a_stopped_backfill_continues_after_the_last_whole_hour(
     full: SimulatedPrometheus, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was counted across the edge of the hours is counted once, although it was stopped."""
@@ -265,8 +253,7 @@ def test_a_gap_after_the_hour_before_is_counted_unless_the_daemon_watched_it(
 ) -> None:
     """What an earlier backfill wrote of the minute in which the gap began ends with the gap; what a
     daemon wrote of it goes on."""
-    for time, text in dense():
-        server.recording.scrape(text, time, **LABELS)
+    record(server, dense())
     filling = open_store(url, version=f"1{BACKFILL}")
     watching = open_store(url) if live else filling
     fill(server, watching, Span(T0, T0 + HOUR))
@@ -278,23 +265,16 @@ def test_a_gap_after_the_hour_before_is_counted_unless_the_daemon_watched_it(
     assert ordered(read(filling)) == ordered([w for w in expected if w.start not in left_out])
 
 
-def test_hours_on_both_sides_of_one_that_is_there_are_filled_in(
+def test_hours_around_one_that_is_stored_are_filled_in(
     server: SimulatedPrometheus, store: Store
 ) -> None:
+    """One of them is stored in half."""
     scrapes = [(T0 + 10.0 + 120 * number, page(number)) for number in range(90)]
-    for time, text in scrapes:
-        server.recording.scrape(text, time, **LABELS)
-    fill(server, store, Span(T0 + HOUR, T0 + 2 * HOUR))
+    record(server, scrapes)
+    fill(server, store, Span(T0 + HOUR, T0 + 2 * HOUR + 1800))
     filled = fill(server, store, Span(T0, T0 + 3 * HOUR))
-    assert (filled.skipped_hours, filled.minutes_written) == (1, 60)
+    assert (filled.skipped_hours, filled.minutes_written) == (1, 45)
     assert ordered(read(store)) == ordered(watched(scrapes, 120.0))
-
-
-def test_an_hour_that_was_cut_off_is_completed(full: SimulatedPrometheus, store: Store) -> None:
-    fill(full, store, Span(T0, T0 + 1800))
-    assert max(starts(read(store))) == T0 + 1740
-    fill(full, store)
-    assert ordered(read(store)) == ordered(as_live())
 
 
 @each_database
@@ -315,7 +295,7 @@ def test_live_windows_stay_as_they_are(full: SimulatedPrometheus, store: Store) 
     assert starts(everything) == starts(ordered(as_live()))
 
 
-def test_a_gap_that_a_live_window_made_up_for_is_left_alone(
+def test_a_gap_that_a_live_window_counts_is_not_filled(
     full: SimulatedPrometheus, store: Store
 ) -> None:
     """The daemon was away for ten minutes, and its next window has what happened meanwhile."""
@@ -373,17 +353,6 @@ def test_minutes_written_meanwhile_are_not_written_twice(
     assert rows == len(as_live())
 
 
-def test_nothing_is_written_after_where_the_daemon_stopped(
-    full: SimulatedPrometheus, store: Store
-) -> None:
-    """It counts from there on itself when it runs again."""
-    store.write([stopped_at(T0 + 1000.0)], NOW)
-    filled = fill(full, store)
-    assert filled.until == T0 + 960
-    assert max(starts(read(store))) == T0 + 960
-    assert len(set(starts(read(store)))) == 17
-
-
 def stopped_at(time: float) -> PackedBatch:
     """What a daemon wrote that stopped then."""
     watch = WindowBuilder(DAEMON, TARGET, max_gap=60)
@@ -393,20 +362,20 @@ def stopped_at(time: float) -> PackedBatch:
     return pack_batch(last)
 
 
-@each_database
-def test_nor_after_where_a_daemon_of_another_name_stopped(
-    full: SimulatedPrometheus, store: Store, open_store: OpenStore
+@pytest.mark.parametrize("daemon", [DAEMON, "right"])
+def test_nothing_is_written_after_the_last_scrape_of_a_daemon(
+    full: SimulatedPrometheus, store: Store, open_store: OpenStore, daemon: str
 ) -> None:
-    """It may run or not; who holds it is told."""
-    open_store(store.url, daemon="right", now=T0).write([stopped_at(T0 + 1000.0)], NOW)
+    """It counts the rest itself when it runs again."""
+    open_store(store.url, daemon=daemon, now=T0).write([stopped_at(T0 + 1000.0)], NOW)
     filled = fill(full, store)
     assert filled.until == T0 + 960
-    assert filled.held_by == Hold("right", T0 + 1000.0, runs=True)
-    assert max(starts(read(store))) == T0 + 960
+    assert filled.held_by == Hold(daemon, T0 + 1000.0, runs=True)
+    assert sorted(set(starts(read(store)))) == list(range(T0, T0 + 1020, MINUTE))
 
 
 @each_database
-def test_past_the_old_cursor_of_a_daemon_that_ended(
+def test_the_old_cursor_of_a_daemon_that_ended_can_be_passed(
     full: SimulatedPrometheus, store: Store, open_store: OpenStore
 ) -> None:
     """With the first window after it the cursor goes, so that the daemon counts none of it again;
@@ -424,7 +393,7 @@ def test_past_the_old_cursor_of_a_daemon_that_ended(
 
 
 @each_database
-def test_an_hour_is_completed_under_the_name_that_has_it(
+def test_an_hour_is_completed_under_the_daemon_that_has_it(
     full: SimulatedPrometheus, store: Store, open_store: OpenStore
 ) -> None:
     """An hour is read of one daemon: one of two would be lost, once they are rolled up."""
@@ -440,7 +409,7 @@ def test_an_hour_is_completed_under_the_name_that_has_it(
     assert drafts(read(store, length=HOUR)) == drafts(as_live())
 
 
-def test_all_that_a_backfill_wrote_of_an_hour_is_known_as_such(
+def test_a_gap_after_any_minute_of_an_earlier_backfill_is_counted(
     server: SimulatedPrometheus, url: str, open_store: OpenStore
 ) -> None:
     """Not only its last minute before an hour: a gap after any of them is counted."""
@@ -449,8 +418,7 @@ def test_all_that_a_backfill_wrote_of_an_hour_is_known_as_such(
         for first, last in ((3000, 3080), (3210, 3246))
         for time in range(first, last, 10)
     ]
-    for time, text in scrapes:
-        server.recording.scrape(text, time, **LABELS)
+    record(server, scrapes)
     store = open_store(url, version=f"1{BACKFILL}")
     fill(server, store, Span(T0, T0 + 3180))
     fill(server, store, Span(T0, T0 + HOUR))
@@ -477,7 +445,7 @@ def test_hours_are_right_and_stay_so_when_minutes_are_pruned(
 
 
 @each_database
-def test_a_daemon_takes_it_for_no_rival(
+def test_a_daemon_does_not_see_a_backfill_as_a_rival(
     full: SimulatedPrometheus, store: Store, open_store: OpenStore
 ) -> None:
     """Beside a daemon that runs it ends early enough, and without one when it likes."""
@@ -493,23 +461,20 @@ def test_a_daemon_takes_it_for_no_rival(
     assert daemon.rivals(until) == []
 
 
-def test_slices_are_halved_where_the_server_gives_less(
-    full: SimulatedPrometheus, store: Store
-) -> None:
-    full.most_samples = 1500
-    fill(full, store)
-    assert ordered(read(store)) == ordered(as_live())
-
-
-def test_a_server_that_gives_next_to_nothing_is_an_error(
+def test_slices_are_halved_if_the_server_refuses_their_size(
     full: SimulatedPrometheus, store: Store
 ) -> None:
     full.most_samples = 200
     with pytest.raises(NoAnswer, match="too many samples"):
         fill(full, store)
+    full.most_samples = 1500
+    fill(full, store)
+    assert ordered(read(store)) == ordered(as_live())
 
 
-def test_a_thinned_out_history_counts_the_same(full: SimulatedPrometheus, store: Store) -> None:
+def test_a_history_of_fewer_samples_has_the_same_counts(
+    full: SimulatedPrometheus, store: Store
+) -> None:
     """A look a minute: the same counts, over all."""
     fill(full, store, step=60.0)
     minutely = read(store)
@@ -520,28 +485,9 @@ def test_a_thinned_out_history_counts_the_same(full: SimulatedPrometheus, store:
     assert {w.scrapes_ok for w in minutely if w.series.temperature == "all"} == {1}
 
 
-def test_slices_grow_again() -> None:
-    one = _Slice()
-    one.was_too_long(900.0)
-    one.was_too_long(450.0)
-    assert one.seconds == 225.0
-    for _ in range(2 * _GOOD_SLICES):
-        one.was_good()
-    assert one.seconds == 900.0
-
-
-def test_replicas_are_refused_with_a_selector_that_chooses(server: SimulatedPrometheus) -> None:
-    for replica in ("a", "b"):
-        server.recording.add(recorded(), replica=replica)
-    with pytest.raises(ConfigError) as refused:
-        found(server)
-    message = str(refused.value)
-    assert 'replica="a"' in message
-    assert 'replica="b"' in message
-    assert "--selector '{replica=\"a\"}'" in message
-
-
-def test_labels_that_changed_are_one_history(server: SimulatedPrometheus, store: Store) -> None:
+def test_pages_with_changed_labels_are_one_history(
+    server: SimulatedPrometheus, store: Store
+) -> None:
     """The pages under the new ones follow those under the old ones."""
     server.recording.add(recorded(), until=T0 + 2000.0, pod="old")
     server.recording.add(recorded(), since=T0 + 2000.0, pod="new")
@@ -549,18 +495,16 @@ def test_labels_that_changed_are_one_history(server: SimulatedPrometheus, store:
     assert ordered(read(store)) == ordered(as_live())
 
 
-def test_a_dry_run_says_what_would_be_written(full: SimulatedPrometheus, store: Store) -> None:
+def test_a_dry_run_reports_what_would_be_written(full: SimulatedPrometheus, store: Store) -> None:
     planned = fill(full, store, write=False)
     assert full.page_queries() == 0
     assert read(store) == []
     assert planned == fill(full, store)
 
 
-def test_a_store_that_is_locked_for_a_while_is_waited_for(
-    full: SimulatedPrometheus, sqlite_file: Path, open_store: OpenStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    store = open_store(f"sqlite:///{sqlite_file}")
+def test_a_store_that_is_locked_for_a_while_is_written_later(
+    full: SimulatedPrometheus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write, failures = Store.add_missing, [StoreUnavailable("locked")] * 3
 
     def busy(self: Store, *given: object) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from specwatch.backfill import prometheus as api
 from specwatch.backfill.prometheus_targets import BackfillSource
 from specwatch.backfill.service import Backfill, Filled, Span
 from specwatch.cli.progress import BackfillProgress
-from specwatch.domain.model import HOUR, Batch, Cursor, Window
+from specwatch.domain.model import HOUR, MINUTE, Batch, Cursor, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
 from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
@@ -28,9 +30,7 @@ from tests.simulated_prometheus import SimulatedPrometheus
 BEGUN = int(time.time() // HOUR - 30) * HOUR
 INSTANCE = "127.0.0.1:8000"
 NAME = f"{socket.gethostname()}:8000"
-DAYS = ("--since", "2d")
-"""The default of 30 days would be slow with the simulated server."""
-FOREVER = {"since": 0.0, "until": 4e9}
+Backfilling = Callable[..., Result]
 
 
 def page(number: int) -> str:
@@ -49,39 +49,37 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedPrometheus]
         yield server
 
 
-def windows(database: str) -> list[Window]:
-    reader = Reader.of(database)
-    try:
-        return list(reader.windows(**FOREVER))  # type: ignore[arg-type]
-    finally:
-        reader.close()
+def windows(database: str, length: int = MINUTE) -> list[Window]:
+    with closing(Reader.of(database)) as reader:
+        return list(reader.windows(since=0.0, until=4e9, length=length))
 
 
-def said(done: Result) -> str:
+@pytest.fixture
+def backfill(run: Run, prometheus: SimulatedPrometheus, database: str) -> Callable[..., Result]:
+    """Runs the command; of options that are given twice the last counts."""
+    words = ("--prometheus", prometheus.url, "--database", database, "--since", "2d")
+    return lambda *more: run("backfill", *words, *more)
+
+
+def text(done: Result) -> str:
     return " ".join((done.stdout + done.stderr).split())
 
 
-def test_it_fills_the_store(run: Run, prometheus: SimulatedPrometheus, database: str) -> None:
-    """With the target name of `run --target`, and rolled up into hours."""
-    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+def test_it_fills_the_store_as_run_would_and_rolls_up(backfill: Backfilling, database: str) -> None:
+    done = backfill()
     assert done.exit_code == 0, done.stderr
     assert done.stdout == (
         f"{NAME}: 120 minutes written, 0 minutes stored already, of 2 hours with pages\n"
     )
-    found = windows(database)
-    assert [w.start for w in found] == list(range(BEGUN, BEGUN + 2 * HOUR, 60))
-    assert {(w.series.daemon, w.series.target) for w in found} == {(socket.gethostname(), NAME)}
-    reader = Reader.of(database)
-    hours = list(reader.windows(**FOREVER, length=HOUR))  # type: ignore[arg-type]
-    reader.close()
-    assert sum(w.tally.drafts or 0 for w in hours) == 119
+    minutes = windows(database)
+    assert [w.start for w in minutes] == list(range(BEGUN, BEGUN + 2 * HOUR, 60))
+    assert {(w.series.daemon, w.series.target) for w in minutes} == {(socket.gethostname(), NAME)}
+    assert sum(w.tally.drafts or 0 for w in windows(database, length=HOUR)) == 119
 
 
-def test_json_says_what_became_of_each_target(
-    run: Run, prometheus: SimulatedPrometheus, database: str
-) -> None:
-    words = ("backfill", "--prometheus", prometheus.url, "--database", database, "--json")
-    first, again = (json.loads(run(*words, "--target", "chat").stdout) for _ in range(2))
+def test_json_has_the_result_of_each_target(backfill: Backfilling) -> None:
+    words = ("--since", "30d", "--json", "--target", "chat")
+    first, again = (json.loads(backfill(*words).stdout) for _ in range(2))
     (target,) = first["targets"]
     until = target.pop("until")
     assert target == {
@@ -97,11 +95,9 @@ def test_json_says_what_became_of_each_target(
 
 
 def test_a_dry_run_creates_nothing(
-    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+    backfill: Backfilling, prometheus: SimulatedPrometheus, tmp_path: Path
 ) -> None:
-    done = run(
-        "backfill", "--prometheus", prometheus.url, "--database", database, *DAYS, "--dry-run"
-    )
+    done = backfill("--dry-run")
     assert done.exit_code == 0, done.stderr
     assert "120 minutes would be written" in done.stdout
     assert "8 or more queries" in done.stdout
@@ -109,16 +105,19 @@ def test_a_dry_run_creates_nothing(
     assert prometheus.page_queries() == 0
 
 
-def test_it_is_asked_with_headers_and_credentials(
-    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("s3cret\n")
+    return path
+
+
+def test_queries_have_the_headers_and_credentials(
+    backfill: Backfilling, prometheus: SimulatedPrometheus, token: Path
 ) -> None:
     """Thanos must not give partial answers or downsampled data."""
-    token = tmp_path / "token"
-    token.write_text("s3cret\n")
-    run(
-        "backfill", "--prometheus", f"{prometheus.url}/", "--database", database, "--header",
-        "X-Scope-OrgID: team a", "--bearer-token-file", token, "--since", "1d",
-    )  # fmt: skip
+    header = ("--header", "X-Scope-OrgID: team a")
+    backfill("--prometheus", f"{prometheus.url}/", *header, "--bearer-token-file", token)
     for _, asked, headers in prometheus.asked:
         assert headers["X-Scope-OrgID"] == "team a"
         assert headers["Authorization"] == "Bearer s3cret"
@@ -126,19 +125,28 @@ def test_it_is_asked_with_headers_and_credentials(
         assert asked["max_source_resolution"] == "0s"
 
 
-def test_nothing_found_is_reported_with_the_jobs_that_exist(
-    run: Run, prometheus: SimulatedPrometheus, database: str
+@pytest.mark.parametrize(
+    "body", [b"Bearer s3cret", b'{"status": "error", "error": "bad token s3cret"}']
+)
+def test_secrets_are_in_no_error(
+    backfill: Backfilling, prometheus: SimulatedPrometheus, token: Path, body: bytes
 ) -> None:
-    until = BEGUN + 2 * HOUR
-    words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
-    done = run(*words, "--selector", '{job="llm"}', "--since", BEGUN, "--until", until)
+    prometheus.refusals = [(200, body, {})]
+    done = backfill("--bearer-token-file", token)
+    assert done.exit_code == 2
+    assert "***" in text(done)
+    assert "s3cret" not in text(done)
+
+
+def test_without_pages_the_existing_jobs_are_named(backfill: Backfilling) -> None:
+    done = backfill("--selector", '{job="llm"}', "--since", BEGUN, "--until", BEGUN + 2 * HOUR)
     assert done.exit_code == 1
-    assert 'UTC for {job="llm"}; in the hour' in said(done)
-    assert 'these jobs have some: "vllm"' in said(done)
-    done = run(*words, "--since", "2h")
+    assert 'UTC for {job="llm"}; in the hour' in text(done)
+    assert 'these jobs have some: "vllm"' in text(done)
+    done = backfill("--since", "2h")
     assert done.exit_code == 1
-    assert "no job has any in the hour before" in said(done)
-    assert "(the last 15 minutes are left out: give it more time)" in said(done)
+    assert "no job has any in the hour before" in text(done)
+    assert "(the last 15 minutes are left out: give it more time)" in text(done)
 
 
 def error(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]]:
@@ -166,60 +174,45 @@ def error(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]
     ],
 )  # fmt: skip
 def test_refusals_of_the_server_are_reported_with_a_remedy(
-    run: Run, prometheus: SimulatedPrometheus, database: str,
+    backfill: Backfilling, prometheus: SimulatedPrometheus,
     refusal: tuple[int, bytes, dict[str, str]], code: int, expected: str,
 ) -> None:  # fmt: skip
     prometheus.refusals = [refusal] * 100
-    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    done = backfill()
     assert done.exit_code == code
-    assert expected in said(done)
-    assert "Traceback" not in said(done)
+    assert expected in text(done)
 
 
 def test_a_partial_answer_is_never_written(
-    run: Run, prometheus: SimulatedPrometheus, database: str
+    backfill: Backfilling, prometheus: SimulatedPrometheus
 ) -> None:
     """An info is not a warning."""
     partial = {"status": "success", "data": {"result": []}, "warnings": ["no store matched"]}
     prometheus.refusals = [(200, json.dumps(partial).encode(), {})] * 3
-    words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
-    done = run(*words)
+    done = backfill()
     assert done.exit_code == 1
-    assert "gave only a part of the answer: no store matched" in said(done)
+    assert "gave only a part of the answer: no store matched" in text(done)
     fine = {"status": "success", "data": {"result": []}, "infos": ["fine"]}
     prometheus.refusals = [(200, json.dumps(fine).encode(), {})]
-    assert "only a part" not in said(run(*words))
+    assert "only a part" not in text(backfill())
 
 
-@pytest.mark.parametrize(
-    "body", [b"Bearer s3cret", b'{"status": "error", "error": "bad token s3cret"}']
-)
-def test_secrets_are_in_no_error(
-    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path, body: bytes
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("s3cret\n")
-    prometheus.refusals = [(200, body, {})]
-    done = run(
-        "backfill", "--prometheus", prometheus.url, "--database", database,
-        "--bearer-token-file", token,
-    )  # fmt: skip
-    assert done.exit_code == 2
-    assert "***" in said(done)
-    assert "s3cret" not in said(done)
-
-
-def test_no_try_follows_another_at_once(
-    prometheus: SimulatedPrometheus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_failures_are_retried_after_a_delay(
+    backfill: Backfilling, database: str, prometheus: SimulatedPrometheus,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Retry-After can only make the delay longer."""
+    prometheus.refusals = [(503, b"", {}), (200, b'{"status": "succ', {})]
+    done = backfill()
+    assert done.exit_code == 0, done.stderr
+    assert len(windows(database)) == 120
     monkeypatch.setattr(api, "_DELAYS", (1.0, 2.0))
-    slept: list[float] = []
-    client = api.Prometheus(api.Access(url=prometheus.url), sleep=slept.append)
+    delays: list[float] = []
+    client = api.Prometheus(api.Access(url=prometheus.url), sleep=delays.append)
     prometheus.refusals = [(503, b"", {"Retry-After": after}) for after in ("0", "7")]
     client.query("{}[1000ms]", float(BEGUN))
     client.close()
-    assert slept == [1.0, 7.0]
+    assert delays == [1.0, 7.0]
 
 
 def configured(tmp_path: Path, database: str, **target: str) -> Path:
@@ -229,57 +222,51 @@ def configured(tmp_path: Path, database: str, **target: str) -> Path:
     return config
 
 
-def test_only_targets_of_the_configuration_are_filled_unless_asked(
-    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+def test_only_targets_of_the_configuration_are_filled_unless_all_are_asked_for(
+    backfill: Backfilling, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
 ) -> None:
     prometheus.recording.scrape(page(1), BEGUN + 30.0, instance="gpu-9:8000", job="vllm")
-    config = configured(tmp_path, database)
-    words = ("backfill", "--prometheus", prometheus.url, "--config", config, *DAYS)
-    done = run(*words)
+    config = ("--config", configured(tmp_path, database, proxy="http://localhost:8001"))
+    done = backfill(*config)
     assert done.exit_code == 0, done.stderr
-    assert 'does not have them: "gpu-9:8000"; --all fills them' in said(done)
+    assert 'does not have them: "gpu-9:8000"; --all fills them' in text(done)
+    assert "those of a `specwatch tap proxy` are not read" in text(done)
     assert {(w.series.daemon, w.series.target) for w in windows(database)} == {("box", "chat")}
-    assert run(*words, "--selector", '{job="vllm"}', "--dry-run").stdout.count("minute") > 2
-    done = run(*words, "--all", "--json")
-    assert [load["target"] for load in json.loads(done.stdout)["targets"]] == ["chat", "gpu-9:8000"]
-
-
-def test_missing_temperatures_of_a_proxy_are_reported(
-    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
-) -> None:
-    config = configured(tmp_path, database, proxy="http://localhost:8001")
-    done = run("backfill", "--prometheus", prometheus.url, "--config", config, *DAYS)
-    assert "those of a `specwatch tap proxy` are not read" in said(done)
+    dry_run = backfill(*config, "--selector", '{job="vllm"}', "--dry-run")
+    assert dry_run.stdout.count("minute") > 2
+    targets = json.loads(backfill(*config, "--all", "--json").stdout)["targets"]
+    assert [target["target"] for target in targets] == ["chat", "gpu-9:8000"]
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_the_daemon_that_holds_the_rest_is_named(
-    run: Run, prometheus: SimulatedPrometheus, database: str, *, ended: bool
+def test_the_daemon_that_counts_the_rest_is_named(
+    backfill: Backfilling, database: str, *, ended: bool
 ) -> None:
     """With the time of its last scrape, and what can be done if it has ended."""
     store = Store(database, daemon="old box", version="1")
     store.open(BEGUN)
-    cursor = Cursor(NAME, {}, None, BEGUN + 1000.0)
-    store.write([pack_batch(Batch((), cursor))], BEGUN)
+    store.write([pack_batch(Batch((), Cursor(NAME, {}, None, BEGUN + 1000.0)))], BEGUN)
     if ended:
         store.close(BEGUN + 1000.0)
-    words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
-    text = said(run(*words))
-    assert ': daemon "old box" scraped it last then' in text
-    assert ("--past-cursor" in text) == ended
-    assert ("has not stopped properly" in text) != ended
+    message = text(backfill())
+    assert ': daemon "old box" scraped it last then' in message
+    assert ("--past-cursor" in message) == ended
+    assert ("has not stopped properly" in message) != ended
     assert len(windows(database)) == 16
-    run(*words, "--past-cursor")
+    backfill("--past-cursor")
     assert len(windows(database)) == (120 if ended else 16)
     store.close(BEGUN + 1000.0)
 
 
-def test_one_target_that_fails_does_not_end_the_others(
-    run: Run, prometheus: SimulatedPrometheus, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("replicas", [False, True], ids=["no answer", "replicas"])
+def test_a_target_that_fails_does_not_end_the_others(
+    backfill: Backfilling, prometheus: SimulatedPrometheus, database: str,
+    monkeypatch: pytest.MonkeyPatch, *, replicas: bool,
+) -> None:  # fmt: skip
     for number in range(3):
-        at = BEGUN + 30.0 + 60 * number
-        prometheus.recording.scrape(page(number), at, instance="a:8000", job="vllm")
+        for replica in ("x", "y") if replicas else ("",):
+            at = BEGUN + 30.0 + 60 * number
+            prometheus.recording.scrape(page(number), at, instance="a:8000", replica=replica)
     fill = Backfill.fill
 
     def fail(self: Backfill, source: BackfillSource, span: Span) -> Filled:
@@ -288,30 +275,18 @@ def test_one_target_that_fails_does_not_end_the_others(
         return fill(self, source, span)
 
     monkeypatch.setattr(Backfill, "fill", fail)
-    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
-    assert done.exit_code == 1
-    assert "a:8000: too many samples" in said(done)
-    assert f"{NAME}: 120 minutes written" in said(done)
-
-
-def test_replicas_stop_only_their_own_target(
-    run: Run, prometheus: SimulatedPrometheus, database: str
-) -> None:
-    for replica in ("x", "y"):
-        for number in range(3):
-            at = BEGUN + 30.0 + 60 * number
-            prometheus.recording.scrape(page(number), at, instance="a:8000", replica=replica)
-    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
-    assert done.exit_code == 2
-    assert "both target a:8000 at the same time" in said(done)
+    done = backfill()
+    assert done.exit_code == (2 if replicas else 1)
+    reason = "both target a:8000 at the same time" if replicas else "a:8000: too many samples"
+    assert reason in text(done)
+    assert f"{NAME}: 120 minutes written" in text(done)
     assert {w.series.target for w in windows(database)} == {NAME}
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), StoreUnavailable("locked")])
-def test_the_roll_up_is_retried_and_reported(
-    run: Run, prometheus: SimulatedPrometheus, database: str, monkeypatch: pytest.MonkeyPatch,
-    fault: BaseException,
-) -> None:  # fmt: skip
+def test_the_roll_up_is_retried_and_its_end_is_reported(
+    backfill: Backfilling, database: str, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
     roll_up, faults = Store.roll_up, [fault]
 
     def busy(self: Store, now: float, **more: bool) -> int:
@@ -320,37 +295,50 @@ def test_the_roll_up_is_retried_and_reported(
         return roll_up(self, now, **more)
 
     monkeypatch.setattr(Store, "roll_up", busy)
-    monkeypatch.setattr("specwatch.cli.backfill._DELAYS", (0.0,))
-    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
-    assert "all minutes are written; rolling up the hours" in said(done)
+    monkeypatch.setattr("specwatch.backfill.service._DELAYS", (0.0,))
+    done = backfill()
+    assert "all minutes are written; rolling up the hours" in text(done)
     interrupted = isinstance(fault, KeyboardInterrupt)
     assert done.exit_code == int(interrupted)
-    told = "interrupted while rolling up the hours: all minutes are written"
-    assert (told in said(done)) == interrupted
+    message = "interrupted while rolling up the hours: all minutes are written"
+    assert (message in text(done)) == interrupted
     assert len(windows(database)) == 120
 
 
-def test_what_fails_for_a_while_is_tried_again(
-    run: Run, prometheus: SimulatedPrometheus, database: str
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), StoreUnavailable("the disk is full")])
+def test_it_reports_where_it_stopped_and_continues_there(
+    backfill: Backfilling, database: str, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
-    prometheus.refusals = [(503, b"", {}), (200, b'{"status": "succ', {})]
-    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
-    assert done.exit_code == 0, done.stderr
-    assert len(windows(database)) == 120
+    write = Store.add_missing
+
+    def fail(self: Store, packed: list[Window], *rest: object) -> int:
+        if packed[0].start >= BEGUN + HOUR:
+            raise fault
+        return write(self, packed, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("specwatch.backfill.service._DELAYS", ())
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "add_missing", fail)
+        done = backfill()
+    assert done.exit_code == 1
+    assert f"of {NAME}; the same command continues" in text(done)
+    assert len(windows(database)) == 60
+    assert backfill().exit_code == 0
+    minutes = windows(database)
+    assert sum(w.tally.drafts or 0 for w in minutes) == 119
+    assert len(minutes) == 120
 
 
-def test_an_absent_server_is_reported(
-    run: Run, prometheus: SimulatedPrometheus, database: str
-) -> None:
+def test_an_absent_server_is_reported(backfill: Backfilling) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    done = run("backfill", "--prometheus", url, "--database", database)
+    done = backfill("--prometheus", url)
     assert done.exit_code == 1
-    assert f"nothing listens at {url}; is Prometheus up, on this port?" in said(done)
+    assert f"nothing listens at {url}; is Prometheus up, on this port?" in text(done)
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
+    ("words", "expected"),
     [
         (("--selector", 'job="vllm"'), "is not a selector; write labels in braces"),
         (("--step", "5m"), "expected 1s to 1m"),
@@ -363,41 +351,23 @@ def test_an_absent_server_is_reported(
     ],
 )
 def test_wrong_options_are_refused(
-    run: Run, prometheus: SimulatedPrometheus, database: str, more: tuple[str, ...], expected: str
+    backfill: Backfilling, prometheus: SimulatedPrometheus, words: tuple[str, ...], expected: str
 ) -> None:
-    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS, *more)
+    done = backfill(*words)
     assert done.exit_code == 2
-    assert expected in said(done)
+    assert expected in text(done)
     assert prometheus.asked == []
 
 
-@pytest.mark.parametrize("fault", [KeyboardInterrupt(), StoreUnavailable("the disk is full")])
-def test_it_reports_where_it_stopped_and_continues_there(
-    run: Run, prometheus: SimulatedPrometheus, database: str, monkeypatch: pytest.MonkeyPatch,
-    fault: BaseException,
-) -> None:  # fmt: skip
-    write = Store.add_missing
-
-    def fail(self: Store, packed: list[Window], *rest: object) -> int:
-        if packed[0].start >= BEGUN + HOUR:
-            raise fault
-        return write(self, packed, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("specwatch.backfill.service._DELAYS", ())
-    words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
-    with monkeypatch.context() as patched:
-        patched.setattr(Store, "add_missing", fail)
-        done = run(*words)
-    assert done.exit_code == 1
-    assert f"of {NAME}; the same command continues" in said(done)
-    assert len(windows(database)) == 60
-    assert run(*words).exit_code == 0
-    found = windows(database)
-    assert sum(w.tally.drafts or 0 for w in found) == 119
-    assert len(found) == 120
-
-
 def test_in_a_pipe_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = itertools.count()
+    progress = BackfillProgress(monotonic=lambda: float(next(clock)))
+    progress.looked(BEGUN)
+    for number in range(5):
+        progress.looked(BEGUN + HOUR * number)
+    lines = capsys.readouterr().err.splitlines()
+    assert 1 <= len(lines) < 5
+    assert lines[0].startswith("looking for servers: until 20")
     now = [0.0]
     progress = BackfillProgress(monotonic=lambda: now[0])
     with progress.over(100):
@@ -407,18 +377,6 @@ def test_in_a_pipe_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert "15 of 100 hours, 900 minutes written, 1 hours a second" in lines[0]
-
-
-def test_the_search_for_servers_shows_its_progress(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    now = [0.0]
-    progress = BackfillProgress(monotonic=lambda: now[0])
-    for number in range(5):
-        now[0] += 1.0
-        progress.looked(BEGUN + HOUR * number)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("looking for servers: until 20")
 
 
 def test_on_a_terminal_it_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,8 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/new/history.db"
-    found: str = request.getfixturevalue("postgres").new_url()
-    return found
+    return str(request.getfixturevalue("postgres").new_url())
 
 
 def filled(url: str, start: int) -> None:
@@ -40,48 +39,45 @@ def filled(url: str, start: int) -> None:
     store.close(float(start))
 
 
-def test_a_new_database_is_set_up_shown_and_left_alone(run: Run, url: str) -> None:
-    done = run("db", "upgrade", "--database", url)
+def test_a_new_database_is_set_up_and_shown(run: Run, url: str) -> None:
+    at_url = ("--database", url)
+    done = run("db", "upgrade", *at_url)
     assert done.exit_code == 0
     assert done.stdout.endswith(f": empty -> {schema.CURRENT}\n")
-    assert run("db", "upgrade", "--database", url).stdout.endswith(
-        f"is at revision {schema.CURRENT} already\n"
-    )
-    shown = run("db", "current", "--database", url).stdout
-    assert f"revision {schema.CURRENT} (current)" in shown
-    assert "0 rows" in shown
+    again = run("db", "upgrade", *at_url)
+    assert again.stdout.endswith(f"is at revision {schema.CURRENT} already\n")
+    upgraded = json.loads(run("db", "upgrade", *at_url, "--json").stdout)
+    assert (upgraded["before"], upgraded["after"]) == (schema.CURRENT, schema.CURRENT)
+    current = run("db", "current", *at_url).stdout
+    assert f"revision {schema.CURRENT} (current)" in current
+    assert "0 rows" in current
 
 
-def test_as_json(run: Run, url: str) -> None:
-    done = json.loads(run("db", "upgrade", "--database", url, "--json").stdout)
-    assert (done["before"], done["after"]) == (None, schema.CURRENT)
-    filled(url, int(time.time()) // 60 * 60)
-    info = json.loads(run("db", "current", "--database", url, "--json").stdout)
-    assert info["revision"] == info["known_revision"] == schema.CURRENT
-    assert (info["rows"]["minutes"], info["rows_exact"]["minutes"]) == (3, True)
-    assert info["size_bytes"] > 0
-
-
-def test_pruning_makes_hours_of_old_minutes_and_says_what_it_did(run: Run, url: str) -> None:
+def test_pruning_rolls_old_minutes_up_and_reports_the_rows(run: Run, url: str) -> None:
+    at_url = ("--database", url)
     filled(url, int(time.time()) // 3600 * 3600 - 15 * 86400)
-    done = run("db", "prune", "--database", url)
+    done = run("db", "prune", *at_url)
     assert done.exit_code == 0
     assert done.stdout.startswith(
         "deleted 3 minutes, 0 hours, 0 runs, 0 baselines, 0 verdicts, 0 guard steps,"
         " 0 experiments, 0 damaged rows from "
     )
-    info = json.loads(run("db", "current", "--database", url, "--json").stdout)
+    info = json.loads(run("db", "current", *at_url, "--json").stdout)
+    assert info["revision"] == info["known_revision"] == schema.CURRENT
     assert (info["rows"]["minutes"], info["rows"]["hours"]) == (0, 1)
-    again = json.loads(run("db", "prune", "--database", url, "--json").stdout)
+    assert info["rows_exact"]["minutes"] is True
+    assert info["size_bytes"] > 0
+    again = json.loads(run("db", "prune", *at_url, "--json").stdout)
     assert again["minutes"] == again["hours"] == 0
 
 
-def test_how_long_to_keep_can_be_given_or_configured(run: Run, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/history.db"
-    filled(url, int(time.time()) // 3600 * 3600 - 2 * 86400)
+def test_the_retention_is_that_of_the_option_or_the_configuration(
+    run: Run, tmp_path: Path, database: str
+) -> None:
+    filled(database, int(time.time()) // 3600 * 3600 - 2 * 86400)
     file = tmp_path / "specwatch.yml"
     file.write_text(
-        f"database: {url}\nretention: {{minutes: 3d, hours: 5d}}\n"
+        f"database: {database}\nretention: {{minutes: 3d, hours: 5d}}\n"
         "targets: [{url: 'http://127.0.0.1:8000'}]\n"
     )
     assert run("db", "prune", "--config", file).stdout.startswith("deleted 0 minutes")
@@ -91,7 +87,7 @@ def test_how_long_to_keep_can_be_given_or_configured(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--minutes", "14"], "has no unit"),
         (["--minutes", "1h"], "make it at least 2h"),
@@ -99,80 +95,59 @@ def test_how_long_to_keep_can_be_given_or_configured(run: Run, tmp_path: Path) -
         (["--hours", "x"], "not a duration"),
     ],
 )
-def test_a_retention_that_cannot_be_is_refused(
-    run: Run, tmp_path: Path, words: list[str], said: str
+def test_an_impossible_retention_is_refused(
+    run: Run, database: str, words: list[str], message: str
 ) -> None:
-    done = run("db", "prune", "--database", f"sqlite:///{tmp_path}/history.db", *words)
+    done = run("db", "prune", "--database", database, *words)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-@pytest.mark.parametrize("command", ["current", "prune"])
-def test_a_missing_database_exits_with_1_and_is_not_created(
-    run: Run, tmp_path: Path, command: str
-) -> None:
-    done = run("db", command, "--database", f"sqlite:///{tmp_path}/new/history.db")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "history.db" in done.stderr
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("history.db", "is not a database URL; write sqlite:////"),
-        ("sqlite://", "names no database file; write sqlite:////"),
-        ("mysql://u:hunter2@h/d", '"mysql" is not a database that specwatch knows; write sqlite'),
-        ("postgresql://u:hun/ter2@h/d", "percent-encode"),
-    ],
-)
-def test_a_bad_url_is_refused_with_the_remedy_and_without_its_password(
-    run: Run, command: str, url: str, said: str
-) -> None:
-    done = run("db", command, "--database", url)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("--database: ")
-    assert said in done.stderr
-    assert "hunter2" not in done.stderr
-    assert "ter2" not in done.stderr
+UNUSABLE = {
+    "history.db": (2, "is not a database URL; write sqlite:////"),
+    "sqlite://": (2, "names no database file; write sqlite:////"),
+    "mysql://u:hunter2@h/d": (
+        2,
+        '"mysql" is not a database that specwatch knows; write sqlite',
+    ),
+    "postgresql://u:hun/ter2@h/d": (2, "percent-encode"),
+    "postgresql://u:hunter2@127.0.0.1:1/fleet": (1, "Postgres database fleet on 127.0.0.1:1"),
+    "sqlite:///newer.db": (1, "9999, and this specwatch knows"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_unreachable_database_exits_with_1_without_its_password(run: Run, command: str) -> None:
-    done = run("db", command, "--database", "postgresql://specwatch:hunter2@127.0.0.1:1/fleet")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "Postgres database fleet on 127.0.0.1:1" in done.stderr
-    assert "hunter2" not in done.stderr
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_database_of_a_newer_specwatch_is_left_alone(
-    run: Run, tmp_path: Path, command: str
+def test_an_unusable_database_is_refused_without_its_password(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    with sqlite3.connect(tmp_path / "newer.db") as newer:
+    monkeypatch.chdir(tmp_path)
+    with sqlite3.connect("newer.db") as newer:
         newer.execute("CREATE TABLE alembic_version (version_num TEXT)")
         newer.execute("INSERT INTO alembic_version VALUES ('9999')")
     newer.close()
-    done = run("db", command, "--database", f"sqlite:///{tmp_path}/newer.db")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "9999" in done.stderr
-    assert "Upgrade this specwatch" in done.stderr
+    unusable = dict(UNUSABLE)
+    if command in ("current", "prune"):
+        unusable["sqlite:///new/history.db"] = (1, "history.db")
+    for url, (code, message) in unusable.items():
+        done = run("db", command, "--database", url)
+        assert (done.exit_code, done.stdout) == (code, ""), url
+        assert done.stderr.startswith("--database: ") == (code == 2)
+        assert message in done.stderr
+        assert "hunter2" not in done.stderr
+        assert "ter2" not in done.stderr
+    assert "Upgrade this specwatch" in run("db", command, "--database", "sqlite:///newer.db").stderr
+    assert not Path("new").exists()
 
 
-def test_a_given_database_needs_no_configuration(run: Run, tmp_path: Path) -> None:
+def test_a_given_database_needs_no_configuration(run: Run, tmp_path: Path, database: str) -> None:
     """Users who may not read the daemon's configuration can read a copy of its database."""
+    assert run("db", "upgrade").exit_code == 0
+    assert (tmp_path / "state/specwatch/specwatch.db").exists(), "that of run --target"
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/specwatch.yml").write_text("broken")
-    url = f"sqlite:///{tmp_path}/copy.db"
-    assert run("db", "upgrade", "--database", url).exit_code == 0
-    assert run("db", "current", "--database", url).exit_code == 0
+    assert run("db", "upgrade", "--database", database).exit_code == 0
+    assert run("db", "current", "--database", database).exit_code == 0
     assert run("db", "current").exit_code == 2
-
-
-def test_without_any_it_is_the_one_that_run_uses(run: Run, tmp_path: Path) -> None:
-    assert run("db", "upgrade").exit_code == 0
-    assert (tmp_path / "state/specwatch/specwatch.db").exists()
 
 
 def test_by_hand_the_database_is_that_of_the_service(
@@ -210,50 +185,42 @@ def damaged(url: str) -> None:
     database.dispose()
 
 
-def test_damage_is_listed_set_aside_and_gone(run: Run, url: str) -> None:
+def test_damage_is_listed_and_set_aside(run: Run, url: str) -> None:
+    at_url = ("--database", url)
     damaged(url)
-    found = run("db", "check", "--database", url)
-    assert found.exit_code == 1
-    assert "1 row damaged: `specwatch db repair` sets them aside\n  minutes (start=" in found.stdout
-    done = run("db", "repair", "--database", url)
-    assert done.exit_code == 0
-    assert "1 row set aside, in the table damaged_rows\n  minutes (start=" in done.stdout
-    after = run("db", "check", "--database", url)
-    assert after.exit_code == 0
-    assert "nothing is damaged\nset aside before, in the table damaged_rows: 1\n" in after.stdout
-    assert "nothing is damaged" in run("db", "repair", "--database", url).stdout
-
-
-def test_damage_as_json(run: Run, url: str) -> None:
-    damaged(url)
-    done = run("db", "check", "--database", url, "--json")
-    assert done.exit_code == 1
-    found = json.loads(done.stdout)
-    assert (found["problems"], found["set_aside"]) == ([], [])
-    (row,) = found["damaged"]
+    (row,) = json.loads(run("db", "check", *at_url, "--json").stdout)["damaged"]
     assert row["table"] == "minutes"
     assert row["row"].startswith("minutes (start=")
-    done = run("db", "repair", "--database", url, "--json")
+    done = run("db", "check", *at_url)
+    assert done.exit_code == 1
+    assert "1 row damaged: `specwatch db repair` sets them aside\n  minutes (start=" in done.stdout
+    done = run("db", "repair", *at_url)
     assert done.exit_code == 0
-    repaired = json.loads(done.stdout)
-    assert (repaired["rebuilt"], repaired["set_aside"], repaired["left"]) == (None, [row], [])
-    (aside,) = json.loads(run("db", "check", "--database", url, "--json").stdout)["set_aside"]
+    assert "1 row set aside, in the table damaged_rows\n  minutes (start=" in done.stdout
+    done = run("db", "check", *at_url)
+    assert done.exit_code == 0
+    assert "nothing is damaged\nset aside before, in the table damaged_rows: 1\n" in done.stdout
+    checked = json.loads(run("db", "check", *at_url, "--json").stdout)
+    assert (checked["problems"], checked["damaged"]) == ([], [])
+    (aside,) = checked["set_aside"]
     assert (aside["target"], aside["table"]) == ("chat", "minutes")
+    assert "nothing is damaged" in run("db", "repair", *at_url).stdout
+    repaired = json.loads(run("db", "repair", *at_url, "--json").stdout)
+    assert (repaired["rebuilt"], repaired["set_aside"], repaired["left"]) == (None, [], [])
 
 
-def test_a_malformed_file_is_named_with_its_remedy_and_rebuilt(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    url = f"sqlite:///{path}"
-    filled(url, 1_700_000_040)
+def test_a_malformed_file_is_reported_and_rebuilt(run: Run, tmp_path: Path, database: str) -> None:
+    path = tmp_path / "specwatch.db"
+    filled(database, 1_700_000_040)
     content = path.read_bytes()
     path.write_bytes(b"x" * 100 + content[100:])
-    found = run("db", "check", "--database", url)
-    assert found.exit_code == 1
-    assert "the file is malformed" in found.stdout
-    assert "`specwatch db repair` copies the readable rows" in found.stdout
-    done = run("db", "repair", "--database", url, "--json")
+    done = run("db", "check", "--database", database)
+    assert done.exit_code == 1
+    assert "the file is malformed" in done.stdout
+    assert "`specwatch db repair` copies the readable rows" in done.stdout
+    done = run("db", "repair", "--database", database, "--json")
     assert done.exit_code == 0
     rebuilt = json.loads(done.stdout)["rebuilt"]
     assert Path(rebuilt["kept"]).read_bytes()[100:] == content[100:]
     assert rebuilt["rows"]["minutes"] == 0
-    assert run("db", "check", "--database", url).exit_code == 0
+    assert run("db", "check", "--database", database).exit_code == 0

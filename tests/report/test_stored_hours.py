@@ -31,10 +31,10 @@ from specwatch.store import folding
 from specwatch.store.damage import Damage
 from specwatch.store.database import Database
 from specwatch.store.folding import fold
-from specwatch.store.packing import MODES, pack, unpack
+from specwatch.store.packing import MODES, pack
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore
-from tests.store.examples import FOREVER, T0, batch, before_down_seconds, minute
+from tests.store.examples import FOREVER, T0, batch, before_down_seconds, minute, unpack
 
 SERIES = SeriesId("left", "chat", "llama", "0")
 COUNTS = (0, 1, 17, 2**31, 2**55, 2**62)
@@ -69,7 +69,7 @@ def test_minutes_of_a_server_are_folded_all_at_once(
     reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever reasons it knows: one by one would take ten times as long."""
-    monkeypatch.setattr(folding, "_one_by_one", lambda *_: pytest.fail("one by one"))
+    monkeypatch.setattr(folding, "windows_by_hour", lambda *_: pytest.fail("one by one"))
     packed = []
     for at in range(3):
         window = minute(T0 + 60 * at, temperature="all", drafts=300 * at)

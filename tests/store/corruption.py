@@ -1,4 +1,4 @@
-"""Files of a store with damaged bytes and damaged values, and a daemon that starts on them.
+"""Damages files of a store, and starts the parts of a daemon on them.
 
 ``python -m tests.store.corruption --files 600`` runs it at length: see docs/reliability.md.
 """

@@ -26,7 +26,7 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.scrape.tally import MOST_KEYS
-from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.packing import PackedBatch, PackedWindow, assemble, pack_batch
 from specwatch.store.repository import Store
 
 FOREVER = {"since": 0, "until": 10**11}
@@ -81,6 +81,12 @@ def cursor(
 def batch(*windows: Window, cursor: Cursor | None = None) -> PackedBatch:
     """Packed windows."""
     return pack_batch(Batch(windows, cursor))
+
+
+def unpack(packed: PackedWindow) -> Window:
+    """The window that was packed."""
+    content = packed.context.content
+    return assemble(packed.series, packed.start, packed.length, content, packed.columns())
 
 
 def before_down_seconds(columns: tuple[Any, ...]) -> tuple[Any, ...]:

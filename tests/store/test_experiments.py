@@ -1,4 +1,4 @@
-"""What was measured on purpose: stored whole, found by time and target, pruned."""
+"""Experiments are stored whole and found by time and target."""
 
 from __future__ import annotations
 
@@ -36,54 +36,44 @@ def comparison(ended: float) -> Comparison:
 
 
 @pytest.mark.parametrize("experiment", [bench(T0 + 0.5), comparison(T0), bench(T0, "nul \0")])
-def test_what_is_stored_is_read_again(store: Store, experiment: Experiment) -> None:
+def test_an_experiment_is_read_equal(store: Store, experiment: Experiment) -> None:
     number = store.add_experiment(experiment, T0)
     assert store.experiment(number) == experiment
     assert store.experiment(number + 1) is None
 
 
-def test_they_are_found_by_time_and_target_in_their_order(store: Store) -> None:
-    for experiment in (
-        bench(T0 + HOUR),
-        bench(T0),
-        bench(T0 + 1, "other"),
-        comparison(T0 + 2 * HOUR),
-    ):
+def test_experiments_are_selected_by_time_and_target(store: Store) -> None:
+    other = bench(T0 + 1, "other")
+    for experiment in (bench(T0 + HOUR), bench(T0), other, comparison(T0 + 2 * HOUR)):
         store.add_experiment(experiment, T0)
-    assert [row.experiment.ended for row in store.experiments(T0, T0 + 2 * HOUR)] == [
-        T0, T0 + 1, T0 + HOUR,
-    ]  # fmt: skip
+    stored = store.experiments(T0, T0 + 2 * HOUR)
+    assert [row.experiment.ended for row in stored] == [T0, T0 + 1, T0 + HOUR]
     (row,) = store.experiments(T0, T0 + HOUR, "other")
-    assert (row.id, row.experiment) == (3, bench(T0 + 1, "other"))
+    assert (row.id, row.experiment) == (3, other)
 
 
-def test_the_result_of_another_specwatch_is_passed_over_and_named_when_asked_for(
-    store: Store,
-) -> None:
+def test_the_format_of_another_version_is_skipped_and_named_when_asked_for(store: Store) -> None:
     number = store.add_experiment(bench(T0), T0)
     with store.writing(T0) as connection:
-        connection.execute(
-            sa.update(schema.experiments).values(data=b'{"kind":"bench","format":2}')
-        )
+        data = b'{"kind":"bench","format":2}'
+        connection.execute(sa.update(schema.experiments).values(data=data))
     assert store.experiments(0, T0 + 1) == []
     with pytest.raises(ConfigError, match=f"stored result {number}: "):
         store.experiment(number)
 
 
+OF_FORMAT_2 = msgspec.json.encode(msgspec.structs.replace(bench(T0), format=2))
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("", "x: no result of specwatch probe or bench"),
-        ("[]", "x: no result of specwatch probe or bench"),
-        ('{"kind": "bunch"}', "x: no result of specwatch probe or bench"),
-        (b"\xff\xfe", "x: no result of specwatch probe or bench"),
-        (
-            msgspec.json.encode(msgspec.structs.replace(bench(T0), format=2)),
-            "x: format 2, and this specwatch reads 1; measure again",
-        ),
+        *((data, "no result of specwatch probe or bench")
+          for data in ("", "[]", '{"kind": "bunch"}', b"\xff\xfe")),
+        (OF_FORMAT_2, "format 2, and this specwatch reads 1; measure again"),
     ],
-)
-def test_what_is_no_result_is_refused_with_its_place(data: str | bytes, message: str) -> None:
+)  # fmt: skip
+def test_other_files_are_refused_by_name(data: str | bytes, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(data, "x")
-    assert str(refused.value).startswith(message)
+    assert str(refused.value).startswith(f"x: {message}")

@@ -1,4 +1,4 @@
-"""Baselines belong to a target: whoever measured them, everybody reads the same."""
+"""Baselines belong to a target; all daemons read the same ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _points = st.lists(
 )  # fmt: skip
 
 
-def test_any_measurement_comes_back_equal(store: Store) -> None:
+def test_any_measurement_is_read_equal(store: Store) -> None:
     written: list[Measurement] = []
 
     @settings(max_examples=30, deadline=None)
@@ -84,29 +84,20 @@ def test_a_new_calibration_replaces_the_older_of_its_key_load_and_origin_only(
         measurement(T0, key=dataclasses.replace(KEY, model_name="qwen")),
         measurement(T0, key=dataclasses.replace(KEY, target="code")),
     ]
-    store.write_measurements([measurement(T0), *others], now=0)
+    long = BaselineKey("t" * 128, "m\0" * 5000, "v" * 5000, "c" * 5000)
+    without_points = measurement(load_bin=2)
+    store.write_measurements([measurement(T0), *others, without_points], now=0)
     newer = measurement(T0 + 60)
     open_store(url, "right").write_measurements([newer], now=0)
     measurements = store.measurements()
     assert newer in measurements
     assert len(measurements) == 1 + len(others)
     assert all(other in measurements for other in others)
+    store.write_measurements([measurement(T0, key=long)], now=0)
+    assert len(store.measurements("t" * 128)) == 1
 
 
-def test_what_two_daemons_saw_of_the_traffic_is_added_up(
-    store: Store, url: str, open_store: OpenStore
-) -> None:
-    store.write_measurements([measurement(T0, origin=Origin.WINDOWS)], now=0)
-    other = open_store(url, "right")
-    other.write_measurements([measurement(T0 + 60, origin=Origin.WINDOWS)], now=0)
-    assert store.measurements() == [
-        dataclasses.replace(
-            measurement(T0, T0 + 60, origin=Origin.WINDOWS), ttft=Histogram((0.1,), (2, 0), 1.0)
-        )
-    ]
-
-
-def test_what_is_written_twice_counts_once(store: Store) -> None:
+def test_points_that_are_written_twice_count_once(store: Store) -> None:
     """Whoever wrote it does not know whether the database had it when the connection broke."""
     past, first, second = (
         measurement(*times, origin=Origin.WINDOWS)
@@ -120,7 +111,7 @@ def test_what_is_written_twice_counts_once(store: Store) -> None:
     assert (stored.ttft.count, stored.ttft.sum, stored.points_behind) == (6, 1.5, 6)
 
 
-def test_a_long_past_is_not_lost_with_what_is_added_to_it(store: Store) -> None:
+def test_latencies_stay_counted_when_the_oldest_points_go(store: Store) -> None:
     """Its first points are gone, and the latencies that came with them are still counted."""
     times = [T0 + 60 * n for n in range(MOST_POINTS + 40)]
     for first in range(0, len(times), 20):
@@ -156,13 +147,8 @@ def test_two_daemons_that_write_one_row_at_once_lose_nothing(
     ] * 6
 
 
-def test_one_without_points_is_no_measurement(store: Store) -> None:
-    store.write_measurements([measurement()], now=0)
-    assert store.measurements() == []
-
-
 @pytest.mark.parametrize(("hours", "expiry"), [(2, 72), (72, 2), (2, 2)])
-def test_they_are_kept_until_they_expire_and_as_long_as_hours_are(
+def test_baselines_are_kept_until_they_expire_and_as_long_as_hours(
     store: Store, hours: int, expiry: int
 ) -> None:
     old, new = measurement(T0 - 3 * HOUR), measurement(T0, load_bin=1)
@@ -170,20 +156,10 @@ def test_they_are_kept_until_they_expire_and_as_long_as_hours_are(
     pruned = store.prune(T0, HOUR, hours * HOUR, expiry * HOUR).baselines
     expired = max(hours, expiry) == 2
     assert (pruned, store.measurements()) == ((1, [new]) if expired else (0, [old, new]))
-
-
-def test_a_calibration_outlives_short_hours_where_nobody_says_when_it_expires(
-    store: Store,
-) -> None:
-    store.write_measurements([measurement(T0 - 3 * HOUR)], now=0)
-    assert store.prune(T0, HOUR, 2 * HOUR).baselines == 0
-    assert store.prune(T0 + MAX_AGE, HOUR, 2 * HOUR).baselines == 1
-
-
-def test_names_too_long_for_an_index_are_written_too(store: Store) -> None:
-    long = BaselineKey("t" * 128, "m\0" * 5000, "v" * 5000, "c" * 5000)
-    store.write_measurements([measurement(T0, key=long)], now=0)
-    assert len(store.measurements("t" * 128)) == 1
+    assert store.prune(T0, HOUR, 2 * HOUR).baselines == 0, (
+        "kept long, if nobody says when they expire"
+    )
+    assert store.prune(T0 + MAX_AGE + 1, HOUR, 2 * HOUR).baselines == 2 - pruned
 
 
 @pytest.mark.parametrize(("origin", "load"), [(Origin.WINDOWS, 3.0), (Origin.CALIBRATION, 2.0)])

@@ -2,67 +2,61 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from specwatch.domain.model import Cursor, Histogram, Series, SeriesId, Tally, Window
 from specwatch.store.cursor_rows import pack_cursor, unpack_cursor
-from specwatch.store.packing import (
-    assemble,
-    pack,
-    unpack,
-)
-from tests.store.examples import T0, before_down_seconds, cursors, minute, windows
+from specwatch.store.packing import assemble, pack
+from tests.store.examples import T0, before_down_seconds, cursors, minute, unpack, windows
 
 
+@settings(max_examples=40, deadline=None)
 @given(windows)
-def test_a_window_comes_back_equal_in_every_field(window: Window) -> None:
+def test_a_window_is_unpacked_equal_in_every_field(window: Window) -> None:
     assert unpack(pack(window)) == window
 
 
-def test_a_row_from_before_there_was_down_time_is_read_without_any() -> None:
+@given(cursors)
+def test_a_cursor_is_unpacked_equal(cursor: Cursor) -> None:
+    assert unpack_cursor(pack_cursor(cursor)) == cursor
+
+
+def test_a_row_from_before_down_time_was_stored_has_none() -> None:
     window = minute(T0)
-    packed = pack(dataclasses.replace(window, down_seconds=12.5))
+    packed = pack(replace(window, down_seconds=12.5))
     old = before_down_seconds(packed.columns())
     assert assemble(packed.series, T0, 60, packed.context.content, old) == window
 
 
-@given(cursors)
-def test_a_cursor_comes_back_equal(cursor: Cursor) -> None:
-    assert unpack_cursor(pack_cursor(cursor)) == cursor
-
-
-def test_cursors_share_a_layout_whatever_the_order_of_the_page() -> None:
-    """A tap's series stand on the page as its first requests came, at each start otherwise."""
+def test_cursors_share_a_layout_whatever_the_order_of_their_series() -> None:
+    """A tap's series are in the order of its first requests, which differs at each start."""
     samples = {
         Series("drafts", "", "m", "", "", temperature): 1.0
         for temperature in ("0", ">1", "unknown")
     }
-    back = dict(reversed(samples.items()))
-    one, other = Cursor("t", samples, None, 2.0), Cursor("t", back, None, 2.0)
+    reversed_samples = dict(reversed(samples.items()))
+    one, other = Cursor("t", samples, None, 2.0), Cursor("t", reversed_samples, None, 2.0)
     assert pack_cursor(one) == pack_cursor(other)
 
 
-def test_a_mapping_without_entries_takes_no_byte() -> None:
+def test_rows_are_small() -> None:
     window = minute(T0)
-    tally = dataclasses.replace(window.tally, uncovered={"several": 1})
-    more = pack(dataclasses.replace(window, tally=tally))
+    size = len(pack(window).row)
+    assert size < 120
+    tally = replace(window.tally, uncovered={"several": 1})
     # One byte for the empty records before it, three for the entry itself.
-    assert len(more.row) - len(pack(window).row) == 4
+    assert len(pack(replace(window, tally=tally)).row) - size == 4
 
 
-def test_unknown_stays_unlike_zero() -> None:
-    unknown, zero = (
-        dataclasses.replace(minute(T0), tally=tally) for tally in (Tally(), Tally(drafts=0))
-    )
-    assert unpack(pack(unknown)).tally.drafts is None
-    assert unpack(pack(zero)).tally.drafts == 0
-
-
-def test_windows_alike_share_one_context() -> None:
-    assert pack(minute(T0)).context is pack(minute(T0 + 60, drafts=5)).context
+def test_an_unknown_count_is_not_zero() -> None:
+    drafts = [
+        unpack(pack(replace(minute(T0), tally=tally))).tally.drafts
+        for tally in (Tally(), Tally(drafts=0))
+    ]
+    assert drafts == [None, 0]
 
 
 @pytest.mark.parametrize(
@@ -70,63 +64,50 @@ def test_windows_alike_share_one_context() -> None:
     [
         minute(T0, engine_version="0.11.1"),
         minute(T0, bounds=(0.1, 0.5, 1.0, 2.0)),
-        dataclasses.replace(
-            minute(T0), tally=Tally(ttft=Histogram((0.1, 0.5, 1.0), (1, 1, 1, 1), 1.0, True))
-        ),
+        replace(minute(T0), tally=Tally(ttft=Histogram((0.1, 0.5, 1.0), (1, 1, 1, 1), 1.0, True))),
     ],
     ids=["engine version", "bounds", "coarsened"],
 )
-def test_what_must_not_be_mixed_has_another_context(other: Window) -> None:
-    assert pack(minute(T0)).context.id != pack(other).context.id
+def test_windows_that_must_not_be_mixed_have_different_contexts(other: Window) -> None:
+    own = pack(minute(T0)).context
+    assert own is pack(minute(T0 + 60, drafts=5)).context
+    assert own.id != pack(other).context.id
 
 
-def test_a_contexts_id_follows_from_its_content_alone() -> None:
-    """Ids are made while the database is away, by every daemon: they must never change."""
+def test_the_id_of_a_context_is_the_same_in_every_version() -> None:
+    """Every daemon computes it from the content, while the database may be away."""
     context = pack(minute(T0)).context
     assert (context.id, context.id < 2**47) == (125429485411687, True)
 
 
-def test_a_window_takes_few_bytes() -> None:
-    assert len(pack(minute(T0)).row) < 120
-
-
 @pytest.mark.parametrize("drafts", [-1, 2**63, 10**300])
-def test_a_count_that_no_database_can_hold_is_refused(drafts: int) -> None:
-    window = dataclasses.replace(minute(T0), tally=Tally(drafts=drafts))
+def test_a_count_that_no_database_can_store_is_refused(drafts: int) -> None:
     with pytest.raises(ValueError, match=f"window {T0} of .*chat.* cannot be stored"):
-        pack(window)
-
-
-def test_a_packed_number_that_is_too_large_is_refused() -> None:
+        pack(replace(minute(T0), tally=Tally(drafts=drafts)))
     with pytest.raises(ValueError, match="cannot be stored"):
-        pack(dataclasses.replace(minute(T0), restarts=10**30))
+        pack(replace(minute(T0), restarts=10**30))
 
 
-def test_characters_that_postgres_cannot_hold_are_replaced() -> None:
+def test_characters_that_postgres_cannot_store_are_replaced() -> None:
     window = minute(T0, model_name="a\0b\ud800c")
-    tally = dataclasses.replace(window.tally, requests={"x\0": 1})
-    returned = unpack(pack(dataclasses.replace(window, tally=tally)))
-    assert returned.series == SeriesId("left", "chat", "a\ufffdb\ufffdc", "all")
-    assert returned.tally.requests == {"x\ufffd": 1}
-
-
-def test_a_cursors_series_keep_characters_that_no_text_column_holds() -> None:
+    tally = replace(window.tally, requests={"x\0": 1})
+    unpacked = unpack(pack(replace(window, tally=tally)))
+    assert unpacked.series == SeriesId("left", "chat", "a\ufffdb\ufffdc", "all")
+    assert unpacked.tally.requests == {"x\ufffd": 1}
     cursor = Cursor("t", {Series("drafts", "", "a\0\ud800", "0", ""): 1.0}, None, 2.0)
-    assert unpack_cursor(pack_cursor(cursor)) == cursor
     assert pack_cursor(cursor).layout.content.isprintable()
+    assert unpack_cursor(pack_cursor(cursor)) == cursor
 
 
 def test_a_mapping_of_many_keys_takes_bounded_bytes() -> None:
-    """An hour adds up what its minutes had, which may have been different keys in each."""
-    many = dataclasses.replace(
-        minute(0), tally=Tally(requests={f"{n}{'x' * 60}": n for n in range(5000)})
-    )
-    packed = pack(many)
+    """An hour adds up its minutes, each of which may have different keys."""
+    tally = Tally(requests={f"{n}{'x' * 60}": n for n in range(5000)})
+    packed = pack(replace(minute(0), tally=tally))
     assert len(packed.row) < 4000
     assert sum(unpack(packed).tally.requests.values()) == sum(range(5000))
 
 
-def test_names_too_long_to_be_indexed_are_cut_but_stay_apart() -> None:
+def test_names_too_long_to_be_indexed_are_cut_and_stay_different() -> None:
     names = ["m" * 5000 + end for end in "ab"] + ["\U0001f600" * 5000]
     stored = [pack(minute(T0, model_name=name)).series.model_name for name in names]
     assert len(set(stored)) == 3

@@ -1,4 +1,4 @@
-"""Postgres restarted, killed, locked, refusing: nothing is lost or doubled, no password shown."""
+"""Postgres restarted, killed or locked: nothing is lost or doubled, and no password is shown."""
 
 from __future__ import annotations
 
@@ -80,10 +80,11 @@ def test_nothing_is_lost_or_doubled_by_restarts_in_the_middle_of_writes(
     assert store.cursors() == {"chat": cursor(value=len(put) - 1)}
 
 
-def test_a_lock_held_by_somebody_else_is_not_waited_for_long(
-    postgres: PostgresServer, url: str, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+def test_locks_and_statements_are_not_waited_for_long(
+    url: str, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "POSTGRES_LOCK_MS", 50)
+    monkeypatch.setattr(database, "POSTGRES_STATEMENT_MS", 200)
     store = open_store(url)
     other = psycopg.connect(url)
     other.execute("LOCK TABLE minutes")
@@ -92,16 +93,9 @@ def test_a_lock_held_by_somebody_else_is_not_waited_for_long(
     other.close()
     store.write([batch(minute(T0))], now=0)
     assert read(store) == [minute(T0)]
-
-
-def test_a_statement_that_takes_long_is_given_up(
-    url: str, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "POSTGRES_STATEMENT_MS", 50)
-    store = open_store(url)
     with (
         pytest.raises(StoreUnavailable, match="statement timeout"),
-        store._database.reading() as connection,
+        store.connected() as connection,
     ):
         connection.exec_driver_sql("SELECT pg_sleep(5)")
 

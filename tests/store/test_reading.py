@@ -17,23 +17,15 @@ from tests.fixtures import OpenStore
 from tests.store.examples import FOREVER, T0, batch, minute, read, starts
 
 
-def test_windows_come_in_order_of_start_over_all_series(store: Store) -> None:
-    windows = [
-        minute(T0 + 60 * n, target=target, temperature=temperature)
-        for n in range(30)
-        for target in ("a", "b")
-        for temperature in ("0", "all")
-    ]
-    shuffled = random.Random(1).sample(windows, len(windows))
-    store.write([batch(*shuffled)], now=0)
-    assert read(store) == windows
-
-
-def test_since_is_included_and_until_is_not(store: Store) -> None:
+def test_a_span_includes_its_start_and_not_its_end(store: Store) -> None:
     store.write([batch(*(minute(T0 + 60 * n) for n in range(5)))], now=0)
     assert starts(read(store, since=T0 + 60, until=T0 + 180)) == [T0 + 60, T0 + 120]
     assert starts(read(store, since=T0 + 60.5, until=T0 + 180.5)) == [T0 + 120, T0 + 180]
     assert starts(read(store, since=T0 + 60, until=T0 + 60)) == []
+    assert starts(read(store, limit=2)) == [T0, T0 + 60]
+    assert read(store, limit=0) == []
+    with pytest.raises(ValueError, match="60 or 3600 s long, not 300"):
+        store.windows(**FOREVER, length=300)
 
 
 @pytest.mark.parametrize("others", [0, 40], ids=["most series", "few of many series"])
@@ -47,13 +39,14 @@ def test_since_is_included_and_until_is_not(store: Store) -> None:
         {"daemon": "left"},
         {"daemon": "nobody"},
         {"model_name": "nothing"},
+        {},
     ],
     ids=str,
 )
-def test_a_selection_leaves_out_everything_else(
+def test_selected_windows_are_read_in_order_of_start(
     store: Store, selection: dict[str, str], others: int
 ) -> None:
-    """Few series among many are read another way than most of them: with the same result."""
+    """Few series among many are read in another way than most of them, with the same result."""
     windows = [
         minute(T0 + 60 * n, target=target, temperature=temperature)
         for n in range(10)
@@ -61,7 +54,8 @@ def test_a_selection_leaves_out_everything_else(
         for temperature in ("0", "all")
     ]
     extra = [minute(T0, target=f"x{n}", model_name="m", temperature="1") for n in range(others)]
-    store.write([batch(*windows, *extra)], now=0)
+    shuffled = random.Random(1).sample(windows, len(windows))
+    store.write([batch(*shuffled, *extra)], now=0)
     expected = [
         window
         for window in sorted(windows + extra, key=lambda w: (w.start, w.series.target))
@@ -70,7 +64,7 @@ def test_a_selection_leaves_out_everything_else(
     assert read(store, **selection) == expected
 
 
-def test_long_gaps_and_many_chunks_lose_nothing(
+def test_windows_with_long_gaps_in_many_chunks_are_all_read(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "_ROWS_AT_ONCE", 4)
@@ -79,12 +73,6 @@ def test_long_gaps_and_many_chunks_lose_nothing(
     store.write([batch(*(minute(start) for start in times), *others)], now=0)
     assert starts(read(store, target="chat")) == times
     assert len(read(store)) == len(times) + len(others)
-
-
-def test_a_limit_takes_the_first_ones(store: Store) -> None:
-    store.write([batch(*(minute(T0 + 60 * n) for n in range(5)))], now=0)
-    assert starts(read(store, limit=2)) == [T0, T0 + 60]
-    assert read(store, limit=0) == []
 
 
 def test_two_runs_in_one_minute_add_up(url: str, open_store: OpenStore) -> None:
@@ -112,14 +100,9 @@ def test_of_two_daemons_the_one_with_more_good_scrapes_counts(
         (T0 + 120, "right"),
     ]
     assert starts(read(right, daemon="left")) == [T0, T0 + 60]
-
-
-def test_two_runs_count_together_against_another_daemon(url: str, open_store: OpenStore) -> None:
-    for pid in range(2):
-        open_store(url, pid=pid).write([batch(minute(T0, scrapes_ok=5))], now=0)
-    right = open_store(url, "right")
-    right.write([batch(minute(T0, daemon="right", scrapes_ok=9))], now=0)
-    assert [(w.series.daemon, w.scrapes_ok) for w in read(right)] == [("left", 10)]
+    open_store(url, pid=2).write([batch(minute(T0 + 60, scrapes_ok=5))], now=0)
+    both_runs = read(left)[1]
+    assert (both_runs.series.daemon, both_runs.scrapes_ok) == ("left", 8)
 
 
 def test_of_two_daemons_hours_only_one_counts(url: str, open_store: OpenStore) -> None:
@@ -139,7 +122,7 @@ def test_of_two_daemons_hours_only_one_counts(url: str, open_store: OpenStore) -
     ]
 
 
-def test_targets_lists_what_was_watched(url: str, open_store: OpenStore) -> None:
+def test_targets_lists_the_watched_models(url: str, open_store: OpenStore) -> None:
     left, right = open_store(url), open_store(url, "right")
     left.write([batch(minute(T0 + 600), minute(T0 + 660, temperature="0"))], now=0)
     left.write([batch(minute(T0, temperature="0"))], now=0)
@@ -158,11 +141,6 @@ def test_info_counts_rows_and_bytes(store: Store, monkeypatch: pytest.MonkeyPatc
     assert "minutes" in info.exact
     monkeypatch.setattr(readers, "_MOST_COUNTED", 2)
     assert "minutes" not in store.info().exact
-
-
-def test_a_length_that_is_not_kept_is_refused(store: Store) -> None:
-    with pytest.raises(ValueError, match="60 or 3600 s long, not 300"):
-        store.windows(**FOREVER, length=300)
 
 
 def test_reading_a_sqlite_file_that_is_not_there_creates_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A malformed SQLite file: what can be read goes into a new one, and nothing is thrown away."""
+"""A malformed SQLite file: readable rows are copied into a new one, and the old one is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fixtures import OpenStore
 from tests.store.examples import T0, batch, minute, read, starts
 
 NOW = T0 + 400 * HOUR
-MINUTES = 2000
+MINUTES = 600
 PAGE = 4096
 
 
@@ -36,7 +36,9 @@ def url(sqlite_file: Path, open_store: OpenStore) -> str:
     return url
 
 
-def damage_page(path: Path, number: int) -> None:
+def damage_page(path: Path, number: int | None = None) -> None:
+    """Overwrite a page; by default one in the middle, which has minutes."""
+    number = path.stat().st_size // PAGE * 3 // 4 if number is None else number
     with path.open("r+b") as file:
         file.seek(number * PAGE)
         file.write(b"\xa5" * PAGE)
@@ -49,9 +51,9 @@ def page_of(path: Path, table: str) -> int:
         return int(cursor.fetchone()[0]) - 1
 
 
-def test_what_lies_on_other_pages_is_saved(url: str, sqlite_file: Path) -> None:
-    last = sqlite_file.stat().st_size // PAGE - 1
-    damage_page(sqlite_file, last // 2)
+def test_rows_on_other_pages_are_saved(url: str, sqlite_file: Path) -> None:
+    sqlite_file.chmod(0o640)
+    damage_page(sqlite_file)
     damaged = sqlite_file.read_bytes()
     assert check(url).problems
     done = repair(url, NOW)
@@ -61,13 +63,13 @@ def test_what_lies_on_other_pages_is_saved(url: str, sqlite_file: Path) -> None:
     assert done.rebuilt.incomplete == ("minutes",)
     assert MINUTES - 50 < done.rebuilt.rows["minutes"] < MINUTES
     assert check(url).sound
-    store = Store(url, daemon="left")
-    assert len(read(store)) == done.rebuilt.rows["minutes"]
-    assert {path.name for path in sqlite_file.parent.glob("*.repaired*")} == set()
+    assert len(read(Store(url, daemon="left"))) == done.rebuilt.rows["minutes"]
+    assert list(sqlite_file.parent.glob("*.repaired*")) == []
+    status = sqlite_file.stat()
+    assert (status.st_mode & 0o777, status.st_uid) == (0o640, os.getuid())
 
 
 def test_a_table_that_is_lost_loses_no_other(url: str, sqlite_file: Path) -> None:
-    """Its rows can be found by nothing."""
     damage_page(sqlite_file, page_of(sqlite_file, "minutes"))
     done = repair(url, NOW)
     assert done.rebuilt is not None
@@ -95,34 +97,25 @@ def test_a_file_without_a_header_is_replaced_by_an_empty_database(
     Store(url, daemon="left").open(NOW)
 
 
-def test_a_daemon_that_runs_goes_on_in_the_new_file(
+def test_a_running_daemon_goes_on_in_the_new_file(
     url: str, sqlite_file: Path, open_store: OpenStore
 ) -> None:
-    """What it wrote last lies in the log beside the old file."""
+    """Its last rows are in the log beside the old file."""
     store = open_store(url, now=NOW)
     late = T0 + MINUTE * (MINUTES + 9)
     store.write([batch(minute(late))], NOW)
-    damage_page(sqlite_file, sqlite_file.stat().st_size // PAGE // 2)
+    damage_page(sqlite_file)
     assert repair(url, NOW).rebuilt is not None
     store.write([batch(minute(late + MINUTE))], NOW)
     store.close(NOW)
-    again = Store(url, daemon="left")
-    assert starts(read(again, since=late)) == [late, late + MINUTE]
+    assert starts(read(Store(url, daemon="left"), since=late)) == [late, late + MINUTE]
 
 
-def test_the_new_file_has_the_mode_of_the_old_one(url: str, sqlite_file: Path) -> None:
-    sqlite_file.chmod(0o640)
-    damage_page(sqlite_file, sqlite_file.stat().st_size // PAGE // 2)
-    repair(url, NOW)
-    assert sqlite_file.stat().st_mode & 0o777 == 0o640
-    assert sqlite_file.stat().st_uid == os.getuid()
-
-
-def test_a_file_that_somebody_writes_to_is_left_alone(
+def test_a_file_that_another_process_writes_to_is_unchanged(
     url: str, sqlite_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repairing, "SQLITE_BUSY_SECONDS", 0.01)
-    damage_page(sqlite_file, sqlite_file.stat().st_size // PAGE // 2)
+    damage_page(sqlite_file)
     before = sqlite_file.read_bytes()
     with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -132,7 +125,7 @@ def test_a_file_that_somebody_writes_to_is_left_alone(
     assert [path.name for path in sqlite_file.parent.iterdir()] == [sqlite_file.name]
 
 
-def test_a_whole_file_is_not_rebuilt(url: str, sqlite_file: Path) -> None:
+def test_an_undamaged_file_is_not_rebuilt(url: str, sqlite_file: Path) -> None:
     identity = sqlite_file.stat().st_ino
     assert repair(url, NOW) == (None, [], [])
     assert sqlite_file.stat().st_ino == identity

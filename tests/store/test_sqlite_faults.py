@@ -1,4 +1,4 @@
-"""SQLite full, locked, read-only, deleted, damaged: a clear sentence, and recovery by itself."""
+"""SQLite full, locked, read-only, deleted or damaged: a clear message, and recovery."""
 
 from __future__ import annotations
 
@@ -39,12 +39,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def test_the_directory_of_the_database_is_for_its_owner_only(
-    store: Store, sqlite_file: Path
-) -> None:
-    assert sqlite_file.parent.stat().st_mode & 0o777 == 0o700
-
-
 def test_a_full_disk_loses_nothing_once_there_is_room(
     small_disk: Path, open_store: OpenStore
 ) -> None:
@@ -73,26 +67,22 @@ def test_a_full_disk_loses_nothing_once_there_is_room(
     assert store.cursors()["chat"] == cursor(value=written)
 
 
-def test_a_locked_database_is_waited_for(store: Store, sqlite_file: Path) -> None:
-    queue = WriteQueue()
-    queue.put(batch(minute(T0)))
-    other = sqlite3.connect(sqlite_file, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    error = queue.drain(store, now=0).error
-    assert "another process holds it locked" in str(error)
-    other.execute("ROLLBACK")
-    other.close()
-    assert queue.drain(store, now=2).written == 1
-    assert read(store) == [minute(T0)]
-
-
-def test_reading_works_while_somebody_writes(store: Store, sqlite_file: Path) -> None:
+def test_a_locked_database_can_be_read_and_is_written_later(
+    store: Store, sqlite_file: Path
+) -> None:
+    assert sqlite_file.parent.stat().st_mode & 0o777 == 0o700
     store.write([batch(minute(T0))], now=0)
+    queue = WriteQueue()
+    queue.put(batch(minute(T0 + 60)))
     other = sqlite3.connect(sqlite_file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     other.execute("DELETE FROM minutes")
     assert read(store) == [minute(T0)]
+    error = queue.drain(store, now=0).error
+    assert "another process holds it locked" in str(error)
     other.close()
+    assert queue.drain(store, now=2).written == 1
+    assert starts(read(store)) == [T0, T0 + 60]
 
 
 @contextmanager
@@ -124,36 +114,27 @@ def test_a_database_that_became_read_only_is_explained_and_recovered_from(
     assert starts(read(store)) == [T0, T0 + 60]
 
 
-def test_a_deleted_directory_is_created_again(store: Store, sqlite_file: Path) -> None:
-    """Writing on into a file that has no name any more would look like success."""
-    store.write([batch(minute(T0))], now=0)
-    shutil.rmtree(sqlite_file.parent)
-    store.write([batch(minute(T0 + 60))], now=0)
-    assert starts(read(store)) == [T0 + 60]
-    assert starts(read(Store(store.url, daemon="other"))) == [T0 + 60]
-
-
-def test_in_a_file_that_was_put_in_its_place_a_run_is_registered_anew(
-    store: Store, sqlite_file: Path, tmp_path: Path, open_store: OpenStore
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+def test_a_daemon_goes_on_in_a_new_file_under_the_name(
+    store: Store, sqlite_file: Path, tmp_path: Path, open_store: OpenStore, *, replaced: bool
 ) -> None:
-    """Another daemon's run may have the same number there: minutes would count as its own."""
+    """It registers its run again, as another run may have the same number there."""
     store.write([batch(minute(T0))], now=0)
-    open_store(f"sqlite:///{tmp_path}/other.db", "right").close(now=0)
     shutil.rmtree(sqlite_file.parent)
-    sqlite_file.parent.mkdir()
-    (tmp_path / "other.db").rename(sqlite_file)
+    if replaced:
+        open_store(f"sqlite:///{tmp_path}/other.db", "right").close(now=0)
+        sqlite_file.parent.mkdir()
+        (tmp_path / "other.db").rename(sqlite_file)
     store.write([batch(minute(T0 + 60))], now=0)
-    assert starts(read(store)) == [T0 + 60]
-    assert store.info().rows["runs"] == 2
+    assert starts(read(Store(store.url, daemon="reader"))) == [T0 + 60]
+    assert store.info().rows["runs"] == 1 + replaced
 
 
-def test_a_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreUnavailable, match=f"{tmp_path}/file/x.db: "):
-        Store(f"sqlite:///{tmp_path}/file/x.db", daemon="d").open(0)
-
-
-def test_a_file_that_is_no_database_is_explained_and_left_alone(sqlite_file: Path) -> None:
+def test_a_path_that_cannot_be_a_database_is_explained_and_left_alone(sqlite_file: Path) -> None:
+    sqlite_file.parent.write_text("in the way")
+    with pytest.raises(StoreUnavailable, match=f"{sqlite_file}: "):
+        Store(f"sqlite:///{sqlite_file}", daemon="d").open(0)
+    sqlite_file.parent.unlink()
     sqlite_file.parent.mkdir()
     sqlite_file.write_bytes(b"my thesis\n" * 1000)
     store = Store(f"sqlite:///{sqlite_file}", daemon="d")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 
@@ -73,24 +74,16 @@ def same(windows: list[Window], expected: list[Window]) -> bool:
     return sorted(map(repr, windows)) == sorted(map(repr, expected))
 
 
-def test_an_hour_is_the_merge_of_its_minutes_per_mode_load_and_environment(store: Store) -> None:
-    windows = mixed_hour(T0) + mixed_hour(T0 + HOUR)
+@pytest.mark.parametrize(
+    ("make", "built"), [(mixed_hour, 4), (of_tap, 2)], ids=["modes, loads, versions", "of a tap"]
+)
+def test_an_hour_is_the_exact_sum_of_its_minutes_by_mode_load_and_environment(
+    store: Store, make: Callable[[int], list[Window]], built: int
+) -> None:
+    windows = make(T0) + make(T0 + HOUR)
     store.write([batch(*windows)], now=0)
-    assert store.roll_up(T0 + 2 * HOUR + 300) == 4
-    hours = read(store, length=HOUR)
-    assert len(hours) > 10
-    assert same(hours, merged(windows))
-
-
-def test_the_hours_of_a_bucket_say_what_was_covered_in_its_minutes(store: Store) -> None:
-    windows = of_tap(T0) + of_tap(T0 + HOUR)
-    store.write([batch(*windows)], now=0)
-    assert store.roll_up(T0 + 2 * HOUR + 300) == 2
-    hours = read(store, length=HOUR)
-    assert same(hours, merged(windows))
-    (first, _) = hours
-    assert (first.source, first.coverage) == (Source.TAP, 0.5)
-    assert (first.tally.records, first.tally.uncovered) == ({"record": 435}, {"several": 30})
+    assert store.roll_up(T0 + 2 * HOUR + 300) == built
+    assert same(read(store, length=HOUR), merged(windows))
 
 
 def test_an_hour_is_built_once_its_grace_is_over(store: Store) -> None:
@@ -100,24 +93,22 @@ def test_an_hour_is_built_once_its_grace_is_over(store: Store) -> None:
     assert store.roll_up(T0 + HOUR + 301) == 0
 
 
-def test_late_minutes_rebuild_their_hour(store: Store) -> None:
-    windows = mixed_hour(T0)
-    store.write([batch(*windows[::2])], now=0)
-    store.roll_up(T0 + DAY)
-    store.write([batch(*windows[1::2])], now=0)
-    assert store.roll_up(T0 + DAY) >= 1
-    assert same(read(store, length=HOUR), merged(windows))
-
-
-def test_late_minutes_are_remembered_over_a_restart(url: str, open_store: OpenStore) -> None:
-    """The daemon was killed between writing them and the next roll-up."""
+def test_late_minutes_rebuild_their_hour_also_after_a_restart(
+    url: str, open_store: OpenStore
+) -> None:
+    """The daemon was killed between writing them and the next roll-up; one minute is of both of
+    its runs."""
     first = open_store(url)
-    first.write([batch(minute(T0), minute(T0 + 5 * HOUR))], now=0)
+    windows = mixed_hour(T0)
+    first.write([batch(*windows[::2], minute(T0 + 5 * HOUR))], now=0)
     first.roll_up(T0 + DAY)
-    first.write([batch(minute(T0 + 60, drafts=7))], now=0)
+    first.write([batch(*windows[1::2])], now=0)
     second = open_store(url, pid=2)
-    second.roll_up(T0 + DAY)
-    assert [w.tally.drafts for w in read(second, length=HOUR)] == [107, 100]
+    again = minute(T0 + 60, drafts=7, concurrency=9.0)
+    second.write([batch(again)], now=0)
+    assert second.roll_up(T0 + DAY) >= 1
+    hours = read(second, since=T0, until=T0 + HOUR, length=HOUR)
+    assert same(hours, merged([*windows, again]))
 
 
 def test_a_roll_up_that_is_cut_off_goes_on_where_it_stopped(
@@ -150,15 +141,8 @@ def test_a_daemon_rolls_up_its_own_series_only(url: str, open_store: OpenStore) 
     assert right.roll_up(T0 + DAY) == 1
 
 
-def test_two_runs_in_one_minute_are_both_in_the_hour(url: str, open_store: OpenStore) -> None:
-    for pid in range(2):
-        open_store(url, pid=pid).write([batch(minute(T0, drafts=10 + pid))], now=0)
-    store = open_store(url)
-    store.roll_up(T0 + DAY)
-    assert [w.tally.drafts for w in read(store, length=HOUR)] == [21]
-
-
-def test_pruning_deletes_what_is_older_and_nothing_else(store: Store) -> None:
+def test_pruning_deletes_only_whole_hours_that_are_older(store: Store) -> None:
+    """Half an hour of minutes could not be rolled up again."""
     windows = [minute(T0 + HOUR * n + 60 * m) for n in range(30) for m in (0, 59)]
     store.write([batch(*windows)], now=0)
     store.roll_up(T0 + 30 * HOUR + 300)
@@ -181,15 +165,7 @@ def test_pruning_rolls_up_first_also_for_daemons_that_are_gone(
     assert [w.series.daemon for w in read(store, length=HOUR)] == ["gone", "left"]
 
 
-def test_the_hour_that_retention_cuts_through_is_kept_whole(store: Store) -> None:
-    """Half an hour of minutes could not be rolled up again."""
-    store.write([batch(minute(T0), minute(T0 + 1800))], now=0)
-    store.prune(T0 + HOUR + 900, minutes_kept=HOUR, hours_kept=DAY)
-    assert len(read(store)) == 2
-
-
-def test_minutes_later_than_retention_are_added_to_their_hour(store: Store) -> None:
-    """What was pruned stays counted, and what came late is counted once."""
+def test_minutes_later_than_retention_are_added_once_to_their_hour(store: Store) -> None:
     store.write([batch(minute(T0, drafts=100), minute(T0 + 60, drafts=10, mode=Mode.OFF))], now=0)
     store.prune(T0 + DAY, minutes_kept=HOUR, hours_kept=10 * DAY)
     store.write([batch(minute(T0 + 120, drafts=3))], now=0)
@@ -207,18 +183,18 @@ def test_pruning_works_in_small_transactions(store: Store, monkeypatch: pytest.M
     store.write([batch(*windows)], now=0)
     store.roll_up(T0 + 3 * HOUR + 300)
     sizes: list[int] = []
-    turn = upkeep._prune_minutes_turn
+    turn = upkeep._prune_minutes
 
     def counted(*arguments: object) -> int:
         sizes.append(turn(*arguments))  # type: ignore[arg-type]
         return sizes[-1]
 
-    monkeypatch.setattr(upkeep, "_prune_minutes_turn", counted)
+    monkeypatch.setattr(upkeep, "_prune_minutes", counted)
     assert store.prune(T0 + DAY, HOUR, DAY).minutes == 15
     assert max(sizes) == 2
 
 
-def test_what_is_older_than_hours_is_pruned_from_every_table(store: Store) -> None:
+def test_rows_older_than_hours_are_pruned_from_every_table(store: Store) -> None:
     """Of guards their steps only: the guards stay."""
     book, now = GuardBook(store), T0 + DAY
     book.hold(["chat"], "d:1", T0, able=True)
