@@ -98,18 +98,9 @@ def test_keys_after_dots_nest_and_make_lists() -> None:
     assert found.speculation == {"a": {"b": 1}, "c": [1, "x"]}
 
 
-def test_what_is_said_twice_excludes_itself() -> None:
-    found = plan(f"vllm serve M --spec-method ngram -sc {NGRAM}")
-    assert [(e.level, e.text.partition(":")[0]) for e in found.findings] == [
-        ("wrong", "--spec-method and method in --speculative-config exclude each other")
-    ]
-
-
 @pytest.mark.parametrize("empty", ["{}", "null", ""])
-def test_an_empty_configuration_is_none_but_for_braces(empty: str) -> None:
-    found = plan(f"vllm serve M -sc {empty!r}")
-    assert found.method is None
-    assert [finding.level for finding in found.findings] == (["wrong"] if empty == "{}" else [])
+def test_an_empty_configuration_names_no_method(empty: str) -> None:
+    assert plan(f"vllm serve M -sc {empty!r}").method is None
 
 
 def test_flags_of_v0_are_told_as_such() -> None:
