@@ -12,10 +12,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from specwatch.domain.temperature import Buckets
 from specwatch.tap import settings as settings_of
 from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
-from specwatch.tap.inside_vllm import InsideVllm
 from specwatch.tap.metrics import TapCounters
 from specwatch.tap.request_options import ENDPOINTS
-from specwatch.tap.server_facts import Endpoint, FactsSource, Scope
+from specwatch.tap.server_facts import Endpoint, FactsSource, InsideVllm, Scope
 from specwatch.tap.settings import Settings
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from specwatch.advise import advise as advising
-from specwatch.advise.advice import LEVELS, Advice, Finding, ServerPlan, Traffic, schema
+from specwatch.advise.advice import LEVELS, Advice, Finding, ServerPlan, Traffic
 from specwatch.advise.advise import AdviceRequest
 from specwatch.advise.candidate import Candidate, from_files, from_name, from_size
 from specwatch.advise.model_files import ModelFiles, Weights
@@ -64,14 +64,11 @@ def test_findings_come_gravest_first_and_name_their_sources() -> None:
         assert finding.source, finding
 
 
-def test_it_is_what_its_schema_says() -> None:
+def test_advice_survives_json() -> None:
     found = advise(candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1,
                    gpu_memory=80 * GB)  # fmt: skip
     text = msgspec.json.encode(found)
     assert msgspec.json.decode(text, type=Advice) == found
-    assert {"findings", "memory", "expected", "sound"} <= set(
-        schema()["$defs"]["Advice"]["required"]
-    )
 
 
 def test_without_a_method_nothing_is_expected() -> None:

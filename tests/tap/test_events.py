@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specwatch.tap.events import LONGEST_EVENT, Splitter, data_of
+from specwatch.tap.stream import LONGEST_EVENT, Splitter, data_of
 from tests.tap.streams import chunked
 
 parts = st.sampled_from([b"data: {}", b"\n", b"\r", b"\r\n", b": x", b"a", b"\n\n", b"\r\n\r\n"])

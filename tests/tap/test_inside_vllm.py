@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.tap.inside_vllm import InsideVllm
-from specwatch.tap.server_facts import Endpoint, ServerFacts
+from specwatch.tap.server_facts import Endpoint, InsideVllm, ServerFacts
 from tests.tap.exchanges import scope
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS

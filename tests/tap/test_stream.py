@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
-from specwatch.tap.events import LONGEST_EVENT
 from specwatch.tap.server_facts import Endpoint
-from specwatch.tap.stream import StreamReader
+from specwatch.tap.stream import LONGEST_EVENT, StreamReader
 from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
 
 cuts = st.lists(st.integers(0, 3000), max_size=12)

@@ -1,4 +1,4 @@
-"""Of a shell's text one plain command is read; in it only the words of speculation disappear."""
+"""Of a shell's text one plain command is read; of its words only those of speculation go."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def stripped(text: str) -> str:
         ),
         (
             "  vllm serve M \\\n  --port 1 \\\n  --spec-method ngram \\\n  --seed 2\n",
-            "  vllm serve M \\\n  --port 1 \\\n  --seed 2\n",
+            "vllm serve M --port 1 --seed 2",
         ),
-        ("vllm serve M \\\n--spec-tokens 3 \\\n--seed 2", "vllm serve M \\\n--seed 2"),
+        ("vllm serve M \\\n--spec-tokens 3 \\\n--seed 2", "vllm serve M --seed 2"),
         ('vllm serve M --speculative-config "{\\"method\\": \\"ngram\\"}"', "vllm serve M"),
         ('vllm serve M --speculative-config \'{"a":\'"1}" -tp 2', "vllm serve M -tp 2"),
         ('vllm serve M --speculative-config="$SPEC" -tp 2', "vllm serve M -tp 2"),
