@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap.server_facts import Endpoint
-from specwatch.tap.stream import LONGEST_EVENT, StreamReader
+from specwatch.tap.stream import LONGEST_EVENT, Splitter, StreamReader, data_of
 from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
 
 cuts = st.lists(st.integers(0, 3000), max_size=12)
@@ -331,3 +331,58 @@ def test_what_nobody_foresaw_is_told_and_the_event_goes_on(monkeypatch: pytest.M
     assert b"".join(before + after) == USAGE
     assert isinstance(by.broke, ZeroDivisionError)
     assert by.unreadable
+
+
+parts = st.sampled_from([b"data: {}", b"\n", b"\r", b"\r\n", b": x", b"a", b"\n\n", b"\r\n\r\n"])
+lines = st.lists(parts | st.binary(max_size=3), max_size=20).map(b"".join)
+short_cuts = st.lists(st.integers(0, 100), max_size=20)
+
+
+@given(lines, short_cuts)
+def test_nothing_is_lost_added_or_moved(stream: bytes, places: list[int]) -> None:
+    splitter = Splitter()
+    events = [event for chunk in chunked(stream, places) for event in splitter.split(chunk)]
+    assert b"".join(events) + splitter.flush() == stream
+    assert splitter.idle
+
+
+@given(lines, short_cuts)
+@example(b"data: {}\r\n\r\ndata", [11])
+@example(b"data: {}\r\n\r\ndata", [9, 10, 11, 12])
+@example(b"data: {}\n\n", [9])
+def test_chunking_does_not_matter(stream: bytes, places: list[int]) -> None:
+    at_once, in_parts = Splitter(), Splitter()
+    expected = at_once.split(stream)
+    events = [event for chunk in chunked(stream, places) for event in in_parts.split(chunk)]
+    assert (events, in_parts.flush()) == (expected, at_once.flush())
+
+
+def test_an_endless_event_is_handed_out_in_pieces() -> None:
+    splitter, handed, held = Splitter(), 0, 0
+    for _ in range(3 * LONGEST_EVENT >> 16):
+        held += 1 << 16
+        gone = sum(map(len, splitter.split(b"x" * (1 << 16))))
+        handed += gone
+        held -= gone
+        assert held <= LONGEST_EVENT
+    assert handed >= 2 * LONGEST_EVENT
+
+
+DATA_OF_EVENTS = {
+    b'data: {"a":1}\n\n': b'{"a":1}',
+    b'data:{"a":1}\r\n\r\n': b'{"a":1}',
+    b'event: x\ndata: {"a":1}\nid: 3\n\n': b'{"a":1}',
+    b"data: {\ndata: }\n\n": b"{\n}",
+    b"data: {\rdata: }\r\r": b"{\n}",
+    b"data: [DONE]\n\n": b"[DONE]",
+    b": data: {}\n\n": b"",
+    b"xdata: {}\n\n": b"",
+    b"data\n\n": b"",
+    b"\n\n": b"",
+    b"": b"",
+}
+
+
+@pytest.mark.parametrize(("event", "expected"), DATA_OF_EVENTS.items())
+def test_the_data_of_an_event(event: bytes, expected: bytes) -> None:
+    assert data_of(event) == expected
