@@ -44,47 +44,47 @@ def advise(target: Candidate, draft: Candidate | None = None, **given: Any) -> A
 
 
 def test_findings_come_gravest_first_and_name_their_sources() -> None:
-    found = advise(
+    advice = advise(
         sized("3B"), sized("2B"), gpus=1, gpu_memory=8 * GB, k=12, workload="creative",
         saturated=True, output_tokens=10,
     )  # fmt: skip
-    ranks = [LEVELS.index(finding.level) for finding in found.findings]
+    ranks = [LEVELS.index(finding.level) for finding in advice.findings]
     assert ranks == sorted(ranks)
-    assert not found.sound
+    assert not advice.sound
     cited = {
         letter
-        for finding in found.findings
+        for finding in advice.findings
         for letter in "FGLPT"
         if f"[{letter}]" in finding.source
     }
-    assert set(found.sources) == cited | {"G", "L"}
-    for finding in found.findings:
+    assert set(advice.sources) == cited | {"G", "L"}
+    for finding in advice.findings:
         if finding.level in ("wrong", "doubt"):
             assert finding.remedy, finding
         assert finding.source, finding
 
 
 def test_advice_survives_json() -> None:
-    found = advise(candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1,
+    advice = advise(candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1,
                    gpu_memory=80 * GB)  # fmt: skip
-    text = msgspec.json.encode(found)
-    assert msgspec.json.decode(text, type=Advice) == found
+    text = msgspec.json.encode(advice)
+    assert msgspec.json.decode(text, type=Advice) == advice
 
 
 def test_without_a_method_nothing_is_expected() -> None:
-    found = advise(sized("70B"))
-    assert found.method is None
-    assert found.expected == ()
-    assert found.sound
-    assert any("nothing will be drafted" in finding.text for finding in found.findings)
+    advice = advise(sized("70B"))
+    assert advice.method is None
+    assert advice.expected == ()
+    assert advice.sound
+    assert any("nothing will be drafted" in finding.text for finding in advice.findings)
 
 
 def test_memory_needs_gpus_and_sizes() -> None:
     assert advise(sized("70B"), gpus=2).memory is None
     unknown = from_name("org/mystery")
-    found = advise(unknown, gpus=1, gpu_memory=80 * GB, method="ngram", k=3)
-    assert found.memory is None
-    assert any("the size of the target is not known" in finding.text for finding in found.findings)
+    advice = advise(unknown, gpus=1, gpu_memory=80 * GB, method="ngram", k=3)
+    assert advice.memory is None
+    assert any("the size of the target is not known" in finding.text for finding in advice.findings)
     on_cpu = advise(sized("70B"), gpus=1, gpu_memory=80 * GB, server="llama.cpp",
                     speculation={"on_cpu": True})  # fmt: skip
     assert on_cpu.memory is None
@@ -107,15 +107,15 @@ def test_the_model_s_own_temperature_counts_where_nobody_said_one(
     generation = {"temperature": temperature}
     folder = ModelFiles(name="T", where="here", config=LLAMA, generation_config=generation)
     target = from_files(folder, name="T")
-    found = [
+    advice = [
         finding
         for finding in advise(target, method="ngram", k=3).findings
         if finding.topic == "use"
     ]
-    assert [each.level for each in found] == [level]
-    assert "generation_config.json" in found[0].source
-    told = advise(target, method="ngram", k=3, temperatures=((0.0, 1.0),)).findings
-    assert all("generation_config" not in each.source for each in told)
+    assert [item.level for item in advice] == [level]
+    assert "generation_config.json" in advice[0].source
+    given = advise(target, method="ngram", k=3, temperatures=((0.0, 1.0),)).findings
+    assert all("generation_config" not in item.source for item in given)
 
 
 def stored(**dtypes: int) -> ModelFiles:
@@ -143,16 +143,16 @@ def test_weights_take_what_they_are_served_in() -> None:
 
 
 def test_a_name_alone_is_marked_as_such() -> None:
-    found = from_name("meta-llama/Llama-3.1-70B-Instruct")
-    assert (found.total, found.weights, found.size_source) == (70 * GB, 140 * GB, "its name")
-    assert "its size is read from its name" in found.findings[0].text
+    advice = from_name("meta-llama/Llama-3.1-70B-Instruct")
+    assert (advice.total, advice.weights, advice.size_source) == (70 * GB, 140 * GB, "its name")
+    assert "its size is read from its name" in advice.findings[0].text
     mixture = from_name("mistralai/Mixtral-8x7B-v0.1")
     assert "at most 56B parameters" in mixture.findings[1].text
 
 
-def of(found: Advice, text: str) -> list[str]:
+def of(advice: Advice, text: str) -> list[str]:
     """The levels of the findings that begin so."""
-    return [finding.level for finding in found.findings if finding.text.startswith(text)]
+    return [finding.level for finding in advice.findings if finding.text.startswith(text)]
 
 
 def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
@@ -169,10 +169,10 @@ def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
 def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> None:
     gpu = {"gpus": 1, "gpu_memory": 40 * GB}
     for name in ("Qwen/Qwen2.5-32B-Instruct-AWQ", "Qwen2.5-32B-Instruct-Q4_K_M.gguf"):
-        found = advise(from_name(name), from_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
-        assert found.sound
-        assert 16e9 < found.memory.target_weights < 20e9
-        assert of(found, f"{name}: its files are not here, so its size is read from its name, and")
+        advice = advise(from_name(name), from_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
+        assert advice.sound
+        assert 16e9 < advice.memory.target_weights < 20e9
+        assert of(advice, f"{name}: its files are not here, so its size is read from its name, and")
     # Its files have 65.2 GB, of 117 billion parameters.
     assert from_name("openai/gpt-oss-120b").weights == pytest.approx(67e9, rel=0.05)
     large = advise(from_name("org/L-70B-Instruct"), from_name("org/L-8B"), k=5, **gpu)
@@ -191,27 +191,27 @@ def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> 
 def test_the_size_in_the_name_of_a_head_is_that_of_its_target(
     method: str | None, name: str
 ) -> None:
-    found = advise(sized("8B"), from_name(name), method=method, k=5, gpus=1, gpu_memory=24 * GB)
-    assert found.sound
-    assert (found.draft.parameters, found.draft.weights) == (None, None)
-    assert of(found, f"{name}: its files are not here, the size in its name is that of its target")
-    assert of(found, "the draft's memory is not known") == ["note"]
-    assert (found.draft_cost, found.draft_cost_assumed) == (0.05, True)
+    advice = advise(sized("8B"), from_name(name), method=method, k=5, gpus=1, gpu_memory=24 * GB)
+    assert advice.sound
+    assert (advice.draft.parameters, advice.draft.weights) == (None, None)
+    assert of(advice, f"{name}: its files are not here, the size in its name is that of its target")
+    assert of(advice, "the draft's memory is not known") == ["note"]
+    assert (advice.draft_cost, advice.draft_cost_assumed) == (0.05, True)
 
 
 def test_a_head_keeps_the_tokenizer_that_was_found_of_it() -> None:
     more = replace(from_name("org/eagle-8B"), files=stored(BF16=1))
     more = replace(more, findings=(*more.findings, Finding(topic="model", level="note", text="x")))
-    found = more.as_head()
-    assert (found.total, found.files) == (None, more.files)
-    assert [finding.text for finding in found.findings][1:] == ["x"]
+    advice = more.as_head()
+    assert (advice.total, advice.files) == (None, more.files)
+    assert [finding.text for finding in advice.findings][1:] == ["x"]
 
 
 def test_a_draft_of_unknown_size_leaves_nothing_known_beside_it() -> None:
     for target in (sized("70B"), candidate(70, config=LLAMA)):
-        found = advise(target, from_name("mystery/drafter"), k=5, gpus=4, gpu_memory=80 * GB)
-        assert of(found, "the draft's memory is not known") == ["doubt"]
-        plan = found.memory
+        advice = advise(target, from_name("mystery/drafter"), k=5, gpus=4, gpu_memory=80 * GB)
+        assert of(advice, "the draft's memory is not known") == ["doubt"]
+        plan = advice.memory
         assert (plan.draft_weights, plan.kv_with, plan.requests_with) == (None, None, None)
         assert plan.kv_without > 0
 
@@ -236,9 +236,9 @@ def test_gpus_that_a_command_does_not_use_hold_nothing() -> None:
 def test_too_few_gpus_are_wrong_and_planned_as_if_there_were_enough() -> None:
     target = candidate(70, config=LLAMA)
     for given in ({"tensor_parallel": 4}, {"tensor_parallel": 2, "pipeline_parallel": 2}):
-        found = advise(target, gpus=2, **given, **COMMAND)
-        assert of(found, "one engine needs 4 GPUs, and there are 2") == ["wrong"]
-        assert found.memory.gpus == 4
+        advice = advise(target, gpus=2, **given, **COMMAND)
+        assert of(advice, "one engine needs 4 GPUs, and there are 2") == ["wrong"]
+        assert advice.memory.gpus == 4
 
 
 def test_options_alone_share_layers_among_all_gpus() -> None:
@@ -260,9 +260,9 @@ def test_layers_for_multi_token_prediction_are_counted_once() -> None:
     weights = stored(BF16=8 * GB).weights
     assert weights is not None
     brings = from_files(replace(folder, weights=replace(weights, mtp=10**9)), name="m")
-    found = advise(brings, k=1, **given).memory
-    assert (found.draft_weights, found.target_weights) == (0, 16 * GB)
-    assert found.tokens_with == pytest.approx((found.tokens_without or 0) * 32 / 33, rel=0.001)
+    advice = advise(brings, k=1, **given).memory
+    assert (advice.draft_weights, advice.target_weights) == (0, 16 * GB)
+    assert advice.tokens_with == pytest.approx((advice.tokens_without or 0) * 32 / 33, rel=0.001)
     assert advise(brings, **given).k == 1, "as many as there are layers"
     unknown = advise(sized("8B"), k=1, **given).memory
     assert unknown.draft_weights is None

@@ -96,9 +96,9 @@ def test_what_compressed_tensors_declare(
 
 
 def parameters(name: str) -> Parameters:
-    found = count_parameters(shape(name))
-    assert found is not None
-    return found
+    result = count_parameters(shape(name))
+    assert result is not None
+    return result
 
 
 def size(model: Parameters, form: str) -> int | None:
@@ -135,28 +135,32 @@ def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: flo
 
 @pytest.mark.parametrize("form", ["awq", "fp8"])
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("size_text", "name"),
     [("0.6B", "Qwen3-0.6B"), ("1B", "Llama-3.2-1B"), ("3B", "Llama-3.2-3B"), ("7B", "Qwen2.5-7B"),
      ("8B", "Llama-3.1-8B"), ("8B", "Qwen3-8B"), ("32B", "Qwen3-32B"), ("70B", "Llama-3.1-70B"),
      ("72B", "Qwen2.5-72B"), ("30B-A3B", "Qwen3-30B-A3B"), ("20B-A3.6B", "gpt-oss-20b")],
 )  # fmt: skip
-def test_a_size_alone_gives_about_what_the_config_gives(said: str, name: str, form: str) -> None:
+def test_a_size_alone_gives_about_what_the_config_gives(
+    size_text: str, name: str, form: str
+) -> None:
     """Bits times parameters were 14 to 30 % less: embeddings and output head have 16 bits."""
-    plain, exact = plain_size(said), size(parameters(name), form)
+    plain, exact = plain_size(size_text), size(parameters(name), form)
     # 1B is 1.24 billion, 7B 7.6: what a size is rounded to is not ours.
     rounded = exact * plain.total / parameters(name).total
-    assert usual_bytes(said, form) == pytest.approx(rounded, rel=0.1)
+    assert usual_bytes(size_text, form) == pytest.approx(rounded, rel=0.1)
 
 
 @pytest.mark.parametrize(
-    ("said", "embedding"),
+    ("size_text", "embedding"),
     [("405B", 2 * 128_256 * 16_384), ("671B", 2 * 129_280 * 7168), ("1T", 2 * 163_840 * 7168)],
 )
-def test_embeddings_of_the_largest_are_no_share_of_smaller_ones(said: str, embedding: int) -> None:
+def test_embeddings_of_the_largest_are_no_share_of_smaller_ones(
+    size_text: str, embedding: int
+) -> None:
     """Llama 3.1 405B, DeepSeek-V3 and Kimi K2; a share as of 72B made 6 to 9 % more of them."""
-    plain = plain_size(said)
+    plain = plain_size(size_text)
     exact = (plain.total * 4.15625 + embedding * (16 - 4.15625)) / 8
-    assert usual_bytes(said, "awq") == pytest.approx(exact, rel=0.015)
+    assert usual_bytes(size_text, "awq") == pytest.approx(exact, rel=0.015)
 
 
 @pytest.mark.parametrize(
@@ -169,5 +173,5 @@ def test_embeddings_of_the_largest_are_no_share_of_smaller_ones(said: str, embed
     ],
 )
 def test_smaller_groups_have_more_scales(declared: dict[str, Any], expected: float) -> None:
-    found = declared_format({"quantization_config": declared})
-    assert weight_bits(found) == expected
+    result = declared_format({"quantization_config": declared})
+    assert weight_bits(result) == expected

@@ -255,10 +255,10 @@ HOSTILE: dict[str, tuple[dict[str, object], str]] = {
 def test_what_cannot_be_read_is_named_with_its_file(
     tmp_path: Path, files: dict[str, object], message: str
 ) -> None:
-    found = refused(model(tmp_path, {"config.json": CONFIG, **files}))
-    assert found.startswith(f"{tmp_path}/{message}"), found
-    assert "; expected " in found
-    assert len(found) < 500
+    error = refused(model(tmp_path, {"config.json": CONFIG, **files}))
+    assert error.startswith(f"{tmp_path}/{message}"), error
+    assert "; expected " in error
+    assert len(error) < 500
 
 
 @pytest.mark.parametrize(

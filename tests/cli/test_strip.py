@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Run
 
 
-def found(run: Run, *arguments: object) -> Any:
+def stripped(run: Run, *arguments: object) -> Any:
     done = run("strip", "--json", "--", *arguments)
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
@@ -27,7 +27,7 @@ def test_it_prints_a_line_for_a_shell_and_what_was_removed_beside_it(run: Run) -
 
 
 def test_json_has_the_words(run: Run) -> None:
-    assert found(run, "A=b c", "vllm", "serve", "M", "-sc", "{}") == {
+    assert stripped(run, "A=b c", "vllm", "serve", "M", "-sc", "{}") == {
         "command": ["A=b c", "vllm", "serve", "M"],
         "removed": ["-sc", "{}"],
         "notes": [],
@@ -47,7 +47,7 @@ def test_without_speculation_it_prints_the_same_and_says_so(run: Run) -> None:
 def test_the_config_file_is_read_and_noted(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("port: 1\nspec-tokens: 3\n")
-    answer = found(run, "vllm", "serve", "M", "--config", file)
+    answer = stripped(run, "vllm", "serve", "M", "--config", file)
     assert answer["command"] == ["vllm", "serve", "M", "--port", "1"]
     assert answer["removed"] == ["--spec-tokens", "3"]
     assert str(file) in answer["notes"][0]

@@ -50,13 +50,13 @@ def samples(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 def value(page: str, name: str, **labels: str) -> float:
     """Sum of the samples of ``name`` that carry ``labels``."""
-    found = [
-        each
-        for (sample, present), each in samples(page).items()
+    values = [
+        number
+        for (sample, present), number in samples(page).items()
         if sample == name and set(labels.items()) <= present
     ]
-    assert found, f"no {name} with {labels}"
-    return sum(found)
+    assert values, f"no {name} with {labels}"
+    return sum(values)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,9 @@ def test_cache_configuration_has_the_labels_of_the_capture() -> None:
     real = (DATA / "vllm-0.32-draft-k4.3.prom").read_text(encoding="utf-8")
 
     def labels(text: str) -> list[str]:
-        line = next(each for each in text.splitlines() if each.startswith("vllm:cache_config"))
+        line = next(
+            number for number in text.splitlines() if number.startswith("vllm:cache_config")
+        )
         return re.findall(r'([a-z_]+)="', line)
 
     assert labels(page) == labels(real)

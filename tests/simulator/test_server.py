@@ -119,19 +119,19 @@ def test_a_stream_has_the_chunks_of_the_capture(server: SimulatedServer, usage: 
         body["stream_options"] = {"include_usage": True}
     response = post(server, "/v1/chat/completions", body)
     assert response.headers["content-type"].startswith("text/event-stream")
-    found = events(response)
+    chunks = events(response)
     capture = (DATA / f"chat-stream-{'usage' if usage else 'no-usage'}.sse").read_text("utf-8")
     real = [json.loads(line[6:]) for line in capture.split("\n\n") if line.startswith("data: {")]
     tail = 2 if usage else 1
-    assert [shape(each) for each in (*found[:2], *found[-tail:])] == [
-        shape(each) for each in (*real[:2], *real[-tail:])
+    assert [shape(chunk) for chunk in (*chunks[:2], *chunks[-tail:])] == [
+        shape(chunk) for chunk in (*real[:2], *real[-tail:])
     ]
-    assert {json.dumps(shape(each)) for each in found[1:-tail]} == {json.dumps(shape(real[1]))}
+    assert {json.dumps(shape(chunk)) for chunk in chunks[1:-tail]} == {json.dumps(shape(real[1]))}
     if usage:
-        record = found[-1]["metrics"]["speculative_decoding"]
+        record = chunks[-1]["metrics"]["speculative_decoding"]
         assert record["num_spec_steps"] == sum(record["acceptance_histogram"])
-        assert len(found) - 3 == record["num_spec_steps"]
-        assert found[-1]["usage"]["completion_tokens"] == 24
+        assert len(chunks) - 3 == record["num_spec_steps"]
+        assert chunks[-1]["usage"]["completion_tokens"] == 24
 
 
 def test_greedy_answers_repeat_and_streams_carry_the_same_text(server: SimulatedServer) -> None:

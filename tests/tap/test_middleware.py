@@ -184,25 +184,25 @@ def test_a_request_too_large_to_read_passes_in_parts(
     registry: CollectorRegistry, length: list[tuple[bytes, bytes]], messages: int
 ) -> None:
     """One that says so beforehand is not even collected up to the limit."""
-    seen = []
+    received = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         more = True
         while more:
             message = await receive()
-            seen.append(message["body"])
+            received.append(message["body"])
             more = message["more_body"]
         await answering(CHAT, reads=False)(scope, receive, send)
 
     bodies = [QUESTION, *[b" " * 40] * 5]
     tap = Tap(app, server=Known(), registry=registry, largest_request=100)
     response = visit(tap, parts(*bodies), scope(headers=length))
-    assert b"".join(seen) == b"".join(bodies)
-    assert len(seen) == messages
+    assert b"".join(received) == b"".join(bodies)
+    assert len(received) == messages
     assert response.body == CHAT
-    found_counts = counts(registry)
-    assert found_counts["requests length unknown"] == 1
-    assert found_counts["tap_records record unknown"] == 1  # the response was read all the same
+    counted = counts(registry)
+    assert counted["requests length unknown"] == 1
+    assert counted["tap_records record unknown"] == 1  # the response was read all the same
 
 
 def test_a_message_without_a_body_is_an_empty_one(registry: CollectorRegistry) -> None:
@@ -287,8 +287,8 @@ def test_any_response_to_any_request_passes(
 def test_headers_that_can_be_read_once_only_arrive(registry: CollectorRegistry) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        seen = list(scope["headers"])
-        await send({"type": "http.response.start", "status": 200, "headers": iter(seen)})
+        received = list(scope["headers"])
+        await send({"type": "http.response.start", "status": 200, "headers": iter(received)})
         await send({"type": "http.response.body", "body": b"{}"})
 
     headers = [(b"a", b"1"), (b"b", b"2")]
@@ -300,13 +300,13 @@ def test_headers_that_can_be_read_once_only_arrive(registry: CollectorRegistry) 
 
 
 def test_a_client_that_goes_before_its_request_is_there(registry: CollectorRegistry) -> None:
-    seen = []
+    received = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(await receive())
+        received.append(await receive())
 
     visit(tapped(app, registry), [*parts(b"{", b"}")[:1], DISCONNECT])
-    assert seen == [DISCONNECT]
+    assert received == [DISCONNECT]
     assert counts(registry) == {"tap_uncovered_requests disconnected unknown": 1.0}
 
 
@@ -385,7 +385,9 @@ def test_messages_that_nobody_here_knows_pass_in_order(
             await send(dict(message))
 
     response = visit(tapped(app, registry, remove_metrics=remove))
-    assert [one["type"] for one in response.sent] == [one["type"] for one in messages]
+    assert [message["type"] for message in response.sent] == [
+        message["type"] for message in messages
+    ]
     assert response.body == b": x\n\n"
     assert response.sent[0] == messages[0]
     assert response.sent[-1] == messages[-1]
@@ -422,10 +424,10 @@ def test_a_file_in_place_of_a_body_passes(registry: CollectorRegistry, remove: b
 def test_what_does_not_generate_passes_with_nothing_of_ours_between(
     registry: CollectorRegistry, of: Scope
 ) -> None:
-    seen: list[Any] = []
+    received: list[Any] = []
 
     async def app(*of_app: Any) -> None:
-        seen.extend(of_app)
+        received.extend(of_app)
 
     async def receive() -> Message:
         raise AssertionError
@@ -434,8 +436,8 @@ def test_what_does_not_generate_passes_with_nothing_of_ours_between(
         raise AssertionError
 
     asyncio.run(tapped(app, registry)(of, receive, send))
-    assert seen[0] is of
-    assert seen[1:] == [receive, send]
+    assert received[0] is of
+    assert received[1:] == [receive, send]
     assert counts(registry) == {}
 
 

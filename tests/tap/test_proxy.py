@@ -131,8 +131,8 @@ def test_a_response_passes_as_it_is(
     upstream: Upstream, server: HttpServer, raw: bytes, status: int, body: bytes
 ) -> None:
     upstream.answers = lambda visit: visit.send(raw)
-    seen = Response(server)
-    assert (seen.status, seen.body) == (status, body)
+    received = Response(server)
+    assert (received.status, received.body) == (status, body)
     assert len(upstream.asked) == 1
 
 
@@ -145,13 +145,13 @@ def test_header_fields_of_a_response_keep_their_order_and_repetition(
         "Set-Cookie: b=2; Path=/\r\nConnection: close, x-private\r\nX-Private: 1\r\n"
         "Keep-Alive: timeout=5\r\nWWW-Authenticate: Bearer\r\n",
     )
-    seen = [(name.lower(), value) for name, value in Response(server).headers]
+    received = [(name.lower(), value) for name, value in Response(server).headers]
     expected = [
         ("content-length", "2"), ("date", "yesterday"), ("server", "llama.cpp"),
         ("set-cookie", "a=1"), ("x-b", "Ã¤"), ("set-cookie", "b=2; Path=/"),
         ("www-authenticate", "Bearer"),
     ]  # fmt: skip
-    assert seen == expected, "and no Date of our own"
+    assert received == expected, "and no Date of our own"
 
 
 def test_a_length_stays_a_length_and_chunks_stay_chunks(
@@ -160,8 +160,8 @@ def test_a_length_stays_a_length_and_chunks_stay_chunks(
     upstream.answers = lambda visit: visit.send(RESPONSES["a length"][0])
     assert Response(server).all("content-length") == ["5"]
     upstream.answers = lambda visit: visit.send(RESPONSES["chunks, one with an extension"][0])
-    seen = Response(server)
-    assert (seen.all("content-length"), seen.all("transfer-encoding")) == ([], ["chunked"])
+    received = Response(server)
+    assert (received.all("content-length"), received.all("transfer-encoding")) == ([], ["chunked"])
 
 
 def test_head_has_the_length_and_no_body(upstream: Upstream, server: HttpServer) -> None:
@@ -205,11 +205,11 @@ def test_what_is_no_path_is_refused_and_leads_nowhere(
 ) -> None:
     with HostileServer(nothing_set) as other, Client(server.port) as client:
         client.send(request(line.format(other.port)) + request("GET /next"))
-        seen = client.rest()
+        received = client.rest()
         assert other.connections == 0
-    assert seen.startswith(b"HTTP/1.1 400 ")
-    assert b'"invalid_request_error"' in seen
-    assert seen.count(b"HTTP/1.1") == 1, "and the connection is closed"
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b'"invalid_request_error"' in received
+    assert received.count(b"HTTP/1.1") == 1, "and the connection is closed"
     assert upstream.asked == []
     assert caplog.text == ""
 
@@ -229,10 +229,10 @@ def test_a_target_with_a_host_is_cut_to_its_path(
     """As RFC 9112, section 3.2.2, wants it; its host is that of the client, and no place to go."""
     upstream.answers = lambda visit: visit.answer(b"")
     assert exchanged(server, request(f"GET {target}")).startswith(b"HTTP/1.1 200 ")
-    (seen,) = upstream.asked
-    assert seen.path == path
-    assert seen.headers["host"] == upstream.url.removeprefix("http://")
-    assert seen.headers["x-forwarded-host"] == "other.example"
+    (received,) = upstream.asked
+    assert received.path == path
+    assert received.headers["host"] == upstream.url.removeprefix("http://")
+    assert received.headers["x-forwarded-host"] == "other.example"
 
 
 def test_the_tap_reads_what_was_asked_for_with_a_host(upstream: Upstream) -> None:
@@ -243,7 +243,7 @@ def test_the_tap_reads_what_was_asked_for_with_a_host(upstream: Upstream) -> Non
         client.until(b"{}")
         client.send(request("GET http://h/metrics"))
         client.until(b"specwatch_tap_failures_total")
-    assert [seen.path for seen in upstream.asked] == ["/v1/completions"]
+    assert [received.path for received in upstream.asked] == ["/v1/completions"]
     assert counts(registry)
 
 
@@ -257,9 +257,9 @@ def test_a_request_of_two_lengths_is_refused(
         client.send(
             request(f"POST {path}", "Content-Length: 5", "Transfer-Encoding: chunked", body=body)
         )
-        seen = client.rest()
-    assert seen.startswith(b"HTTP/1.1 400 ")
-    assert seen.count(b"HTTP/1.1") == 1, "and the connection is closed"
+        received = client.rest()
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.count(b"HTTP/1.1") == 1, "and the connection is closed"
     assert upstream.asked == []
 
 
@@ -348,8 +348,8 @@ def test_what_a_proxy_in_front_says_of_the_client_stays(
 ) -> None:
     upstream.answers = lambda visit: visit.answer(b"")
     exchanged(server, request("GET /", "X-Forwarded-Proto: https", "X-Forwarded-Host: outer"))
-    seen = upstream.asked[0].headers
-    assert (seen["x-forwarded-proto"], seen["x-forwarded-host"]) == ("https", "outer")
+    received = upstream.asked[0].headers
+    assert (received["x-forwarded-proto"], received["x-forwarded-host"]) == ("https", "outer")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"])
@@ -399,10 +399,10 @@ def test_each_part_of_a_request_goes_on_at_once(upstream: Upstream, server: Http
     arrived = threading.Semaphore(0)
 
     def answer(visit: Visit) -> None:
-        seen = visit.head.encode()
+        received = visit.head.encode()
         for number in range(4):
-            while b"part %d" % number not in seen:
-                seen += visit._sock.recv(4096)
+            while b"part %d" % number not in received:
+                received += visit._sock.recv(4096)
             arrived.release()
         visit.answer(b"ok")
 
@@ -509,11 +509,11 @@ def test_a_response_that_breaks_off_is_not_ended_well(
 
 
 def error_of(server: HttpServer, path: str = "/v1/models") -> tuple[int, str]:
-    seen = Response(server, path=path)
-    error = json.loads(seen.body)["error"]
-    assert error["code"] == seen.status
+    received = Response(server, path=path)
+    error = json.loads(received.body)["error"]
+    assert error["code"] == received.status
     assert set(error) == {"message", "type", "param", "code"}
-    return seen.status, error["message"]
+    return received.status, error["message"]
 
 
 def test_an_upstream_that_is_not_there_is_a_502_that_names_no_host() -> None:
@@ -589,8 +589,8 @@ def test_a_kept_connection_that_was_closed_is_no_error(
 ) -> None:
     upstream, server = by_themselves
     upstream.answers = closes_kept
-    seen = exchanged(server, request("POST /x", "Content-Length: 4", body=b"body"), b"again")
-    assert seen.startswith(b"HTTP/1.1 200 ")
+    received = exchanged(server, request("POST /x", "Content-Length: 4", body=b"body"), b"again")
+    assert received.startswith(b"HTTP/1.1 200 ")
     assert [visit.path for visit in upstream.asked] == ["/x", "/x"]
 
 

@@ -121,7 +121,9 @@ def test_bash_reads_the_same_words_as_before_but_for_those_removed() -> None:
     @given(st.lists(OTHERS, min_size=1, max_size=4))
     def collect(values: list[str]) -> None:
         quotings = (shlex.quote, _escaped)
-        keys = " ".join(f"--key={quotings[at % 2](value)}" for at, value in enumerate(values))
+        keys = " ".join(
+            f"--key={quotings[number % 2](value)}" for number, value in enumerate(values)
+        )
         removed = f"--spec-tokens 3 -x v --spec-model v{_escaped(values[-1])}"
         results.append(stripped(f"vllm serve M {keys} {removed}"))
         expected.append(["serve", "M", *(f"--key={value}" for value in values), "-x", "v"])
@@ -129,8 +131,8 @@ def test_bash_reads_the_same_words_as_before_but_for_those_removed() -> None:
     collect()
     script = "vllm() { printf '%s\\0' \"$@\"; printf '\\1\\0'; }\n" + "\n".join(results)
     done = subprocess.run(["bash"], input=script.encode(), capture_output=True, check=True)
-    seen = [part.split("\0")[:-1] for part in done.stdout.decode().split("\1\0")[:-1]]
-    assert seen == expected
+    words = [part.split("\0")[:-1] for part in done.stdout.decode().split("\1\0")[:-1]]
+    assert words == expected
 
 
 def _escaped(word: str) -> str:
