@@ -54,7 +54,7 @@ class Pages:
 def learned(url: str, temperature: float | None = None) -> tuple[bool, ServerFacts]:
     async def look() -> tuple[bool, ServerFacts]:
         upstream = Upstream(url, temperature)
-        async with client_session(1.0) as session:
+        async with client_session(0.2) as session:
             answered = await upstream.learn(session)
         return answered, upstream.facts({}, Endpoint.CHAT)
 
