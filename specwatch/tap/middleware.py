@@ -96,8 +96,9 @@ class Tap:
 
     def _count(self, exchange: Exchange) -> None:
         try:
-            bucket = self._buckets.of(exchange.temperature)
-            self._counters.count(exchange.model_name, bucket, exchange.observed().outcome())
+            request = exchange.observed
+            bucket = self._buckets.of(request.temperature)
+            self._counters.count(request.facts.model_name, bucket, request.outcome())
         except Exception as error:
             self._fail("count", error)
 
