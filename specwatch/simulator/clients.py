@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message
 
-from specwatch.simulator.asking import CHARACTERS_PER_TOKEN, TOKENS_PER_MESSAGE
+from specwatch.simulator.completion_request import CHARACTERS_PER_TOKEN, TOKENS_PER_MESSAGE
 from specwatch.simulator.runtime import SimulatedRuntime
 from specwatch.simulator.workload import SimulatedRequest, SimulatedWorkload
 
