@@ -30,34 +30,28 @@ _SYNCHRONOUS = frozenset({"suffix", "medusa", "mlp_speculator", "ngram", "custom
 """Methods with which vLLM 0.32 cannot schedule the next step while one runs."""
 _MOST_LAYERS = 3
 """Most layers of a draft that may be a head, though its configuration does not say so."""
-_REPEATING = "output that repeats its input: summaries, retrieval, code edits, JSON"
+_LOOKUP = (
+    "nothing: it looks the last tokens up in the prompt and the answer so far",
+    "output that repeats its input: summaries, retrieval, code edits, JSON", reported("TPF"),
+)  # fmt: skip
+_HEAD = ("a head trained for this very target", "any prompt", reported("TPF"))
+_OWN_DRAFT = ("a draft trained for this very target", "any prompt", VLLM)
 _NEEDS = {
     "draft_model": (
         "a smaller model with the same tokens, and memory for its weights and KV cache",
         "any prompt", reported("TPF"),
     ),
-    "ngram": (
-        "nothing: it looks the last tokens up in the prompt and the answer so far",
-        _REPEATING, reported("TPF"),
-    ),
-    "ngram_gpu": (
-        "nothing: it looks the last tokens up in the prompt and the answer so far",
-        _REPEATING, reported("TPF"),
-    ),
+    "ngram": _LOOKUP, "ngram_gpu": _LOOKUP,
     "suffix": (
         "the package arctic-inference beside vLLM: without it vLLM does not start",
         "output that repeats its input, or earlier answers", VLLM,
     ),
-    "eagle": ("a head trained for this very target", "any prompt", reported("TPF")),
-    "eagle3": ("a head trained for this very target", "any prompt", reported("TPF")),
-    "medusa": ("heads trained for this very target", "any prompt", reported("TPF")),
+    "eagle": _HEAD, "eagle3": _HEAD, "medusa": _HEAD,
     "mtp": (
-        "a target whose checkpoint has layers for multi-token prediction",
-        "any prompt", VLLM,
+        "a target whose checkpoint has layers for multi-token prediction", "any prompt", VLLM,
     ),
     "mlp_speculator": ("a speculator trained for this very target", "any prompt", VLLM),
-    "dflash": ("a draft trained for this very target", "any prompt", VLLM),
-    "dspark": ("a draft trained for this very target", "any prompt", VLLM),
+    "dflash": _OWN_DRAFT, "dspark": _OWN_DRAFT,
 }  # fmt: skip
 """What each method needs, what it is good for, and the source."""
 

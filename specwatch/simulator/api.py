@@ -336,15 +336,12 @@ class _ApiKey:
         self._accepted = {f"Bearer {key}".encode() for key in runtime.settings.api_keys}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["type"] == "http" and scope["path"].startswith("/v1")
-        if guarded and self._accepted and not self._authorized(scope):
+        guarded = scope["type"] == "http" and scope["path"].startswith("/v1") and self._accepted
+        if guarded and dict(scope["headers"]).get(b"authorization") not in self._accepted:
             refusal = JSONResponse({"error": "Unauthorized"}, 401)
             await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
-
-    def _authorized(self, scope: Scope) -> bool:
-        return dict(scope["headers"]).get(b"authorization") in self._accepted
 
 
 class _Instrumented:
