@@ -203,27 +203,23 @@ def test_a_model_that_brings_its_own_speculation(
     assert "note: the model has its own speculation" in findings(advice)
 
 
-HINTS = {
-    "a temperature": (["--temperature", "0.9"], "doubt: median temperature 0.9"),
-    "a mix": (["--temperature", "0:60%,0.9:40%"], "doubt: temperatures from 0 to 0.9 share"),
-    "equal shares": (["--temperature", "0,1,1"], "doubt: median temperature 1"),
-    "short answers": (["--output-tokens", "15"], "doubt: answers of 15 tokens"),
-    "tools": (["--tool-calls"], "doubt: tool calls"),
-    "a workload": (["--workload", "creative"], "doubt: creative text"),
-    "load": (["--saturated"], "doubt: the GPU is saturated"),
-    "many at once": (["--concurrency", "32"], "doubt: 32 requests at once"),
-    "what matters": (["--latency", "ttft"], "doubt: TTFT is what matters"),
-}
-
-
-@pytest.mark.parametrize(("flags", "expected"), HINTS.values(), ids=HINTS.keys())
-def test_hints_are_judged(run: Run, flags: list[str], expected: str) -> None:
-    assert expected in findings(advised(run, "--model", "70B", "--draft", "7B", *flags))
+def test_options_describe_the_traffic(run: Run) -> None:
+    advice = advised(
+        run, "--model", "70B", "--draft", "7B", "--temperature", "0:60%,0.9:40%", "--tool-calls",
+        "--output-tokens", 15, "--workload", "creative", "--saturated", "--concurrency", 32,
+        "--latency", "ttft",
+    )  # fmt: skip
+    for text in (
+        "temperatures from 0 to 0.9 share", "answers of 15 tokens", "tool calls", "creative text",
+        "the GPU is saturated", "32 requests at once", "TTFT is what matters",
+    ):  # fmt: skip
+        assert f"doubt: {text}" in findings(advice)
+    equal = advised(run, "--model", "70B", "--draft", "7B", "--temperature", "0,1,1")
+    assert "doubt: median temperature 1" in findings(equal)
 
 
 USAGE: dict[str, tuple[list[object], str]] = {
     "nothing": ([], "give --model and --draft, or a command after --"),
-    "a draft alone": (["--draft", "1B"], "give --model and --draft"),
     "no size": (["--model", "70B", "--gpu-memory", "80"], "80 has no unit"),
     "a temperature": (["--model", "70B", "--temperature", "hot"], "is not a temperature"),
     "a share": (["--model", "70B", "--temperature", "0:0%"], "is not a temperature"),
@@ -232,13 +228,11 @@ USAGE: dict[str, tuple[list[object], str]] = {
     "no memory": (["--model", "70B", "--gpu-memory", "0GB"], "is not the memory of a GPU"),
     "endless memory": (["--model", "70B", "--gpu-memory", f"{'9' * 400}GB"], "not the memory of a"),
     "a home": (["--model", "~nouser/x"], "cannot be read"),
-    "a length": (["--", "vllm", "serve", "M", "--max-model-len", "9" * 400], "number of tokens"),
     "a folder": (["--model", "/no/such/model"], "no such file or folder"),
     "a method": (["--model", "70B", "--method", "medusas"], 'did you mean "medusa"'),
     "a format": (["--model", "70B", "--quantization", "int5"], "is not a known format of weights"),
     "a command": (["--", "sleep", "1"], "COMMAND: there is no `vllm serve` in the command"),
     "no model": (["--", "vllm", "serve"], "there is no target"),
-    "JSON": (["--", "vllm", "serve", "M", "-sc", "{"], "is not a JSON object"),
     "GPUs": (["--model", "8B", "--draft", "1B", "--gpus", "0"], "0 is not in the range"),
 }  # fmt: skip
 

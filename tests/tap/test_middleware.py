@@ -47,11 +47,6 @@ RECORD = {
 TIMES = {"time_to_first_token_seconds (0,1]": 1.0, "time_per_output_token_seconds (0,1]": 1.0}
 
 
-@pytest.fixture
-def registry() -> CollectorRegistry:
-    return CollectorRegistry()
-
-
 def uncovered(reason: str) -> dict[str, float]:
     return {f"tap_uncovered_requests {reason} (0,1]": 1.0}
 

@@ -37,11 +37,6 @@ def llama() -> Iterator[SimulatedLlama]:
 
 
 @pytest.fixture
-def registry() -> CollectorRegistry:
-    return CollectorRegistry()
-
-
-@pytest.fixture
 def server(llama: SimulatedLlama, registry: CollectorRegistry) -> Iterator[HttpServer]:
     with proxy(llama.url, registry=registry) as running:
         yield running
