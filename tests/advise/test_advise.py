@@ -101,7 +101,7 @@ def test_the_shape_of_the_target_gives_requests() -> None:
 
 
 @pytest.mark.parametrize(("temperature", "level"), [(0.6, "note"), (1.0, "doubt"), (0.2, "ok")])
-def test_the_model_s_own_temperature_counts_where_nobody_said_one(
+def test_the_default_temperature_of_the_model_counts_if_none_is_given(
     temperature: float, level: str
 ) -> None:
     generation = {"temperature": temperature}
@@ -132,7 +132,7 @@ def stored(**dtypes: int) -> ModelFiles:
     return ModelFiles(name="m", where="here", config=LLAMA, weights=weights)
 
 
-def test_weights_take_what_they_are_served_in() -> None:
+def test_weights_have_the_size_of_the_type_they_are_served_in() -> None:
     """vLLM serves float32 as 16 bits unless told, and quantizes at load where told to."""
     assert from_files(stored(BF16=1000), name="m").weights == 2000
     assert from_files(stored(F32=1000), name="m").weights == 2000
@@ -142,7 +142,7 @@ def test_weights_take_what_they_are_served_in() -> None:
     assert 8.0e9 < eight < 9.5e9
 
 
-def test_a_name_alone_is_marked_as_such() -> None:
+def test_a_size_from_a_name_is_marked() -> None:
     advice = from_name("meta-llama/Llama-3.1-70B-Instruct")
     assert (advice.total, advice.weights, advice.size_source) == (70 * GB, 140 * GB, "its name")
     assert "its size is read from its name" in advice.findings[0].text
@@ -155,7 +155,7 @@ def of(advice: Advice, text: str) -> list[str]:
     return [finding.level for finding in advice.findings if finding.text.startswith(text)]
 
 
-def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
+def test_a_format_of_unknown_bits_is_a_note() -> None:
     target = sized("70B", "compressed-tensors")
     assert (target.total, target.weights) == (70 * GB, None)
     assert of(advise(target), "70B: the size of its weights is not known") == ["note"]
@@ -166,7 +166,7 @@ def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
     assert of(advise(named), f"{named.name}: 39.7 GB of weights in w4a16, embeddings") == ["note"]
 
 
-def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> None:
+def test_formats_are_read_from_names_and_sizes_from_names_are_doubtful() -> None:
     gpu = {"gpus": 1, "gpu_memory": 40 * GB}
     for name in ("Qwen/Qwen2.5-32B-Instruct-AWQ", "Qwen2.5-32B-Instruct-Q4_K_M.gguf"):
         advice = advise(from_name(name), from_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
@@ -281,7 +281,7 @@ def test_a_size_in_a_name_is_not_taken_for_that_of_experts() -> None:
     assert (held.total, held.active) == (109 * GB, None)
 
 
-def test_what_is_counted_of_a_model_for_more_than_text() -> None:
+def test_a_multimodal_model_is_noted_with_what_is_counted() -> None:
     config = {"model_type": "x_vl", "text_config": LLAMA}
     folder = ModelFiles(name="m", where="here", config=config)
     texts = [finding.text for finding in from_files(folder, name="m").findings]
@@ -292,7 +292,7 @@ def test_what_is_counted_of_a_model_for_more_than_text() -> None:
     ]
 
 
-def test_a_cache_of_unknown_bits_is_said_to_be_reckoned_as_16() -> None:
+def test_a_cache_of_unknown_bits_is_assumed_to_have_16() -> None:
     target = candidate(8, config=LLAMA)
     given: dict[str, Any] = {"gpus": 1, "gpu_memory": 80 * GB, "context": 8192}
     odd = advise(target, kv_dtype="nvfp4_ds_mla", **given)

@@ -44,7 +44,7 @@ def test_types_of_caches() -> None:
         cache_bits("fp9")
 
 
-def test_what_does_not_say_its_bits_gives_no_size() -> None:
+def test_a_format_of_unknown_bits_gives_no_size() -> None:
     assert weight_bits("compressed-tensors") is None
     assert size(parameters("Llama-3.1-8B"), "quark") is None
     assert first_with_bits("compressed-tensors", "w4a16") == "w4a16"

@@ -59,7 +59,7 @@ def texts(target: Candidate, draft: Candidate) -> str:
     return "\n".join(f"{item.level}: {item.text}" for item in size_findings(target, draft))
 
 
-def test_very_small_and_dear_drafts() -> None:
+def test_very_small_and_very_large_drafts_have_a_finding() -> None:
     assert "doubt: the draft has 270M parameters: drafts of 0.3B and below collapse" in texts(
         candidate(30), candidate(0.27)
     )
@@ -77,7 +77,7 @@ def test_families_by_configuration_else_by_name() -> None:
     assert "famil" not in texts(named, candidate(8, name="mine"))
 
 
-def test_a_mixture_of_experts_is_told_with_what_a_token_uses() -> None:
+def test_a_mixture_of_experts_is_noted_with_its_active_parameters() -> None:
     target = candidate(30, active=3_000_000_000)
     assert "note: the target is a mixture of experts: a token uses 3B" in texts(
         target, candidate(0.6)

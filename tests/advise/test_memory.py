@@ -283,7 +283,7 @@ def test_too_few_requests_point_to_what_would_help() -> None:
         assert remedy in few.remedy
 
 
-def test_a_shortage_is_told_in_gigabytes() -> None:
+def test_a_shortage_is_given_in_gigabytes() -> None:
     _, findings = planned(140, 16)
     assert findings[0].reason == (
         "70.0 GB of weights and 8.0 GB of the draft's, 2.1 GB for the runtime (assumed), of "

@@ -36,7 +36,7 @@ def plan(method: str | None = None, **keys: Any) -> ServerPlan:
     )
 
 
-def test_a_draft_says_itself_what_it_is() -> None:
+def test_the_method_follows_from_the_draft() -> None:
     """As SpeculativeConfig of vLLM finds the method that nobody names."""
 
     def detected(name: str, config: dict[str, Any]) -> str | None:
@@ -115,14 +115,14 @@ NEEDS = {
 
 
 @pytest.mark.parametrize(("method", "config", "given", "text"), NEEDS.values(), ids=NEEDS.keys())
-def test_what_methods_need(
+def test_missing_needs_of_a_method_are_found(
     method: str, config: dict[str, Any] | None, given: ServerPlan, text: str
 ) -> None:
     draft = None if config is None else candidate(0.5, name="draft", config=config)
     assert text in gravest(method, draft, given)
 
 
-def test_what_fits_is_fine() -> None:
+def test_a_fitting_draft_has_no_severe_finding() -> None:
     for method, config in (("eagle", EAGLE), ("eagle3", EAGLE3), ("medusa", MEDUSA)):
         draft = candidate(0.5, name="draft", config=config)
         assert gravest(method, draft, plan(method, k=4)) == "", method
@@ -153,7 +153,7 @@ def test_drafts_accepted_at_random_are_wrong() -> None:
     assert "its answers are garbage" in text
 
 
-def test_what_vllm_judges_by_its_version_is_left_to_it() -> None:
+def test_what_vllm_validates_itself_has_no_finding() -> None:
     """Keys and rules that it may have gained, or dropped, since."""
     for given in (
         plan("ngram"),
@@ -218,7 +218,7 @@ def test_k_in_range(k: int, level: str) -> None:
     assert about_k("draft_model", k)[0].level == level
 
 
-def test_llama_cpp_stops_by_itself_and_prediction_layers_are_few() -> None:
+def test_large_k_is_fine_for_llama_cpp_and_a_doubt_for_prediction_layers() -> None:
     assert about_k("draft_model", 16, server="llama.cpp")[0].level == "ok"
     assert about_k("draft_model", 16, server="llama.cpp")[0].source.startswith("llama.cpp")
     assert not any(item.text.startswith("k = ") for item in about_k("mtp", 1)), "layers tell"
@@ -251,7 +251,7 @@ def test_a_smaller_k_is_proposed_where_it_is_expected_to_be_better() -> None:
     assert not any("to be best" in item.text for item in about_k("draft_model", 5, 0.02))
 
 
-def test_no_k_is_proposed_that_what_drafts_has_no_part_for() -> None:
+def test_no_k_above_the_number_of_layers_or_heads_is_proposed() -> None:
     layered = candidate(80, config=DEEPSEEK | {"num_nextn_predict_layers": 2})
     medusa = candidate(0.5, config=MEDUSA)
     assert speedup.largest_k("mtp", 2, layered, None) == 2
@@ -270,7 +270,7 @@ def test_the_size_in_the_name_of_a_head_is_that_of_its_target(method: str) -> No
     assert speedup.draft_cost("draft_model", 3, candidate(8), named, ServerPlan()) == DraftCost(1)
 
 
-def test_a_cost_that_is_assumed_is_not_cited_like_a_computed_one() -> None:
+def test_an_assumed_cost_is_marked_as_assumed() -> None:
     """An unknown head's 0.05 is ours, not the paper's."""
     for cost, text, first in (
         (DraftCost(0.05), "a draft token costs 0.05 times", "[L]"),
@@ -286,7 +286,7 @@ def test_a_cost_that_is_assumed_is_not_cited_like_a_computed_one() -> None:
         assert ("is not known" in result.reason) is cost.assumed
 
 
-def test_what_drafting_costs() -> None:
+def test_the_draft_cost_is_the_ratio_of_bytes_read() -> None:
     """Bytes of weights read, on the GPU that has most to read."""
 
     def cost(method: str, draft: Candidate | None, k: int = 5, **given: Any) -> float:

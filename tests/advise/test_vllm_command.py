@@ -38,7 +38,7 @@ def test_model_method_and_sizes_are_read() -> None:
     assert (result.quantization, result.kv_dtype, result.dtype) == ("fp8", "fp8_e4m3", "float16")
 
 
-def test_the_last_of_several_counts_and_auto_is_nothing_said() -> None:
+def test_the_last_of_several_values_counts_and_auto_is_no_value() -> None:
     result = plan("vllm serve M -tp 2 --tensor-parallel-size 4 --dtype auto --max-model-len auto")
     assert (result.tensor_parallel, result.dtype, result.context) == (4, None, None)
 
@@ -73,7 +73,7 @@ def test_an_empty_configuration_names_no_method(empty: str) -> None:
     assert plan(f"vllm serve M -sc {empty!r}").method is None
 
 
-def test_flags_of_v0_are_told_as_such() -> None:
+def test_flags_up_to_0_8_2_are_a_doubt() -> None:
     result = plan(
         "vllm serve M --speculative-model D --num-speculative-tokens 5 -tp 4"
         " --speculative-draft-tensor-parallel-size 1 --speculative-disable-by-batch-size 8"
@@ -99,7 +99,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("flags", "message"), WRONG.values(), ids=WRONG.keys())
-def test_what_vllm_would_not_take_is_refused(flags: str, message: str) -> None:
+def test_values_that_vllm_refuses_are_refused(flags: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(f"vllm serve M {flags}")
 

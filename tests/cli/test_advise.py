@@ -238,9 +238,7 @@ USAGE: dict[str, tuple[list[object], str]] = {
 
 
 @pytest.mark.parametrize(("arguments", "expected"), USAGE.values(), ids=USAGE.keys())
-def test_what_cannot_be_used_is_exit_code_2(
-    run: Run, arguments: list[object], expected: str
-) -> None:
+def test_invalid_usage_is_exit_code_2(run: Run, arguments: list[object], expected: str) -> None:
     done = run("advise", *arguments)
     assert done.exit_code == 2, done.output
     assert expected in " ".join(done.output.split())

@@ -214,14 +214,14 @@ def test_a_body_that_is_not_json_is_refused(server: SimulatedServer, body: bytes
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
-def test_a_body_beyond_all_measure_is_refused(server: SimulatedServer, path: str) -> None:
+def test_a_body_above_the_limit_is_refused(server: SimulatedServer, path: str) -> None:
     body = b'{"prompt": "' + b"x" * (16 << 20) + b'"}'
     response = requests.post(f"{server.url}{path}", data=body, timeout=60)
     assert response.status_code == response.json()["error"]["code"] == 413
     assert f"The body has {len(body)} bytes" in response.json()["error"]["message"]
 
 
-def test_what_the_answer_does_not_need_costs_nothing(server: SimulatedServer) -> None:
+def test_unused_parameters_and_prompts_take_no_memory(server: SimulatedServer) -> None:
     """What is not drawn from, such as best_of, and the prompt beside each of many answers."""
     body = {
         "prompt": "x" * 16000, "n": 100, "best_of": 10**9, "logprobs": 20, "max_tokens": 1,

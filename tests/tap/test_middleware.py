@@ -149,7 +149,7 @@ def test_the_request_asks_for_usage_with_the_right_length(registry: CollectorReg
 @pytest.mark.parametrize(
     "facts", [{"forces_usage": True}, {"asks_nothing": True}], ids=["forced", "llama.cpp"]
 )
-def test_a_server_that_tells_of_itself_is_not_asked(
+def test_a_server_that_sends_usage_anyway_is_not_asked_for_it(
     registry: CollectorRegistry, facts: dict[str, Any]
 ) -> None:
     response = visit(tapped(echoing(), registry, Known(**facts)), parts(STREAMED))
@@ -157,7 +157,7 @@ def test_a_server_that_tells_of_itself_is_not_asked(
 
 
 @pytest.mark.parametrize("extra", [b'"n":2', b'"use_beam_search":true'])
-def test_what_will_have_no_record_is_not_asked_for_usage(
+def test_requests_that_get_no_record_are_not_asked_for_usage(
     registry: CollectorRegistry, extra: bytes
 ) -> None:
     body = STREAMED[:-1] + b"," + extra + b"}"
@@ -279,7 +279,7 @@ def test_any_response_to_any_request_passes(
     assert not any(name.startswith("tap_failures") for name in counts(registry))
 
 
-def test_headers_that_can_be_read_once_only_arrive(registry: CollectorRegistry) -> None:
+def test_headers_from_an_iterator_arrive(registry: CollectorRegistry) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         received = list(scope["headers"])
@@ -294,7 +294,7 @@ def test_headers_that_can_be_read_once_only_arrive(registry: CollectorRegistry) 
 # Disconnects.
 
 
-def test_a_client_that_goes_before_its_request_is_there(registry: CollectorRegistry) -> None:
+def test_a_client_may_leave_before_its_request_is_complete(registry: CollectorRegistry) -> None:
     received = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -306,7 +306,7 @@ def test_a_client_that_goes_before_its_request_is_there(registry: CollectorRegis
 
 
 @pytest.mark.parametrize("events", [None, 0, 3])
-def test_a_client_that_goes_inside_the_response(
+def test_a_client_may_leave_during_the_response(
     registry: CollectorRegistry, events: int | None
 ) -> None:
     """The application ends when it hears of it, as starlette's do."""
@@ -362,7 +362,7 @@ def test_an_application_that_never_answers(registry: CollectorRegistry) -> None:
 
 @pytest.mark.parametrize("remove", [False, True])
 @pytest.mark.parametrize("body", [JSON, EVENTS])
-def test_messages_that_nobody_here_knows_pass_in_order(
+def test_unknown_messages_pass_in_order(
     registry: CollectorRegistry, remove: bool, body: list[tuple[bytes, bytes]]
 ) -> None:
     messages: list[Message] = [
@@ -416,7 +416,7 @@ def test_a_file_in_place_of_a_body_passes(registry: CollectorRegistry, remove: b
         scope("/metrics"),
     ],
 )
-def test_what_does_not_generate_passes_with_nothing_of_ours_between(
+def test_other_requests_reach_the_application_directly(
     registry: CollectorRegistry, of: Scope
 ) -> None:
     received: list[Any] = []
@@ -560,7 +560,7 @@ def test_failures_that_cannot_be_counted_either(
     assert len(caplog.records) == 2
 
 
-def test_a_body_that_is_no_bytes_goes_on_as_it_is(registry: CollectorRegistry) -> None:
+def test_a_body_that_is_not_bytes_passes_unchanged(registry: CollectorRegistry) -> None:
     """ASGI says bytes; some frameworks send what servers take as well."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -597,7 +597,9 @@ def test_a_last_chunk_that_waits_is_sent_when_the_stream_breaks_off(
     assert counts(registry)["tap_uncovered_requests failed (0,1]"] == 1
 
 
-def test_a_client_that_is_gone_by_then_hides_no_error(registry: CollectorRegistry) -> None:
+def test_a_gone_client_does_not_hide_the_error_of_the_application(
+    registry: CollectorRegistry,
+) -> None:
     error = RuntimeError("broke")
 
     async def gone(message: Message) -> None:
@@ -608,7 +610,7 @@ def test_a_client_that_is_gone_by_then_hides_no_error(registry: CollectorRegistr
     assert visit(tapped(app, registry), parts(STREAMED), send=gone).error is error
 
 
-def test_those_outside_see_what_the_application_adds_to_the_scope(
+def test_outer_middleware_sees_what_the_application_adds_to_the_scope(
     registry: CollectorRegistry,
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -128,7 +128,7 @@ NOTHING_TO_KNOW = ["several", "beam_search", "no_record", "unreadable", "endpoin
 
 
 @pytest.mark.parametrize("reason", NOTHING_TO_KNOW)
-def test_without_speculation_there_is_nothing_to_know(reason: str) -> None:
+def test_without_speculation_nothing_is_uncovered(reason: str) -> None:
     for request in UNCOVERED[reason]:
         off = msgspec.structs.replace(request, facts=OFF).outcome()
         assert (off.uncovered, off.acceptance) == (None, None)
@@ -186,7 +186,7 @@ ONE_TOKEN = Stream(CHAT, ("a",))
     ],
     ids=["one token", "several completions", "cut short", "an error"],
 )
-def test_no_time_per_token_where_there_is_none(request_: ObservedRequest) -> None:
+def test_time_per_token_needs_several_tokens_of_one_completion(request_: ObservedRequest) -> None:
     outcome = request_.outcome()
     assert outcome.tpot is None
     assert outcome.ttft is not None
@@ -250,7 +250,7 @@ def test_without_speculation_nothing_is_derived() -> None:
     assert (outcome.acceptance, outcome.uncovered) == (None, None)
 
 
-def test_a_record_that_contradicts_itself_is_not_believed() -> None:
+def test_a_contradictory_record_is_not_used() -> None:
     outcome = ended(answer=whole({b'"num_draft_tokens":32': b'"num_draft_tokens":12'})).outcome()
     assert (outcome.acceptance, outcome.uncovered) == (None, "no_record")
 
@@ -263,7 +263,7 @@ def test_a_record_that_contradicts_itself_is_not_believed() -> None:
         (b'{"object":"response","status":"in_progress"}', "endpoint"),
     ],
 )
-def test_a_response_that_says_that_it_is_none(body: bytes, expected: str) -> None:
+def test_failed_and_queued_responses_are_not_covered(body: bytes, expected: str) -> None:
     outcome = ended(endpoint=Endpoint.RESPONSES, answer=answer.read(body)).outcome()
     assert (outcome.uncovered, outcome.finish_reason) == (expected, None)
 
@@ -276,7 +276,7 @@ def test_a_stream_of_responses_that_failed() -> None:
     assert (outcome.uncovered, outcome.finish_reason) == ("failed", None)
 
 
-def test_of_several_completions_no_record_is_believed() -> None:
+def test_the_record_of_several_completions_is_not_used() -> None:
     """llama.cpp gives the first one's."""
     outcome = ended(answer=whole(), options=RequestOptions(CHAT, several=True)).outcome()
     assert (outcome.acceptance, outcome.uncovered) == (None, "several")

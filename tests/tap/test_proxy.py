@@ -200,7 +200,7 @@ NO_TARGETS = (
 
 
 @pytest.mark.parametrize("line", NO_TARGETS)
-def test_what_is_no_path_is_refused_and_leads_nowhere(
+def test_a_target_that_is_no_path_is_refused_and_reaches_no_host(
     upstream: Upstream, server: HttpServer, caplog: pytest.LogCaptureFixture, line: str
 ) -> None:
     with HostileServer(nothing_set) as other, Client(server.port) as client:
@@ -235,7 +235,7 @@ def test_a_target_with_a_host_is_cut_to_its_path(
     assert received.headers["x-forwarded-host"] == "other.example"
 
 
-def test_the_tap_reads_what_was_asked_for_with_a_host(upstream: Upstream) -> None:
+def test_the_tap_reads_requests_with_an_absolute_target(upstream: Upstream) -> None:
     registry = CollectorRegistry()
     upstream.answers = lambda visit: visit.answer(b"{}")
     with proxy(upstream.url, registry=registry) as server, Client(server.port) as client:
@@ -343,9 +343,7 @@ def test_header_fields_of_a_request_pass_and_nothing_is_added_but_where_it_came_
     ]
 
 
-def test_what_a_proxy_in_front_says_of_the_client_stays(
-    upstream: Upstream, server: HttpServer
-) -> None:
+def test_forwarded_fields_of_an_outer_proxy_stay(upstream: Upstream, server: HttpServer) -> None:
     upstream.answers = lambda visit: visit.answer(b"")
     exchanged(server, request("GET /", "X-Forwarded-Proto: https", "X-Forwarded-Host: outer"))
     received = upstream.asked[0].headers
@@ -518,7 +516,7 @@ def test_an_upstream_that_is_not_there_is_a_502_that_names_no_host() -> None:
         assert error_of(server) == (502, "the upstream cannot be reached")
 
 
-def test_an_upstream_whose_certificate_nobody_signed_is_a_502_that_the_log_explains(
+def test_an_untrusted_certificate_is_a_502_explained_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -656,7 +654,7 @@ def test_its_own_pages_are_two_and_all_others_are_the_upstreams(
         assert Response(server, path=path).status == 503
 
 
-def test_as_many_requests_as_there_are_go_on_at_once(
+def test_the_number_of_concurrent_requests_is_not_limited(
     upstream: Upstream, server: HttpServer
 ) -> None:
     """More than the 100 connections that HTTP clients like to stop at."""

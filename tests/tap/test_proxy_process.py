@@ -281,7 +281,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_it_cannot_use_is_refused_with_the_remedy(words: list[str], message: str) -> None:
+def test_invalid_options_are_refused_with_the_remedy(words: list[str], message: str) -> None:
     done = CliRunner().invoke(group, ["tap", "proxy", *words])
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.split())
@@ -290,6 +290,6 @@ def test_what_it_cannot_use_is_refused_with_the_remedy(words: list[str], message
 @pytest.mark.parametrize(
     "module", ["specwatch.daemon.daemon", "specwatch.tap", "specwatch.cli.tap"]
 )
-def test_nobody_else_needs_its_package(module: str) -> None:
+def test_other_modules_do_not_import_aiohttp(module: str) -> None:
     code = f"import sys, {module}; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

@@ -79,7 +79,7 @@ def test_without_the_usage_chunk_a_stream_is_what_it_would_have_been(
 
 
 @given(streams, st.booleans())
-def test_event_by_event_too(stream: Stream, metrics: bool) -> None:
+def test_events_in_chunks_of_their_own_lose_usage_too(stream: Stream, metrics: bool) -> None:
     written = stream.written(usage=True).replace(b"\r\n", b"\n")
     reading = reader(stream.endpoint, usage=True, metrics=metrics)
     expected = stream.written(usage=False).replace(b"\r\n", b"\n")
@@ -134,7 +134,7 @@ def test_a_stream_that_breaks_off_after_its_last_chunk_keeps_it() -> None:
     assert not reading.ended
 
 
-def test_a_server_that_says_its_usage_to_everybody_is_left_alone() -> None:
+def test_usage_in_every_chunk_is_not_removed() -> None:
     event = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}],"usage":{}}\n\n'
     last = b'data: {"choices":[],"usage":{"completion_tokens":1}}\n\n'
     assert passed(reader(usage=True), [event, last]) == event + last
@@ -150,7 +150,7 @@ def test_without_the_record_a_stream_is_that_of_a_server_without_the_flag(
 
 
 @given(streams.map(shorter))
-def test_what_is_counted_does_not_depend_on_the_way_in(stream: Stream) -> None:
+def test_counts_do_not_depend_on_chunking(stream: Stream) -> None:
     """The short way of chunks that are one event each is the long way."""
     written = stream.written(usage=True)
     short, long = reader(stream.endpoint), reader(stream.endpoint)
@@ -329,7 +329,7 @@ def test_an_endless_stream_takes_no_memory_that_grows() -> None:
     assert most < 1 << 16
 
 
-def test_what_nobody_foresaw_is_told_and_the_event_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_kept_and_the_event_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(text: bytes) -> None:
         raise ZeroDivisionError
 

@@ -81,7 +81,7 @@ def test_a_record_that_stands_first_leaves_no_comma() -> None:
     assert whole_response.usage_chunk_without_metrics(event) == b'data: {"choices":[]}\n\n'
 
 
-def test_what_was_generated_is_never_taken_for_the_record() -> None:
+def test_generated_text_is_never_taken_for_the_record() -> None:
     text = '"metrics":{"speculative_decoding":{"a":1}}'
     body = compact({"choices": [{"message": {"content": text}}], "metrics": None})
     assert whole_response.without_metrics(body) == body
@@ -148,7 +148,7 @@ def test_the_end_says_as_much_as_all_of_it(body: dict[str, Any], places: list[in
     assert fields_of(reading.answer) == fields_of(answer.read(text))
 
 
-def test_a_reason_that_is_no_word_is_none() -> None:
+def test_a_finish_reason_that_is_not_text_is_none() -> None:
     body = compact({"output": "x" * TAIL, "usage": {"output_tokens": 7}, "text": SCHEMA["status"]})
     reading = WholeReader(remove_metrics=False)
     passed(reading, [body.replace(b'"text"', b'"status"')])
@@ -164,7 +164,7 @@ def test_no_more_than_the_end_is_held() -> None:
     assert reading.answer is not None
 
 
-def test_what_nobody_foresaw_is_told_and_the_body_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_kept_and_the_body_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(text: bytes) -> None:
         raise ZeroDivisionError
 

@@ -152,7 +152,7 @@ def test_a_model_that_cannot_be_looked_into_is_noted() -> None:
 
 
 @pytest.mark.parametrize("config", ["{}", '{"speculators_config": null}'])
-def test_any_other_model_is_none_of_our_business(config: str) -> None:
+def test_other_models_are_accepted(config: str) -> None:
     command = ("vllm", "serve", "/m", "--spec-tokens", "3")
     assert strip(command, read_file={"/m/config.json": config}.__getitem__).removed
     assert strip(("vllm", "serve", "org/m"), read_file={}.__getitem__).removed == ()

@@ -80,7 +80,7 @@ def test_only_speculation_goes(start: str, spelling: str) -> None:
         max_size=8,
     )
 )
-def test_what_is_left_are_the_others_in_their_order(parts: list[tuple[bool, str]]) -> None:
+def test_other_words_stay_in_order(parts: list[tuple[bool, str]]) -> None:
     """And a second time there is nothing to remove."""
     stripped = strip(words("vllm serve M", *(text for _, text in parts)))
     left = words("vllm serve M", *(text for about, text in parts if not about))
@@ -129,7 +129,7 @@ def test_a_command_without_speculation_stays(flags: str) -> None:
         ),
     ],
 )
-def test_what_is_not_clear_is_refused(flags: str, why: str) -> None:
+def test_an_ambiguous_command_is_refused(flags: str, why: str) -> None:
     with pytest.raises(CannotStrip, match=re.escape(why)):
         strip([*words("vllm serve M"), *flags.split()])
 

@@ -44,7 +44,7 @@ def test_the_rest_of_the_text_stays(text: str, result: str) -> None:
     assert stripped(result) == result
 
 
-def test_what_a_shell_would_put_in_is_named_as_such() -> None:
+def test_a_shell_variable_is_named_as_one() -> None:
     text = 'vllm serve M --spec-model "$DRAFT"'
     assert strip(["sh", "-c", text]).removed == ("--spec-model", "$...")
 
@@ -91,7 +91,7 @@ def test_more_than_one_plain_command_is_refused(text: str) -> None:
         stripped(text)
 
 
-def test_a_flag_whose_name_a_shell_puts_in_is_refused() -> None:
+def test_a_flag_whose_name_is_a_shell_variable_is_refused() -> None:
     with pytest.raises(CannotStrip, match="a flag whose name only the shell knows"):
         stripped('vllm serve M --"$FLAG" 1')
 

@@ -70,6 +70,6 @@ def test_the_configuration_is_that_of_vllm(flags: str, config: dict[str, Any]) -
         ("--speculative-config.a 1 --speculative-config.a.b 2", "a has a value already"),
     ],
 )
-def test_what_vllm_would_not_read_is_refused(flags: str, message: str) -> None:
+def test_invalid_configurations_are_refused(flags: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         speculation(flags)
