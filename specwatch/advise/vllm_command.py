@@ -1,14 +1,12 @@
 """A command that starts vLLM, read as vLLM itself reads it.
 
-Sources: ``human_readable_int`` of vLLM 0.32; for its flags :mod:`specwatch.vllm_cli`.
+For its flags see :mod:`specwatch.vllm_cli`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, TypeVar
 
 from specwatch.advise.advice import Finding, ServerPlan, whole_number
@@ -17,14 +15,10 @@ from specwatch.errors import ConfigError
 from specwatch.vllm_cli import ReadFile, read_command
 from specwatch.vllm_cli.command import Option, speculation_of
 from specwatch.vllm_cli.flags import SPECULATIVE_CONFIG as _CONFIG
+from specwatch.vllm_cli.flags import token_count
 from specwatch.vllm_cli.wrappers import VARIABLE_MARK
 
 _SPECULATORS = {"peagle": "eagle3", "dflash2": "dflash"}
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
-_SCALE = {
-    "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
-    "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
-}  # fmt: skip
 _MOST_TOKENS = 10**12
 
 
@@ -143,10 +137,10 @@ def _tokens(text: str) -> int | None:
     """A number of tokens; 0 for -1, which leaves the length to vLLM."""
     if text == "-1":
         return 0
-    match = _LENGTH.fullmatch(text.strip())
-    if match is None or (match[2].isupper() and "." in match[1]):
+    try:
+        tokens = token_count(text)
+    except ValueError:
         return None
-    tokens = int(Decimal(match[1]) * _SCALE[match[2]])
     return tokens if 0 < tokens <= _MOST_TOKENS else None
 
 
