@@ -181,17 +181,17 @@ class Work:
     @property
     def timings(self) -> dict[str, float]:
         """``timings`` so far."""
-        found: dict[str, float] = {"cache_n": 0}
+        times: dict[str, float] = {"cache_n": 0}
         for name, tokens, per_token in (("prompt", 5, 2.0), ("predicted", self.predicted, 8.0)):
-            found |= {
+            times |= {
                 f"{name}_n": tokens,
                 f"{name}_ms": tokens * per_token,
                 f"{name}_per_token_ms": per_token,
                 f"{name}_per_second": 1000 / per_token,
             }
         if self.drafted:
-            found |= {"draft_n": self.drafted, "draft_n_accepted": self.accepted}
-        return found
+            times |= {"draft_n": self.drafted, "draft_n_accepted": self.accepted}
+        return times
 
     def _token(self) -> str:
         self.predicted += 1
@@ -251,7 +251,7 @@ def _page(server: SimulatedLlama, path: str) -> Response:
     lines = ["# TYPE llamacpp:requests_processing gauge", "llamacpp:requests_processing 0"]
     if server.draft_tokens:
         lines += [f"# TYPE {family} counter"]
-        lines += [f'{family}{{position="{at}"}} 0' for at in range(server.draft_tokens)]
+        lines += [f'{family}{{position="{position}"}} 0' for position in range(server.draft_tokens)]
     return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
 
@@ -318,11 +318,11 @@ def _whole(path: str, works: list[Work]) -> Any:
         finals = [_final(work, text, 0) for work, text in zip(works, texts, strict=True)]
         return finals[0] if len(finals) == 1 else finals
     chat = path == "/v1/chat/completions"
-    said = [{"message": {"role": "assistant", "content": t}} if chat else {"text": t}
+    contents = [{"message": {"role": "assistant", "content": t}} if chat else {"text": t}
             for t in texts]  # fmt: skip
     choices = [
         {"finish_reason": work.reason, "index": index, **content}
-        for index, (work, content) in enumerate(zip(works, said, strict=True))
+        for index, (work, content) in enumerate(zip(works, contents, strict=True))
     ]
     base = _base("chat.completion" if chat else "text_completion")
     first = works[0]

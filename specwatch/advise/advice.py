@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 FORMAT = 1
@@ -211,12 +210,3 @@ def cited(findings: Iterable[Finding], also: str = "") -> dict[str, str]:
     }
     letters.update(also)
     return {letter: title for letter, title in SOURCES.items() if letter in letters}
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of :class:`Advice`."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "specwatch advise",
-        **msgspec.json.schema(Advice),
-    }

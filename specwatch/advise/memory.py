@@ -137,7 +137,12 @@ def plan_memory(
     ``draft_tokens`` is k. Raises ConfigError for a ``tensor_parallel`` above ``gpus``.
     """
     parallel = gpus if tensor_parallel is None else tensor_parallel
-    stages = _stages(gpus, parallel)
+    if not 1 <= parallel <= gpus:
+        raise ConfigError(
+            f"tensor parallelism {parallel} on {figures.counted(gpus, 'GPU')}: expected 1 to "
+            f"{gpus}; give as many GPUs as one engine has"
+        )
+    stages = gpus // parallel
     draft_parallel = min(draft_tensor_parallel or parallel, parallel)
     usable = int(gpu_memory * utilization)
     target_weights = math.ceil((target.weights or 0) / parallel / stages)
@@ -170,30 +175,14 @@ def plan_memory(
     findings = [*_weight_findings(memory, _COMPUTED if alone else _FROM_SIZE)]
     if alone:
         findings += _request_findings(memory, context, concurrency, both)
-    else:
-        findings += _cache_findings(memory)
-    return memory, findings
-
-
-def _stages(gpus: int, parallel: int) -> int:
-    """Stages of the pipeline. Raises ConfigError if ``parallel`` is above ``gpus``."""
-    if not 1 <= parallel <= gpus:
-        raise ConfigError(
-            f"tensor parallelism {parallel} on {figures.counted(gpus, 'GPU')}: expected 1 to "
-            f"{gpus}; give as many GPUs as one engine has"
-        )
-    return gpus // parallel
-
-
-def _cache_findings(memory: Memory) -> Iterator[Finding]:
-    """The finding on the memory left for the cache, if its use by a token is not known."""
-    if memory.kv_without and memory.kv_with != 0:
+    elif memory.kv_without and memory.kv_with != 0:
         left, without = memory.kv_with, gigabytes(memory.kv_without)
         text = (
             f"{without if left is None else gigabytes(left)} of each GPU are left for the KV cache"
         )
         text += "" if left is None else f", {without} without the draft"
-        yield Finding("memory", "note", text, source=_FROM_SIZE)
+        findings.append(Finding("memory", "note", text, source=_FROM_SIZE))
+    return memory, findings
 
 
 def _weight_findings(memory: Memory, source: str) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specwatch.advise.advice import VLLM, Finding, Level, ServerPlan, reported, whole_number
+from specwatch.advise.advice import VLLM, Finding, Level, ServerPlan, reported
 from specwatch.advise.architecture import class_names, is_eagle3
 from specwatch.advise.candidate import Candidate
 from specwatch.errors import ConfigError
@@ -28,37 +28,30 @@ SCHEDULED = frozenset({"eagle", "eagle3", "dflash"})
 """Methods for which vLLM's documentation says that a schedule of k by batch size was tested."""
 _SYNCHRONOUS = frozenset({"suffix", "medusa", "mlp_speculator", "ngram", "custom_class"})
 """Methods with which vLLM 0.32 cannot schedule the next step while one runs."""
-_WITHOUT_HEADS = frozenset({"medusa", "mlp_speculator", "mtp"})
 _MOST_LAYERS = 3
 """Most layers of a draft that may be a head, though its configuration does not say so."""
-_REPEATING = "output that repeats its input: summaries, retrieval, code edits, JSON"
+_LOOKUP = (
+    "nothing: it looks the last tokens up in the prompt and the answer so far",
+    "output that repeats its input: summaries, retrieval, code edits, JSON", reported("TPF"),
+)  # fmt: skip
+_HEAD = ("a head trained for this very target", "any prompt", reported("TPF"))
+_OWN_DRAFT = ("a draft trained for this very target", "any prompt", VLLM)
 _NEEDS = {
     "draft_model": (
         "a smaller model with the same tokens, and memory for its weights and KV cache",
         "any prompt", reported("TPF"),
     ),
-    "ngram": (
-        "nothing: it looks the last tokens up in the prompt and the answer so far",
-        _REPEATING, reported("TPF"),
-    ),
-    "ngram_gpu": (
-        "nothing: it looks the last tokens up in the prompt and the answer so far",
-        _REPEATING, reported("TPF"),
-    ),
+    "ngram": _LOOKUP, "ngram_gpu": _LOOKUP,
     "suffix": (
         "the package arctic-inference beside vLLM: without it vLLM does not start",
         "output that repeats its input, or earlier answers", VLLM,
     ),
-    "eagle": ("a head trained for this very target", "any prompt", reported("TPF")),
-    "eagle3": ("a head trained for this very target", "any prompt", reported("TPF")),
-    "medusa": ("heads trained for this very target", "any prompt", reported("TPF")),
+    "eagle": _HEAD, "eagle3": _HEAD, "medusa": _HEAD,
     "mtp": (
-        "a target whose checkpoint has layers for multi-token prediction",
-        "any prompt", VLLM,
+        "a target whose checkpoint has layers for multi-token prediction", "any prompt", VLLM,
     ),
     "mlp_speculator": ("a speculator trained for this very target", "any prompt", VLLM),
-    "dflash": ("a draft trained for this very target", "any prompt", VLLM),
-    "dspark": ("a draft trained for this very target", "any prompt", VLLM),
+    "dflash": _OWN_DRAFT, "dspark": _OWN_DRAFT,
 }  # fmt: skip
 """What each method needs, what it is good for, and the source."""
 
@@ -136,7 +129,7 @@ def method_findings(
             'name one: --draft, or "model" in --speculative-config',
         )  # fmt: skip
     if plan.server == "vllm":
-        yield from _vllm(method, target, draft, plan)
+        yield from _vllm(method, plan)
 
 
 def _mtp(target: Candidate, draft: Candidate | None, plan: ServerPlan) -> Iterator[Finding]:
@@ -151,13 +144,6 @@ def _mtp(target: Candidate, draft: Candidate | None, plan: ServerPlan) -> Iterat
             "num_nextn_predict_layers (or its family's name for it) is missing or 0", VLLM,
             "check whether this checkpoint has them, as quantized ones often have not; without"
             " them use a draft model, an EAGLE head or n-gram lookup",
-        )  # fmt: skip
-    elif k is not None and k > layers and k % layers:
-        yield Finding(
-            "method", "doubt",
-            f"k = {k} is not a multiple of the target's {layers} layers for multi-token prediction:"
-            " vLLM 0.32 does not start",
-            "", VLLM, f"take {layers} or a multiple of it",
         )  # fmt: skip
     elif k is not None and k > layers:
         brought = figures.counted(layers, "prediction layer")
@@ -217,29 +203,16 @@ def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> It
         )  # fmt: skip
 
 
-def _vllm(
-    method: str, target: Candidate, draft: Candidate | None, plan: ServerPlan
-) -> Iterator[Finding]:
-    """Findings on a configuration by arithmetic, and on known behaviour of vLLM 0.32."""
-    given = plan.speculation.get("num_speculative_tokens", plan.k)
-    if given is not None and (whole_number(given) or 0) <= 0:
+def _vllm(method: str, plan: ServerPlan) -> Iterator[Finding]:
+    """Findings on known behaviour of vLLM 0.32."""
+    lookups = plan.speculation.keys() & {"prompt_lookup_min", "prompt_lookup_max"}
+    if method in ("ngram", "ngram_gpu") and not lookups:
         yield Finding(
-            "method", "wrong",
-            f"num_speculative_tokens {given!r:.60} is not a whole number above 0",
-            "", "arithmetic", "give one from 3 to 7",
+            "k", "note", "matches of exactly 5 tokens are looked for, the default of vLLM 0.32",
+            "shorter matches draft more often, and are accepted less often; the comment on this"
+            " default in vLLM's source says that it is arbitrary",
+            VLLM, 'try "prompt_lookup_min": 2, "prompt_lookup_max": 4, and compare',
         )  # fmt: skip
-    if method in ("ngram", "ngram_gpu"):
-        least, most = (plan.speculation.get(f"prompt_lookup_{end}") for end in ("min", "max"))
-        if least is None and most is None:
-            yield Finding(
-                "k", "note", "matches of exactly 5 tokens are looked for, the default of vLLM 0.32",
-                "shorter matches draft more often, and are accepted less often; the comment on this"
-                " default in vLLM's source says that it is arbitrary",
-                VLLM, 'try "prompt_lookup_min": 2, "prompt_lookup_max": 4, and compare',
-            )  # fmt: skip
-        elif (whole_number(least) or 0) > (whole_number(most) or float("inf")):
-            text = f"prompt_lookup_min {least} is above prompt_lookup_max {most}"
-            yield Finding("method", "wrong", text, "", "arithmetic", "exchange them")
     if method in _SYNCHRONOUS:
         yield Finding(
             "method", "note", f"with {method} vLLM 0.32 turns asynchronous scheduling off",
@@ -248,7 +221,6 @@ def _vllm(
             "vLLM 0.32, vllm/config/vllm.py",
             "the method ngram_gpu keeps it on" if method == "ngram" else "",
         )  # fmt: skip
-    yield from _attention_heads(method, target, draft, plan)
     if method == "draft_model" and plan.draft_parallel == 1 and plan.parallel() > 1:
         yield Finding(
             "method", "doubt",
@@ -276,28 +248,6 @@ def _vllm(
             "method", "note", "vLLM checks the rest of the configuration at its start",
             "its rules differ from version to version",
         )  # fmt: skip
-
-
-def _attention_heads(
-    method: str, target: Candidate, draft: Candidate | None, plan: ServerPlan
-) -> Iterator[Finding]:
-    """Findings on attention heads that cannot be divided among the GPUs."""
-    parallel, draft_parallel = plan.parallel(), plan.draft_parallel
-    sides = [("target", target, parallel)]
-    if draft is not None and method not in _WITHOUT_HEADS | LOOKUPS:
-        if draft_parallel == 1:
-            sides.append(("draft", draft, 1))
-        elif draft_parallel in (None, parallel):
-            sides.append(("draft", draft, parallel))
-    for name, model, gpus in sides:
-        heads = 0 if model.architecture is None else model.architecture.heads
-        if heads % gpus:
-            yield Finding(
-                "method", "wrong",
-                f"the {name}'s {heads} attention heads cannot be divided among {gpus} GPUs", "",
-                "arithmetic; vLLM 0.32, ModelConfig.verify_with_parallel_config",
-                f"use a number of GPUs that divides {heads}",
-            )  # fmt: skip
 
 
 def _schedule(method: str, plan: ServerPlan) -> Finding:

@@ -1,36 +1,25 @@
 """A command that starts vLLM, read as vLLM itself reads it.
 
-Sources: ``human_readable_int`` of vLLM 0.32; for its flags :mod:`specwatch.vllm_cli`.
+For its flags see :mod:`specwatch.vllm_cli`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from specwatch.advise.advice import Finding, ServerPlan, whole_number
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
 from specwatch.vllm_cli import ReadFile, read_command
-from specwatch.vllm_cli.command import SHORTHANDS, Option, speculation_of
+from specwatch.vllm_cli.command import Option, speculation_of
 from specwatch.vllm_cli.flags import SPECULATIVE_CONFIG as _CONFIG
+from specwatch.vllm_cli.flags import token_count
 from specwatch.vllm_cli.wrappers import VARIABLE_MARK
 
-_OPTIONS = (
-    "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
-    "--gpu-memory-utilization", "--max-model-len", "--max-num-seqs", "--quantization",
-    "--kv-cache-dtype", "--dtype",
-)  # fmt: skip
 _SPECULATORS = {"peagle": "eagle3", "dflash2": "dflash"}
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _MOST_TOKENS = 10**12
-_SCALE = {
-    "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
-    "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
-}  # fmt: skip
 
 
 def read_vllm_command(command: Sequence[str], *, read_file: ReadFile | None = None) -> ServerPlan:
@@ -39,14 +28,19 @@ def read_vllm_command(command: Sequence[str], *, read_file: ReadFile | None = No
     Raises CannotStrip if its words cannot be known, and ConfigError if vLLM would refuse a value.
     """
     given = read_command(command).with_file(read_file)
-    values = {
-        name: value
-        for name in _OPTIONS
-        if (value := given.value(name)) and VARIABLE_MARK not in value
-    }
     speculation, findings = _speculation(given.speculation)
-    tensor_parallel = _count(values, "--tensor-parallel-size") or 1
-    pipeline_parallel = _count(values, "--pipeline-parallel-size") or 1
+
+    def value(flag: str) -> str | None:
+        text = given.value(flag)
+        return None if text in (None, "", "auto", "None") or VARIABLE_MARK in text else text
+
+    def count(flag: str) -> int | None:
+        return _read(flag, value(flag), _count, "a whole number of at least 1")
+
+    tensor_parallel = count("--tensor-parallel-size") or 1
+    pipeline_parallel = count("--pipeline-parallel-size") or 1
+    utilization, context = "--gpu-memory-utilization", "--max-model-len"
+    draft_format = speculation.get("quantization")
     draft, method = speculation.get("model"), speculation.get("method")
     return ServerPlan(
         from_command=True,
@@ -58,14 +52,15 @@ def read_vllm_command(command: Sequence[str], *, read_file: ReadFile | None = No
         gpus=tensor_parallel * pipeline_parallel,
         tensor_parallel=tensor_parallel,
         pipeline_parallel=pipeline_parallel,
-        data_parallel=_count(values, "--data-parallel-size") or 1,
-        utilization=_utilization(values),
-        context=_context(values),
-        slots=_count(values, "--max-num-seqs"),
-        dtype=_not_auto(values.get("--dtype")),
-        quantization=_not_auto(values.get("--quantization")),
-        draft_quantization=_not_auto(speculation.get("quantization")),
-        kv_dtype=_not_auto(values.get("--kv-cache-dtype")),
+        data_parallel=count("--data-parallel-size") or 1,
+        utilization=_read(utilization, value(utilization), _share, "a number above 0 and up to 1"),
+        context=_read(context, value(context), _tokens, "a number of tokens, like 8192, 8k or 8K")
+        or None,
+        slots=count("--max-num-seqs"),
+        dtype=value("--dtype"),
+        quantization=value("--quantization"),
+        draft_quantization=None if draft_format in (None, "", "auto") else str(draft_format),
+        kv_dtype=value("--kv-cache-dtype"),
         findings=tuple(findings),
     )
 
@@ -74,7 +69,6 @@ def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Findin
     """The configuration as vLLM composes it, and findings on how it is written."""
     given = speculation_of(options)
     findings: list[Finding] = []
-    source = "vLLM 0.32, EngineArgs.create_speculative_config"
     if given.dotted and given.whole:
         lost = sorted(set(given.whole) - set(given.dotted))
         findings.append(
@@ -86,19 +80,8 @@ def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Findin
                 f"write one {_CONFIG} with all keys in it",
             )
         )  # fmt: skip
-    for name, key in SHORTHANDS.items():
-        if key in given.shorthands and key in (given.dotted or given.whole):
-            text = f"{name} and {key} in {_CONFIG} exclude each other: vLLM does not start"
-            findings.append(Finding("method", "wrong", text, "", source, "leave one of them out"))
     if given.old:
         findings.extend(_old_flags(options))
-    elif not given.config and any(option.is_set and option.is_of(_CONFIG) for option in options):
-        findings.append(
-            Finding(
-                "method", "wrong", f"{_CONFIG} is empty: vLLM does not start", "", source,
-                "name a method and num_speculative_tokens, or leave the flag out",
-            )
-        )  # fmt: skip
     return given.config, findings
 
 
@@ -123,46 +106,42 @@ def _old_flags(options: Sequence[Option]) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _not_auto(value: object) -> str | None:
-    return None if value in (None, "", "auto", "None") else str(value)
+_Value = TypeVar("_Value")
 
 
-def _count(values: Mapping[str, str], flag: str) -> int | None:
-    value = values.get(flag)
-    if value is None:
+def _read(
+    flag: str, text: str | None, parse: Callable[[str], _Value | None], expected: str
+) -> _Value | None:
+    """The value of a flag; None without one. Raises ConfigError for one that cannot be parsed."""
+    if text is None:
         return None
-    count = whole_number(value)
-    if count is None or count < 1:
-        raise ConfigError(f"{flag} {quoted(value)} is not a whole number of at least 1")
-    return count
+    parsed = parse(text)
+    if parsed is None:
+        raise ConfigError(f"{flag} {quoted(text)} is not {expected}")
+    return parsed
 
 
-def _utilization(values: Mapping[str, str]) -> float | None:
-    flag = "--gpu-memory-utilization"
-    value = values.get(flag)
-    if value is None:
-        return None
+def _count(text: str) -> int | None:
+    count = whole_number(text)
+    return count if count is not None and count >= 1 else None
+
+
+def _share(text: str) -> float | None:
     try:
-        share = float(value)
+        return share if 0 < (share := float(text)) <= 1 else None
     except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise ConfigError(f"{flag} {quoted(value)} is not a number above 0 and up to 1")
-    return share
-
-
-def _context(values: Mapping[str, str]) -> int | None:
-    flag = "--max-model-len"
-    value = values.get(flag)
-    if value is None or value == "-1" or value.lower() == "auto":
         return None
-    match = _LENGTH.fullmatch(value.strip())
-    tokens = 0
-    if match is not None and not (match[2].isupper() and "." in match[1]):
-        tokens = int(Decimal(match[1]) * _SCALE[match[2]])
-    if not 0 < tokens <= _MOST_TOKENS:
-        raise ConfigError(f"{flag} {quoted(value)} is not a number of tokens, like 8192, 8k or 8K")
-    return tokens
+
+
+def _tokens(text: str) -> int | None:
+    """A number of tokens; 0 for -1, which leaves the length to vLLM."""
+    if text == "-1":
+        return 0
+    try:
+        tokens = token_count(text)
+    except ValueError:
+        return None
+    return tokens if 0 < tokens <= _MOST_TOKENS else None
 
 
 def with_own_speculation(plan: ServerPlan, config: Mapping[str, Any], where: str) -> ServerPlan:

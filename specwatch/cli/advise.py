@@ -61,8 +61,9 @@ def _mix(text: str) -> tuple[tuple[float, float], ...]:
 
 
 @click.command(name="advise")
-@click.option("--model", metavar="FOLDER|PARAMS", help="The target: its folder, a .gguf file, a"
-              " name on the hub, or only its number of parameters, such as 70B.")  # fmt: skip
+@click.option("--model", "target", metavar="FOLDER|PARAMS", help="The target: its folder, a .gguf"
+              " file, a name on the hub, or only its number of parameters, such as"
+              " 70B.")  # fmt: skip
 @click.option("--draft", metavar="FOLDER|PARAMS", help="The draft, likewise.")
 @click.option("--method", help="Drafting method.  [default: that of the draft model]")
 @click.option("--k", type=click.IntRange(min=1), metavar="N", help="Draft tokens per step.")
@@ -143,22 +144,12 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
 
 def _plan(words: tuple[str, ...], given: dict[str, Any]) -> ServerPlan:
     """The plan of the options, which override those of the command."""
-    own = {
-        "target": given["model"],
-        **{
-            name: given[name]
-            for name in (
-                "draft", "method", "k", "gpus", "utilization", "tensor_parallel", "dtype",
-                "quantization", "draft_quantization", "context",
-            )
-        },
-    }  # fmt: skip
     if not words:
-        if given["model"] is None:
+        if given["target"] is None:
             raise click.UsageError(
                 "give --model and --draft, or a command after --: -- vllm serve ..."
             )
-        return advise_models.with_options(ServerPlan(), own)
+        return advise_models.with_options(ServerPlan(), given)
     try:
         plan = (
             read_llama_command(words)
@@ -167,7 +158,7 @@ def _plan(words: tuple[str, ...], given: dict[str, Any]) -> ServerPlan:
         )
     except CannotStrip as error:
         raise ConfigError(f"COMMAND: {error}") from error
-    return advise_models.with_options(plan, own)
+    return advise_models.with_options(plan, given)
 
 
 def _encodable(value: Any) -> Any:

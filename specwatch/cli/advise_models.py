@@ -32,10 +32,7 @@ class LocalModels:
 
     def unfold(self, plan: ServerPlan) -> ServerPlan:
         """The plan, completed with the built-in speculation of its target."""
-        try:
-            folder = None if plan.target is None else self._folder(plan.target)
-        except _NotWhole:
-            return plan
+        folder = None if plan.target is None else self._folder(plan.target)[0]
         if folder is None:
             return plan
         return with_own_speculation(plan, folder.config, folder.where)
@@ -56,47 +53,36 @@ class LocalModels:
         size = names.plain_size(name)
         if size is not None and not _is_there(name):
             return candidate.from_size(name, size, dtype=dtype, quantized=quantized)
-        try:
-            folder = self._folder(name)
-        except _NotWhole as error:
-            named = candidate.from_name(name, dtype=dtype, quantized=quantized)
-            findings = (*named.findings, error.finding(name))
-            return replace(named, files=error.tokenizer, findings=findings)
-        if folder is None:
-            return candidate.from_name(name, dtype=dtype, quantized=quantized)
-        shown = folder.name if _is_there(name) else name
-        return candidate.from_files(folder, name=shown, dtype=dtype, quantized=quantized)
+        files, missing = self._folder(name)
+        if files is not None and not missing:
+            shown = files.name if _is_there(name) else name
+            return candidate.from_files(files, name=shown, dtype=dtype, quantized=quantized)
+        named = candidate.from_name(name, dtype=dtype, quantized=quantized)
+        if not missing:
+            return named
+        used = ": only its tokenizer is used" if files is not None else ""
+        finding = Finding(
+            "model", "note", f"{name} is incomplete in the hub's cache{used}", missing,
+            "the cache of the hub", f"download all of it: hf download {name}",
+        )  # fmt: skip
+        return replace(named, files=files, findings=(*named.findings, finding))
 
-    def _folder(self, name: str) -> ModelFiles | None:
+    def _folder(self, name: str) -> tuple[ModelFiles | None, str]:
+        """A model's files; of one that is incomplete its tokenizer, and the reason."""
         path = Path(name)
         if _is_there(name):
-            return open_model(path)
+            return open_model(path), ""
         cached = cached_model(name, self._environ)
         if cached is not None:
             try:
-                return open_model(cached)
+                return open_model(cached), ""
             except MissingLibrary:
                 raise
             except ConfigError as error:
-                raise _NotWhole(str(error), open_tokenizer(cached)) from error
+                return open_tokenizer(cached), str(error)
         if self._strict and (name.startswith(("/", ".", "~")) or name.endswith(".gguf")):
-            return open_model(path)  # its error says what is wrong
-        return None
-
-
-class _NotWhole(Exception):
-    """A model in the hub's cache lacks files that are needed."""
-
-    def __init__(self, why: str, tokenizer: ModelFiles | None) -> None:
-        super().__init__(why)
-        self.tokenizer = tokenizer
-
-    def finding(self, name: str) -> Finding:
-        used = ": only its tokenizer is used" if self.tokenizer is not None else ""
-        return Finding(
-            "model", "note", f"{name} is incomplete in the hub's cache{used}", str(self),
-            "the cache of the hub", f"download all of it: hf download {name}",
-        )  # fmt: skip
+            return open_model(path), ""  # its error says what is wrong
+        return None, ""
 
 
 def _is_there(name: str) -> bool:
@@ -143,11 +129,12 @@ def _on_machine() -> list[int]:
 
 
 def with_options(plan: ServerPlan, given: Mapping[str, object]) -> ServerPlan:
-    """The plan of a command, overridden by the given options.
+    """The plan of a command, overridden by the given options that are its fields.
 
     Without a number of GPUs, it is that which parallelism needs.
     """
-    options = {name: value for name, value in given.items() if value is not None}
+    names = ServerPlan.__dataclass_fields__.keys() & given.keys()
+    options = {name: given[name] for name in names if given[name] is not None}
     changed = replace(plan, **options)  # type: ignore[arg-type]
     if "tensor_parallel" in options and "gpus" not in options and changed.tensor_parallel:
         return replace(changed, gpus=changed.tensor_parallel * changed.pipeline_parallel)

@@ -25,17 +25,23 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specwatch.errors import ConfigError
-from specwatch.simulator.answers import (
+from specwatch.simulator.clients import SimulatedClients
+from specwatch.simulator.completion_request import (
+    LARGEST_BODY,
+    CompletionRequest,
+    Refused,
+    count_tokens,
+    read_completion_request,
+)
+from specwatch.simulator.responses import (
     DONE,
-    SimulatedAnswer,
+    SimulatedResponse,
     error_body,
     event,
     metrics_of,
     token_text,
     usage,
 )
-from specwatch.simulator.asking import LARGEST_BODY, Refused, SimulatedAsk, count_tokens, read_ask
-from specwatch.simulator.clients import SimulatedClients
 from specwatch.simulator.runtime import SimulatedRuntime
 from specwatch.simulator.sequence import SimulatedSequence
 from specwatch.simulator.workload import SimulatedRequest
@@ -196,17 +202,19 @@ class SimulatedApi:
         )
 
     async def _complete(self, request: Request, chat: bool) -> Response:
-        ask = read_ask(await _body(request), chat, self._runtime.settings)
-        answer = SimulatedAnswer(
+        completion = read_completion_request(await _body(request), chat, self._runtime.settings)
+        answer = SimulatedResponse(
             chat=chat,
             id=("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex[:16],
             created=int(time.time()),
-            model=ask.model,
+            model=completion.model,
             signed=self._runtime.settings.has_records,
         )
-        if ask.stream:
-            return StreamingResponse(self._stream(ask, answer), media_type="text/event-stream")
-        response = asyncio.create_task(self._response(ask, answer))
+        if completion.stream:
+            return StreamingResponse(
+                self._stream(completion, answer), media_type="text/event-stream"
+            )
+        response = asyncio.create_task(self._response(completion, answer))
         disconnect = asyncio.create_task(_disconnected(request))
         try:
             await asyncio.wait((response, disconnect), return_when=asyncio.FIRST_COMPLETED)
@@ -216,75 +224,79 @@ class SimulatedApi:
                 task.cancel()
             await asyncio.gather(response, disconnect, return_exceptions=True)
 
-    def _requests(self, ask: SimulatedAsk) -> list[SimulatedRequest]:
+    def _requests(self, completion: CompletionRequest) -> list[SimulatedRequest]:
         settings, workload = self._runtime.settings, self._runtime.engine.workload
         return [
             SimulatedRequest(
                 prompt_tokens=prompt.tokens,
-                max_tokens=ask.max_tokens or settings.max_model_len - prompt.tokens,
-                temperature=ask.temperature,
+                max_tokens=completion.max_tokens or settings.max_model_len - prompt.tokens,
+                temperature=completion.temperature,
                 stop_after=None
-                if ask.ignore_eos
-                else max(ask.min_tokens, workload.output_length()),
+                if completion.ignore_eos
+                else max(completion.min_tokens, workload.output_length()),
             )
-            for prompt in ask.prompts
+            for prompt in completion.prompts
         ]
 
-    def _keys(self, ask: SimulatedAsk) -> list[str]:
+    def _keys(self, completion: CompletionRequest) -> list[str]:
         """Seeds for the text of each choice: greedy answers repeat, others do not."""
-        serial = next(self._serial) if ask.temperature else ""
+        serial = next(self._serial) if completion.temperature else ""
         return [
-            f"{prompt.digest}/{serial}/{index if ask.n > 1 else ''}"
-            for prompt in ask.prompts
-            for index in range(ask.n)
+            f"{prompt.digest}/{serial}/{index if completion.n > 1 else ''}"
+            for prompt in completion.prompts
+            for index in range(completion.n)
         ]
 
     def _metrics_of(
-        self, ask: SimulatedAsk, sequences: list[SimulatedSequence]
+        self, completion: CompletionRequest, sequences: list[SimulatedSequence]
     ) -> dict[str, Any] | None:
         """Metrics of a request, which vLLM has only where there is one answer."""
         settings = self._runtime.settings
-        if len(sequences) != 1 or ask.beams:
+        if len(sequences) != 1 or completion.beams:
             return None
         return metrics_of(sequences[0], record=settings.record != "none", times=settings.timings)
 
-    async def _response(self, ask: SimulatedAsk, answer: SimulatedAnswer) -> dict[str, Any]:
+    async def _response(
+        self, completion: CompletionRequest, answer: SimulatedResponse
+    ) -> dict[str, Any]:
         sequences: list[SimulatedSequence] = []
-        async for _ in self._runtime.generate(self._requests(ask), ask.n, sequences):
+        async for _ in self._runtime.generate(self._requests(completion), completion.n, sequences):
             pass
         texts = [
             "".join(token_text(key, position) for position in range(sequence.generation_tokens))
-            for key, sequence in zip(self._keys(ask), sequences, strict=True)
+            for key, sequence in zip(self._keys(completion), sequences, strict=True)
         ]
         counts = usage(
-            sum(prompt.tokens for prompt in ask.prompts),
+            sum(prompt.tokens for prompt in completion.prompts),
             sum(sequence.generation_tokens for sequence in sequences),
         )
         reasons = [sequence.finished_reason for sequence in sequences]
-        return answer.response(texts, reasons, counts, self._metrics_of(ask, sequences))
+        return answer.response(texts, reasons, counts, self._metrics_of(completion, sequences))
 
-    async def _stream(self, ask: SimulatedAsk, answer: SimulatedAnswer) -> AsyncIterator[bytes]:
-        keys = self._keys(ask)
+    async def _stream(
+        self, completion: CompletionRequest, answer: SimulatedResponse
+    ) -> AsyncIterator[bytes]:
+        keys = self._keys(completion)
         sent = [0] * len(keys)
         if answer.chat:
-            counts = usage(ask.prompts[0].tokens, 0) if ask.continuous_usage else None
+            counts = usage(completion.prompts[0].tokens, 0) if completion.continuous_usage else None
             for index in range(len(keys)):
                 yield event(answer.opening(index, counts))
         sequences: list[SimulatedSequence] = []
-        updates = self._runtime.generate(self._requests(ask), ask.n, sequences)
+        updates = self._runtime.generate(self._requests(completion), completion.n, sequences)
         async with contextlib.aclosing(updates):
             async for tokens in updates:
                 first, index = sent[tokens.index], tokens.index
                 sent[index] += tokens.new
                 text = "".join(token_text(keys[index], i) for i in range(first, sent[index]))
                 counts = None
-                if ask.continuous_usage:
-                    counts = usage(ask.prompts[index // ask.n].tokens, sent[index])
+                if completion.continuous_usage:
+                    counts = usage(completion.prompts[index // completion.n].tokens, sent[index])
                 reason = tokens.finished_reason
-                yield event(answer.chunk(index, text, reason, counts, ask.include_usage))
-        if ask.include_usage:
-            counts = usage(sum(prompt.tokens for prompt in ask.prompts), sum(sent))
-            yield event(answer.closing(counts, self._metrics_of(ask, sequences)))
+                yield event(answer.chunk(index, text, reason, counts, completion.include_usage))
+        if completion.include_usage:
+            counts = usage(sum(prompt.tokens for prompt in completion.prompts), sum(sent))
+            yield event(answer.closing(counts, self._metrics_of(completion, sequences)))
         yield DONE
 
 
@@ -324,15 +336,12 @@ class _ApiKey:
         self._accepted = {f"Bearer {key}".encode() for key in runtime.settings.api_keys}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["type"] == "http" and scope["path"].startswith("/v1")
-        if guarded and self._accepted and not self._authorized(scope):
+        guarded = scope["type"] == "http" and scope["path"].startswith("/v1") and self._accepted
+        if guarded and dict(scope["headers"]).get(b"authorization") not in self._accepted:
             refusal = JSONResponse({"error": "Unauthorized"}, 401)
             await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
-
-    def _authorized(self, scope: Scope) -> bool:
-        return dict(scope["headers"]).get(b"authorization") in self._accepted
 
 
 class _Instrumented:

@@ -8,9 +8,9 @@ import random
 from typing import Any
 
 import structlog
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Receive
 
-from specwatch.simulator.asking import CHARACTERS_PER_TOKEN, TOKENS_PER_MESSAGE
+from specwatch.simulator.completion_request import CHARACTERS_PER_TOKEN, TOKENS_PER_MESSAGE
 from specwatch.simulator.runtime import SimulatedRuntime
 from specwatch.simulator.workload import SimulatedRequest, SimulatedWorkload
 
@@ -57,7 +57,7 @@ class SimulatedClients:
             "stream": self._random.random() < _STREAMED,
         }
         try:
-            await self._app(self._scope(), _ClientBody(json.dumps(body).encode()).receive, _ignore)
+            await self._app(self._scope(), _sending(json.dumps(body).encode()), _ignore)
         except Exception:
             _log.exception("simulated_request_failed")
 
@@ -78,17 +78,17 @@ class SimulatedClients:
         }
 
 
-class _ClientBody:
+def _sending(body: bytes) -> Receive:
     """The messages of a client that sends a body and stays."""
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-    def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
+    async def receive() -> Message:
+        for message in messages:
+            return message
+        await asyncio.Event().wait()
+        raise AssertionError
 
-    async def receive(self) -> Message:
-        if self._body is None:
-            await asyncio.Event().wait()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+    return receive
 
 
 async def _ignore(_: Message) -> None:

@@ -21,25 +21,16 @@ from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulator.workload import PAIRS, SimulatedProfile, SimulatedTraffic, pairs
 from specwatch.vllm_cli import config_file
 from specwatch.vllm_cli.command import Arguments, read_arguments, speculation_of
-from specwatch.vllm_cli.flags import FLAGS, by_spelling, flags_of
+from specwatch.vllm_cli.flags import FLAGS, by_spelling, flags_of, token_count
 
 _log = structlog.get_logger(__name__)
-
-_UNITS = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2, "g": 1000**3, "G": 1024**3}
 
 _DEFAULT = SimulatedSettings()
 _Reader = Callable[[str], Any]
 
 
-def _count(text: str) -> int:
-    """A number of tokens, such as 4096, 32k (thousands) or 32K (of 1024)."""
-    if text and text[-1] in _UNITS:
-        return int(float(text[:-1]) * _UNITS[text[-1]])
-    return int(text)
-
-
 def _context(text: str) -> int:
-    return _DEFAULT.max_model_len if text in ("auto", "-1") else _count(text)
+    return _DEFAULT.max_model_len if text in ("auto", "-1") else token_count(text)
 
 
 def _profile(text: str) -> SimulatedProfile:
@@ -50,7 +41,7 @@ _SETTINGS: Mapping[str, tuple[str, _Reader]] = {
     "--host": ("host", str),
     "--port": ("port", int),
     "--max-num-seqs": ("max_num_seqs", int),
-    "--max-num-batched-tokens": ("max_num_batched_tokens", _count),
+    "--max-num-batched-tokens": ("max_num_batched_tokens", token_count),
     "--max-model-len": ("max_model_len", _context),
     "--max-logprobs": ("max_logprobs", int),
     "--block-size": ("block_size", int),
@@ -59,7 +50,7 @@ _SETTINGS: Mapping[str, tuple[str, _Reader]] = {
     "--per-request-spec-decode-metrics": ("record", str),
     "--seed": ("seed", int),
     "--simulated-seed": ("seed", int),
-    "--simulated-kv-cache-tokens": ("kv_cache_tokens", _count),
+    "--simulated-kv-cache-tokens": ("kv_cache_tokens", token_count),
     "--simulated-engine-version": ("engine_version", str),
     "--simulated-time-scale": ("time_scale", float),
     "--simulated-startup": ("startup", float),

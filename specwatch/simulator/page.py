@@ -2,67 +2,94 @@
 
 The layout of a process never changes but for HTTP handlers, so everything but the values is
 prepared once for each incarnation of the engine, and a histogram is formatted only when it grew.
+The tables of what each version has are in ``pages.yml``.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
+import yaml
 from prometheus_client.utils import floatToGoString
 
 from specwatch.simulator.counters import SimulatedHistogram
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.http_stats import SimulatedHttpStats
-from specwatch.simulator.layout import SimulatedFamily, cache_config, families
 from specwatch.simulator.scheduler import SimulatedScheduler
 
 _STARTUP_SECONDS = 21.7
 """Between the start of a process and the creation of its metrics: seen on a small real server."""
 
-_PYTHON = """\
-# HELP python_gc_objects_collected_total Objects collected during gc
-# TYPE python_gc_objects_collected_total counter
-python_gc_objects_collected_total{generation="0"} 15723.0
-python_gc_objects_collected_total{generation="1"} 2487.0
-python_gc_objects_collected_total{generation="2"} 639.0
-# HELP python_gc_objects_uncollectable_total Uncollectable objects found during GC
-# TYPE python_gc_objects_uncollectable_total counter
-python_gc_objects_uncollectable_total{generation="0"} 0.0
-python_gc_objects_uncollectable_total{generation="1"} 0.0
-python_gc_objects_uncollectable_total{generation="2"} 0.0
-# HELP python_gc_collections_total Number of times this generation was collected
-# TYPE python_gc_collections_total counter
-python_gc_collections_total{generation="0"} 1628.0
-python_gc_collections_total{generation="1"} 147.0
-python_gc_collections_total{generation="2"} 10.0
-# HELP python_info Python platform information
-# TYPE python_info gauge
-python_info{implementation="CPython",major="3",minor="11",patchlevel="7",version="3.11.7"} 1.0
-"""
-_PROCESS = """\
-# HELP process_virtual_memory_bytes Virtual memory size in bytes.
-# TYPE process_virtual_memory_bytes gauge
-process_virtual_memory_bytes 2.183979008e+09
-# HELP process_resident_memory_bytes Resident memory size in bytes.
-# TYPE process_resident_memory_bytes gauge
-process_resident_memory_bytes 7.60655872e+08
-# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
-# TYPE process_start_time_seconds gauge
-process_start_time_seconds {start}
-# HELP process_cpu_seconds_total Total user and system CPU time spent in seconds.
-# TYPE process_cpu_seconds_total counter
-process_cpu_seconds_total %s
-# HELP process_open_fds Number of open file descriptors.
-# TYPE process_open_fds gauge
-process_open_fds 35.0
-# HELP process_max_fds Maximum number of open file descriptors.
-# TYPE process_max_fds gauge
-process_max_fds 20000.0
-"""
-
 Part = Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedFamily:
+    """One family of ``vllm:`` series.
+
+    ``kind`` is ``counter``, ``gauge`` or ``histogram``. ``series`` are (label="value" pairs or
+    empty, quantity): a quantity is a path into an engine core, or a number that never changes.
+    """
+
+    name: str
+    kind: str
+    help: str
+    series: tuple[tuple[str, str], ...]
+    per_engine: bool
+
+
+@functools.cache
+def _tables() -> Any:
+    text = resources.files(__package__).joinpath("pages.yml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+def families(engine_version: str, k: int) -> tuple[SimulatedFamily, ...]:
+    """All families of a version; ``k`` positions, 0 without speculation."""
+    return tuple(
+        SimulatedFamily(
+            row["name"],
+            row.get("kind", "counter"),
+            row["help"],
+            _series(row, k),
+            row.get("per_engine", True),
+        )
+        for row in _tables()["families"]
+        if engine_version in row.get("versions", (engine_version,))
+        and (k or not row.get("speculation"))
+    )
+
+
+def _series(row: dict[str, Any], k: int) -> tuple[tuple[str, str], ...]:
+    label = row.get("label")
+    if label is None:
+        return (("", row.get("value", "0")),)
+    quantities = row.get("values") or {
+        str(position): f"counters.accepted_per_position[{position}]" for position in range(k)
+    }
+    return tuple((f'{label}="{value}"', quantity) for value, quantity in quantities.items())
+
+
+def cache_config(
+    engine_version: str, *, engine: int, block_size: int, blocks: int, max_model_len: int
+) -> dict[str, str]:
+    """Labels of ``vllm:cache_config_info``, which change with every version."""
+    tables = _tables()["cache_config"]
+    values = {
+        "engine": engine,
+        "block_size": block_size,
+        "blocks": blocks,
+        "tokens": blocks * block_size,
+        "concurrency": blocks * block_size / max_model_len,
+    }
+    labels = {**tables["all"], **tables[engine_version]}
+    return {label: text.format_map(values) for label, text in labels.items()}
 
 
 class SimulatedPage:
@@ -94,9 +121,9 @@ class SimulatedPage:
         engine = self._engine
         settings = engine.settings
         if not settings.multiprocess:
-            yield _PYTHON
-            before, after = _PROCESS.format(start=_number(engine.process_start)).split("%s")
-            yield before
+            start = _number(engine.process_start)
+            before, _, after = _tables()["process"].partition("{busy}")
+            yield before.replace("{start}", start)
             yield lambda: _number(sum(core.counters.busy for core in engine.cores))
             yield after
         k = engine.speculation.k if engine.speculation else 0

@@ -75,13 +75,6 @@ class SimulatedRuntime:
                 page += generate_latest(_Foreign(registry))
         return page
 
-    def abort_all(self) -> None:
-        """Abort every request, as a vLLM that shuts down does."""
-        with self.synced() as engine:
-            for core in engine.cores:
-                for sequence in [*core.running, *core.waiting]:
-                    engine.abort(sequence, counted=True)
-
     def restart(self, speculation: bool | None) -> None:
         """A new process from this moment on; what would have arrived meanwhile is lost."""
         with self._lock:

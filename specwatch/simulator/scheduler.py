@@ -45,7 +45,8 @@ class SimulatedScheduler:
         self.on_finish: Callable[[SimulatedSequence], None] | None = None
         self._random = random.Random(f"acceptance/{settings.seed}/{index}/{incarnation}")
         self._plan: list[tuple[SimulatedSequence, int, int]] = []
-        self._step_end: float | None = None
+        self.step_end: float | None = None
+        """Virtual time at which the step under way ends; None between steps."""
         self._thresholds: dict[tuple[float, int], tuple[float, ...]] = {}
 
     @property
@@ -62,11 +63,6 @@ class SimulatedScheduler:
     def kv_cache_usage(self) -> float:
         """Share of the KV cache's blocks in use, 0 to 1."""
         return 1.0 - self.free_blocks / self.blocks
-
-    @property
-    def step_end(self) -> float | None:
-        """Virtual time at which the step under way ends; None between steps."""
-        return self._step_end
 
     def set_acceptance(self, acceptance: SimulatedAcceptance) -> None:
         """Draw from ``acceptance`` from the next step's end on."""
@@ -88,15 +84,15 @@ class SimulatedScheduler:
     def advance(self, until: float) -> None:
         """Run to virtual time ``until``."""
         while True:
-            if self._step_end is None:
+            if self.step_end is None:
                 if self.clock >= until or not (self.running or self.waiting):
                     break
                 self._begin_step()
-            end = self._step_end
+            end = self.step_end
             if end is None or end > until:
                 break
             self._finish_step(end)
-        if self._step_end is None and self.clock < until:
+        if self.step_end is None and self.clock < until:
             self.clock = until
 
     def _begin_step(self) -> None:
@@ -118,7 +114,7 @@ class SimulatedScheduler:
         if self.speculation is not None:
             duration += costs.draft(drafting, self.k) * self.speculation.draft_cost
         self.counters.busy += duration
-        self._step_end = self.clock + duration
+        self.step_end = self.clock + duration
 
     def _plan_running(self, budget: int) -> tuple[int, bool]:
         """Plan requests that run already; returns the budget left and whether one was preempted."""
@@ -185,7 +181,7 @@ class SimulatedScheduler:
             self._plan.append((sequence, tokens, _PREFILL))
 
     def _finish_step(self, end: float) -> None:
-        start, self.clock, self._step_end = self.clock, end, None
+        start, self.clock, self.step_end = self.clock, end, None
         counters = self.counters
         computed = generated = steady = 0
         finished = False

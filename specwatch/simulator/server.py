@@ -82,7 +82,10 @@ class SimulatedServer:
         """Abort running requests and stop listening; does nothing if it does not run."""
         if not self._http.running:
             return
-        self._runtime.abort_all()
+        with self.synced() as engine:  # as a vLLM that shuts down does
+            for core in engine.cores:
+                for sequence in [*core.running, *core.waiting]:
+                    engine.abort(sequence, counted=True)
         if not self._http.stop(_STOP_TIMEOUT):
             raise RuntimeError(f"the simulated server did not stop within {_STOP_TIMEOUT} s")
         _log.info("simulated_server_stopped", url=self.url)

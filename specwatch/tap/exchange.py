@@ -9,7 +9,6 @@ from typing import Any
 
 from specwatch.tap import request_options
 from specwatch.tap.outcome import ObservedRequest
-from specwatch.tap.request_options import RequestOptions
 from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 from specwatch.tap.stream import StreamReader
 from specwatch.tap.whole_response import WholeReader
@@ -46,31 +45,27 @@ class Exchange:
         dropped = None if endpoint is Endpoint.OTHER else b"accept-encoding"
         self.headers = [field for field in scope["headers"] if field[0] != dropped]
         """Those of the request, for the application."""
+        self.observed = ObservedRequest(facts, endpoint, _clock())
+        """What is known of it so far."""
         self._scope = scope
-        self._endpoint = endpoint
         self._receive = receive
         self._send = send
-        self._facts = facts
         self._remove_metrics = remove_metrics
         self._largest_request = largest_request
         self._fail = fail
         self._read = _length(scope["headers"]) > largest_request
-        self._options: RequestOptions | None = None
         self._asks = False
-        self._started = _clock()
-        self._status: int | None = None
         self._start: Message | None = None
         self._stream: StreamReader | None = None
         self._whole: WholeReader | None = None
-        self._complete = False
-        self._disconnected = False
-        self._unreadable = False
 
     async def receive(self) -> Message:
         """What the application receives: the request's body in one piece, then what follows."""
-        if self._read or self._endpoint is Endpoint.OTHER:
+        observed = self.observed
+        if self._read or observed.endpoint is Endpoint.OTHER:
             message = await self._receive()
-            self._disconnected |= message["type"] == "http.disconnect" and not self._complete
+            if message["type"] == "http.disconnect" and not observed.complete:
+                observed.disconnected = True
             return message
         self._read = True
         parts: list[bytes] = []
@@ -78,7 +73,7 @@ class Exchange:
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
-                self._disconnected |= message["type"] == "http.disconnect"
+                observed.disconnected |= message["type"] == "http.disconnect"
                 return message
             parts.append(message.get("body", b""))
             size += len(parts[-1])
@@ -87,7 +82,7 @@ class Exchange:
                 break
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if not more:
-            self._started = _clock()
+            observed.started = _clock()
             try:
                 body = self._request(body)
             except Exception as error:
@@ -108,10 +103,11 @@ class Exchange:
                     passed = stream.feed(chunk, now)
                 except Exception as error:  # then nothing more is read of it
                     self._fail("response", error)
-                    self._stream, self._unreadable = None, True
+                    self._stream = self.observed.stream = None
+                    self.observed.unreadable = True
                     passed = stream.end() + chunk
                 if not more:
-                    self._complete = True
+                    self.observed.complete = True
                     if stream.broke is not None:
                         self._fail("response", stream.broke)
                     passed += stream.end()
@@ -125,13 +121,13 @@ class Exchange:
                     return
             except Exception as error:
                 self._fail("response", error)
-                self._unreadable = True
+                self.observed.unreadable = True
         try:
             if self._start is not None:
                 await self._send(self._started_with(message))
             await self._send(message)
         except OSError:  # how servers since ASGI 2.4 report a client that is gone
-            self._disconnected = True
+            self.observed.disconnected = True
             raise
 
     async def release(self) -> None:
@@ -139,47 +135,18 @@ class Exchange:
 
         Raises nothing: that the client is gone is not for the tap to report.
         """
-        if self._stream is None or self._complete or self._disconnected:
+        if self._stream is None or self.observed.complete or self.observed.disconnected:
             return
         if held := self._stream.end():
             with contextlib.suppress(Exception):
                 await self._send({"type": "http.response.body", "body": held, "more_body": True})
 
-    def observed(self) -> ObservedRequest:
-        """What was observed, once the application has returned."""
-        return ObservedRequest(
-            facts=self._facts,
-            endpoint=self._endpoint,
-            options=self._options,
-            started=self._started,
-            status=self._status,
-            complete=self._complete,
-            disconnected=self._disconnected,
-            unreadable=self._unreadable,
-            stream=self._stream,
-            answer=None if self._whole is None else self._whole.answer,
-        )
-
-    @property
-    def model_name(self) -> str:
-        """The name of the model on the server's own metrics."""
-        return self._facts.model_name
-
-    @property
-    def temperature(self) -> float | None:
-        """The temperature that is used; None when it is not known."""
-        if self._options is None:
-            return None
-        if self._options.temperature is not None:
-            return self._options.temperature
-        return self._facts.default_temperature
-
     def _request(self, body: bytes) -> bytes:
-        request = self._options = request_options.read(self._endpoint, body)
+        observed, facts = self.observed, self.observed.facts
+        request = observed.options = request_options.read(observed.endpoint, body)
         if request is None:
             return body
-        self._endpoint = request.endpoint
-        facts = self._facts
+        observed.endpoint = request.endpoint
         asks_usage = (
             request.askable
             and not (request.several or request.beam_search)
@@ -197,17 +164,18 @@ class Exchange:
 
     def _begin(self, message: Message) -> bool:
         """Take in the head of the response; returns whether it has to wait for the body."""
-        self._status = message["status"]
-        if self._status >= 400 or self._endpoint is Endpoint.OTHER:
+        observed = self.observed
+        status = observed.status = message["status"]
+        if status >= 400 or observed.endpoint is Endpoint.OTHER:
             return False
         headers = message["headers"] = list(message.get("headers", ()))  # may come only once
         if _value_of(b"content-encoding", headers).lower() not in (b"", b"identity"):
-            self._unreadable = True
+            observed.unreadable = True
             return False
-        remove = self._remove_metrics and self._endpoint in request_options.OPENAI
+        remove = self._remove_metrics and observed.endpoint in request_options.OPENAI
         if _value_of(b"content-type", headers).startswith(b"text/event-stream"):
-            self._stream = StreamReader(
-                self._endpoint, remove_usage=self._asks, remove_metrics=remove
+            self._stream = observed.stream = StreamReader(
+                observed.endpoint, remove_usage=self._asks, remove_metrics=remove
             )
             if self._asks or remove:
                 message["headers"] = _without_length(headers)
@@ -220,12 +188,13 @@ class Exchange:
     def _whole_body(self, message: Message) -> Message:
         """A part of a body that is not streamed, as it goes on to the client."""
         last = not message.get("more_body", False)
-        self._complete |= last
+        self.observed.complete |= last
         whole = self._whole
         if whole is None:
             return message
         chunk = message.get("body", b"")
         passed = whole.feed(chunk, last=last)
+        self.observed.answer = whole.answer
         if whole.broke is not None:
             self._fail("response", whole.broke)
         return message if passed is chunk else {**message, "body": passed}

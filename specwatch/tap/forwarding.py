@@ -20,7 +20,10 @@ _ABSOLUTE = re.compile(rb"https?://(?:[^/]*@)?([^/@]+)(/.*)?", re.IGNORECASE)
 
 
 def checked(scope: Scope) -> Scope:
-    """The request with a path as its target. Raises ValueError for one that cannot be forwarded."""
+    """The request with a path as its target. Raises ValueError for one that cannot be forwarded.
+
+    A target that does not begin with a slash would extend the host name of the upstream.
+    """
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
         raise ValueError("a request may have Content-Length or Transfer-Encoding, not both")
     raw = _raw_path(scope)
@@ -80,13 +83,8 @@ def _text(value: bytes) -> str:
 
 
 def target(base: str, scope: Scope) -> URL:
-    """The URL upstream, with path and query as the client wrote them.
-
-    Raises ValueError where the path does not begin with a slash: it would extend the host name.
-    """
+    """The URL upstream, with path and query of a checked request as the client wrote them."""
     raw = _raw_path(scope)
-    if not raw.startswith(b"/"):
-        raise ValueError("the path does not begin with a slash")
     if query := scope["query_string"]:
         raw = b"%b?%b" % (raw, query)
     plain = "".join(chr(byte) if 0x20 < byte < 0x7F else f"%{byte:02X}" for byte in raw)

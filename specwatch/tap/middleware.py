@@ -12,10 +12,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from specwatch.domain.temperature import Buckets
 from specwatch.tap import settings as settings_of
 from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
-from specwatch.tap.inside_vllm import InsideVllm
 from specwatch.tap.metrics import TapCounters
 from specwatch.tap.request_options import ENDPOINTS
-from specwatch.tap.server_facts import Endpoint, FactsSource, Scope
+from specwatch.tap.server_facts import Endpoint, FactsSource, InsideVllm, Scope
 from specwatch.tap.settings import Settings
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -97,8 +96,9 @@ class Tap:
 
     def _count(self, exchange: Exchange) -> None:
         try:
-            bucket = self._buckets.of(exchange.temperature)
-            self._counters.count(exchange.model_name, bucket, exchange.observed().outcome())
+            request = exchange.observed
+            bucket = self._buckets.of(request.temperature)
+            self._counters.count(request.facts.model_name, bucket, request.outcome())
         except Exception as error:
             self._fail("count", error)
 

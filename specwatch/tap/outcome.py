@@ -26,8 +26,8 @@ class RequestOutcome(msgspec.Struct, frozen=True):
     uncovered: str | None = None
 
 
-class ObservedRequest(msgspec.Struct, frozen=True):
-    """What was observed of a request. ``options`` is None if its body could not be read.
+class ObservedRequest(msgspec.Struct):
+    """What is observed of a request. ``options`` is None if its body could not be read.
 
     ``started`` is when all of it had arrived, in seconds of the stream's clock; ``complete`` says
     that the response was sent to its end, ``disconnected`` that the client went away before,
@@ -36,15 +36,24 @@ class ObservedRequest(msgspec.Struct, frozen=True):
 
     facts: ServerFacts
     endpoint: Endpoint
-    options: RequestOptions | None
     started: float
-    status: int | None
-    complete: bool
-    disconnected: bool
-    unreadable: bool
-    stream: StreamReader | None
-    answer: ResponsePart | None
+    options: RequestOptions | None = None
+    status: int | None = None
+    complete: bool = False
+    disconnected: bool = False
+    unreadable: bool = False
+    stream: StreamReader | None = None
+    answer: ResponsePart | None = None
     """Of a response that is not streamed."""
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature that is used; None when it is not known."""
+        if self.options is None:
+            return None
+        if self.options.temperature is not None:
+            return self.options.temperature
+        return self.facts.default_temperature
 
     @property
     def is_many(self) -> bool:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -57,7 +58,7 @@ class _ClientGone(Exception):
 
 
 class ProxyApplication:
-    """The proxy with a tap around it, as an ASGI application: its lifespan opens and closes it."""
+    """The proxy under a tap, as an ASGI application; its lifespan opens and closes the client."""
 
     def __init__(
         self,
@@ -74,19 +75,25 @@ class ProxyApplication:
         ``connect_timeout`` is in seconds. Of requests that generate, those of up to
         ``largest_request`` bytes are held, whether or not the upstream will take them.
         """
-        self._url = url
+        self.url = url
+        self.upstream = Upstream(url, default_temperature)
+        self.session: ClientSession | None = None
+        """The client; None before the lifespan has begun."""
         self._registry = registry
-        self._settings = settings
         self._connect_timeout = connect_timeout
-        self._largest_request = largest_request
-        self._upstream = Upstream(url, default_temperature)
-        self._tap: Tap | None = None
+        self._tap = Tap(
+            self._forward,
+            server=self.upstream,
+            settings=settings,
+            registry=registry,
+            largest_request=largest_request,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the lifespan."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
-        elif scope["type"] == "http" and self._tap is not None:
+        elif scope["type"] == "http" and self.session is not None:
             try:
                 checked = forwarding.checked(scope)
             except ValueError as error:
@@ -98,21 +105,26 @@ class ProxyApplication:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        upstream, registry = self._upstream, self._registry
         async with client_session(self._connect_timeout) as session:
-            await upstream.learn(session)
-            proxy = Proxy(self._url, upstream, session, registry)
-            self._tap = Tap(
-                proxy,
-                server=upstream,
-                settings=self._settings,
-                registry=registry,
-                largest_request=self._largest_request,
-            )
-            async with upstream.learning(session):
+            await self.upstream.learn(session)
+            self.session = session
+            async with self.upstream.learning(session):
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, below the tap."""
+        if scope["path"] == METRICS:
+            page = generate_latest(self._registry)
+            await _answer(scope, send, 200, page, CONTENT_TYPE_LATEST)
+        elif scope["path"] == HEALTH:
+            health = {"status": "ok", "model_name": self.upstream.last_facts.model_name}
+            await _answer(scope, send, 200, json.dumps(health).encode())
+        elif scope["method"] == "CONNECT" or forwarding.asks_for_websocket(scope["headers"]):
+            await _fail(scope, send, 501, "the proxy forwards neither WebSockets nor tunnels")
+        else:
+            await _Forward(self, scope, receive, send).run()
 
 
 def client_session(connect_timeout: float) -> ClientSession:
@@ -132,37 +144,13 @@ def client_session(connect_timeout: float) -> ClientSession:
     )
 
 
-class Proxy:
-    """The ASGI application that forwards, below the tap."""
-
-    def __init__(
-        self, url: str, upstream: Upstream, session: ClientSession, registry: CollectorRegistry
-    ) -> None:
-        """``url`` is the base URL of the upstream; ``registry`` is what ``/metrics`` shows."""
-        self.url = url
-        self.upstream = upstream
-        self.session = session
-        self._registry = registry
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["path"] == METRICS:
-            page = generate_latest(self._registry)
-            await _answer(scope, send, 200, page, CONTENT_TYPE_LATEST)
-        elif scope["path"] == HEALTH:
-            health = {"status": "ok", "model_name": self.upstream.last_facts.model_name}
-            await _answer(scope, send, 200, json.dumps(health).encode())
-        elif scope["method"] == "CONNECT" or forwarding.asks_for_websocket(scope["headers"]):
-            await _fail(scope, send, 501, "the proxy forwards neither WebSockets nor tunnels")
-        else:
-            await _Forward(self, scope, receive, send).run()
-
-
 class _Forward:
     """One request that is being forwarded."""
 
-    def __init__(self, proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, proxy: ProxyApplication, scope: Scope, receive: Receive, send: Send) -> None:
+        assert proxy.session is not None  # noqa: S101
         self._proxy = proxy
+        self._session = proxy.session
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -259,7 +247,7 @@ class _Forward:
     async def _request(
         self, body: bytes | AsyncIterator[bytes] | None, used: dict[str, bool]
     ) -> ClientResponse:
-        return await self._proxy.session.request(
+        return await self._session.request(
             self._scope["method"],
             forwarding.target(self._proxy.url, self._scope),
             # Only now: the tap adapts the length once it has the body.
@@ -310,17 +298,11 @@ async def _fail(
 def _noting_kept_connections() -> aiohttp.TraceConfig:
     """Notes in the context of a request whether its connection had been used before."""
 
-    async def note(_: ClientSession, context: Any, __: Any) -> None:
-        used = context.trace_request_ctx
-        if used is not None:
-            used["kept"] = True
-
-    async def forget(_: ClientSession, context: Any, __: Any) -> None:
-        used = context.trace_request_ctx
-        if used is not None:
-            used["kept"] = False
+    async def note(kept: bool, _: ClientSession, context: Any, __: Any) -> None:
+        if context.trace_request_ctx is not None:
+            context.trace_request_ctx["kept"] = kept
 
     tracing = aiohttp.TraceConfig()
-    tracing.on_connection_reuseconn.append(note)
-    tracing.on_connection_create_start.append(forget)
+    tracing.on_connection_reuseconn.append(functools.partial(note, True))
+    tracing.on_connection_create_start.append(functools.partial(note, False))
     return tracing

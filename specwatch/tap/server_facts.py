@@ -1,4 +1,7 @@
-"""What the tap needs to know about the server whose requests it reads."""
+"""What the tap needs to know about the server whose requests it reads.
+
+Of the vLLM in whose process it runs, it reads the facts from the state of its application.
+"""
 
 from __future__ import annotations
 
@@ -49,3 +52,74 @@ class FactsSource(Protocol):
 
     def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The facts now."""
+
+
+_HANDLERS = {
+    Endpoint.CHAT: "openai_serving_chat",
+    Endpoint.COMPLETIONS: "openai_serving_completion",
+    Endpoint.RESPONSES: "openai_serving_responses",
+    Endpoint.MESSAGES: "anthropic_serving_messages",
+}
+_OWN_DEFAULT = 1.0
+"""vLLM's temperature if neither the request nor the model's generation configuration has one."""
+
+
+class InsideVllm:
+    """Reads the facts at the first request to an endpoint: by then the application is complete."""
+
+    def __init__(self) -> None:
+        self._known: dict[Endpoint, ServerFacts] = {}
+
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
+        """The facts; all unknown for a server without vLLM's state."""
+        facts = self._known.get(endpoint)
+        if facts is None:
+            state = getattr(scope.get("app"), "state", None)
+            facts = self._known[endpoint] = _read(state, endpoint)
+        return facts
+
+
+def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
+    handler = getattr(state, _HANDLERS.get(endpoint, ""), None)
+    arguments = getattr(state, "args", None)
+    config = getattr(state, "vllm_config", None)
+    observability = getattr(config, "observability_config", None)
+    interval = getattr(getattr(config, "scheduler_config", None), "stream_interval", 1)
+    level = getattr(observability, "per_request_spec_decode_metrics", None)
+    forces = getattr(
+        handler, "enable_force_include_usage",
+        getattr(arguments, "enable_force_include_usage", False),
+    )  # fmt: skip
+    return ServerFacts(
+        _model_name(state),
+        default_temperature=_default_temperature(handler),
+        draft_tokens=_draft_tokens(config),
+        keeps_records=level not in (None, "none"),
+        forces_usage=bool(forces),
+        joins_steps=isinstance(interval, int) and interval > 1,
+    )
+
+
+def _model_name(state: Any) -> str:
+    """The first served name, which vLLM puts on its own metrics; empty if it is not there."""
+    models = getattr(state, "openai_serving_models", None)
+    for served in getattr(models, "base_model_paths", None) or ():
+        return str(served.name)
+    return ""
+
+
+def _default_temperature(handler: Any) -> float | None:
+    """Temperature of requests without one; None for versions without it on the handler."""
+    if not hasattr(handler, "default_sampling_params"):
+        return None
+    temperature = (handler.default_sampling_params or {}).get("temperature", _OWN_DEFAULT)
+    return float(temperature) if isinstance(temperature, int | float) else None
+
+
+def _draft_tokens(config: Any) -> int | None:
+    if not hasattr(config, "speculative_config"):
+        return None
+    if config.speculative_config is None:
+        return 0
+    draft_tokens = getattr(config.speculative_config, "num_speculative_tokens", None)
+    return draft_tokens if isinstance(draft_tokens, int) else None

@@ -3,18 +3,29 @@
 If the tap and not the client asked for the usage chunk, it is removed again, and the member that
 vLLM moves into it (``system_fingerprint``) goes back to the last chunk of the only choice. That
 chunk is held until the next one, which the server sends at once.
+
+The format: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream.
 """
 
 from __future__ import annotations
 
+import re
+
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
 from specwatch.tap.answer import ResponsePart
-from specwatch.tap.events import Splitter, data_of, is_one_line
 from specwatch.tap.request_options import OPENAI
 from specwatch.tap.server_facts import Endpoint
 from specwatch.tap.whole_response import usage_chunk_without_metrics
 
+LONGEST_EVENT = 1 << 20
+"""Bytes of an unfinished event that are held."""
+
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?!\Z))")
+"""A CR at the end of what has arrived may be half of a line end."""
+_DATA = re.compile(rb"(?:^|[\r\n])data:[ ]?([^\r\n]*)")
+_LONGEST_BLANK_LINE = 4
+_CR = 13
 _GOES_ON = b'"finish_reason":null'
 """In all chunks but the last one. Quotes inside strings are escaped: it is never text."""
 _LINE_FEED = 10
@@ -175,3 +186,54 @@ def with_member(event: bytes, name: bytes, value: bytes) -> bytes:
     """An event with one more member at the end of its JSON object; ``value`` is JSON."""
     end = event.rindex(b"}")
     return b'%b,"%b":%b%b' % (event[:end], name, value, event[end:])
+
+
+class Splitter:
+    """Splits one stream; holds its unfinished event."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._searched = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held."""
+        return not self._held
+
+    def split(self, chunk: bytes) -> list[bytes]:
+        """The events that ``chunk`` completes, with their blank lines; joined they are the stream.
+
+        An event that grows beyond :data:`LONGEST_EVENT` is handed out in pieces.
+        """
+        held = self._held
+        held += chunk
+        events = []
+        start = 0
+        for match in _BLANK_LINE.finditer(held, self._searched):
+            events.append(bytes(held[start : match.end()]))
+            start = match.end()
+        if len(held) - start > LONGEST_EVENT:
+            events.append(bytes(held[start:]))
+            start = len(held)
+        del held[:start]
+        self._searched = max(0, len(held) - _LONGEST_BLANK_LINE)
+        return events
+
+    def flush(self) -> bytes:
+        """Returns and forgets what is held."""
+        remaining = bytes(self._held)
+        self._held.clear()
+        self._searched = 0
+        return remaining
+
+
+def is_one_line(event: bytes) -> bool:
+    """Whether it is one line and a blank line, as vLLM sends all its events."""
+    return event.find(b"\n") == len(event) - 2 and event.endswith(b"\n") and _CR not in event
+
+
+def data_of(event: bytes) -> bytes:
+    """The data of an event, its lines joined; empty for a comment."""
+    if event.startswith(b"data: {") and is_one_line(event):
+        return event[6:-2]
+    return b"\n".join(_DATA.findall(event))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from specwatch.errors import CannotStrip
@@ -167,6 +168,7 @@ FLAGS: Mapping[str, Flag] = by_spelling(
 )
 """The table, by every full name."""
 
+_TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _SWITCH = re.compile(r"--(no|enable|disable|use|trust|enforce|skip|return)-|-O.")
 """How flags without a value begin, with few exceptions; for flags that are not in the table."""
 
@@ -194,6 +196,18 @@ def resolve(spelling: str, flags: Mapping[str, Flag] = FLAGS) -> Flag | None:
     if all(flag.speculation for flag in current) and len({flag.nargs for flag in current}) == 1:
         return current[0]
     raise CannotStrip(f"{spelling} is short for several flags: write it in full")
+
+
+def token_count(text: str) -> int:
+    """A number of tokens as ``human_readable_int`` of vLLM reads it: 8192, 8k or 8K (of 1024).
+
+    Raises ValueError for other texts.
+    """
+    match = _TOKENS.fullmatch(text.strip())
+    if match is None or (match[2].isupper() and "." in match[1]):
+        raise ValueError(f"{text} is not a number of tokens")
+    base = 1024 if match[2].isupper() else 1000
+    return int(Decimal(match[1]) * base ** (" kmgt".index(match[2].lower() or " ")))
 
 
 def is_switch(spelling: str) -> bool:

@@ -53,7 +53,6 @@ _RUN_SWITCHES = (
 _INTERPRETER = re.compile(r"(python|pypy)[\d.]*")
 
 _TEXT_OPTION = re.compile(r"-[a-z]*c")
-_TAKES_NAME = frozenset({"-o", "+o", "-O", "+O"})
 _SEPARATOR = re.compile(r"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 _TEXT_WORD = re.compile(
@@ -64,14 +63,6 @@ _TEXT_WORD = re.compile(
         )+""",
     re.VERBOSE,
 )
-
-
-class _TextWord(NamedTuple):
-    """A word in a shell's text, as the program gets it, and its place."""
-
-    value: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +84,22 @@ class Location:
     """The place of the one word that is a text for a shell."""
 
     def changed(self, dropped: Set[int], inserted: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
-        """The command without some of vLLM's words, by place, and with others before a place."""
+        """The command without some of vLLM's words, by place, and with others before a place.
+
+        In a text for a shell, words keep their quotes; what separates them becomes one blank.
+        """
+        words = list(self.command)
+        if self.text_at is not None:
+            words = [quoted for _, quoted in _text_words(words[self.text_at])]
+            inserted = {place: [shlex.quote(w) for w in new] for place, new in inserted.items()}
+        changed = words[: self.start]
+        for place in range(len(self.words) + 1):
+            changed += inserted.get(place, ())
+            if place < len(self.words) and place not in dropped:
+                changed.append(words[self.start + place])
         if self.text_at is None:
-            own: list[str] = []
-            for place in range(len(self.words) + 1):
-                own += inserted.get(place, ())
-                if place < len(self.words) and place not in dropped:
-                    own.append(self.words[place])
-            return (*self.command[: self.start], *own)
-        text = self.command[self.text_at]
-        words = _text_words(text)
-        pieces = [
-            (words[index - 1].end, words[index].end, "")
-            for index in (self.start + p for p in dropped)
-        ]
-        for place, added in inserted.items():
-            end = words[self.start + place - 1].end
-            pieces.append((end, end, " " + shlex.join(added) if added else ""))
-        for start, end, new in sorted(pieces, reverse=True):
-            text = text[:start] + new + text[end:]
+            return tuple(changed)
+        text = " ".join(changed)
         return (*self.command[: self.text_at], text, *self.command[self.text_at + 1 :])
 
 
@@ -140,15 +128,13 @@ def locate(command: Sequence[str]) -> Location:
 def shell_text_place(words: Sequence[str], index: int) -> int:
     """The place of the text that the shell at the place ``index`` runs: ``sh -c TEXT``.
 
-    Raises CannotStrip if it runs a script.
+    Raises CannotStrip if it runs a script, or has other options.
     """
-    for option in range(index + 1, len(words) - 1):
-        if _TEXT_OPTION.fullmatch(words[option]):
-            return option + 1
-        if not words[option].startswith(("-", "+")) and words[option - 1] not in _TAKES_NAME:
-            break
+    if len(words) > index + 2 and _TEXT_OPTION.fullmatch(words[index + 1]):
+        return index + 2
     raise CannotStrip(
-        f"{program_of(words[index])} starts vLLM from a script: give the plain command that it runs"
+        f"{program_of(words[index])} does not run one text with -c: give the plain command that it"
+        " runs"
     )
 
 
@@ -157,7 +143,24 @@ def text_words(text: str) -> list[str]:
 
     Raises CannotStrip if it is more than that.
     """
-    return [word.value for word in _text_words(text)]
+    return [value for value, _ in _text_words(text)]
+
+
+def _text_words(text: str) -> list[tuple[str, str]]:
+    """The words of a shell's text: as the program gets them, and as they are quoted."""
+    words: list[tuple[str, str]] = []
+    index = len(text) - len(text.lstrip())
+    while text[index:].strip():
+        word = _TEXT_WORD.match(text, index)
+        if word is None:
+            raise CannotStrip(
+                f"{text[index]!r} in the text for a shell is more than one plain command: give the"
+                ' plain command that starts vLLM; a variable is read as "$NAME" in double quotes'
+            )
+        words.append((shlex.split(_VARIABLE.sub(VARIABLE_MARK, word[0]))[0], word[0]))
+        separator = _SEPARATOR.match(text, word.end())
+        index = separator.end() if separator else word.end()
+    return words
 
 
 def program_of(word: str) -> str:
@@ -177,21 +180,22 @@ class _Start(NamedTuple):
     serve: bool = True
     text_at: int | None = None
 
-    def after(self, count: int) -> _Start:
-        """The same in a command that has so many words before."""
-        if self.text_at is None:
-            return self._replace(at=self.at + count)
-        return self._replace(text_at=self.text_at + count)
 
-
-def _start(words: Sequence[str]) -> _Start | None:
-    for index, word in enumerate(words):
-        following = [*words[index + 1 : index + 3], "", ""]
+def _start(words: Sequence[str], first: int = 0) -> _Start | None:
+    """Where vLLM's own words begin, if one of the words from ``first`` on starts it."""
+    for index in range(first, len(words)):
+        word, following = words[index], [*words[index + 1 : index + 3], "", ""]
         program = program_of(word)
         if _ASSIGNMENT.fullmatch(word):
             continue
         if program in SHELLS:
-            return _start_in_shell(words, shell_text_place(words, index))
+            text_at = shell_text_place(words, index)
+            start = _start(text_words(words[text_at]))
+            if start is not None and start.text_at is not None:
+                raise CannotStrip(
+                    "a shell starts another shell: give the plain command that the inner one runs"
+                )
+            return start and start._replace(text_at=text_at)
         if program in _ENGINES and following[0] == "run":
             return _start_in_container(words, index + 2)
         if program in _ENGINES and following[:2] == ["container", "run"]:
@@ -213,32 +217,21 @@ def _start(words: Sequence[str]) -> _Start | None:
     return None
 
 
-def _start_in_shell(words: Sequence[str], text_at: int) -> _Start | None:
-    start = _start(text_words(words[text_at]))
-    if start is not None and start.text_at is not None:
-        raise CannotStrip(
-            "a shell starts another shell: give the plain command that the inner one runs"
-        )
-    return start and start._replace(text_at=text_at)
-
-
 def _start_in_container(words: Sequence[str], options_at: int) -> _Start | None:
     image, entrypoint = _image(words, options_at)
-    arguments = words[image + 1 :]
-    first = arguments[0] if arguments else ""
     if entrypoint:
-        start = _start([entrypoint, *arguments])
-        return start and start.after(image)
+        return _start([*words[:image], entrypoint, *words[image + 1 :]], image)
+    first = "".join(words[image + 1 : image + 2])
     is_vllm = entrypoint is None and "vllm" in words[image]
-    if entrypoint is None and (first.startswith("-") or (is_vllm and not arguments)):
+    if entrypoint is None and (first.startswith("-") or (is_vllm and len(words) == image + 1)):
         return _Start(image + 1)
     if entrypoint is None and first == "serve":
         return _Start(image + 2)
-    start = _start(arguments)
+    start = _start(words, image + 1)
     # Otherwise the first argument of vLLM's own image is the model.
     if start is None and is_vllm and not _INTERPRETER.fullmatch(first):
         return _Start(image + 1)
-    return start and start.after(image + 1)
+    return start
 
 
 def _image(words: Sequence[str], index: int) -> tuple[int, str | None]:
@@ -267,20 +260,3 @@ def _image(words: Sequence[str], index: int) -> tuple[int, str | None]:
     if index >= len(words):
         raise CannotStrip("docker run has no image: give the whole command")
     return index, entrypoint
-
-
-def _text_words(text: str) -> list[_TextWord]:
-    words: list[_TextWord] = []
-    index = len(text) - len(text.lstrip())
-    while text[index:].strip():
-        word = _TEXT_WORD.match(text, index)
-        if word is None:
-            raise CannotStrip(
-                f"{text[index]!r} in the text for a shell is more than one plain command: give the"
-                ' plain command that starts vLLM; a variable is read as "$NAME" in double quotes'
-            )
-        value = shlex.split(_VARIABLE.sub(VARIABLE_MARK, word[0]))[0]
-        words.append(_TextWord(value, word.start(), word.end()))
-        separator = _SEPARATOR.match(text, word.end())
-        index = separator.end() if separator else word.end()
-    return words

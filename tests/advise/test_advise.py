@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from specwatch.advise import advise as advising
-from specwatch.advise.advice import LEVELS, Advice, Finding, ServerPlan, Traffic, schema
+from specwatch.advise.advice import LEVELS, Advice, Finding, ServerPlan, Traffic
 from specwatch.advise.advise import AdviceRequest
 from specwatch.advise.candidate import Candidate, from_files, from_name, from_size
 from specwatch.advise.model_files import ModelFiles, Weights
@@ -44,50 +44,47 @@ def advise(target: Candidate, draft: Candidate | None = None, **given: Any) -> A
 
 
 def test_findings_come_gravest_first_and_name_their_sources() -> None:
-    found = advise(
+    advice = advise(
         sized("3B"), sized("2B"), gpus=1, gpu_memory=8 * GB, k=12, workload="creative",
         saturated=True, output_tokens=10,
     )  # fmt: skip
-    ranks = [LEVELS.index(finding.level) for finding in found.findings]
+    ranks = [LEVELS.index(finding.level) for finding in advice.findings]
     assert ranks == sorted(ranks)
-    assert not found.sound
+    assert not advice.sound
     cited = {
         letter
-        for finding in found.findings
+        for finding in advice.findings
         for letter in "FGLPT"
         if f"[{letter}]" in finding.source
     }
-    assert set(found.sources) == cited | {"G", "L"}
-    for finding in found.findings:
+    assert set(advice.sources) == cited | {"G", "L"}
+    for finding in advice.findings:
         if finding.level in ("wrong", "doubt"):
             assert finding.remedy, finding
         assert finding.source, finding
 
 
-def test_it_is_what_its_schema_says() -> None:
-    found = advise(candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1,
+def test_advice_survives_json() -> None:
+    advice = advise(candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1,
                    gpu_memory=80 * GB)  # fmt: skip
-    text = msgspec.json.encode(found)
-    assert msgspec.json.decode(text, type=Advice) == found
-    assert {"findings", "memory", "expected", "sound"} <= set(
-        schema()["$defs"]["Advice"]["required"]
-    )
+    text = msgspec.json.encode(advice)
+    assert msgspec.json.decode(text, type=Advice) == advice
 
 
 def test_without_a_method_nothing_is_expected() -> None:
-    found = advise(sized("70B"))
-    assert found.method is None
-    assert found.expected == ()
-    assert found.sound
-    assert any("nothing will be drafted" in finding.text for finding in found.findings)
+    advice = advise(sized("70B"))
+    assert advice.method is None
+    assert advice.expected == ()
+    assert advice.sound
+    assert any("nothing will be drafted" in finding.text for finding in advice.findings)
 
 
 def test_memory_needs_gpus_and_sizes() -> None:
     assert advise(sized("70B"), gpus=2).memory is None
     unknown = from_name("org/mystery")
-    found = advise(unknown, gpus=1, gpu_memory=80 * GB, method="ngram", k=3)
-    assert found.memory is None
-    assert any("the size of the target is not known" in finding.text for finding in found.findings)
+    advice = advise(unknown, gpus=1, gpu_memory=80 * GB, method="ngram", k=3)
+    assert advice.memory is None
+    assert any("the size of the target is not known" in finding.text for finding in advice.findings)
     on_cpu = advise(sized("70B"), gpus=1, gpu_memory=80 * GB, server="llama.cpp",
                     speculation={"on_cpu": True})  # fmt: skip
     assert on_cpu.memory is None
@@ -104,21 +101,21 @@ def test_the_shape_of_the_target_gives_requests() -> None:
 
 
 @pytest.mark.parametrize(("temperature", "level"), [(0.6, "note"), (1.0, "doubt"), (0.2, "ok")])
-def test_the_model_s_own_temperature_counts_where_nobody_said_one(
+def test_the_default_temperature_of_the_model_counts_if_none_is_given(
     temperature: float, level: str
 ) -> None:
     generation = {"temperature": temperature}
     folder = ModelFiles(name="T", where="here", config=LLAMA, generation_config=generation)
     target = from_files(folder, name="T")
-    found = [
+    advice = [
         finding
         for finding in advise(target, method="ngram", k=3).findings
         if finding.topic == "use"
     ]
-    assert [each.level for each in found] == [level]
-    assert "generation_config.json" in found[0].source
-    told = advise(target, method="ngram", k=3, temperatures=((0.0, 1.0),)).findings
-    assert all("generation_config" not in each.source for each in told)
+    assert [item.level for item in advice] == [level]
+    assert "generation_config.json" in advice[0].source
+    given = advise(target, method="ngram", k=3, temperatures=((0.0, 1.0),)).findings
+    assert all("generation_config" not in item.source for item in given)
 
 
 def stored(**dtypes: int) -> ModelFiles:
@@ -135,7 +132,7 @@ def stored(**dtypes: int) -> ModelFiles:
     return ModelFiles(name="m", where="here", config=LLAMA, weights=weights)
 
 
-def test_weights_take_what_they_are_served_in() -> None:
+def test_weights_have_the_size_of_the_type_they_are_served_in() -> None:
     """vLLM serves float32 as 16 bits unless told, and quantizes at load where told to."""
     assert from_files(stored(BF16=1000), name="m").weights == 2000
     assert from_files(stored(F32=1000), name="m").weights == 2000
@@ -145,20 +142,20 @@ def test_weights_take_what_they_are_served_in() -> None:
     assert 8.0e9 < eight < 9.5e9
 
 
-def test_a_name_alone_is_marked_as_such() -> None:
-    found = from_name("meta-llama/Llama-3.1-70B-Instruct")
-    assert (found.total, found.weights, found.size_source) == (70 * GB, 140 * GB, "its name")
-    assert "its size is read from its name" in found.findings[0].text
+def test_a_size_from_a_name_is_marked() -> None:
+    advice = from_name("meta-llama/Llama-3.1-70B-Instruct")
+    assert (advice.total, advice.weights, advice.size_source) == (70 * GB, 140 * GB, "its name")
+    assert "its size is read from its name" in advice.findings[0].text
     mixture = from_name("mistralai/Mixtral-8x7B-v0.1")
     assert "at most 56B parameters" in mixture.findings[1].text
 
 
-def of(found: Advice, text: str) -> list[str]:
+def of(advice: Advice, text: str) -> list[str]:
     """The levels of the findings that begin so."""
-    return [finding.level for finding in found.findings if finding.text.startswith(text)]
+    return [finding.level for finding in advice.findings if finding.text.startswith(text)]
 
 
-def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
+def test_a_format_of_unknown_bits_is_a_note() -> None:
     target = sized("70B", "compressed-tensors")
     assert (target.total, target.weights) == (70 * GB, None)
     assert of(advise(target), "70B: the size of its weights is not known") == ["note"]
@@ -169,13 +166,13 @@ def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
     assert of(advise(named), f"{named.name}: 39.7 GB of weights in w4a16, embeddings") == ["note"]
 
 
-def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> None:
+def test_formats_are_read_from_names_and_sizes_from_names_are_doubtful() -> None:
     gpu = {"gpus": 1, "gpu_memory": 40 * GB}
     for name in ("Qwen/Qwen2.5-32B-Instruct-AWQ", "Qwen2.5-32B-Instruct-Q4_K_M.gguf"):
-        found = advise(from_name(name), from_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
-        assert found.sound
-        assert 16e9 < found.memory.target_weights < 20e9
-        assert of(found, f"{name}: its files are not here, so its size is read from its name, and")
+        advice = advise(from_name(name), from_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
+        assert advice.sound
+        assert 16e9 < advice.memory.target_weights < 20e9
+        assert of(advice, f"{name}: its files are not here, so its size is read from its name, and")
     # Its files have 65.2 GB, of 117 billion parameters.
     assert from_name("openai/gpt-oss-120b").weights == pytest.approx(67e9, rel=0.05)
     large = advise(from_name("org/L-70B-Instruct"), from_name("org/L-8B"), k=5, **gpu)
@@ -194,27 +191,27 @@ def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> 
 def test_the_size_in_the_name_of_a_head_is_that_of_its_target(
     method: str | None, name: str
 ) -> None:
-    found = advise(sized("8B"), from_name(name), method=method, k=5, gpus=1, gpu_memory=24 * GB)
-    assert found.sound
-    assert (found.draft.parameters, found.draft.weights) == (None, None)
-    assert of(found, f"{name}: its files are not here, the size in its name is that of its target")
-    assert of(found, "the draft's memory is not known") == ["note"]
-    assert (found.draft_cost, found.draft_cost_assumed) == (0.05, True)
+    advice = advise(sized("8B"), from_name(name), method=method, k=5, gpus=1, gpu_memory=24 * GB)
+    assert advice.sound
+    assert (advice.draft.parameters, advice.draft.weights) == (None, None)
+    assert of(advice, f"{name}: its files are not here, the size in its name is that of its target")
+    assert of(advice, "the draft's memory is not known") == ["note"]
+    assert (advice.draft_cost, advice.draft_cost_assumed) == (0.05, True)
 
 
 def test_a_head_keeps_the_tokenizer_that_was_found_of_it() -> None:
     more = replace(from_name("org/eagle-8B"), files=stored(BF16=1))
     more = replace(more, findings=(*more.findings, Finding(topic="model", level="note", text="x")))
-    found = more.as_head()
-    assert (found.total, found.files) == (None, more.files)
-    assert [finding.text for finding in found.findings][1:] == ["x"]
+    advice = more.as_head()
+    assert (advice.total, advice.files) == (None, more.files)
+    assert [finding.text for finding in advice.findings][1:] == ["x"]
 
 
 def test_a_draft_of_unknown_size_leaves_nothing_known_beside_it() -> None:
     for target in (sized("70B"), candidate(70, config=LLAMA)):
-        found = advise(target, from_name("mystery/drafter"), k=5, gpus=4, gpu_memory=80 * GB)
-        assert of(found, "the draft's memory is not known") == ["doubt"]
-        plan = found.memory
+        advice = advise(target, from_name("mystery/drafter"), k=5, gpus=4, gpu_memory=80 * GB)
+        assert of(advice, "the draft's memory is not known") == ["doubt"]
+        plan = advice.memory
         assert (plan.draft_weights, plan.kv_with, plan.requests_with) == (None, None, None)
         assert plan.kv_without > 0
 
@@ -239,20 +236,16 @@ def test_gpus_that_a_command_does_not_use_hold_nothing() -> None:
 def test_too_few_gpus_are_wrong_and_planned_as_if_there_were_enough() -> None:
     target = candidate(70, config=LLAMA)
     for given in ({"tensor_parallel": 4}, {"tensor_parallel": 2, "pipeline_parallel": 2}):
-        found = advise(target, gpus=2, **given, **COMMAND)
-        assert of(found, "one engine needs 4 GPUs, and there are 2") == ["wrong"]
-        assert found.memory.gpus == 4
+        advice = advise(target, gpus=2, **given, **COMMAND)
+        assert of(advice, "one engine needs 4 GPUs, and there are 2") == ["wrong"]
+        assert advice.memory.gpus == 4
 
 
-def test_options_alone_share_layers_among_all_gpus_and_heads_must_allow_it() -> None:
+def test_options_alone_share_layers_among_all_gpus() -> None:
     target = candidate(8, config=LLAMA)
     stages = advise(target, gpus=4, gpu_memory=80 * GB, tensor_parallel=2)
     assert of(stages, "4 GPUs are used as 2 stages of a pipeline") == ["note"]
     assert not of(advise(target, gpus=4, gpu_memory=80 * GB), "4 GPUs")
-    assert of(
-        advise(target, gpus=3, gpu_memory=80 * GB, method="ngram", k=3),
-        "the target's 32 attention heads cannot be divided among 3 GPUs",
-    ) == ["wrong"]
 
 
 MTP = LLAMA | {"model_type": "qwen3", "architectures": ["X"], "num_nextn_predict_layers": 1}
@@ -267,9 +260,9 @@ def test_layers_for_multi_token_prediction_are_counted_once() -> None:
     weights = stored(BF16=8 * GB).weights
     assert weights is not None
     brings = from_files(replace(folder, weights=replace(weights, mtp=10**9)), name="m")
-    found = advise(brings, k=1, **given).memory
-    assert (found.draft_weights, found.target_weights) == (0, 16 * GB)
-    assert found.tokens_with == pytest.approx((found.tokens_without or 0) * 32 / 33, rel=0.001)
+    advice = advise(brings, k=1, **given).memory
+    assert (advice.draft_weights, advice.target_weights) == (0, 16 * GB)
+    assert advice.tokens_with == pytest.approx((advice.tokens_without or 0) * 32 / 33, rel=0.001)
     assert advise(brings, **given).k == 1, "as many as there are layers"
     unknown = advise(sized("8B"), k=1, **given).memory
     assert unknown.draft_weights is None
@@ -288,7 +281,7 @@ def test_a_size_in_a_name_is_not_taken_for_that_of_experts() -> None:
     assert (held.total, held.active) == (109 * GB, None)
 
 
-def test_what_is_counted_of_a_model_for_more_than_text() -> None:
+def test_a_multimodal_model_is_noted_with_what_is_counted() -> None:
     config = {"model_type": "x_vl", "text_config": LLAMA}
     folder = ModelFiles(name="m", where="here", config=config)
     texts = [finding.text for finding in from_files(folder, name="m").findings]
@@ -299,7 +292,7 @@ def test_what_is_counted_of_a_model_for_more_than_text() -> None:
     ]
 
 
-def test_a_cache_of_unknown_bits_is_said_to_be_reckoned_as_16() -> None:
+def test_a_cache_of_unknown_bits_is_assumed_to_have_16() -> None:
     target = candidate(8, config=LLAMA)
     given: dict[str, Any] = {"gpus": 1, "gpu_memory": 80 * GB, "context": 8192}
     odd = advise(target, kv_dtype="nvfp4_ds_mla", **given)

@@ -53,7 +53,7 @@ def test_qwen2_with_windows_has_them_in_its_last_layers() -> None:
     assert [layer.kind for layer in layers] == ["full"] * 20 + ["sliding"] * 8
 
 
-def test_what_a_configuration_tells() -> None:
+def test_attention_experts_and_formats_are_read_from_a_configuration() -> None:
     deepseek = shape("DeepSeek-V3")
     assert (deepseek.layers[0].token_elements, deepseek.kv_heads) == (576, 1), "MLA"
     assert (deepseek.quantization, deepseek.mtp_layers, deepseek.context) == ("fp8", 1, 163840)
@@ -128,7 +128,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize(("config", "kind", "expected"), HEADS.values(), ids=HEADS)
-def test_heads_have_what_their_config_says(
+def test_parameters_of_heads_follow_from_their_configuration(
     config: dict[str, Any], kind: str, expected: float
 ) -> None:
     """Without the target's embedding, which they use as it is."""
@@ -243,6 +243,6 @@ def test_several_keys_at_once_and_inside_of_others() -> None:
 
 
 @pytest.mark.parametrize("temperature", [10**400, float("nan"), float("inf"), -1, "hot", [1]])
-def test_a_temperature_that_is_none_is_passed_over(temperature: object) -> None:
+def test_an_invalid_default_temperature_is_ignored(temperature: object) -> None:
     advice = advised(made(LLAMA, temperature=temperature), None, "ngram")
     assert not any("temperature" in finding.text for finding in advice.findings)

@@ -120,7 +120,7 @@ def test_a_gguf_file_that_cannot_be_read_is_named(
 ) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(data)
-    found = refused(path)
-    assert found.startswith(f"{path}: ")
-    assert message in found
-    assert "; expected " in found
+    error = refused(path)
+    assert error.startswith(f"{path}: ")
+    assert message in error
+    assert "; expected " in error

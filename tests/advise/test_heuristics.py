@@ -19,8 +19,8 @@ from tests.advise.models import LLAMA, candidate
 
 
 def ratio(target: float, draft: float) -> Finding:
-    found = size_findings(candidate(target), candidate(draft))
-    return next(each for each in found if each.text.startswith("size ratio"))
+    result = size_findings(candidate(target), candidate(draft))
+    return next(item for item in result if item.text.startswith("size ratio"))
 
 
 PAIRS = {
@@ -40,9 +40,9 @@ PAIRS = {
 
 @pytest.mark.parametrize(("target", "draft", "level"), PAIRS.values(), ids=PAIRS.keys())
 def test_pairs_that_reports_name(target: float, draft: float, level: str) -> None:
-    found = ratio(target, draft)
-    assert found.level == level, found
-    assert found.source.startswith("arithmetic" if level == "wrong" else "reported [")
+    result = ratio(target, draft)
+    assert result.level == level, result
+    assert result.source.startswith("arithmetic" if level == "wrong" else "reported [")
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,16 @@ def test_pairs_that_reports_name(target: float, draft: float, level: str) -> Non
     [(0.5, "doubt"), (3.09, "doubt"), (8.03, "doubt"), (14.8, "ok"), (70.6, "ok")],
 )
 def test_small_targets_hardly_gain(billions: float, level: str) -> None:
-    (found,) = size_findings(candidate(billions), None)
-    assert found.level == level
-    assert ("never" in found.text) == (billions < 3.15)
+    (result,) = size_findings(candidate(billions), None)
+    assert result.level == level
+    assert ("never" in result.text) == (billions < 3.15)
 
 
 def texts(target: Candidate, draft: Candidate) -> str:
-    return "\n".join(f"{e.level}: {e.text}" for e in size_findings(target, draft))
+    return "\n".join(f"{item.level}: {item.text}" for item in size_findings(target, draft))
 
 
-def test_very_small_and_dear_drafts() -> None:
+def test_very_small_and_very_large_drafts_have_a_finding() -> None:
     assert "doubt: the draft has 270M parameters: drafts of 0.3B and below collapse" in texts(
         candidate(30), candidate(0.27)
     )
@@ -77,7 +77,7 @@ def test_families_by_configuration_else_by_name() -> None:
     assert "famil" not in texts(named, candidate(8, name="mine"))
 
 
-def test_a_mixture_of_experts_is_told_with_what_a_token_uses() -> None:
+def test_a_mixture_of_experts_is_noted_with_its_active_parameters() -> None:
     target = candidate(30, active=3_000_000_000)
     assert "note: the target is a mixture of experts: a token uses 3B" in texts(
         target, candidate(0.6)
@@ -86,8 +86,8 @@ def test_a_mixture_of_experts_is_told_with_what_a_token_uses() -> None:
 
 def test_a_draft_for_shorter_texts_is_noted() -> None:
     short = LLAMA | {"max_position_embeddings": 4096}
-    said = texts(candidate(70, config=LLAMA), candidate(8, config=short))
-    assert "note: the draft was trained for 4,096 tokens, the target for 131,072" in said
+    text = texts(candidate(70, config=LLAMA), candidate(8, config=short))
+    assert "note: the draft was trained for 4,096 tokens, the target for 131,072" in text
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_a_quantized_target_hurts_acceptance(quantization: str, bits: float, lev
 
 
 def test_a_quantized_draft_hardly_does() -> None:
-    found = list(quantization_findings(candidate(70), candidate(8, bits=4.2, quantization="awq")))
-    assert [each.level for each in found] == ["ok"]
+    result = list(quantization_findings(candidate(70), candidate(8, bits=4.2, quantization="awq")))
+    assert [item.level for item in result] == ["ok"]
     assert list(quantization_findings(candidate(70), candidate(8))) == []
 
 
@@ -117,8 +117,8 @@ def findings(
 
 
 def only(method: str = "draft_model", plan: ServerPlan | None = None, **traffic: Any) -> Finding:
-    (found,) = findings(method, plan, **traffic)
-    return found
+    (result,) = findings(method, plan, **traffic)
+    return result
 
 
 JUDGED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -147,17 +147,17 @@ JUDGED: dict[str, tuple[dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("hints", "level", "said"), JUDGED.values(), ids=JUDGED.keys())
-def test_each_hint_is_judged_as_reported(hints: dict[str, Any], level: str, said: str) -> None:
-    found = only(**hints)
-    assert (found.topic, found.level) == ("use", level)
-    assert said in found.text
-    assert found.source.startswith("reported [")
+@pytest.mark.parametrize(("hints", "level", "text"), JUDGED.values(), ids=JUDGED.keys())
+def test_each_hint_is_judged_as_reported(hints: dict[str, Any], level: str, text: str) -> None:
+    result = only(**hints)
+    assert (result.topic, result.level) == ("use", level)
+    assert text in result.text
+    assert result.source.startswith("reported [")
 
 
 def test_temperatures_far_apart_share_one_verification() -> None:
     mixed = findings(temperatures=((0.0, 0.6), (1.0, 0.4)))
-    assert [each.level for each in mixed] == ["ok", "doubt"]
+    assert [item.level for item in mixed] == ["ok", "doubt"]
     assert "P99 gets worse" in mixed[1].reason
     near = findings(temperatures=((0.0, 0.6), (0.4, 0.4)))
     few = findings(temperatures=((0.0, 0.95), (1.0, 0.05)))
@@ -199,6 +199,6 @@ def test_high_load_is_remedied_by_fewer_drafts_where_the_server_can() -> None:
 
 
 def test_long_contexts_need_the_memory_of_a_draft() -> None:
-    found = only(plan=ServerPlan(context=65_536))
-    assert (found.level, found.source) == ("note", "reported [F] [T]")
+    result = only(plan=ServerPlan(context=65_536))
+    assert (result.level, result.source) == ("note", "reported [F] [T]")
     assert findings(plan=ServerPlan(context=8192)) == []

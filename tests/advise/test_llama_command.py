@@ -31,12 +31,12 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("line", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_every_spelling_is_understood(line: str) -> None:
-    found = plan(line)
-    assert (found.server, found.target, found.draft) == ("llama.cpp", "T.gguf", "D.gguf")
-    assert (found.method, found.k) == ("draft_model", 16)
+    result = plan(line)
+    assert (result.server, result.target, result.draft) == ("llama.cpp", "T.gguf", "D.gguf")
+    assert (result.method, result.k) == ("draft_model", 16)
 
 
-def test_older_names_are_told_as_such() -> None:
+def test_older_flags_are_noted_with_their_new_names() -> None:
     (most, least, kind) = plan("llama-server -m T -md D --draft-max 16 --draft-min 4").findings
     assert "now it is --spec-draft-n-max" in most.text
     assert "now it is --spec-draft-n-min" in least.text
@@ -47,8 +47,8 @@ def test_older_names_are_told_as_such() -> None:
 
 
 def test_slots_share_the_context() -> None:
-    found = plan("llama-server -m T -c 32768 -np 4 -ctk q8_0")
-    assert (found.context, found.slots, found.kv_dtype) == (8192, 4, "q8_0")
+    result = plan("llama-server -m T -c 32768 -np 4 -ctk q8_0")
+    assert (result.context, result.slots, result.kv_dtype) == (8192, 4, "q8_0")
     auto = plan("llama-server -m T -c 0 -np -1")
     assert (auto.context, auto.slots) == (None, 1)
 
@@ -60,7 +60,7 @@ def test_slots_share_the_context() -> None:
      ("--spec-type ngram-simple", "ngram"),
      ("--spec-type ngram-map-k4v,draft-mtp", "ngram")],
 )  # fmt: skip
-def test_the_kind_of_draft_is_told(flags: str, method: str | None) -> None:
+def test_the_method_follows_from_the_flags(flags: str, method: str | None) -> None:
     assert plan(f"llama-server -m T {flags}").method == method
 
 
@@ -73,9 +73,9 @@ def test_layers_left_to_the_cpu_are_seen(flags: str, on_cpu: bool) -> None:
     assert plan(f"llama-server -m T {flags}").speculation["on_cpu"] == on_cpu
 
 
-def test_drafts_accepted_by_lot_are_wrong() -> None:
-    found = plan("llama-server -m T --spec-type draft-mtp --spec-synth-len 3").findings
-    assert [each.level for each in found] == ["wrong"]
+def test_drafts_accepted_at_random_are_wrong() -> None:
+    result = plan("llama-server -m T --spec-type draft-mtp --spec-synth-len 3").findings
+    assert [item.level for item in result] == ["wrong"]
 
 
 WRONG = {
@@ -86,9 +86,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("flags", "said"), WRONG.values(), ids=WRONG.keys())
-def test_what_llama_server_would_not_take_is_refused(flags: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+@pytest.mark.parametrize(("flags", "message"), WRONG.values(), ids=WRONG.keys())
+def test_values_that_llama_server_refuses_are_refused(flags: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         plan(f"llama-server -m T {flags}")
 
 

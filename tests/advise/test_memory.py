@@ -175,9 +175,9 @@ def test_the_published_example_comes_out(
     target: float, draft: float, memory: int, weights: int, left: int
 ) -> None:
     """70B + 8B on two GPUs, with every byte used and nothing reserved, as [F] reckons."""
-    found, _ = planned(target, draft, gpu_memory=memory * GB, utilization=1.0, reserved=0)
-    assert 2 * (found.target_weights + (found.draft_weights or 0)) / GB == weights
-    assert 2 * (found.kv_with or 0) / GB == pytest.approx(left, abs=0.1)
+    planned_memory, _ = planned(target, draft, gpu_memory=memory * GB, utilization=1.0, reserved=0)
+    assert 2 * (planned_memory.target_weights + (planned_memory.draft_weights or 0)) / GB == weights
+    assert 2 * (planned_memory.kv_with or 0) / GB == pytest.approx(left, abs=0.1)
 
 
 def test_the_recommended_start_has_nothing_wrong() -> None:
@@ -283,7 +283,7 @@ def test_too_few_requests_point_to_what_would_help() -> None:
         assert remedy in few.remedy
 
 
-def test_a_shortage_is_told_in_gigabytes() -> None:
+def test_a_shortage_is_given_in_gigabytes() -> None:
     _, findings = planned(140, 16)
     assert findings[0].reason == (
         "70.0 GB of weights and 8.0 GB of the draft's, 2.1 GB for the runtime (assumed), of "

@@ -37,7 +37,7 @@ def test_a_whole_folder(tmp_path: Path) -> None:
     assert len(read_vocabulary(files.tokenizer).tokens) == 344
 
 
-def test_parts_that_are_not_there_are_none(tmp_path: Path) -> None:
+def test_missing_parts_of_a_model_are_none(tmp_path: Path) -> None:
     """A head (EAGLE) often has its configuration only; what only names roles is no tokenizer."""
     files = open_model(model(tmp_path, {"config.json": CONFIG, "tokenizer_config.json": {}}))
     assert (files.weights, files.tokenizer, files.generation_config) == (None, None, None)
@@ -197,7 +197,7 @@ def test_the_environment_says_where_the_cache_is(tmp_path: Path, variable: str, 
         assert cached_model("Qwen/Qwen3-8B", {"HF_HOME": home}) is None
 
 
-def test_an_adapter_alone_is_not_a_model_and_beside_one_it_is_told(tmp_path: Path) -> None:
+def test_an_adapter_is_no_model_and_is_noted_beside_one(tmp_path: Path) -> None:
     folder = model(tmp_path, {"adapter_config.json": {"base_model_name_or_path": "Llama\x1b[2J"}})
     assert "is a LoRA adapter, its base model is Llama\\x1b[2J; expected a model" in refused(folder)
     assert open_model(model(folder, {"config.json": CONFIG})).has_adapter
@@ -255,10 +255,10 @@ HOSTILE: dict[str, tuple[dict[str, object], str]] = {
 def test_what_cannot_be_read_is_named_with_its_file(
     tmp_path: Path, files: dict[str, object], message: str
 ) -> None:
-    found = refused(model(tmp_path, {"config.json": CONFIG, **files}))
-    assert found.startswith(f"{tmp_path}/{message}"), found
-    assert "; expected " in found
-    assert len(found) < 500
+    error = refused(model(tmp_path, {"config.json": CONFIG, **files}))
+    assert error.startswith(f"{tmp_path}/{message}"), error
+    assert "; expected " in error
+    assert len(error) < 500
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
         assert f"{name}: has {size // 2**20:,} MiB; expected at most" in refused(folder)
 
 
-def test_what_this_user_may_not_read_is_told(
+def test_a_file_without_read_permission_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The superuser may read everything, so the refusal is the system's own, put in its place."""

@@ -36,15 +36,15 @@ SIZES = {
 
 @pytest.mark.parametrize(("name", "size"), SIZES.items(), ids=SIZES.keys())
 def test_sizes_of_names(name: str, size: tuple[float, float] | None) -> None:
-    found = size_in(name)
-    assert (found and (found.total, found.active)) == size
+    result = size_in(name)
+    assert (result and (result.total, result.active)) == size
 
 
 def test_a_product_is_an_upper_bound() -> None:
     """Mixtral 8x7B has 46.7 billion parameters."""
-    found = size_in("Mixtral-8x7B")
-    assert found.at_most
-    assert found.total > 46.7e9
+    result = size_in("Mixtral-8x7B")
+    assert result.at_most
+    assert result.total > 46.7e9
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_product_is_an_upper_bound() -> None:
      ("1T", (1e12, 1e12)), ("Llama-70B", None), ("70", None), ("", None)],
 )  # fmt: skip
 def test_plain_sizes(text: str, size: tuple[float, float] | None) -> None:
-    found = plain_size(text)
-    assert (found and (found.total, found.active)) == size
+    result = plain_size(text)
+    assert (result and (result.total, result.active)) == size
 
 
 @pytest.mark.parametrize("text", ["0B", "0.0B", "0B-A0B", "30B-A0B", "3B-A30B"])
@@ -75,8 +75,8 @@ def test_sizes_that_no_model_has_are_refused(text: str) -> None:
      ("meta-llama/Llama-3.1-70B-Instruct", None)],
 )  # fmt: skip
 def test_formats_of_names(name: str, form: str | None) -> None:
-    found = format_in(name)
-    assert found == form
+    result = format_in(name)
+    assert result == form
     assert form is None or weight_bits(form)
 
 

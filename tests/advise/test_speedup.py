@@ -32,40 +32,40 @@ def test_no_k_is_best_above_the_most_that_a_draft_has(most: int) -> None:
 @pytest.mark.parametrize("acceptance", speedup.ACCEPTANCES)
 def test_both_ways_to_tau_agree(acceptance: float, k: int) -> None:
     """1 + k alpha of the counts is what the chance at each position gives."""
-    found = speedup.expected_speedup(acceptance, k, 0.1)
-    assert found.mean_length == pytest.approx(1 + k * acceptance)
-    assert speedup.tokens_per_step(found.per_token, k) == pytest.approx(found.mean_length)
-    assert found.speedup == pytest.approx(found.mean_length / (1 + 0.1 * k))
+    expected = speedup.expected_speedup(acceptance, k, 0.1)
+    assert expected.mean_length == pytest.approx(1 + k * acceptance)
+    assert speedup.tokens_per_step(expected.per_token, k) == pytest.approx(expected.mean_length)
+    assert expected.speedup == pytest.approx(expected.mean_length / (1 + 0.1 * k))
     if k == 1:
-        assert found.per_token == pytest.approx(acceptance)
+        assert expected.per_token == pytest.approx(acceptance)
     else:
-        assert found.per_token > acceptance
+        assert expected.per_token > acceptance
 
 
 def test_alpha_is_what_a_server_would_count() -> None:
     """Drafts whose tokens are kept with the chance found have this alpha and tau, as counted."""
-    found, k, chance = speedup.expected_speedup(0.6, 4, 0.1), 4, random.Random(1)
+    expected, k, chance = speedup.expected_speedup(0.6, 4, 0.1), 4, random.Random(1)
     drafts, accepted = 40_000, 0
     for _ in range(drafts):
         for _ in range(k):
-            if chance.random() >= found.per_token:
+            if chance.random() >= expected.per_token:
                 break
             accepted += 1
     tally = Tally(drafts=drafts, draft_tokens=k * drafts, accepted_tokens=accepted)
     assert acceptance_rate(tally) == pytest.approx(0.6, abs=0.01)
-    assert mean_acceptance_length(tally) == pytest.approx(found.mean_length, rel=0.02)
+    assert mean_acceptance_length(tally) == pytest.approx(expected.mean_length, rel=0.02)
 
 
 def test_the_best_k_is_better_than_its_neighbours_and_grows_with_acceptance() -> None:
     ks = []
     for acceptance in speedup.ACCEPTANCES:
-        found = speedup.expected_speedup(acceptance, 5, 0.1)
-        for other in (found.best_k - 1, found.best_k + 1):
+        expected = speedup.expected_speedup(acceptance, 5, 0.1)
+        for other in (expected.best_k - 1, expected.best_k + 1):
             if 1 <= other <= speedup.MOST_TOKENS:
-                length = speedup.tokens_per_step(found.per_token, other)
-                assert length / (1 + 0.1 * other) <= found.best_speedup
-        assert found.best_speedup >= found.speedup * (1 - 1e-12)
-        ks.append(found.best_k)
+                length = speedup.tokens_per_step(expected.per_token, other)
+                assert length / (1 + 0.1 * other) <= expected.best_speedup
+        assert expected.best_speedup >= expected.speedup * (1 - 1e-12)
+        ks.append(expected.best_k)
     assert ks == sorted(ks)
     assert ks[0] < ks[-1]
 

@@ -162,7 +162,7 @@ def test_the_smaller_files_give_roles_templates_and_tokens() -> None:
     ("target", "draft", "whose"),
     [(True, False, "draft has"), (False, True, "target has"), (False, False, "and draft have")],
 )
-def test_without_files_nothing_is_known_and_never_ok(target: bool, draft: bool, whose: str) -> None:
+def test_missing_tokenizer_files_are_a_doubt(target: bool, draft: bool, whose: str) -> None:
     given = tokenizer(fast())
     (finding,) = compare(given if target else None, given if draft else None)
     assert finding.level == "doubt"
@@ -274,7 +274,7 @@ NOTICED: dict[str, tuple[int, ServerKind, str]] = {
 
 
 @pytest.mark.parametrize(("number", "server", "reason"), NOTICED.values(), ids=NOTICED)
-def test_what_the_server_makes_of_another_token(
+def test_the_reason_says_whether_the_server_notices_another_token(
     number: int, server: ServerKind, reason: str
 ) -> None:
     target = written("bpe.gguf")
@@ -309,7 +309,7 @@ def test_ids_beyond_the_embedding_are_a_doubt_with_the_first_of_them() -> None:
     ]
 
 
-def test_of_two_tokenizers_that_have_little_in_common_only_the_tokens_are_told() -> None:
+def test_mostly_different_tokenizers_have_one_finding() -> None:
     (finding,) = compare(written("bpe"), written("unigram"))
     assert finding.text.startswith("344 of 344 tokens differ, the first at id 0")
 

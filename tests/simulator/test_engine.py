@@ -32,33 +32,33 @@ BUSY = SimulatedSettings(
 
 
 def current(engine: SimulatedEngine) -> list[SimulatedSequence]:
-    return [each for each in engine.log if each.incarnation == engine.incarnation]
+    return [entry for entry in engine.log if entry.incarnation == engine.incarnation]
 
 
 def check_conservation(engine: SimulatedEngine) -> None:
     """Counters are the sum of the request log, exactly."""
     tally, log = engine.tally(), current(engine)
-    started = [each for each in log if each.first_token is not None]
-    counted = [each for each in log if each.finished_reason is not None]
-    assert tally.generation_tokens == sum(each.generation_tokens for each in log)
-    assert tally.prompt_tokens == sum(each.request.prompt_tokens for each in started)
-    assert tally.preemptions == sum(each.preemptions for each in log)
+    started = [entry for entry in log if entry.first_token is not None]
+    counted = [entry for entry in log if entry.finished_reason is not None]
+    assert tally.generation_tokens == sum(entry.generation_tokens for entry in log)
+    assert tally.prompt_tokens == sum(entry.request.prompt_tokens for entry in started)
+    assert tally.preemptions == sum(entry.preemptions for entry in log)
     assert tally.requests == dict.fromkeys(tally.requests, 0) | Counter(
-        each.finished_reason for each in counted
+        entry.finished_reason for entry in counted
     )
     assert tally.ttft is not None
     assert tally.ttft.count == len(started)
-    assert tally.ttft.sum == pytest.approx(sum(each.ttft or 0.0 for each in started))
+    assert tally.ttft.sum == pytest.approx(sum(entry.ttft or 0.0 for entry in started))
     assert tally.output_length is not None
-    assert tally.output_length.sum == sum(each.generation_tokens for each in counted)
+    assert tally.output_length.sum == sum(entry.generation_tokens for entry in counted)
     if engine.speculation is None:
         assert tally.drafts is None
         assert tally.accepted_tokens is None
         assert tally.accepted_per_position is None
         return
-    assert tally.drafts == sum(each.drafts for each in log)
-    assert tally.draft_tokens == sum(each.draft_tokens for each in log)
-    assert tally.accepted_tokens == sum(each.accepted_tokens for each in log)
+    assert tally.drafts == sum(entry.drafts for entry in log)
+    assert tally.draft_tokens == sum(entry.draft_tokens for entry in log)
+    assert tally.accepted_tokens == sum(entry.accepted_tokens for entry in log)
     assert tally.drafts is not None
     assert tally.draft_tokens is not None
     assert tally.accepted_per_position is not None
@@ -68,7 +68,7 @@ def check_conservation(engine: SimulatedEngine) -> None:
     positions = (tally.drafts, *tally.accepted_per_position, 0)
     lengths = [before - after for before, after in pairwise(positions)]
     assert min(lengths) >= 0
-    assert lengths == [sum(each.accepted_histogram[j] for each in log) for j in range(K + 1)]
+    assert lengths == [sum(entry.accepted_histogram[j] for entry in log) for j in range(K + 1)]
 
 
 @settings(max_examples=12, deadline=None)
@@ -98,7 +98,7 @@ def test_the_busy_engine_really_preempts_queues_and_drafts_less_at_the_context_e
         core = engine.cores[0]
         assert len(core.running) <= 16
         assert 0.0 <= core.kv_cache_usage <= 1.0
-        held = sum(each.blocks for each in core.running)
+        held = sum(entry.blocks for entry in core.running)
         assert held + core.free_blocks == core.blocks
     tally = engine.tally()
     assert queued > 4
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_history_however_time_is_cut() -> None:
         moment = min(30.0, moment + 0.0137)
         cut.advance(moment)
     assert whole.tally() == cut.tally()
-    assert [each.finish for each in whole.log] == [each.finish for each in cut.log]
+    assert [entry.finish for entry in whole.log] == [entry.finish for entry in cut.log]
     other = SimulatedEngine(dataclasses.replace(BUSY, seed=1))
     other.advance(30.0)
     assert other.tally() != whole.tally()
@@ -157,18 +157,18 @@ def test_latency_histograms_are_those_of_the_request_log() -> None:
     engine = SimulatedEngine(BUSY)
     engine.advance(60.0)
     tally = engine.tally()
-    done = [each for each in engine.log if each.finish is not None]
+    done = [entry for entry in engine.log if entry.finish is not None]
     assert len(done) > 100
-    ttft = [each.ttft for each in engine.log if each.ttft is not None]
-    tpot = [each.tpot for each in done if each.tpot is not None]
-    e2e = [each.finish - each.arrival for each in done if each.finish is not None]
+    ttft = [entry.ttft for entry in engine.log if entry.ttft is not None]
+    tpot = [entry.tpot for entry in done if entry.tpot is not None]
+    e2e = [entry.finish - entry.arrival for entry in done if entry.finish is not None]
     assert tally.ttft is not None
     assert tally.tpot is not None
     assert tally.e2e is not None
-    for found, values in ((tally.ttft, ttft), (tally.tpot, tpot), (tally.e2e, e2e)):
-        expected = rebuilt(values, found.bounds)
-        assert found.counts == expected.counts
-        assert found.sum == pytest.approx(expected.sum)
+    for counted, values in ((tally.ttft, ttft), (tally.tpot, tpot), (tally.e2e, e2e)):
+        expected = rebuilt(values, counted.bounds)
+        assert counted.counts == expected.counts
+        assert counted.sum == pytest.approx(expected.sum)
 
 
 def test_inter_token_has_one_observation_for_each_step_of_each_request() -> None:
@@ -178,8 +178,8 @@ def test_inter_token_has_one_observation_for_each_step_of_each_request() -> None
     assert tally.inter_token is not None
     assert tally.preemptions == 0
     assert tally.inter_token.count == tally.drafts
-    spans = [each.last_token - each.first_token for each in engine.log if each.last_token
-             and each.first_token]  # fmt: skip
+    spans = [entry.last_token - entry.first_token for entry in engine.log if entry.last_token
+             and entry.first_token]  # fmt: skip
     assert tally.inter_token.sum == pytest.approx(math.fsum(spans))
 
 
@@ -214,16 +214,16 @@ def test_a_request_ends_as_the_model_or_its_limit_says(
 def test_restart_starts_counting_from_zero_in_a_new_process() -> None:
     engine = SimulatedEngine(BUSY)
     engine.advance(20.0)
-    under_way = [each for each in engine.log if each.finished_reason is None]
+    under_way = [entry for entry in engine.log if entry.finished_reason is None]
     before = engine.process_start
     engine.restart(speculation=False, downtime=5.0)
     assert under_way
-    assert all(each.finished_reason == "abort" for each in under_way)
+    assert all(entry.finished_reason == "abort" for entry in under_way)
     assert engine.process_start == before + 25.0
     assert engine.tally().generation_tokens == engine.tally().prompt_tokens == 0
     assert engine.tally().drafts is None
     engine.advance(40.0)
-    assert not [each for each in engine.log if 20.0 < each.arrival <= 25.0]
+    assert not [entry for entry in engine.log if 20.0 < entry.arrival <= 25.0]
     assert (engine.tally().generation_tokens or 0) > 0
     assert engine.cores[0].counters.drafts == 0
     engine.restart(speculation=True)

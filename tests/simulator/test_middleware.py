@@ -144,6 +144,7 @@ def test_the_tap_counts_built_in_traffic_by_temperature() -> None:
         SETTINGS,
         middleware=("specwatch.tap.Tap",),
         traffic=dataclasses.replace(TRAFFIC, rate_profile=TWO_SECONDS),
+        time_scale=4.0,
     )
     with SimulatedServer(settings) as server:
         wait_for(lambda: total(server, "vllm:request_success_total") > 20)

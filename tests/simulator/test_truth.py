@@ -102,7 +102,7 @@ def test_drift_changes_acceptance_over_time() -> None:
     assert rates[1] == pytest.approx(engine.true_acceptance_rate(0.0), abs=0.03)
 
 
-def test_without_any_speculation_there_is_no_truth_about_it() -> None:
+def test_without_speculation_there_is_no_true_speedup() -> None:
     engine = SimulatedEngine(SimulatedSettings())
     with pytest.raises(ValueError, match="no speculation is configured"):
         engine.true_speedup(0.0, 1)

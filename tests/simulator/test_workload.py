@@ -55,9 +55,9 @@ def test_lengths_and_temperatures_have_the_distributions_asked_for() -> None:
     )
     workload = SimulatedWorkload(traffic, "x", 4096)
     drawn = [workload.draw() for _ in range(4000)]
-    assert sum(each.prompt_tokens for each in drawn) / 4000 == pytest.approx(150, rel=0.06)
-    assert sum(each.stop_after or 0 for each in drawn) / 4000 == pytest.approx(80, rel=0.06)
-    mix = Counter(each.temperature for each in drawn)
+    assert sum(request.prompt_tokens for request in drawn) / 4000 == pytest.approx(150, rel=0.06)
+    assert sum(request.stop_after or 0 for request in drawn) / 4000 == pytest.approx(80, rel=0.06)
+    mix = Counter(request.temperature for request in drawn)
     assert mix[0.7] / 4000 == pytest.approx(0.75, abs=0.03)
     assert set(mix) == {0.0, 0.7}
 

@@ -130,7 +130,7 @@ def test_the_time_in_the_queue_is_part_of_the_time_to_the_first_token() -> None:
 
 
 @pytest.mark.parametrize("value", [None, -1.0])
-def test_a_time_that_is_none_is_not_told(value: float | None) -> None:
+def test_missing_and_negative_times_are_none(value: float | None) -> None:
     metrics = read(metrics={"time_to_first_token_ms": value, "mean_itl_ms": value}).metrics
     assert metrics is not None
     assert (metrics.ttft, metrics.tpot) == (None, None)
@@ -157,7 +157,7 @@ def test_any_bytes_are_read_or_none(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("tail", [b'"usage":' + b"[" * 60_000, b'"usage":{"completion_tokens":x}'])
-def test_an_end_that_makes_no_sense_is_none(tail: bytes) -> None:
+def test_an_unreadable_end_is_none(tail: bytes) -> None:
     assert answer.read_end(tail) is None
 
 
@@ -180,7 +180,7 @@ def test_a_record_of_another_shape_is_none_and_the_rest_stays_readable(metrics: 
 
 
 @pytest.mark.parametrize("tokens", ["-4", "3.5", '"x"', "[]"])
-def test_a_number_of_tokens_that_is_none_is_not_known(tokens: str) -> None:
+def test_an_invalid_number_of_tokens_is_none(tokens: str) -> None:
     for text in (
         '{"choices":[],"usage":{"completion_tokens":%s}}',
         '{"timings":{"predicted_n":%s}}',

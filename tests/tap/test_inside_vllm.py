@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.tap.inside_vllm import InsideVllm
-from specwatch.tap.server_facts import Endpoint, ServerFacts
+from specwatch.tap.server_facts import Endpoint, InsideVllm, ServerFacts
 from tests.tap.exchanges import scope
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
@@ -58,7 +57,7 @@ def test_a_server_without_speculation_drafts_nothing() -> None:
 
 
 @pytest.mark.parametrize("tokens", [None, "4"])
-def test_a_k_that_is_no_number_is_not_known(tokens: Any) -> None:
+def test_a_k_that_is_not_a_number_is_unknown(tokens: Any) -> None:
     assert facts(state(vllm_config=speculating("summary", tokens))).draft_tokens is None
 
 
@@ -120,7 +119,7 @@ def test_forced_usage_stands_in_the_arguments_since_0_20() -> None:
     [{}, {"app": None}, {"app": Thing()}, {"app": Thing(state=Thing())}],
     ids=["no application", "none", "no state", "an empty state"],
 )
-def test_of_what_is_no_vllm_nothing_is_known(request_: dict[str, Any]) -> None:
+def test_without_the_state_of_vllm_all_facts_are_unknown(request_: dict[str, Any]) -> None:
     assert InsideVllm().facts(scope(**request_), CHAT) == ServerFacts("")
 
 

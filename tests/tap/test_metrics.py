@@ -72,7 +72,7 @@ def test_a_request_that_drafted_nothing_has_no_rate() -> None:
     assert counts == {"records derived": 1, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 
 
-def test_positions_beyond_reason_make_no_series() -> None:
+def test_at_most_64_positions_have_a_series() -> None:
     counts = counted(RequestOutcome(acceptance=Acceptance("record", 1, 500, 500, (1,) * 500)))
     assert len([name for name in counts if name.startswith("accepted_per_position")]) == 64
 
@@ -128,7 +128,7 @@ def test_every_way_to_know_has_a_name() -> None:
         )
 
 
-def test_a_page_says_from_the_start_that_a_tap_is_there() -> None:
+def test_failures_are_on_the_page_from_the_start() -> None:
     registry = CollectorRegistry()
     counters = TapCounters(registry)
     expected = {Series("tap_failures", "", "", "", stage): 0.0 for stage in STAGES}

@@ -47,11 +47,6 @@ RECORD = {
 TIMES = {"time_to_first_token_seconds (0,1]": 1.0, "time_per_output_token_seconds (0,1]": 1.0}
 
 
-@pytest.fixture
-def registry() -> CollectorRegistry:
-    return CollectorRegistry()
-
-
 def uncovered(reason: str) -> dict[str, float]:
     return {f"tap_uncovered_requests {reason} (0,1]": 1.0}
 
@@ -154,7 +149,7 @@ def test_the_request_asks_for_usage_with_the_right_length(registry: CollectorReg
 @pytest.mark.parametrize(
     "facts", [{"forces_usage": True}, {"asks_nothing": True}], ids=["forced", "llama.cpp"]
 )
-def test_a_server_that_tells_of_itself_is_not_asked(
+def test_a_server_that_sends_usage_anyway_is_not_asked_for_it(
     registry: CollectorRegistry, facts: dict[str, Any]
 ) -> None:
     response = visit(tapped(echoing(), registry, Known(**facts)), parts(STREAMED))
@@ -162,7 +157,7 @@ def test_a_server_that_tells_of_itself_is_not_asked(
 
 
 @pytest.mark.parametrize("extra", [b'"n":2', b'"use_beam_search":true'])
-def test_what_will_have_no_record_is_not_asked_for_usage(
+def test_requests_that_get_no_record_are_not_asked_for_usage(
     registry: CollectorRegistry, extra: bytes
 ) -> None:
     body = STREAMED[:-1] + b"," + extra + b"}"
@@ -184,25 +179,25 @@ def test_a_request_too_large_to_read_passes_in_parts(
     registry: CollectorRegistry, length: list[tuple[bytes, bytes]], messages: int
 ) -> None:
     """One that says so beforehand is not even collected up to the limit."""
-    seen = []
+    received = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         more = True
         while more:
             message = await receive()
-            seen.append(message["body"])
+            received.append(message["body"])
             more = message["more_body"]
         await answering(CHAT, reads=False)(scope, receive, send)
 
     bodies = [QUESTION, *[b" " * 40] * 5]
     tap = Tap(app, server=Known(), registry=registry, largest_request=100)
     response = visit(tap, parts(*bodies), scope(headers=length))
-    assert b"".join(seen) == b"".join(bodies)
-    assert len(seen) == messages
+    assert b"".join(received) == b"".join(bodies)
+    assert len(received) == messages
     assert response.body == CHAT
-    found_counts = counts(registry)
-    assert found_counts["requests length unknown"] == 1
-    assert found_counts["tap_records record unknown"] == 1  # the response was read all the same
+    counted = counts(registry)
+    assert counted["requests length unknown"] == 1
+    assert counted["tap_records record unknown"] == 1  # the response was read all the same
 
 
 def test_a_message_without_a_body_is_an_empty_one(registry: CollectorRegistry) -> None:
@@ -284,11 +279,11 @@ def test_any_response_to_any_request_passes(
     assert not any(name.startswith("tap_failures") for name in counts(registry))
 
 
-def test_headers_that_can_be_read_once_only_arrive(registry: CollectorRegistry) -> None:
+def test_headers_from_an_iterator_arrive(registry: CollectorRegistry) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        seen = list(scope["headers"])
-        await send({"type": "http.response.start", "status": 200, "headers": iter(seen)})
+        received = list(scope["headers"])
+        await send({"type": "http.response.start", "status": 200, "headers": iter(received)})
         await send({"type": "http.response.body", "body": b"{}"})
 
     headers = [(b"a", b"1"), (b"b", b"2")]
@@ -299,19 +294,19 @@ def test_headers_that_can_be_read_once_only_arrive(registry: CollectorRegistry) 
 # Disconnects.
 
 
-def test_a_client_that_goes_before_its_request_is_there(registry: CollectorRegistry) -> None:
-    seen = []
+def test_a_client_may_leave_before_its_request_is_complete(registry: CollectorRegistry) -> None:
+    received = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(await receive())
+        received.append(await receive())
 
     visit(tapped(app, registry), [*parts(b"{", b"}")[:1], DISCONNECT])
-    assert seen == [DISCONNECT]
+    assert received == [DISCONNECT]
     assert counts(registry) == {"tap_uncovered_requests disconnected unknown": 1.0}
 
 
 @pytest.mark.parametrize("events", [None, 0, 3])
-def test_a_client_that_goes_inside_the_response(
+def test_a_client_may_leave_during_the_response(
     registry: CollectorRegistry, events: int | None
 ) -> None:
     """The application ends when it hears of it, as starlette's do."""
@@ -367,7 +362,7 @@ def test_an_application_that_never_answers(registry: CollectorRegistry) -> None:
 
 @pytest.mark.parametrize("remove", [False, True])
 @pytest.mark.parametrize("body", [JSON, EVENTS])
-def test_messages_that_nobody_here_knows_pass_in_order(
+def test_unknown_messages_pass_in_order(
     registry: CollectorRegistry, remove: bool, body: list[tuple[bytes, bytes]]
 ) -> None:
     messages: list[Message] = [
@@ -385,7 +380,9 @@ def test_messages_that_nobody_here_knows_pass_in_order(
             await send(dict(message))
 
     response = visit(tapped(app, registry, remove_metrics=remove))
-    assert [one["type"] for one in response.sent] == [one["type"] for one in messages]
+    assert [message["type"] for message in response.sent] == [
+        message["type"] for message in messages
+    ]
     assert response.body == b": x\n\n"
     assert response.sent[0] == messages[0]
     assert response.sent[-1] == messages[-1]
@@ -419,13 +416,13 @@ def test_a_file_in_place_of_a_body_passes(registry: CollectorRegistry, remove: b
         scope("/metrics"),
     ],
 )
-def test_what_does_not_generate_passes_with_nothing_of_ours_between(
+def test_other_requests_reach_the_application_directly(
     registry: CollectorRegistry, of: Scope
 ) -> None:
-    seen: list[Any] = []
+    received: list[Any] = []
 
     async def app(*of_app: Any) -> None:
-        seen.extend(of_app)
+        received.extend(of_app)
 
     async def receive() -> Message:
         raise AssertionError
@@ -434,8 +431,8 @@ def test_what_does_not_generate_passes_with_nothing_of_ours_between(
         raise AssertionError
 
     asyncio.run(tapped(app, registry)(of, receive, send))
-    assert seen[0] is of
-    assert seen[1:] == [receive, send]
+    assert received[0] is of
+    assert received[1:] == [receive, send]
     assert counts(registry) == {}
 
 
@@ -563,7 +560,7 @@ def test_failures_that_cannot_be_counted_either(
     assert len(caplog.records) == 2
 
 
-def test_a_body_that_is_no_bytes_goes_on_as_it_is(registry: CollectorRegistry) -> None:
+def test_a_body_that_is_not_bytes_passes_unchanged(registry: CollectorRegistry) -> None:
     """ASGI says bytes; some frameworks send what servers take as well."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -600,7 +597,9 @@ def test_a_last_chunk_that_waits_is_sent_when_the_stream_breaks_off(
     assert counts(registry)["tap_uncovered_requests failed (0,1]"] == 1
 
 
-def test_a_client_that_is_gone_by_then_hides_no_error(registry: CollectorRegistry) -> None:
+def test_a_gone_client_does_not_hide_the_error_of_the_application(
+    registry: CollectorRegistry,
+) -> None:
     error = RuntimeError("broke")
 
     async def gone(message: Message) -> None:
@@ -611,7 +610,7 @@ def test_a_client_that_is_gone_by_then_hides_no_error(registry: CollectorRegistr
     assert visit(tapped(app, registry), parts(STREAMED), send=gone).error is error
 
 
-def test_those_outside_see_what_the_application_adds_to_the_scope(
+def test_outer_middleware_sees_what_the_application_adds_to_the_scope(
     registry: CollectorRegistry,
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -28,7 +28,7 @@ RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 3))
 STARTED = 100.0
 
 
-def seen(**members: Any) -> ObservedRequest:
+def ended(**members: Any) -> ObservedRequest:
     """A request that came to its end, but for ``members``."""
     usual: dict[str, Any] = {
         "facts": FACTS, "endpoint": CHAT, "options": RequestOptions(CHAT), "started": STARTED,
@@ -40,10 +40,10 @@ def seen(**members: Any) -> ObservedRequest:
 
 def streamed(stream: Stream, *, events: int | None = None) -> StreamReader:
     """A stream whose first event comes 0.5 s after the request, each other 0.1 s after the last."""
-    by = StreamReader(stream.endpoint, remove_usage=False, remove_metrics=False)
+    reading = StreamReader(stream.endpoint, remove_usage=False, remove_metrics=False)
     for index, event in enumerate(events_of(stream.written(usage=True))[:events]):
-        by.feed(event, STARTED + 0.5 + index / 10)
-    return by
+        reading.feed(event, STARTED + 0.5 + index / 10)
+    return reading
 
 
 def whole(changes: Mapping[bytes, bytes] | None = None) -> answer.ResponsePart:
@@ -68,49 +68,50 @@ def bare(finish_reason: str = "stop", **members: Any) -> answer.ResponsePart:
 ENDED = Stream(CHAT, ("a", "b", "c"), record=False)
 UNCOVERED: dict[str, list[ObservedRequest]] = {
     "several": [
-        seen(options=RequestOptions(CHAT, several=True), answer=bare()),
-        seen(options=RequestOptions(CHAT, several=True, stream=True), stream=streamed(ENDED)),
-        seen(options=RequestOptions(CHAT, several=True), stream=streamed(ENDED), facts=NO_RECORDS),
+        ended(options=RequestOptions(CHAT, several=True), answer=bare()),
+        ended(options=RequestOptions(CHAT, several=True, stream=True), stream=streamed(ENDED)),
+        ended(options=RequestOptions(CHAT, several=True), stream=streamed(ENDED), facts=NO_RECORDS),
     ],
-    "beam_search": [seen(options=RequestOptions(CHAT, beam_search=True), answer=bare())],
+    "beam_search": [ended(options=RequestOptions(CHAT, beam_search=True), answer=bare())],
     "refused": [
-        seen(status=400),
-        seen(status=401, options=None),
-        seen(status=499),
-        seen(status=404, facts=OFF),
+        ended(status=400),
+        ended(status=401, options=None),
+        ended(status=499),
+        ended(status=404, facts=OFF),
     ],
     "failed": [
-        seen(status=500),
-        seen(status=503, facts=OFF),
-        seen(status=None),
-        seen(complete=False, stream=streamed(ENDED, events=2)),
-        seen(stream=streamed(Stream(CHAT, ("a",), error="out of memory"))),
-        seen(complete=False),
-        seen(answer=bare(error={"message": "x"})),
+        ended(status=500),
+        ended(status=503, facts=OFF),
+        ended(status=None),
+        ended(complete=False, stream=streamed(ENDED, events=2)),
+        ended(stream=streamed(Stream(CHAT, ("a",), error="out of memory"))),
+        ended(complete=False),
+        ended(answer=bare(error={"message": "x"})),
     ],
     "aborted": [
-        seen(answer=bare("abort")),
-        seen(stream=streamed(Stream(CHAT, ("a",), finish_reason="abort", record=False))),
+        ended(answer=bare("abort")),
+        ended(stream=streamed(Stream(CHAT, ("a",), finish_reason="abort", record=False))),
     ],
     "disconnected": [
-        seen(status=None, disconnected=True),
-        seen(status=400, disconnected=True, options=None),
-        seen(status=500, disconnected=True, options=None),
-        seen(complete=False, disconnected=True, stream=streamed(ENDED, events=2)),
-        seen(complete=False, disconnected=True),
-        seen(disconnected=True),
+        ended(status=None, disconnected=True),
+        ended(status=400, disconnected=True, options=None),
+        ended(status=500, disconnected=True, options=None),
+        ended(complete=False, disconnected=True, stream=streamed(ENDED, events=2)),
+        ended(complete=False, disconnected=True),
+        ended(disconnected=True),
     ],
-    "no_record": [seen(answer=bare()), seen(stream=streamed(ENDED))],
-    "unreadable": [seen(), seen(unreadable=True), seen(options=None)],
-    "endpoint": [seen(endpoint=Endpoint.OTHER, options=None)],
+    "no_record": [ended(answer=bare()), ended(stream=streamed(ENDED))],
+    "unreadable": [ended(), ended(unreadable=True), ended(options=None)],
+    "endpoint": [ended(endpoint=Endpoint.OTHER, options=None)],
     "stop_string": [
-        seen(answer=bare(choices=[{"finish_reason": "stop", "stop_reason": "END"}])),
+        ended(answer=bare(choices=[{"finish_reason": "stop", "stop_reason": "END"}])),
     ],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("reason", "request_"), [(reason, one) for reason, ones in UNCOVERED.items() for one in ones]
+    ("reason", "request_"),
+    [(reason, request) for reason, ones in UNCOVERED.items() for request in ones],
 )
 def test_why_the_acceptance_of_a_request_is_not_known(
     reason: str, request_: ObservedRequest
@@ -127,14 +128,14 @@ NOTHING_TO_KNOW = ["several", "beam_search", "no_record", "unreadable", "endpoin
 
 
 @pytest.mark.parametrize("reason", NOTHING_TO_KNOW)
-def test_without_speculation_there_is_nothing_to_know(reason: str) -> None:
-    for one in UNCOVERED[reason]:
-        off = msgspec.structs.replace(one, facts=OFF).outcome()
+def test_without_speculation_nothing_is_uncovered(reason: str) -> None:
+    for request in UNCOVERED[reason]:
+        off = msgspec.structs.replace(request, facts=OFF).outcome()
         assert (off.uncovered, off.acceptance) == (None, None)
 
 
 def test_a_whole_response_with_its_record() -> None:
-    outcome = seen(answer=whole()).outcome()
+    outcome = ended(answer=whole()).outcome()
     assert outcome == RequestOutcome(finish_reason="length", tokens=24, acceptance=RECORD)
 
 
@@ -144,9 +145,9 @@ def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None
         b'"queue_time_ms":null': b'"queue_time_ms":20',
         b'"mean_itl_ms":null': b'"mean_itl_ms":4',
     }
-    outcome = seen(answer=whole(timed)).outcome()
+    outcome = ended(answer=whole(timed)).outcome()
     assert (outcome.ttft, outcome.tpot) == (0.05, 0.004)
-    several = seen(answer=whole(timed), options=RequestOptions(CHAT, several=True)).outcome()
+    several = ended(answer=whole(timed), options=RequestOptions(CHAT, several=True)).outcome()
     assert (several.ttft, several.tpot) == (None, None)
 
 
@@ -154,17 +155,17 @@ def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None
 def test_each_finish_reason_is_counted(word: str) -> None:
     expected = "other" if word == "new" else word
     stream = streamed(Stream(CHAT, ("a",), finish_reason=word))
-    assert seen(answer=bare(word)).outcome().finish_reason == expected
-    assert seen(stream=stream).outcome().finish_reason == expected
+    assert ended(answer=bare(word)).outcome().finish_reason == expected
+    assert ended(stream=stream).outcome().finish_reason == expected
 
 
 def test_a_response_that_does_not_say_why_it_ended_is_counted_too() -> None:
-    assert seen(answer=bare(choices=[])).outcome().finish_reason == "other"
+    assert ended(answer=bare(choices=[])).outcome().finish_reason == "other"
 
 
 def test_the_times_of_a_stream() -> None:
     """The first content is the event after the role, the last that with the finish reason."""
-    outcome = seen(stream=streamed(Stream(CHAT, ("a", "b", "c", "d", "e")))).outcome()
+    outcome = ended(stream=streamed(Stream(CHAT, ("a", "b", "c", "d", "e")))).outcome()
     assert outcome.ttft == pytest.approx(0.6)
     assert outcome.tpot == pytest.approx(0.5 / 4)
     assert (outcome.tokens, outcome.finish_reason) == (5, "stop")
@@ -176,31 +177,33 @@ ONE_TOKEN = Stream(CHAT, ("a",))
 @pytest.mark.parametrize(
     "request_",
     [
-        seen(stream=streamed(ONE_TOKEN)),
-        seen(stream=streamed(Stream(CHAT, ("a", "b"))), options=RequestOptions(CHAT, several=True)),
-        seen(stream=streamed(Stream(CHAT, ("a", "b", "c")), events=3), complete=False),
-        seen(stream=streamed(Stream(CHAT, ("a", "b", "c"), error="x"))),
+        ended(stream=streamed(ONE_TOKEN)),
+        ended(
+            stream=streamed(Stream(CHAT, ("a", "b"))), options=RequestOptions(CHAT, several=True)
+        ),
+        ended(stream=streamed(Stream(CHAT, ("a", "b", "c")), events=3), complete=False),
+        ended(stream=streamed(Stream(CHAT, ("a", "b", "c"), error="x"))),
     ],
     ids=["one token", "several completions", "cut short", "an error"],
 )
-def test_no_time_per_token_where_there_is_none(request_: ObservedRequest) -> None:
+def test_time_per_token_needs_several_tokens_of_one_completion(request_: ObservedRequest) -> None:
     outcome = request_.outcome()
     assert outcome.tpot is None
     assert outcome.ttft is not None
 
 
 def test_a_request_that_was_not_read_has_no_times_and_yet_its_record() -> None:
-    outcome = seen(stream=streamed(Stream(CHAT, ("a", "b"))), options=None).outcome()
+    outcome = ended(stream=streamed(Stream(CHAT, ("a", "b"))), options=None).outcome()
     assert (outcome.ttft, outcome.tpot, outcome.acceptance) == (None, None, RECORD)
 
 
 def test_a_stream_of_nothing_has_no_time_to_the_first_token() -> None:
-    assert seen(stream=streamed(ENDED, events=0), complete=False).outcome().ttft is None
+    assert ended(stream=streamed(ENDED, events=0), complete=False).outcome().ttft is None
 
 
 def test_a_stream_that_the_client_left_counts_its_record_all_the_same() -> None:
     stream = streamed(Stream(CHAT, ("a", "b")), events=5)
-    outcome = seen(stream=stream, complete=False, disconnected=True).outcome()
+    outcome = ended(stream=stream, complete=False, disconnected=True).outcome()
     assert (outcome.acceptance, outcome.uncovered) == (RECORD, None)
 
 
@@ -208,7 +211,7 @@ def steps(count: int, tokens: int, **changes: Any) -> ObservedRequest:
     """A stream of so many steps, on a server without records."""
     stream = streamed(Stream(CHAT, ("a",) * (count - 1), record=False))
     stream.tokens = tokens
-    return seen(**{"facts": NO_RECORDS, "stream": stream, **changes})
+    return ended(**{"facts": NO_RECORDS, "stream": stream, **changes})
 
 
 @given(st.lists(st.integers(0, 4), max_size=20))
@@ -247,8 +250,8 @@ def test_without_speculation_nothing_is_derived() -> None:
     assert (outcome.acceptance, outcome.uncovered) == (None, None)
 
 
-def test_a_record_that_contradicts_itself_is_not_believed() -> None:
-    outcome = seen(answer=whole({b'"num_draft_tokens":32': b'"num_draft_tokens":12'})).outcome()
+def test_a_contradictory_record_is_not_used() -> None:
+    outcome = ended(answer=whole({b'"num_draft_tokens":32': b'"num_draft_tokens":12'})).outcome()
     assert (outcome.acceptance, outcome.uncovered) == (None, "no_record")
 
 
@@ -260,20 +263,20 @@ def test_a_record_that_contradicts_itself_is_not_believed() -> None:
         (b'{"object":"response","status":"in_progress"}', "endpoint"),
     ],
 )
-def test_a_response_that_says_that_it_is_none(body: bytes, expected: str) -> None:
-    outcome = seen(endpoint=Endpoint.RESPONSES, answer=answer.read(body)).outcome()
+def test_failed_and_queued_responses_are_not_covered(body: bytes, expected: str) -> None:
+    outcome = ended(endpoint=Endpoint.RESPONSES, answer=answer.read(body)).outcome()
     assert (outcome.uncovered, outcome.finish_reason) == (expected, None)
 
 
 def test_a_stream_of_responses_that_failed() -> None:
-    by = StreamReader(Endpoint.RESPONSES, remove_usage=False, remove_metrics=False)
+    reading = StreamReader(Endpoint.RESPONSES, remove_usage=False, remove_metrics=False)
     failed = {"type": "response.failed", "response": {"status": "failed", "usage": None}}
-    by.feed(b"event: response.failed\ndata: %b\n\n" % json.dumps(failed).encode(), STARTED)
-    outcome = seen(endpoint=Endpoint.RESPONSES, stream=by).outcome()
+    reading.feed(b"event: response.failed\ndata: %b\n\n" % json.dumps(failed).encode(), STARTED)
+    outcome = ended(endpoint=Endpoint.RESPONSES, stream=reading).outcome()
     assert (outcome.uncovered, outcome.finish_reason) == ("failed", None)
 
 
-def test_of_several_completions_no_record_is_believed() -> None:
+def test_the_record_of_several_completions_is_not_used() -> None:
     """llama.cpp gives the first one's."""
-    outcome = seen(answer=whole(), options=RequestOptions(CHAT, several=True)).outcome()
+    outcome = ended(answer=whole(), options=RequestOptions(CHAT, several=True)).outcome()
     assert (outcome.acceptance, outcome.uncovered) == (None, "several")

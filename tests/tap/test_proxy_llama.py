@@ -37,11 +37,6 @@ def llama() -> Iterator[SimulatedLlama]:
 
 
 @pytest.fixture
-def registry() -> CollectorRegistry:
-    return CollectorRegistry()
-
-
-@pytest.fixture
 def server(llama: SimulatedLlama, registry: CollectorRegistry) -> Iterator[HttpServer]:
     with proxy(llama.url, registry=registry) as running:
         yield running
@@ -107,9 +102,9 @@ def test_a_server_that_does_not_draft_is_not_covered(registry: CollectorRegistry
 @pytest.mark.parametrize("way", WAYS)
 def test_a_client_sees_what_it_would_see_without_the_proxy(path: str, way: dict[str, Any]) -> None:
     body = {**PATHS[path], **way, "max_tokens": 20, "temperature": 0.5}
-    seen = []
+    texts = []
     for proxied in (False, True):
         with SimulatedLlama() as llama, proxy(llama.url) as server:
-            seen.append(ask(server.url if proxied else llama.url, path, body))
-    assert seen[0] == seen[1]
-    assert "timings" in seen[0]
+            texts.append(ask(server.url if proxied else llama.url, path, body))
+    assert texts[0] == texts[1]
+    assert "timings" in texts[0]

@@ -47,12 +47,12 @@ TEMPERATURES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), TEMPERATURES.items())
-def test_a_temperature_is_what_the_server_makes_of_it(text: str, expected: float | None) -> None:
+def test_a_temperature_is_parsed_as_by_the_server(text: str, expected: float | None) -> None:
     assert read(f'"temperature":{text}').temperature == expected
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", '"nan"', '"inf"', "1e400", "-1"])
-def test_a_temperature_that_is_none_falls_into_no_bucket(text: str) -> None:
+def test_an_invalid_temperature_has_no_bucket(text: str) -> None:
     assert Buckets().of(read(f'"temperature":{text}').temperature) == "unknown"
 
 
@@ -142,7 +142,7 @@ def test_only_a_stream_that_says_nothing_else_is_asked_for_usage(
     ("options", "expected"),
     [("null", False), ("{}", True), ('{"include_usage":null}', False), ('{"a":1}', True)],
 )
-def test_options_that_leave_usage_to_the_default_are_told(options: str, expected: bool) -> None:
+def test_options_without_include_usage_are_recognised(options: str, expected: bool) -> None:
     assert read(f'"stream":true,"stream_options":{options}').open is expected
 
 
@@ -153,7 +153,7 @@ def test_tools_are_noticed(tools: str, expected: bool) -> None:
     assert read(f'"tools":{tools}').tools is expected
 
 
-def test_the_one_door_of_sagemaker_leads_to_completions_too() -> None:
+def test_invocations_with_a_prompt_are_completions() -> None:
     door = request_options.ENDPOINTS["/invocations"]
     assert read('"n":1', door).endpoint is Endpoint.CHAT
     request = request_options.read(door, b'{"prompt":["a","b"]}')
@@ -173,7 +173,7 @@ LENIENT = {
 
 
 @pytest.mark.parametrize("body", LENIENT.values(), ids=LENIENT)
-def test_what_only_a_lenient_reader_takes_is_read_but_never_changed(body: bytes) -> None:
+def test_lenient_json_is_read_and_never_changed(body: bytes) -> None:
     assert json.loads(body)["temperature"] == 0.5
     request = request_options.read(CHAT, body)
     assert request is not None
@@ -197,7 +197,7 @@ NO_REQUESTS = {
 
 
 @pytest.mark.parametrize("body", NO_REQUESTS.values(), ids=NO_REQUESTS)
-def test_what_is_no_request_is_none(body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_none(body: bytes) -> None:
     assert request_options.read(CHAT, body) is None
 
 
@@ -271,7 +271,7 @@ def test_a_body_with_usage_differs_in_nothing_else(body: bytes, endpoint: Endpoi
     assert changed.endswith(body[end:])
 
 
-def test_options_stay_but_for_the_usage_that_nobody_wanted() -> None:
+def test_other_stream_options_stay() -> None:
     request = read(
         '"stream":true,"stream_options":{"a":[1],"include_usage":false,"continuous_usage_stats":"on"}'
     )

@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
-from specwatch.tap.events import LONGEST_EVENT
 from specwatch.tap.server_facts import Endpoint
-from specwatch.tap.stream import StreamReader
+from specwatch.tap.stream import LONGEST_EVENT, Splitter, StreamReader, data_of
 from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
 
 cuts = st.lists(st.integers(0, 3000), max_size=12)
@@ -36,10 +35,11 @@ def reader(
     return StreamReader(endpoint, remove_usage=usage, remove_metrics=metrics)
 
 
-def passed(by: StreamReader, chunks: Iterable[bytes]) -> bytes:
+def passed(reading: StreamReader, chunks: Iterable[bytes]) -> bytes:
     """What goes on of a stream whose chunks come a second after each other."""
     return (
-        b"".join([by.feed(chunk, float(second)) for second, chunk in enumerate(chunks)]) + by.end()
+        b"".join([reading.feed(chunk, float(second)) for second, chunk in enumerate(chunks)])
+        + reading.end()
     )
 
 
@@ -47,11 +47,11 @@ def passed(by: StreamReader, chunks: Iterable[bytes]) -> bytes:
 def test_a_stream_of_which_nothing_is_removed_passes_at_once(
     endpoint: Endpoint, stream: bytes, places: list[int]
 ) -> None:
-    by = reader(endpoint)
+    reading = reader(endpoint)
     for chunk in chunked(stream, places):
-        assert by.feed(chunk, 0.0) == chunk
-    assert by.end() == b""
-    assert by.broke is None
+        assert reading.feed(chunk, 0.0) == chunk
+    assert reading.end() == b""
+    assert reading.broke is None
 
 
 @given(any_bytes, cuts, st.booleans(), st.booleans())
@@ -60,28 +60,30 @@ def test_chunking_does_not_change_what_is_removed(
 ) -> None:
     stream = stream.replace(b"\r", b"\r\n").replace(b"\r\n\n", b"\r\n")
     at_once = passed(reader(usage=usage, metrics=metrics), [stream])
-    by = reader(usage=usage, metrics=metrics)
-    assert passed(by, chunked(stream, places)) == at_once
-    assert by.broke is None
+    reading = reader(usage=usage, metrics=metrics)
+    assert passed(reading, chunked(stream, places)) == at_once
+    assert reading.broke is None
 
 
 @given(streams, cuts)
 def test_without_the_usage_chunk_a_stream_is_what_it_would_have_been(
     stream: Stream, places: list[int]
 ) -> None:
-    by = reader(stream.endpoint, usage=True)
-    assert passed(by, chunked(stream.written(usage=True), places)) == stream.written(usage=False)
-    assert by.broke is None
-    assert by.ended
-    assert not by.unreadable
+    reading = reader(stream.endpoint, usage=True)
+    assert passed(reading, chunked(stream.written(usage=True), places)) == stream.written(
+        usage=False
+    )
+    assert reading.broke is None
+    assert reading.ended
+    assert not reading.unreadable
 
 
 @given(streams, st.booleans())
-def test_event_by_event_too(stream: Stream, metrics: bool) -> None:
+def test_events_in_chunks_of_their_own_lose_usage_too(stream: Stream, metrics: bool) -> None:
     written = stream.written(usage=True).replace(b"\r\n", b"\n")
-    by = reader(stream.endpoint, usage=True, metrics=metrics)
+    reading = reader(stream.endpoint, usage=True, metrics=metrics)
     expected = stream.written(usage=False).replace(b"\r\n", b"\n")
-    assert passed(by, events_of(written)) == expected
+    assert passed(reading, events_of(written)) == expected
 
 
 @given(streams, cuts)
@@ -108,31 +110,31 @@ def same(one: bytes, other: bytes) -> bool:
 def test_the_captured_pair(size: int) -> None:
     assert not same(USAGE, PLAIN)
     places = list(range(0, len(USAGE), size))
-    by = reader(usage=True)
-    assert same(passed(by, chunked(USAGE, places)), PLAIN)
-    assert by.acceptance == Acceptance("record", 8, 32, 19, (7, 5, 4, 3))
-    assert (by.tokens, by.finish_reason, by.ended) == (24, "length", True)
+    reading = reader(usage=True)
+    assert same(passed(reading, chunked(USAGE, places)), PLAIN)
+    assert reading.acceptance == Acceptance("record", 8, 32, 19, (7, 5, 4, 3))
+    assert (reading.tokens, reading.finish_reason, reading.ended) == (24, "length", True)
 
 
 def test_only_the_last_chunk_waits_and_only_for_the_next() -> None:
-    by = reader(usage=True)
+    reading = reader(usage=True)
     events = events_of(USAGE)
-    out = [by.feed(event, 0.0) for event in events]
+    out = [reading.feed(event, 0.0) for event in events]
     assert out[:-3] == events[:-3]
     assert out[-3] == b""
     assert same(out[-2], events_of(PLAIN)[-2])
     assert out[-1] == events[-1]
-    assert by.end() == b""
+    assert reading.end() == b""
 
 
 def test_a_stream_that_breaks_off_after_its_last_chunk_keeps_it() -> None:
-    by = reader(usage=True)
+    reading = reader(usage=True)
     events = events_of(USAGE)[:-2]
-    assert passed(by, events) == b"".join(events)
-    assert not by.ended
+    assert passed(reading, events) == b"".join(events)
+    assert not reading.ended
 
 
-def test_a_server_that_says_its_usage_to_everybody_is_left_alone() -> None:
+def test_usage_in_every_chunk_is_not_removed() -> None:
     event = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}],"usage":{}}\n\n'
     last = b'data: {"choices":[],"usage":{"completion_tokens":1}}\n\n'
     assert passed(reader(usage=True), [event, last]) == event + last
@@ -143,21 +145,21 @@ def test_without_the_record_a_stream_is_that_of_a_server_without_the_flag(
     stream: Stream, places: list[int]
 ) -> None:
     flag_off = Stream(**{**vars(stream), "record": False}).written(usage=True)
-    by = reader(stream.endpoint, metrics=True)
-    assert passed(by, chunked(stream.written(usage=True), places)) == flag_off
+    reading = reader(stream.endpoint, metrics=True)
+    assert passed(reading, chunked(stream.written(usage=True), places)) == flag_off
 
 
 @given(streams.map(shorter))
-def test_what_is_counted_does_not_depend_on_the_way_in(stream: Stream) -> None:
+def test_counts_do_not_depend_on_chunking(stream: Stream) -> None:
     """The short way of chunks that are one event each is the long way."""
     written = stream.written(usage=True)
     short, long = reader(stream.endpoint), reader(stream.endpoint)
     passed(short, [event + b"\n\n" for event in written.replace(b"\r", b"").split(b"\n\n")[:-1]])
     passed(long, [b"", *chunked(written, list(range(len(written))))])
-    for by in (short, long):
-        assert by.steps == len(stream.texts) + 1
-        assert by.tokens == len(stream.texts)
-        assert by.failed is False
+    for reading in (short, long):
+        assert reading.steps == len(stream.texts) + 1
+        assert reading.tokens == len(stream.texts)
+        assert reading.failed is False
     assert (short.acceptance, short.finish_reason) == (long.acceptance, long.finish_reason)
 
 
@@ -170,43 +172,43 @@ def chunk(content: str | None = None, finish: str | None = None, **delta: Any) -
 
 
 def test_the_role_alone_is_no_content() -> None:
-    by = reader()
+    reading = reader()
     for second, event in enumerate(
         [chunk("", role="assistant"), chunk("a"), chunk("b"), chunk("", "stop")]
     ):
-        by.feed(event, float(second))
-    assert (by.first, by.last, by.steps) == (1.0, 3.0, 3)
+        reading.feed(event, float(second))
+    assert (reading.first, reading.last, reading.steps) == (1.0, 3.0, 3)
 
 
 @pytest.mark.parametrize("content", [{"content": "a"}, {"reasoning": "a"}, {"tool_calls": [{}]}])
 def test_the_role_with_content_is_content(content: dict[str, Any]) -> None:
-    by = reader()
-    by.feed(chunk(role="assistant", **content), 5.0)
-    assert (by.first, by.steps) == (5.0, 1)
+    reading = reader()
+    reading.feed(chunk(role="assistant", **content), 5.0)
+    assert (reading.first, reading.steps) == (5.0, 1)
 
 
 def test_several_events_in_a_chunk_are_counted_each() -> None:
-    by = reader()
-    by.feed(chunk("a"), 0.0)
-    by.feed(chunk("b") + chunk("c"), 1.0)
-    by.feed(chunk("d"), 2.0)
-    assert (by.steps, by.last) == (4, 2.0)
+    reading = reader()
+    reading.feed(chunk("a"), 0.0)
+    reading.feed(chunk("b") + chunk("c"), 1.0)
+    reading.feed(chunk("d"), 2.0)
+    assert (reading.steps, reading.last) == (4, 2.0)
 
 
 def test_a_chunk_in_the_middle_of_an_event_is_not_taken_for_one() -> None:
-    by = reader()
-    by.feed(chunk("a"), 0.0)
-    by.feed(chunk("b") + b'data: {"choices":[{"delta":{"content":"', 1.0)
-    by.feed(b'"},"finish_reason":null}]}\n\n', 2.0)
-    by.feed(chunk("c"), 3.0)
-    assert by.steps == 4
-    assert not by.unreadable
+    reading = reader()
+    reading.feed(chunk("a"), 0.0)
+    reading.feed(chunk("b") + b'data: {"choices":[{"delta":{"content":"', 1.0)
+    reading.feed(b'"},"finish_reason":null}]}\n\n', 2.0)
+    reading.feed(chunk("c"), 3.0)
+    assert reading.steps == 4
+    assert not reading.unreadable
 
 
 def test_what_comes_after_the_last_chunk_does_not_overtake_it() -> None:
     stream = [chunk("a"), chunk("b") + chunk("", "stop"), chunk("c")]
-    by = reader(usage=True)
-    out = [by.feed(one, 0.0) for one in stream]
+    reading = reader(usage=True)
+    out = [reading.feed(one, 0.0) for one in stream]
     assert out == [stream[0], chunk("b"), chunk("", "stop") + chunk("c")]
 
 
@@ -218,9 +220,11 @@ def test_a_comment_between_the_last_chunk_and_the_usage_does_not_hinder() -> Non
 
 
 def test_an_error_inside_a_stream_is_seen() -> None:
-    by = reader()
-    passed(by, [chunk("a"), b'data: {"error":{"message":"out of memory"}}\n\ndata: [DONE]\n\n'])
-    assert by.failed
+    reading = reader()
+    passed(
+        reading, [chunk("a"), b'data: {"error":{"message":"out of memory"}}\n\ndata: [DONE]\n\n']
+    )
+    assert reading.failed
 
 
 RESPONSES = b"""event: response.created
@@ -262,19 +266,19 @@ OTHER_APIS = pytest.mark.parametrize(
 @OTHER_APIS
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 def test_the_other_apis(endpoint: Endpoint, stream: bytes, line_end: bytes) -> None:
-    by = reader(endpoint)
+    reading = reader(endpoint)
     chunks = [event.replace(b"\n", line_end) for event in events_of(stream)]
-    assert passed(by, chunks) == b"".join(chunks)
-    assert (by.first, by.last, by.steps) == (1.0, 2.0, 2)
-    assert (by.finish_reason, by.tokens, by.ended) == ("stop", 2, True)
-    assert not by.unreadable
+    assert passed(reading, chunks) == b"".join(chunks)
+    assert (reading.first, reading.last, reading.steps) == (1.0, 2.0, 2)
+    assert (reading.finish_reason, reading.tokens, reading.ended) == ("stop", 2, True)
+    assert not reading.unreadable
 
 
 @OTHER_APIS
 def test_the_other_apis_cut_short(endpoint: Endpoint, stream: bytes) -> None:
-    by = reader(endpoint)
-    passed(by, events_of(stream)[:3])
-    assert (by.finish_reason, by.ended) == (None, False)
+    reading = reader(endpoint)
+    passed(reading, events_of(stream)[:3])
+    assert (reading.finish_reason, reading.ended) == (None, False)
 
 
 LLAMA = [
@@ -286,49 +290,109 @@ LLAMA = [
 
 
 def test_llama_cpps_own_completion_ends_without_a_word() -> None:
-    by = reader(Endpoint.COMPLETIONS)
-    passed(by, LLAMA)
-    assert (by.finish_reason, by.tokens, by.ended, by.steps) == ("length", 9, True, 3)
-    assert by.acceptance == Acceptance("timings", 3, 8, 5)
+    reading = reader(Endpoint.COMPLETIONS)
+    passed(reading, LLAMA)
+    assert (reading.finish_reason, reading.tokens, reading.ended, reading.steps) == (
+        "length",
+        9,
+        True,
+        3,
+    )
+    assert reading.acceptance == Acceptance("timings", 3, 8, 5)
 
 
 @pytest.mark.parametrize("usage", [False, True])
 def test_an_endless_event_takes_bounded_memory(usage: bool) -> None:
-    by = reader(usage=usage)
+    reading = reader(usage=usage)
     piece = b"data: {" + b"x" * (1 << 16)
     tracemalloc.start()
     try:
-        gone = sum(len(by.feed(piece, 0.0)) for _ in range(64))
+        gone = sum(len(reading.feed(piece, 0.0)) for _ in range(64))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert most < 5 * LONGEST_EVENT
     assert gone >= 63 * len(piece) - LONGEST_EVENT
-    assert gone + len(by.end()) == 64 * len(piece)
+    assert gone + len(reading.end()) == 64 * len(piece)
 
 
 def test_an_endless_stream_takes_no_memory_that_grows() -> None:
-    by = reader(usage=True)
-    by.feed(chunk("a"), 0.0)
+    reading = reader(usage=True)
+    reading.feed(chunk("a"), 0.0)
     tracemalloc.start()
     try:
         for event in itertools.repeat(chunk("a"), 20_000):
-            by.feed(event, 0.0)
+            reading.feed(event, 0.0)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert most < 1 << 16
 
 
-def test_what_nobody_foresaw_is_told_and_the_event_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_kept_and_the_event_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(text: bytes) -> None:
         raise ZeroDivisionError
 
-    by = reader(usage=True)
+    reading = reader(usage=True)
     events = events_of(USAGE)
-    before = [by.feed(event, 0.0) for event in events[:-2]]
+    before = [reading.feed(event, 0.0) for event in events[:-2]]
     monkeypatch.setattr("specwatch.tap.answer.read", fail)
-    after = [by.feed(event, 0.0) for event in events[-2:]]
+    after = [reading.feed(event, 0.0) for event in events[-2:]]
     assert b"".join(before + after) == USAGE
-    assert isinstance(by.broke, ZeroDivisionError)
-    assert by.unreadable
+    assert isinstance(reading.broke, ZeroDivisionError)
+    assert reading.unreadable
+
+
+parts = st.sampled_from([b"data: {}", b"\n", b"\r", b"\r\n", b": x", b"a", b"\n\n", b"\r\n\r\n"])
+lines = st.lists(parts | st.binary(max_size=3), max_size=20).map(b"".join)
+short_cuts = st.lists(st.integers(0, 100), max_size=20)
+
+
+@given(lines, short_cuts)
+def test_nothing_is_lost_added_or_moved(stream: bytes, places: list[int]) -> None:
+    splitter = Splitter()
+    events = [event for chunk in chunked(stream, places) for event in splitter.split(chunk)]
+    assert b"".join(events) + splitter.flush() == stream
+    assert splitter.idle
+
+
+@given(lines, short_cuts)
+@example(b"data: {}\r\n\r\ndata", [11])
+@example(b"data: {}\r\n\r\ndata", [9, 10, 11, 12])
+@example(b"data: {}\n\n", [9])
+def test_chunking_does_not_matter(stream: bytes, places: list[int]) -> None:
+    at_once, in_parts = Splitter(), Splitter()
+    expected = at_once.split(stream)
+    events = [event for chunk in chunked(stream, places) for event in in_parts.split(chunk)]
+    assert (events, in_parts.flush()) == (expected, at_once.flush())
+
+
+def test_an_endless_event_is_handed_out_in_pieces() -> None:
+    splitter, handed, held = Splitter(), 0, 0
+    for _ in range(3 * LONGEST_EVENT >> 16):
+        held += 1 << 16
+        gone = sum(map(len, splitter.split(b"x" * (1 << 16))))
+        handed += gone
+        held -= gone
+        assert held <= LONGEST_EVENT
+    assert handed >= 2 * LONGEST_EVENT
+
+
+DATA_OF_EVENTS = {
+    b'data: {"a":1}\n\n': b'{"a":1}',
+    b'data:{"a":1}\r\n\r\n': b'{"a":1}',
+    b'event: x\ndata: {"a":1}\nid: 3\n\n': b'{"a":1}',
+    b"data: {\ndata: }\n\n": b"{\n}",
+    b"data: {\rdata: }\r\r": b"{\n}",
+    b"data: [DONE]\n\n": b"[DONE]",
+    b": data: {}\n\n": b"",
+    b"xdata: {}\n\n": b"",
+    b"data\n\n": b"",
+    b"\n\n": b"",
+    b"": b"",
+}
+
+
+@pytest.mark.parametrize(("event", "expected"), DATA_OF_EVENTS.items())
+def test_the_data_of_an_event(event: bytes, expected: bytes) -> None:
+    assert data_of(event) == expected

@@ -54,7 +54,7 @@ class Pages:
 def learned(url: str, temperature: float | None = None) -> tuple[bool, ServerFacts]:
     async def look() -> tuple[bool, ServerFacts]:
         upstream = Upstream(url, temperature)
-        async with client_session(1.0) as session:
+        async with client_session(0.2) as session:
             answered = await upstream.learn(session)
         return answered, upstream.facts({}, Endpoint.CHAT)
 
@@ -155,7 +155,7 @@ def test_nothing_is_learned_of_a_server_that(
         assert learned(server.url, 0.7) == (False, ServerFacts("", 0.7, asks_nothing=True))
 
 
-def test_nothing_is_learned_where_nobody_listens() -> None:
+def test_nothing_is_learned_without_a_listener() -> None:
     with deaf_port() as port:
         assert learned(f"http://127.0.0.1:{port}") == (False, ServerFacts("", asks_nothing=True))
 
@@ -281,7 +281,7 @@ def test_what_is_known_stays_known_while_nobody_answers(monkeypatch: pytest.Monk
         keeps_learning(server.url, step)
 
 
-def test_a_server_that_comes_back_otherwise_is_seen_without_being_told(
+def test_a_restarted_upstream_is_noticed_without_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is looked at again and again from the failure on, not once in 30 s."""

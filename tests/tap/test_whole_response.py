@@ -21,9 +21,11 @@ TIMING = {"time_to_first_token_ms": 12.5, "generation_time_ms": None, "queue_tim
 cuts = st.lists(st.integers(0, 2000), max_size=8)
 
 
-def passed(by: WholeReader, chunks: list[bytes]) -> bytes:
+def passed(reading: WholeReader, chunks: list[bytes]) -> bytes:
     """What goes on of a body whose last part is empty, as many frameworks send it."""
-    return b"".join([*(by.feed(chunk, last=False) for chunk in chunks), by.feed(b"", last=True)])
+    return b"".join(
+        [*(reading.feed(chunk, last=False) for chunk in chunks), reading.feed(b"", last=True)]
+    )
 
 
 def compact(value: Any) -> bytes:
@@ -33,11 +35,11 @@ def compact(value: Any) -> bytes:
 
 @given(st.binary() | st.sampled_from([CHAT, COMPLETION, CHAT[:-1], b"", b"[" * 1000]), cuts)
 def test_any_body_passes_at_once(body: bytes, places: list[int]) -> None:
-    by = WholeReader(remove_metrics=False)
+    reading = WholeReader(remove_metrics=False)
     for chunk in chunked(body, places):
-        assert by.feed(chunk, last=False) == chunk
-    assert by.feed(b"", last=True) == b""
-    assert by.broke is None
+        assert reading.feed(chunk, last=False) == chunk
+    assert reading.feed(b"", last=True) == b""
+    assert reading.broke is None
     in_one = WholeReader(remove_metrics=False)
     assert in_one.feed(body, last=True) is body
 
@@ -46,9 +48,9 @@ def test_any_body_passes_at_once(body: bytes, places: list[int]) -> None:
     st.binary() | st.sampled_from([b'{"metrics":', b'{"metrics":{"speculative_decoding":']), cuts
 )
 def test_where_there_is_no_record_nothing_is_removed(body: bytes, places: list[int]) -> None:
-    by = WholeReader(remove_metrics=True)
-    assert passed(by, chunked(body, places)) == body
-    assert by.broke is None
+    reading = WholeReader(remove_metrics=True)
+    assert passed(reading, chunked(body, places)) == body
+    assert reading.broke is None
 
 
 @pytest.mark.parametrize("body", [CHAT, COMPLETION])
@@ -79,7 +81,7 @@ def test_a_record_that_stands_first_leaves_no_comma() -> None:
     assert whole_response.usage_chunk_without_metrics(event) == b'data: {"choices":[]}\n\n'
 
 
-def test_what_was_generated_is_never_taken_for_the_record() -> None:
+def test_generated_text_is_never_taken_for_the_record() -> None:
     text = '"metrics":{"speculative_decoding":{"a":1}}'
     body = compact({"choices": [{"message": {"content": text}}], "metrics": None})
     assert whole_response.without_metrics(body) == body
@@ -87,9 +89,9 @@ def test_what_was_generated_is_never_taken_for_the_record() -> None:
 
 def test_surrogates_and_nesting_in_place_of_a_record_change_nothing() -> None:
     for inside in (b'{"a":"\\ud800","speculative_decoding":{"a":1}}', b"[" * 50_000):
-        by = WholeReader(remove_metrics=True)
+        reading = WholeReader(remove_metrics=True)
         body = b'{"metrics":%b}' % inside
-        assert by.feed(body, last=True) == body
+        assert reading.feed(body, last=True) == body
 
 
 contents = st.recursive(
@@ -141,36 +143,36 @@ def fields_of(response: ResponsePart | None) -> tuple[Any, ...]:
 @given(long_bodies(), st.lists(st.integers(0, 3 * TAIL), max_size=5))
 def test_the_end_says_as_much_as_all_of_it(body: dict[str, Any], places: list[int]) -> None:
     text = compact(body)
-    by = WholeReader(remove_metrics=False)
-    assert passed(by, chunked(text, places)) == text
-    assert fields_of(by.answer) == fields_of(answer.read(text))
+    reading = WholeReader(remove_metrics=False)
+    assert passed(reading, chunked(text, places)) == text
+    assert fields_of(reading.answer) == fields_of(answer.read(text))
 
 
-def test_a_reason_that_is_no_word_is_none() -> None:
+def test_a_finish_reason_that_is_not_text_is_none() -> None:
     body = compact({"output": "x" * TAIL, "usage": {"output_tokens": 7}, "text": SCHEMA["status"]})
-    by = WholeReader(remove_metrics=False)
-    passed(by, [body.replace(b'"text"', b'"status"')])
-    assert fields_of(by.answer) == (7, None, None, None)
+    reading = WholeReader(remove_metrics=False)
+    passed(reading, [body.replace(b'"text"', b'"status"')])
+    assert fields_of(reading.answer) == (7, None, None, None)
 
 
 def test_no_more_than_the_end_is_held() -> None:
-    by = WholeReader(remove_metrics=True)
+    reading = WholeReader(remove_metrics=True)
     part = b"x" * 10_000
-    out = sum(len(by.feed(part, last=False)) for _ in range(100))
+    out = sum(len(reading.feed(part, last=False)) for _ in range(100))
     assert out == 100 * len(part) - TAIL
-    assert len(by.feed(CHAT, last=True)) < len(CHAT) + TAIL
-    assert by.answer is not None
+    assert len(reading.feed(CHAT, last=True)) < len(CHAT) + TAIL
+    assert reading.answer is not None
 
 
-def test_what_nobody_foresaw_is_told_and_the_body_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_kept_and_the_body_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(text: bytes) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(answer, "read", fail)
     for chunks in ([], [CHAT], [CHAT[:100], CHAT[100:]]):
-        by = WholeReader(remove_metrics=True)
-        assert passed(by, chunks) == b"".join(chunks)
-        assert isinstance(by.broke, ZeroDivisionError)
+        reading = WholeReader(remove_metrics=True)
+        assert passed(reading, chunks) == b"".join(chunks)
+        assert isinstance(reading.broke, ZeroDivisionError)
 
 
 def test_the_captured_responses() -> None:

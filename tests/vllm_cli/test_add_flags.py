@@ -75,7 +75,7 @@ def test_the_last_of_several_counts_in_every_spelling(flags: str, level: str | N
         ("vllm serve M '$VLLM_ARGS'", r"'\$VLLM_ARGS' may expand to several words"),
     ],
 )
-def test_what_cannot_be_changed_is_refused_with_the_reason(line: str, why: str) -> None:
+def test_commands_that_cannot_be_changed_are_refused_with_the_reason(line: str, why: str) -> None:
     with pytest.raises(CannotStrip, match=why):
         with_flags(read(line), [TAP])
 

@@ -57,17 +57,17 @@ def test_everything_before_vllm_stays(start: str) -> None:
     "shell",
     [
         ["sh", "-c"],
-        ["nice", "/bin/bash", "-o", "pipefail", "-lc"],
+        ["nice", "/bin/bash", "-lc"],
         ["docker", "run", "--entrypoint", "bash", "image", "-c"],
         ["docker", "run", "image", "sh", "-c"],
     ],
 )
-def test_in_a_shell_too(shell: list[str], start: str) -> None:
+def test_vllm_is_found_behind_a_shell(shell: list[str], start: str) -> None:
     stripped = strip([*shell, f"exec {start}{FLAGS}", "name", "argument"])
     assert stripped.command == (*shell, f"exec {start} --port 1 --seed 2", "name", "argument")
 
 
-def test_what_docker_is_told_is_not_vllms() -> None:
+def test_options_of_docker_are_not_those_of_vllm() -> None:
     line = "docker run -e --spec-method --name vllm -l serve vllm/vllm-openai --model M"
     assert strip(words(line)).removed == ()
 
@@ -86,13 +86,14 @@ def test_what_docker_is_told_is_not_vllms() -> None:
         ("'vllm serve M'", "give the plain command"),
         ("env -S 'vllm serve M'", "give the plain command"),
         ("fish -c 'vllm serve M'", "give the plain command"),
-        ("bash start.sh vllm serve M", "from a script: give the plain command"),
-        ("bash -c", "from a script"),
+        ("bash start.sh vllm serve M", "give the plain command that it runs"),
+        ("bash -o pipefail -c 'vllm serve M'", "give the plain command that it runs"),
+        ("bash -c", "give the plain command that it runs"),
         ("docker run -it", "has no image"),
         ("docker run --mystery x vllm/vllm-openai M", "--mystery of docker run takes a value"),
         ("docker run -Z x vllm/vllm-openai M", "-Z of docker run takes a value"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(line: str, why: str) -> None:
+def test_commands_that_cannot_be_read_are_refused(line: str, why: str) -> None:
     with pytest.raises(CannotStrip, match=why):
         strip(words(line))

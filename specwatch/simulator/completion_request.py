@@ -45,7 +45,7 @@ class SimulatedPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedAsk:
+class CompletionRequest:
     """A valid request body; ``max_tokens`` None leaves the length to the model."""
 
     model: str
@@ -61,7 +61,9 @@ class SimulatedAsk:
     continuous_usage: bool
 
 
-def read_ask(body: bytes, chat: bool, settings: SimulatedSettings) -> SimulatedAsk:
+def read_completion_request(
+    body: bytes, chat: bool, settings: SimulatedSettings
+) -> CompletionRequest:
     """The request in ``body`` (JSON); raises :class:`Refused`."""
     fields = _fields(body)
     model = _model(fields, settings)
@@ -91,7 +93,7 @@ def read_ask(body: bytes, chat: bool, settings: SimulatedSettings) -> SimulatedA
             f" {len(prompts)} prompts of up to {longest} tokens are more. Give a lower max_tokens.",
             "max_tokens",
         )
-    return SimulatedAsk(
+    return CompletionRequest(
         model=model,
         prompts=prompts,
         temperature=max(temperature, _LEAST_TEMPERATURE) if temperature else 0.0,

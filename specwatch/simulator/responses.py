@@ -107,7 +107,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedAnswer:
+class SimulatedResponse:
     """What the bodies of one answer share; ``chat`` or plain completion.
 
     ``signed`` is whether this version of vLLM has fingerprints and metrics.
