@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
+from specwatch.guard.status import StepRecord
 from specwatch.rules.decisions import Decision
 from specwatch.wording import guard, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 MOST_CHANGES = 20
-
-
-class GuardStep(Protocol):
-    """A step of a guard as it is stored; ``at`` is in Unix seconds."""
-
-    @property
-    def target(self) -> str: ...  # noqa: D102
-    @property
-    def at(self) -> float: ...  # noqa: D102
-    @property
-    def incident(self) -> str: ...  # noqa: D102
-    @property
-    def phase_before(self) -> str: ...  # noqa: D102
-    @property
-    def phase(self) -> str: ...  # noqa: D102
-    @property
-    def reason(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +24,7 @@ class Change:
     why: str
 
 
-def last_changes(verdicts: Iterable[Decision], steps: Iterable[GuardStep]) -> tuple[Change, ...]:
+def last_changes(verdicts: Iterable[Decision], steps: Iterable[StepRecord]) -> tuple[Change, ...]:
     """The newest of both, newest first."""
     changes = [*map(_of_verdict, verdicts), *map(_of_step, steps)]
     return tuple(sorted(changes, key=lambda change: -change.at)[:MOST_CHANGES])
@@ -64,7 +47,7 @@ def _of_verdict(one: Decision) -> Change:
     )
 
 
-def _of_step(one: GuardStep) -> Change:
+def _of_step(one: StepRecord) -> Change:
     incident = f" [{shown(one.incident)}]" if one.incident else ""
     return Change(
         at=one.at,

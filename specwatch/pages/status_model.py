@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -105,34 +106,30 @@ class StatusModel:
 
     name: str
     answer: StatusAnswer
-    more: tuple[str, ...]
-    facts: str
-    span: str
-    sources: str
+    more: tuple[str, ...] = ()
+    facts: str = ""
+    span: str = "not known"
+    sources: str = ""
     """Who counted the buckets."""
-    buckets: tuple[StatusBucket, ...]
-    coverage: str
-    latencies: tuple[Latency, ...]
-    compared: bool
+    buckets: tuple[StatusBucket, ...] = ()
+    coverage: str = ""
+    latencies: tuple[Latency, ...] = ()
+    compared: bool = False
     """Whether any latency without speculation is known."""
-    objectives: tuple[tuple[str, str, bool], ...]
+    objectives: tuple[tuple[str, str, bool], ...] = ()
     """Name, what is left of it, and whether it is overspent."""
-    goodput: str | None
+    goodput: str | None = None
     """None where it is not known."""
-    rules: tuple[RuleLine, ...]
-    rules_said: str
+    rules: tuple[RuleLine, ...] = ()
+    rules_said: str = ""
 
 
 NOT_SHOWN = StatusAnswer("failed", "It cannot be shown, for a defect of specwatch: see its log.")
 
 
-def not_shown(name: str) -> StatusModel:
-    """A model of which something cannot be shown."""
-    return StatusModel(
-        name=shown(name) or "(no name)", answer=NOT_SHOWN, more=(), facts="", span="not known",
-        sources="", buckets=(), coverage="", latencies=(), compared=False, objectives=(),
-        goodput=None, rules=(), rules_said="",
-    )  # fmt: skip
+def shown_name(model: str) -> str:
+    """The name of a model; some have none."""
+    return shown(model) or "(no name)"
 
 
 def model_of(
@@ -155,7 +152,7 @@ def model_of(
     met = {} if dead else goodput_view(target.decision.goodput.get(name, {}))
     mode = str(target.models.get(name, figures.UNKNOWN))
     return StatusModel(
-        name=shown(name) or "(no name)",
+        name=shown_name(name),
         answer=answer,
         more=tuple(_more(judged, recent, answer.outcome)),
         facts="" if dead else _facts(mode, recent),
@@ -350,17 +347,13 @@ def _objectives(slos: Iterable[SloView]) -> Iterator[tuple[str, str, bool]]:
 def _rules(findings: list[FindingView], now: float) -> Iterator[RuleLine]:
     breaches = [finding for finding in findings if finding.verdict == "breach"]
     breaches.sort(key=lambda breach: breach.since)
-    pending = list(filter(speculation.may_become, findings))
-    for breach in breaches[:_MOST_RULES]:
-        yield _line("breach", breach, speculation.confirmed(breach, now))
-    for finding in pending[:_MOST_RULES]:
-        yield _line("pending", finding, speculation.pending(finding, now))
-
-
-def _line(kind: str, finding: FindingView, sentence: str) -> RuleLine:
-    return RuleLine(kind, shown(finding.severity), sentence, _summary(finding.summary))
-
-
-def _summary(text: str) -> str:
-    known = shown(text, LONGEST_SENTENCE)
-    return known if not known or known.endswith((".", "!", "?")) else f"{known}."
+    pending = filter(speculation.may_become, findings)
+    for kind, chosen, sentence in (
+        ("breach", breaches, speculation.confirmed),
+        ("pending", pending, speculation.pending),
+    ):
+        for finding in itertools.islice(chosen, _MOST_RULES):
+            summary = shown(finding.summary, LONGEST_SENTENCE)
+            if summary and not summary.endswith((".", "!", "?")):
+                summary += "."
+            yield RuleLine(kind, shown(finding.severity), sentence(finding, now), summary)

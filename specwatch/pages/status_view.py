@@ -17,7 +17,7 @@ from specwatch.pages.status_model import (
     StatusAnswer,
     StatusModel,
     model_of,
-    not_shown,
+    shown_name,
     unread,
 )
 from specwatch.rules.decision_view import model_view
@@ -44,12 +44,12 @@ class Row:
     target: str
     href: str
     model: str
-    answer: StatusAnswer
-    mode: str
-    acceptance: str
-    running: str
-    guard: str
-    troubles: tuple[str, ...]
+    answer: StatusAnswer = NOT_SHOWN
+    mode: str = figures.UNKNOWN
+    acceptance: str = figures.UNKNOWN
+    running: str = figures.UNKNOWN
+    guard: str = figures.UNKNOWN
+    troubles: tuple[str, ...] = ("cannot be shown",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Detail:
 
     anchor: str
     name: str
-    facts: str
-    notes: tuple[str, ...]
-    guard: str | None
-    guard_notes: tuple[str, ...]
-    models: tuple[StatusModel, ...]
-    left_out: int
     links: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    facts: str = ""
+    guard: str | None = None
+    guard_notes: tuple[str, ...] = ()
+    models: tuple[StatusModel, ...] = ()
+    left_out: int = 0
 
 
 def detailed(status: DaemonStatus, chosen: str | None) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def page_of(target: str) -> str:
 def rows(status: DaemonStatus) -> tuple[Row, ...]:
     """The table of all."""
     return tuple(
-        status.attempt(target.name, partial(_row, target, name, status), _no_row(target, name))
+        status.attempt(target.name, partial(_row, target, name, status), _unknown_row(target, name))
         for target in in_order(status)
         for name in _models_of(target)[:MOST_MODELS] or [""]
     )
@@ -166,7 +166,7 @@ def _row(target: TargetStatus, name: str, status: DaemonStatus) -> Row:
     rate = None if recent is None else acceptance_rate(recent.tally)
     running = None if recent is None else recent.gauges.running_mean
     return replace(
-        _no_row(target, name),
+        _unknown_row(target, name),
         answer=_answer(target, name, status),
         mode=figures.UNKNOWN if dead else str(target.models.get(name, figures.UNKNOWN)),
         acceptance=figures.percent(rate),
@@ -176,19 +176,10 @@ def _row(target: TargetStatus, name: str, status: DaemonStatus) -> Row:
     )
 
 
-def _no_row(target: TargetStatus, name: str) -> Row:
+def _unknown_row(target: TargetStatus, name: str) -> Row:
     """The row of a model that cannot be shown."""
-    return Row(
-        target=shown(target.name),
-        href=page_of(target.name),
-        model=shown(name) if name else figures.UNKNOWN,
-        answer=NOT_SHOWN,
-        mode=figures.UNKNOWN,
-        acceptance=figures.UNKNOWN,
-        running=figures.UNKNOWN,
-        guard=figures.UNKNOWN,
-        troubles=("cannot be shown",),
-    )
+    model = shown(name) if name else figures.UNKNOWN
+    return Row(shown(target.name), page_of(target.name), model)
 
 
 def _models_of(target: TargetStatus) -> list[str]:
@@ -227,19 +218,11 @@ def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[D
         status.attempt(
             name,
             partial(_detail, number, by_name[name], status, hours.get(name, {})),
-            _no_detail(number, name),
+            Detail(f"target-{number}", shown(name), tuple(_links(name)), (NOT_SHOWN.said,)),
         )
         for number, name in enumerate(names)
         if name in by_name
     )
-
-
-def _no_detail(number: int, name: str) -> Detail:
-    """The detail of a target that cannot be shown."""
-    return Detail(
-        anchor=f"target-{number}", name=shown(name), facts="", notes=(NOT_SHOWN.said,), guard=None,
-        guard_notes=(), models=(), left_out=0, links=tuple(_links(name)),
-    )  # fmt: skip
 
 
 def _detail(
@@ -260,7 +243,9 @@ def _detail(
         else tuple(note for note, _ in guard.notes(state, now, figures.moment)),
         models=tuple(
             status.attempt(
-                target.name, partial(_model, target, name, hours.get(name), status), not_shown(name)
+                target.name,
+                partial(_model, target, name, hours.get(name), status),
+                StatusModel(shown_name(name), NOT_SHOWN),
             )
             for name in names[:MOST_MODELS]
         ),

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from specwatch.guard.state import Phase
+from specwatch.guard.status import StepRecord
 from specwatch.report.model import ReportBreach, ReportIncident, ReportStep
-from specwatch.report.sources import StoredStep
 from specwatch.rules.decisions import Decision
 from specwatch.wording import figures, speculation
 from specwatch.wording.figures import moment
@@ -24,7 +24,7 @@ _MODE = "guard.mode is "
 
 
 def incidents(
-    steps: Iterable[StoredStep], since: float, until: float
+    steps: Iterable[StepRecord], since: float, until: float
 ) -> tuple[ReportIncident, ...]:
     """The incidents that lie in ``since`` to ``until`` (Unix seconds) or reach in, by beginning.
 
@@ -50,13 +50,13 @@ def seconds_off(incidents: Iterable[ReportIncident], *, ordered: bool) -> float:
 class _Stretch(NamedTuple):
     """Steps of one incident; ``after`` is the target's next step, of another incident or none."""
 
-    steps: list[StoredStep]
+    steps: list[StepRecord]
     away: list[tuple[float, float]]
     """When speculation was off; the last may be until the end of time."""
-    after: StoredStep | None
+    after: StepRecord | None
 
 
-def _stretches(steps: Sequence[StoredStep]) -> Iterator[_Stretch]:
+def _stretches(steps: Sequence[StepRecord]) -> Iterator[_Stretch]:
     """Yield each incident, by its first step."""
     away = dict(_away(steps))
     by_id: dict[str, list[int]] = {}
@@ -72,7 +72,7 @@ def _stretches(steps: Sequence[StoredStep]) -> Iterator[_Stretch]:
         )
 
 
-def _away(steps: Sequence[StoredStep]) -> Iterator[tuple[int, tuple[float, float]]]:
+def _away(steps: Sequence[StepRecord]) -> Iterator[tuple[int, tuple[float, float]]]:
     """Yield which steps were followed by time without speculation, and that time."""
     settled = bool(steps) and steps[0].phase_before == Phase.DISABLED
     ends = [*(later.at for _, later in pairwise(steps)), float("inf")]
@@ -114,7 +114,7 @@ def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:
     )
 
 
-def _cause(steps: Sequence[StoredStep]) -> str:
+def _cause(steps: Sequence[StepRecord]) -> str:
     """The rule and its reading if one led to it, else the reason of the first step."""
     for step in steps:
         text = _finding(step.inputs)
@@ -143,7 +143,7 @@ def _outcome(stretch: _Stretch, ended: float | None) -> str:
     return _over(stretch, ended)
 
 
-def _looked_on(steps: Sequence[StoredStep], ended: float | None) -> str:
+def _looked_on(steps: Sequence[StepRecord], ended: float | None) -> str:
     """The outcome of an incident in which the guard did nothing."""
     why = _waited_for(steps)
     text = f"nothing was done: {why}" if why else "nothing was done"
@@ -154,13 +154,13 @@ def _looked_on(steps: Sequence[StoredStep], ended: float | None) -> str:
     return _cut(f"{text}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
 
 
-def _would_have_acted(steps: Sequence[StoredStep]) -> bool:
+def _would_have_acted(steps: Sequence[StepRecord]) -> bool:
     """Whether the guard did nothing only because of its mode."""
     acted = any(step.phase in _ACTING for step in steps)
     return not acted and _waited_for(steps).startswith(_MODE)
 
 
-def _waited_for(steps: Sequence[StoredStep]) -> str:
+def _waited_for(steps: Sequence[StepRecord]) -> str:
     """Why nothing was done after the breach was confirmed."""
     waited = [step.reason for step in steps if step.phase == Phase.CONFIRMED]
     return waited[-1] if len(waited) > 1 else ""
@@ -210,7 +210,7 @@ def _off_since(stretch: _Stretch) -> str:
     return f"{'before ' if before else ''}{moment(begin)}"
 
 
-def _entered(steps: Sequence[StoredStep]) -> StoredStep:
+def _entered(steps: Sequence[StepRecord]) -> StepRecord:
     """The step that led into the last phase."""
     entered = steps[-1]
     for step in reversed(steps):

@@ -15,6 +15,7 @@ from specwatch.domain.experiments import Experiment
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, SeriesId
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
+from specwatch.guard.status import StepRecord
 from specwatch.report.bucket_sums import BucketSums
 from specwatch.report.build import build
 from specwatch.report.changes import SIDE
@@ -22,13 +23,12 @@ from specwatch.report.experiments import newest
 from specwatch.report.experiments import notes as experiment_notes
 from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.sources import Recorded, ReportSources, StoredStep
+from specwatch.report.sources import Recorded, ReportSources
 from specwatch.rules.decisions import Decision
 from specwatch.runtime.workers import spread
 from specwatch.store import damaged_rows, guard_records, measurement_rows, verdict_rows
 from specwatch.store.contexts import storable
 from specwatch.store.experiment_rows import subject_of
-from specwatch.store.guard_records import StepRecord
 from specwatch.store.readers import Reader
 from specwatch.wording.figures import moment
 from specwatch.wording.text import shown
@@ -168,13 +168,7 @@ class _SourceReader:
             windows=self._windows(name, members),
             measurements=measurements,
             decisions=decisions,
-            steps=[
-                StoredStep(
-                    step.at, step.incident, step.phase_before, step.phase, step.reason, step.inputs
-                )
-                for step in reversed(steps)
-                if step.at < self._until
-            ],
+            steps=[step for step in reversed(steps) if step.at < self._until],
             slos=self._slos,
             # None where the configuration leaves them to the driver.
             gpus=len(target.gpus) if target and isinstance(target.gpus, tuple) else None,

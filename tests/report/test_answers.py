@@ -12,7 +12,7 @@ from specwatch.domain.baseline import Origin
 from specwatch.domain.model import HOUR, Environment, Mode, Objective, Window
 from specwatch.report.build import build
 from specwatch.report.model import ReportAnswer
-from specwatch.report.sources import ReportSources, StoredStep
+from specwatch.report.sources import ReportSources
 from tests.report.history import (
     HOURS,
     ON,
@@ -24,6 +24,7 @@ from tests.report.history import (
     hour,
     measurement,
     report,
+    step,
 )
 
 DAY = 24 * HOUR
@@ -374,9 +375,9 @@ def test_a_latency_beyond_the_last_bound_is_marked():
 def test_a_model_that_got_another_name_was_watched_until_then():
     windows = flat(hour(at, model="old" if at < 20 else "new") for at in range(HOURS))
     steps = [
-        StoredStep(SINCE + 100.0, "i1", "observing", "confirmed", "x"),
-        StoredStep(SINCE + 21.0 * HOUR, "i1", "confirmed", "disabled", "off"),
-        StoredStep(SINCE + 23.0 * HOUR, "i1", "disabled", "observing", "on"),
+        step(SINCE + 100.0, "i1", "observing", "confirmed", "x"),
+        step(SINCE + 21.0 * HOUR, "i1", "confirmed", "disabled", "off"),
+        step(SINCE + 23.0 * HOUR, "i1", "disabled", "observing", "on"),
     ]
     new, old = build(ReportSources(target=TARGET, windows=windows, steps=steps), SINCE, UNTIL)
     assert (old.health.expected, old.health.observed, old.health.gap_count) == (

@@ -26,7 +26,7 @@ from specwatch.report.build import build
 from specwatch.report.health import health
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import objectives
-from specwatch.report.sources import ReportSources, StoredStep
+from specwatch.report.sources import ReportSources
 from tests.domain.samples import TPOT_BOUNDS, observed
 from tests.report.history import (
     HOURS,
@@ -40,6 +40,7 @@ from tests.report.history import (
     flat,
     hour,
     report,
+    step,
 )
 from tests.report.history import measurement as measured
 
@@ -127,8 +128,8 @@ def test_a_server_that_counts_nothing_is_counted_by_its_tap():
 
 def test_the_other_parts_are_in_it():
     steps = [
-        StoredStep(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
-        StoredStep(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
+        step(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
+        step(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
     ]
     found = report(flat(hour(at) for at in range(HOURS)), steps=steps, gpus=2)
     assert [incident.id for incident in found.incidents] == ["i1"]

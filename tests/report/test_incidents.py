@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specwatch.guard.state import GuardState, Step
+from specwatch.guard.status import StepRecord
 from specwatch.report.incidents import incidents, seconds_off
-from specwatch.report.sources import StoredStep
 from tests.guard.wandering import Wandering
+from tests.report.history import step
 from tests.report.hours import at
 
 FINDING = {
@@ -52,7 +53,7 @@ def story(*told, incident="chat-1", before="observing"):
     """Steps at hours, each with phase, reason, and its inputs where there are any."""
     found = []
     for hour, phase, reason, *inputs in told:
-        found.append(StoredStep(at(hour), incident, before, phase, reason, *inputs))
+        found.append(step(at(hour), incident, before, phase, reason, *inputs))
         before = phase
     return found
 
@@ -290,7 +291,7 @@ def test_foreign_text_is_clean_and_short():
 class Recorded(Wandering):
     """A walk of the guard whose steps are stored, as the daemon stores them."""
 
-    steps: list[StoredStep] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
 
     def _take(self, step: Step) -> None:
         before = self.state
@@ -306,7 +307,7 @@ class Recorded(Wandering):
     def _store(self, before: GuardState, reason: str) -> None:
         incident = self.state.incident or before.incident
         self.steps.append(
-            StoredStep(
+            step(
                 self.now,
                 incident.id if incident else "",
                 before.phase,
@@ -330,10 +331,10 @@ def test_whatever_the_guard_does_time_without_speculation_counts_once(seed):
     assert all(each.outcome and each.cause for each in found)
     assert all(each.ended is None or each.began <= each.ended for each in found)
     spent: dict[str, float] = {}
-    ends = [*(step.at for step in steps), until][1:]
-    for step, end in zip(steps, ends, strict=True):
-        if step.incident:
-            spent[step.phase] = spent.get(step.phase, 0.0) + end - step.at
+    ends = [*(taken.at for taken in steps), until][1:]
+    for taken, end in zip(steps, ends, strict=True):
+        if taken.incident:
+            spent[taken.phase] = spent.get(taken.phase, 0.0) + end - taken.at
     surely = sum(
         spent.get(each, 0.0) for each in ("restarting", "verifying", "disabled", "rolling_back")
     )

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from specwatch.report.charts.frame import (
+from specwatch.report.charts.drawing import (
     Scale,
     finite,
     logarithmic_ticks,

@@ -6,18 +6,22 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from specwatch.report.charts.frame import AXIS, WIDTH, Scale, known, ticks
-from specwatch.report.charts.svg import (
+from specwatch.report.charts.drawing import (
+    AXIS,
     FILLS,
     SIZE,
     STROKES,
+    WIDTH,
     Point,
+    Scale,
     document,
     dot,
     element,
+    known,
     lines,
     rule,
     sentence,
+    ticks,
     words,
 )  # fmt: skip
 from specwatch.report.model import Temperature
@@ -30,8 +34,6 @@ _LEFT, _HIGH, _HEAD, _FOOT, _GAP = 48.0, 72.0, 22.0, 22.0, 12.0
 _NAME = 14
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28
 _EDGE = 3.0
-_LEAST_SPAN = 0.1
-"""Of the greatest value: what changes by less is drawn as about level."""
 
 
 def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") -> str:
@@ -99,24 +101,16 @@ def _in_words(label: str, shares: Sequence[float]) -> str:
     return f"{name}: {listed}{more} of the drafts"
 
 
-def sparkline(
-    points: Sequence[tuple[float, float | None]],
-    label: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-) -> str:
-    """Points of time and value, in order; None breaks the line. ``label`` describes it in words.
+def sparkline(points: Sequence[tuple[float, float | None]], label: str) -> str:
+    """Points of time and a share, in order; None breaks the line. ``label`` describes it in words.
 
-    ``low`` and ``high`` are the values of its edges, where they are not to be those of the points.
+    Its edges are 0 and 1, so that the lines of a table compare.
     """
-    values = known(value for _, value in points)
-    if not values:
-        return f'<span class="nothing">{escape(label) if label else "nothing to show"}</span>'
-    bottom, top = _edges(values, finite(low), finite(high))
+    if not known(value for _, value in points):
+        return f'<span class="nothing">{escape(label)}</span>'
     times = known(time for time, _ in points)
     across = Scale(min(times, default=0), max(times, default=0), _EDGE, _SPARK_WIDTH - _EDGE)
-    down = Scale(bottom, top, _SPARK_HEIGHT - _EDGE, _EDGE)
+    down = Scale(0, 1, _SPARK_HEIGHT - _EDGE, _EDGE)
     pieces: list[list[Point]] = [[]]
     for time, value in points:
         x, y = finite(time), finite(value)
@@ -133,13 +127,3 @@ def sparkline(
         class_="sparkline", viewBox=f"0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}", width=_SPARK_WIDTH,
         height=_SPARK_HEIGHT, role="img", aria_label=label,
     )  # fmt: skip
-
-
-def _edges(values: Sequence[float], low: float | None, high: float | None) -> tuple[float, float]:
-    bottom = min(values) if low is None else low
-    top = max(values) if high is None else high
-    least = max(abs(top), abs(bottom)) * _LEAST_SPAN
-    if top - bottom < least:
-        middle = (top + bottom) / 2
-        bottom, top = middle - least / 2, middle + least / 2
-    return bottom, top
