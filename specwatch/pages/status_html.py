@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 
 from specwatch.pages import status_health, status_view
 from specwatch.pages.environment import markup, render
-from specwatch.pages.status_changes import Change
-from specwatch.pages.status_view import Hours
+from specwatch.pages.status_view import Change, Hours
 from specwatch.report.charts import sparkline
 from specwatch.rules.last_hour import Points
 from specwatch.status import DaemonStatus

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlencode
@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.model import ALL_TEMPERATURES, Mode, Window
 from specwatch.guard.state import Phase
-from specwatch.guard.status import GuardStatus, guard_view
+from specwatch.guard.status import GuardStatus, StepRecord, guard_view
 from specwatch.pages.status_model import (
     NOT_SHOWN,
     StatusAnswer,
@@ -21,6 +21,7 @@ from specwatch.pages.status_model import (
     unread,
 )
 from specwatch.rules.decision_view import model_view
+from specwatch.rules.decisions import Decision
 from specwatch.rules.last_hour import ModelHour
 from specwatch.rules.verdicts import Verdict
 from specwatch.status import DaemonStatus, TargetStatus
@@ -32,6 +33,7 @@ MOST_DETAILED = 8
 MOST_MODELS = 5
 """Models of a target in the table of all targets, and sections of the target's page."""
 MOST_KNOWN = 200
+MOST_CHANGES = 20
 _URGENT = ("critical", "warning")
 
 Hours = Mapping[str, Mapping[str, ModelHour]]
@@ -324,3 +326,48 @@ def modes(status: DaemonStatus) -> str:
         clauses.append(f"{figures.number(silent)} {'is' if silent == 1 else 'are'} not read")
     detail = f": {'; '.join(clauses)}" if clauses else ""
     return f"Watching {figures.counted(len(status.targets), 'target')}{detail}."
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A decision at a Unix time, and why; ``badge`` is the CSS class of ``what``."""
+
+    at: float
+    target: str
+    what: str
+    badge: str
+    why: str
+
+
+def last_changes(verdicts: Iterable[Decision], steps: Iterable[StepRecord]) -> tuple[Change, ...]:
+    """The newest of both, newest first."""
+    changes = [*map(_of_verdict, verdicts), *map(_of_step, steps)]
+    return tuple(sorted(changes, key=lambda change: -change.at)[:MOST_CHANGES])
+
+
+_VERDICTS = {"breach": "in breach", "pass": "passes", "no_data": "without data"}
+_BADGES = {"breach": "bad", "pass": "good"}
+_PHASES = {"held": "bad", "rolling_back": "bad", "observing": "good"}
+
+
+def _of_verdict(one: Decision) -> Change:
+    model = f"; model {shown(one.model_name)}" if one.model_name else ""
+    verdict = _VERDICTS.get(one.verdict, shown(one.verdict))
+    return Change(
+        at=one.at,
+        target=shown(one.target),
+        what=verdict,
+        badge=_BADGES.get(one.verdict, ""),
+        why=f"{speculation.change(one)}{model}",
+    )
+
+
+def _of_step(one: StepRecord) -> Change:
+    incident = f" [{shown(one.incident)}]" if one.incident else ""
+    return Change(
+        at=one.at,
+        target=shown(one.target),
+        what=f"guard: {guard.phase(one.phase)}",
+        badge=_PHASES.get(one.phase, "warn"),
+        why=f"{shown(one.reason, LONGEST_SENTENCE)}{incident}",
+    )

@@ -83,7 +83,7 @@ def answer(
         recommendation="",
         speedup=speedup,
         objective=measured.assessment.objective.value if measured.assessment.measured else None,
-        missing=MODE_NOT_KNOWN if undecided else measured.missing,
+        missing=MODE_NOT_KNOWN if undecided else measured.assessment.missing,
         hours_saved=hours,
         gpu_hours_saved=None if hours is None or gpus is None else _times(hours, gpus),
         gpus=gpus,

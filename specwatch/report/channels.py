@@ -185,18 +185,19 @@ class Mail:
 
     def _refusal(self, error: smtplib.SMTPResponseException) -> DeliveryError:
         text = f"{error.smtp_code} {self._quoted(error.smtp_error)}".strip()
-        what = {
-            smtplib.SMTPAuthenticationError: "refuses the login",
-            smtplib.SMTPSenderRefused: f"does not accept mail from {self._section.from_}",
-            smtplib.SMTPDataError: "does not accept the report",
-        }.get(type(error), "refuses the session")
-        remedy = {
-            smtplib.SMTPAuthenticationError: "; correct username and the contents of password_file",
-            smtplib.SMTPSenderRefused: "; correct report.email.from, or give username",
-        }.get(type(error), "; ask its administrator")
+        what, remedy = {
+            smtplib.SMTPAuthenticationError: (
+                "refuses the login", "correct username and the contents of password_file",
+            ),
+            smtplib.SMTPSenderRefused: (
+                f"does not accept mail from {self._section.from_}",
+                "correct report.email.from, or give username",
+            ),
+            smtplib.SMTPDataError: ("does not accept the report", "ask its administrator"),
+        }.get(type(error), ("refuses the session", "ask its administrator"))  # fmt: skip
         # Codes from 500 mean that the same will be refused again: RFC 5321, 4.2.1.
         retry = not 500 <= error.smtp_code < 600
-        return DeliveryError(f"{self._section.smtp} {what} ({text}){remedy}", retry=retry)
+        return DeliveryError(f"{self._section.smtp} {what} ({text}); {remedy}", retry=retry)
 
     def _failure(self, error: Exception) -> DeliveryError:
         url, text = self._section.smtp, self._quoted(str(error))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ def _stretches(steps: Sequence[StepRecord]) -> Iterator[_Stretch]:
 def _away(steps: Sequence[StepRecord]) -> Iterator[tuple[int, tuple[float, float]]]:
     """Yield which steps were followed by time without speculation, and that time."""
     settled = bool(steps) and steps[0].phase_before == Phase.DISABLED
-    ends = [*(later.at for _, later in pairwise(steps)), float("inf")]
+    ends = [*(later.at for later in steps[1:]), float("inf")]
     for index, (step, end) in enumerate(zip(steps, ends, strict=False)):
         off = step.phase in _AWAY
         if step.phase in (Phase.DRAINING, Phase.HELD):
@@ -135,12 +135,13 @@ def _finding(inputs: Mapping[str, Any]) -> str | None:
 
 
 def _outcome(stretch: _Stretch, ended: float | None) -> str:
-    acted = any(step.phase in _ACTING for step in stretch.steps)
-    if not acted:
+    if not _acted(stretch.steps):
         return _looked_on(stretch.steps, ended)
-    if ended is None:
-        return _going_on(stretch)
-    return _over(stretch, ended)
+    return _going_on(stretch) if ended is None else _over(stretch, ended)
+
+
+def _acted(steps: Sequence[StepRecord]) -> bool:
+    return any(step.phase in _ACTING for step in steps)
 
 
 def _looked_on(steps: Sequence[StepRecord], ended: float | None) -> str:
@@ -156,8 +157,7 @@ def _looked_on(steps: Sequence[StepRecord], ended: float | None) -> str:
 
 def _would_have_acted(steps: Sequence[StepRecord]) -> bool:
     """Whether the guard did nothing only because of its mode."""
-    acted = any(step.phase in _ACTING for step in steps)
-    return not acted and _waited_for(steps).startswith(_MODE)
+    return not _acted(steps) and _waited_for(steps).startswith(_MODE)
 
 
 def _waited_for(steps: Sequence[StepRecord]) -> str:
@@ -167,7 +167,9 @@ def _waited_for(steps: Sequence[StepRecord]) -> str:
 
 
 def _going_on(stretch: _Stretch) -> str:
-    last, entered = stretch.steps[-1], _entered(stretch.steps)
+    last = stretch.steps[-1]
+    phase = itertools.takewhile(lambda step: step.phase == last.phase, reversed(stretch.steps))
+    *_, entered = phase  # the step that led into the last phase
     if last.phase == Phase.DISABLED:
         return f"speculation is off since {_off_since(stretch)}"
     if last.phase == Phase.TRIAL:
@@ -210,16 +212,6 @@ def _off_since(stretch: _Stretch) -> str:
     return f"{'before ' if before else ''}{moment(begin)}"
 
 
-def _entered(steps: Sequence[StepRecord]) -> StepRecord:
-    """The step that led into the last phase."""
-    entered = steps[-1]
-    for step in reversed(steps):
-        if step.phase != entered.phase:
-            break
-        entered = step
-    return entered
-
-
 def _cut(text: str) -> str:
     return shown(text, LONGEST_SENTENCE)
 
@@ -240,13 +232,12 @@ def breaches(
             daemons.setdefault(decision.daemon, []).append(decision)
     breaches = []
     for (rule, temperature), daemons in scopes.items():
-        spans = _merged(span for changes in daemons.values() for span in _spans(changes, until))
+        spans = _merged(span for own in daemons.values() for span in _spans(own, until))
         inside = [span for span in spans if span[1] > since]
         if not inside:
             continue
-        begun = [
-            decision for own in daemons.values() for decision in own if decision.verdict == "breach"
-        ]
+        changes = itertools.chain.from_iterable(daemons.values())
+        begun = [change for change in changes if change.verdict == "breach"]
         breaches.append(
             ReportBreach(
                 rule=rule,

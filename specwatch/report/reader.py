@@ -9,13 +9,11 @@ from specwatch.config.loading import Config
 from specwatch.config.rules.condition import nearest
 from specwatch.config.sections import Baselines
 from specwatch.config.target import Target
-from specwatch.domain.baseline import Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.experiments import Experiment
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, SeriesId
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.guard.status import StepRecord
 from specwatch.report.bucket_sums import BucketSums
 from specwatch.report.build import build
 from specwatch.report.changes import SIDE
@@ -24,7 +22,6 @@ from specwatch.report.experiments import notes as experiment_notes
 from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.sources import Recorded, ReportSources
-from specwatch.rules.decisions import Decision
 from specwatch.runtime.workers import spread
 from specwatch.store import damaged_rows, guard_records, measurement_rows, verdict_rows
 from specwatch.store.contexts import storable
@@ -72,10 +69,10 @@ def read_report(
     reading = _SourceReader(reader, since, until, config)
 
     def made_of(name: str) -> tuple[ModelReport, ...]:
-        sources = reading.sources(
-            name, series.get(name, {}), configured.get(name), measured.get(name, {})
-        )
-        return build(sources, since, until)
+        if name not in series:
+            return ()
+        target, experiments = configured.get(name), measured.get(name, {})
+        return build(reading.sources(name, series[name], target, experiments), since, until)
 
     models: list[ModelReport] = []
     with spread(made_of, names, reader.close) as parts:
@@ -148,21 +145,13 @@ class _SourceReader:
         experiments: Mapping[str, Sequence[Experiment]],
     ) -> ReportSources:
         """The data of a target; its windows are read when they are used."""
-        measurements: Sequence[Measurement] = ()
-        decisions: Sequence[Decision] = ()
-        steps: Sequence[StepRecord] = ()
-        aside = 0
-        if members:
-            with self._reader.reading() as connection:
-                aside = len(damaged_rows.read(connection, self._since, self._until, name))
-                measurements = measurement_rows.read(connection, name)
-                decisions = verdict_rows.read(
-                    connection,
-                    since=self._since - _BREACHES_BEFORE,
-                    until=self._until,
-                    target=name,
-                )
-                steps = guard_records.read_steps(connection, target=name)
+        with self._reader.reading() as connection:
+            aside = len(damaged_rows.read(connection, self._since, self._until, name))
+            measurements = measurement_rows.read(connection, name)
+            decisions = verdict_rows.read(
+                connection, since=self._since - _BREACHES_BEFORE, until=self._until, target=name
+            )
+            steps = guard_records.read_steps(connection, target=name)
         return ReportSources(
             target=name,
             windows=self._windows(name, members),
@@ -219,8 +208,8 @@ class _SourceReader:
     def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
         """Whether the period or the history is short, and its minutes are still stored."""
         series = members.values()
-        first = max(before, min((one.first_start for one in series), default=before))
-        last = min(self._until, max((one.last_start for one in series), default=0) + MINUTE)
+        first = max(before, min(one.first_start for one in series))
+        last = min(self._until, max(one.last_start for one in series) + MINUTE)
         short = self._until - self._since <= SHORT or last - first <= SHORT
         return short and all(one.pruned_until <= first for one in series)
 

@@ -87,17 +87,12 @@ class Speedups:
         return None if self.assumed is None else Ratio(value=self.assumed, basis="assumed")
 
     @property
-    def missing(self) -> str | None:
-        """Why there is no measured speedup."""
-        return self.assessment.missing
-
-    @property
     def caveats(self) -> tuple[str, ...]:
         """Warnings about a measured speedup."""
-        warnings: list[str] = []
-        unknown = 1 - self.assessment.covered
         if self.assessment.speedup is None:
             return ()
+        warnings: list[str] = []
+        unknown = 1 - self.assessment.covered
         if self.later:
             warnings.append(
                 "part of the baseline was measured after this period, as nothing was measured"
