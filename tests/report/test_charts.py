@@ -100,7 +100,7 @@ def test_hostile_names_stay_text_and_numbers_that_are_none_are_left_out(
 
 @pytest.mark.parametrize("bad", BAD)
 def test_any_number_can_be_a_speedup(bad: float | None) -> None:
-    load = sample.loads()[3]
+    load = sample.full().targets[0].loads[3]
     ratios = [Ratio(value=1.5, lower=bad, upper=bad), Ratio(value=1.5, lower=bad)]
     if bad is not None:
         ratios += [Ratio(value=bad, lower=0.5, upper=2.0), Ratio(value=bad, basis="assumed")]

@@ -52,7 +52,7 @@ def test_the_worst_hour_has_the_most_bad_requests_of_all_its_parts():
 def test_requests_in_the_bucket_of_the_threshold_are_not_known_to_be_slow():
     (found,) = objectives([slo(threshold="750ms")], [window(0, slow(90, 10))], at(0), at(1))
     assert (found.bad, found.unknown) == (0, 10)
-    model = replace(sample.pays(), objectives=(found,), goodput=())
+    model = replace(sample.full().targets[0], objectives=(found,), goodput=())
     _, note = section(model).parts
     assert isinstance(note, Sentence)
     assert note.text.startswith("Of 10 of 100 requests it is not known whether they met ")
