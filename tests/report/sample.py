@@ -228,7 +228,7 @@ def hostile(name: str = HOSTILE) -> Report:
 
 @functools.cache
 def broken_numbers() -> Report:
-    """As :func:`full`, with each number of a target in turn being none, infinite, huge or negative."""
+    """As :func:`full`, with the numbers of targets being none, infinite, huge or negative."""
     broken: Report = _broken(full(), [0])
     return replace(broken, since=SINCE, until=UNTIL)
 
