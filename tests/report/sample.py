@@ -273,3 +273,9 @@ _CLOSED = {
     "measured", "assumed", "pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown",
     "probe", "bench", "comparison", "wins", "e2e", "near", "ship", "do_not", "all", "on",
 }  # fmt: skip
+
+ALL = {
+    "full": full, "empty": empty, "partial": partial, "hostile": hostile,
+    "broken numbers": broken_numbers,
+}  # fmt: skip
+"""One report of each kind, by name."""

