@@ -114,20 +114,24 @@ def test_a_schedule_stops_above_the_winning_loads_and_its_gain_is_not_known():
     assert (found.now, found.without_drafts) == (pytest.approx(0.8), pytest.approx(1 / 1.1))
 
 
-def test_where_nothing_loses_there_is_nothing_to_stop():
-    assert at_loads({1.0: 1.6, 3.0: 1.3}).what_if is None
+@pytest.mark.parametrize(
+    ("speedups", "setting"),
+    [
+        ({1.0: 1.6, 3.0: 1.3}, None),
+        ({1.0: 0.95, 3.0: 1.5, 12.0: 0.7}, ((1, 8, 4), (9, 256, 0))),
+        ({12.0: 1.2, 100.0: 0.7}, ((1, 64, 4), (65, 256, 0))),
+    ],
+    ids=["nothing loses", "a schedule has one end", "the open load bin is above all others"],
+)
+def test_a_schedule_ends_at_the_lowest_of_the_loads_that_lose_at_the_top(speedups, setting):
+    what_if = at_loads(speedups).what_if
+    assert (what_if and what_if.setting) == setting
 
 
 def test_where_every_load_loses_speculation_is_off_at_all():
     found = at_loads({1.0: 0.9, 3.0: 0.8}).what_if
     assert (found.loads, found.setting) == ((), ())
     assert found.gain == pytest.approx((0.02 / 0.9 + 0.03 / 0.8) / 0.05)
-
-
-def test_a_losing_load_below_winning_ones_stays_where_that_gains_more():
-    """A schedule by batch size has one end."""
-    found = at_loads({1.0: 0.95, 3.0: 1.5, 12.0: 0.7}).what_if
-    assert found.setting == ((1, 8, 4), (9, 256, 0))
 
 
 def test_a_load_that_loses_by_chance_is_not_dropped():
@@ -152,11 +156,6 @@ def test_an_unmeasured_load_below_those_that_lose_stays_on():
     found = report(windows, measurement(1.0, 0.02), measurement(30.0, 0.05)).what_if
     assert found.loads == ("1", "9-16")
     assert found.setting == ((1, 16, 4), (17, 256, 0))
-
-
-def test_the_open_load_bin_is_above_all_others():
-    found = at_loads({12.0: 1.2, 100.0: 0.7}).what_if
-    assert found.setting == ((1, 64, 4), (65, 256, 0))
 
 
 def one_measured(speedups: Mapping[float, float], load: float, **others: Any) -> ModelReport:
