@@ -65,28 +65,28 @@ def test_without_requests_nothing_is_known():
         assert found.spent is found.budget_left is found.worst_hour is None
 
 
-def test_what_lies_outside_the_period_is_not_of_it():
-    windows = [window(0, slow(1, 9)), window(1, slow(10, 0)), window(2, slow(1, 9))]
-    (found,) = objectives([slo()], windows, at(1), at(2))
-    assert (found.requests, found.bad, found.spent) == (10, 0, 0)
-    assert found.worst_hour is None
+def parts(*tallies):
+    """Windows of temperatures in the first hour."""
+    labels = ("0", ">1")
+    return [window(0, t, temperature=label) for t, label in zip(tallies, labels, strict=False)]
 
 
-def test_what_the_server_does_not_count_is_from_its_buckets():
-    """llama.cpp counts no latency, its proxy does."""
-    windows = [
-        window(0),
-        window(0, slow(8, 2), temperature="0"),
-        window(0, slow(9, 1), temperature=">1"),
-    ]
-    (found,) = objectives([slo()], windows, at(0), at(1))
-    assert (found.requests, found.bad) == (20, 3)
+COUNTED = {
+    "only the period": ([window(-1, slow(1, 9)), window(0, slow(10, 0)), window(1, slow(1, 9))], 0),
+    "buckets where the server counts nothing, as llama.cpp": (
+        [window(0), *parts(slow(4, 2), slow(3, 1))], 3,
+    ),
+    "the server where it counts, and not its buckets too": (
+        [window(0, slow(8, 2)), *parts(slow(8, 2))], 2,
+    ),
+}  # fmt: skip
 
 
-def test_buckets_do_not_count_beside_the_whole():
-    windows = [window(0, slow(8, 2)), window(0, slow(8, 2), temperature="0")]
-    (found,) = objectives([slo()], windows, at(0), at(1))
-    assert found.requests == 10
+@pytest.mark.parametrize(("windows", "bad"), COUNTED.values(), ids=COUNTED)
+def test_each_request_counts_once(windows, bad):
+    (objective,) = objectives([slo()], windows, at(0), at(1))
+    assert (objective.requests, objective.bad) == (10, bad)
+    assert (objective.worst_hour is None) is (not bad)
 
 
 def test_each_objective_is_for_itself():

@@ -37,14 +37,14 @@ def test_all_comes_first_and_then_the_buckets_ascending():
     assert list(found) == ["all", "0", "(0,0.3]", "(0.7,1]", ">1", "unknown"]
 
 
-def test_shares_are_of_the_requests_of_the_server():
-    found = rows(flat([hour(0, buckets={"0": bucket(30), ">1": bucket(20)})]))
-    assert {label: row.share for label, row in found.items()} == {"all": 1.0, "0": 0.3, ">1": 0.2}
-
-
-def test_shares_add_up_where_a_tap_counts_more_than_the_server():
-    found = rows(flat([hour(0, buckets={"0": bucket(300), ">1": bucket(100)})]))
-    assert {label: row.share for label, row in found.items()} == {"all": 1.0, "0": 0.75, ">1": 0.25}
+@pytest.mark.parametrize(
+    ("zero", "hot", "shares"),
+    [(30, 20, (1.0, 0.3, 0.2)), (300, 100, (1.0, 0.75, 0.25))],
+    ids=["of the requests of the server", "of those of the tap where it counts more"],
+)
+def test_shares_add_up_to_one_at_most(zero, hot, shares):
+    whole = rows(flat([hour(0, buckets={"0": bucket(zero), ">1": bucket(hot)})]))
+    assert tuple(row.share for row in whole.values()) == shares
 
 
 def test_no_requests_have_no_shares():
@@ -111,18 +111,6 @@ def test_off_is_as_the_requests_with_speculation_weigh_by_load():
     assert 0.075 < found.p95 <= 0.1
 
 
-def test_off_is_unknown_where_less_than_half_of_the_load_is():
-    windows = flat(
-        [
-            hour(-2, plain(0.024, 500), mode=Mode.OFF, running=4.0),
-            hour(0, timed(0.01, 40), running=4.0),
-            hour(1, timed(0.01, 60), running=12.0),
-        ]
-    )
-    assert rows(windows)["all"].tpot.off is None
-    assert rows(windows)["all"].tpot.on.count == 100
-
-
 def test_off_is_that_of_the_baseline_s_own_traffic_where_there_is_such():
     own = measurement(
         origin=Origin.WINDOWS,
@@ -135,15 +123,26 @@ def test_off_is_that_of_the_baseline_s_own_traffic_where_there_is_such():
     assert found.ttft.off.mean == pytest.approx(0.45)
 
 
-def test_a_fixed_workload_is_no_measure_of_latencies():
-    fixed = measurement(of_tpot=observed([0.045] * 50, TPOT_BOUNDS))
-    assert rows(flat([hour(0)]), fixed)["all"].tpot.off is None
+NO_MEASURE = {
+    "a fixed workload": ([hour(0)], [measurement(of_tpot=observed([0.045] * 50, TPOT_BOUNDS))]),
+    "another server": (
+        [hour(-1, mode=Mode.OFF, environment=Environment("0.31.0", "cafe-0")), hour(0)], [],
+    ),
+    "a load that only some requests had": (
+        [
+            hour(-2, plain(0.024, 500), mode=Mode.OFF, running=4.0),
+            hour(0, timed(0.01, 40), running=4.0),
+            hour(1, timed(0.01, 60), running=12.0),
+        ],
+        [],
+    ),
+}  # fmt: skip
 
 
-def test_another_server_is_no_measure_either():
-    other = Environment("0.31.0", "cafe-0")
-    windows = flat([hour(-1, mode=Mode.OFF, environment=other), hour(0)])
-    assert rows(windows)["all"].tpot.off is None
+@pytest.mark.parametrize(("hours", "measurements"), NO_MEASURE.values(), ids=NO_MEASURE)
+def test_what_is_no_measure_of_latencies_without_speculation(hours, measurements):
+    whole = rows(flat(hours), *measurements)["all"]
+    assert (whole.tpot.on.count, whole.tpot.off) == (100, None)
 
 
 def test_a_bucket_is_compared_with_its_own_windows_without_speculation():
@@ -176,8 +175,3 @@ def test_the_speedup_of_a_bucket_is_its_length_over_the_cost_of_a_step():
         length = 1 + part.accepted_tokens / part.drafts
         assert found[label].speedup.value == pytest.approx(length / (0.02 * tau / 0.03), rel=1e-3)
     assert found["all"].speedup.value == pytest.approx(1.5)
-
-
-def test_without_a_baseline_no_temperature_has_a_speedup():
-    found = rows(flat(hour(at, buckets={"0": bucket()}) for at in range(HOURS)))
-    assert [row.speedup for row in found.values()] == [None, None]
