@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.model import ALL_TEMPERATURES, Mode, Window
 from specwatch.guard.state import Phase
-from specwatch.guard.status import GuardStatus, StepRecord, guard_view
+from specwatch.guard.status import StepRecord, guard_view
 from specwatch.pages.status_model import (
     NOT_SHOWN,
     StatusAnswer,
@@ -113,7 +113,12 @@ def _troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
     urgent = sum(breach.rule.severity in _URGENT for breach in breaches)
     if urgent:
         reasons.append(f"{figures.counted(urgent, 'rule')} in breach")
-    reasons += _guard_troubles(target.guard)
+    if target.guard is not None:
+        state = target.guard.state
+        if target.guard.error:
+            reasons.append("guard failing")
+        if state is not None and state.phase is not Phase.OBSERVING:
+            reasons.append(f"guard {guard.phase(state.phase)}")
     spent = sum((slo.budget_left or 0.0) < 0 for slo in target.decision.slos)
     if spent:
         reasons.append(f"{figures.counted(spent, 'error budget')} spent")
@@ -127,15 +132,6 @@ def _loses(target: TargetStatus, model: str, now: float) -> bool:
     measured = known.assessment.speedup
     loses = known.current(now) and measured is not None and measured.upper < 1
     return loses and target.models.get(model) != Mode.OFF
-
-
-def _guard_troubles(known: GuardStatus | None) -> Iterator[str]:
-    if known is None:
-        return
-    if known.error:
-        yield "guard failing"
-    if known.state is not None and known.state.phase is not Phase.OBSERVING:
-        yield f"guard {guard.phase(known.state.phase)}"
 
 
 def selections(target: TargetStatus) -> Iterator[dict[str, str]]:
@@ -352,22 +348,13 @@ _PHASES = {"held": "bad", "rolling_back": "bad", "observing": "good"}
 
 def _of_verdict(one: Decision) -> Change:
     model = f"; model {shown(one.model_name)}" if one.model_name else ""
-    verdict = _VERDICTS.get(one.verdict, shown(one.verdict))
-    return Change(
-        at=one.at,
-        target=shown(one.target),
-        what=verdict,
-        badge=_BADGES.get(one.verdict, ""),
-        why=f"{speculation.change(one)}{model}",
-    )
+    what = _VERDICTS.get(one.verdict, shown(one.verdict))
+    why = f"{speculation.change(one)}{model}"
+    return Change(one.at, shown(one.target), what, _BADGES.get(one.verdict, ""), why)
 
 
 def _of_step(one: StepRecord) -> Change:
     incident = f" [{shown(one.incident)}]" if one.incident else ""
-    return Change(
-        at=one.at,
-        target=shown(one.target),
-        what=f"guard: {guard.phase(one.phase)}",
-        badge=_PHASES.get(one.phase, "warn"),
-        why=f"{shown(one.reason, LONGEST_SENTENCE)}{incident}",
-    )
+    what, why = f"guard: {guard.phase(one.phase)}", shown(one.reason, LONGEST_SENTENCE)
+    badge = _PHASES.get(one.phase, "warn")
+    return Change(one.at, shown(one.target), what, badge, f"{why}{incident}")

@@ -123,7 +123,13 @@ class Mail:
                 session.starttls(context=self._tls())
                 session.ehlo()
             if section.username is not None:
-                self._require_privacy(session)
+                private = isinstance(session.sock, ssl.SSLSocket)
+                if not private and not section.may_send_password_in_plain:
+                    raise DeliveryError(
+                        f"{section.smtp} does not offer STARTTLS, and the password is not sent in"
+                        " clear text; use smtps://, or starttls: none on a trusted network",
+                        retry=False,
+                    )
                 session.login(section.username, password)
             yield session
         finally:
@@ -139,15 +145,6 @@ class Mail:
                 server.host, server.port, name, timeout=timeout, context=self._tls()
             )
         return smtplib.SMTP(server.host, server.port, name, timeout=timeout)
-
-    def _require_privacy(self, session: smtplib.SMTP) -> None:
-        if isinstance(session.sock, ssl.SSLSocket) or self._section.may_send_password_in_plain:
-            return
-        raise DeliveryError(
-            f"{self._section.smtp} does not offer STARTTLS, and the password is not sent in clear"
-            " text; use smtps://, or starttls: none on a trusted network",
-            retry=False,
-        )
 
     def _tls(self) -> ssl.SSLContext:
         try:

@@ -92,13 +92,15 @@ def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:
     first, last = stretch.steps[0], stretch.steps[-1]
     ended = last.at if last.phase in _OVER else None
     person = first.inputs.get("ordered_by")
+    findings = (_finding(step.inputs) for step in stretch.steps)
     if ended is None and stretch.after is not None:
         ended = stretch.after.at
     return ReportIncident(
         id=shown(first.incident),
         began=first.at,
         ended=ended,
-        cause=_cause(stretch.steps),
+        # The rule and its reading if one led to it, else the reason of the first step.
+        cause=next(filter(None, findings), _cut(first.reason)),
         outcome=_outcome(stretch, ended),
         would_have_acted=_would_have_acted(stretch.steps),
         steps=tuple(
@@ -112,15 +114,6 @@ def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:
         ),
         ordered_by=None if person is None else shown(str(person)),
     )
-
-
-def _cause(steps: Sequence[StepRecord]) -> str:
-    """The rule and its reading if one led to it, else the reason of the first step."""
-    for step in steps:
-        text = _finding(step.inputs)
-        if text is not None:
-            return text
-    return shown(steps[0].reason, LONGEST_SENTENCE)
 
 
 def _finding(inputs: Mapping[str, Any]) -> str | None:

@@ -136,21 +136,13 @@ def speedups(
         assessment = replace(
             assessment, best_k=present.best_k, best_k_unknown=present.best_k_unknown
         )
-    return Speedups(
-        assessment,
-        baseline,
-        samples,
-        None if any(baseline(e).known for e in environments) else _assumed(cells, draft_cost_ratio),
-        ledger.present,
-        bool(baseline.later & environments),
-    )
-
-
-def _assumed(cells: Sequence[LedgerCell], draft_cost_ratio: float) -> float | None:
-    counted = [
-        cell.all for cell in cells if cell.place.now and cell.all.accepted_tokens is not None
-    ]
-    return breakeven.assumed_speedup(sum_tallies(counted), draft_cost_ratio)
+    assumed = None
+    if not any(baseline(environment).known for environment in environments):
+        tallies = [cell.all for cell in cells if cell.place.now]
+        counted = [tally for tally in tallies if tally.accepted_tokens is not None]
+        assumed = breakeven.assumed_speedup(sum_tallies(counted), draft_cost_ratio)
+    later = bool(baseline.later & environments)
+    return Speedups(assessment, baseline, samples, assumed, ledger.present, later)
 
 
 def _own(

@@ -56,30 +56,28 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
         left = _LEFT + number % _IN_A_ROW * (wide + _GAP)
         top = number // _IN_A_ROW * row + _HEAD
         down = Scale(0, steps[-1], top + _HIGH, top)
-        content += _levels(steps, down, left, wide, labelled=number % _IN_A_ROW == 0)
+        for value in steps:
+            y = down.at(value)
+            content.append(rule((left, y), (left + wide, y), **(AXIS if not value else {})))
+            if number % _IN_A_ROW == 0:
+                content.append(words(f"{value:.0%}", left - 5, y + SIZE * 0.34, "end"))
         content += _bars(shares, down, left, wide)
         content.append(words(shown(label, _NAME), left, top - 7, font_weight=600))
     height = math.ceil(len(drawn) / _IN_A_ROW) * row
-    text = "; ".join(_in_words(label, shares) for label, shares in drawn)
-    return document(
-        prefix, (WIDTH, round(height + 4)),
-        "Share of drafts by the number of tokens accepted, by temperature", f"{text}.", content,
-    )  # fmt: skip
+    texts = []
+    for label, shares in drawn:
+        listed = ", ".join(f"{length} in {share:.0%}" for length, share in enumerate(shares[:17]))
+        more = "" if len(shares) <= 17 else ", and so on"
+        name = "all temperatures" if label == "all" else f"temperature {shown(label)}"
+        texts.append(f"{name}: {listed}{more} of the drafts")
+    title = "Share of drafts by the number of tokens accepted, by temperature"
+    size = (WIDTH, round(height + 4))
+    return document(prefix, size, title, f"{'; '.join(texts)}.", content)
 
 
 def _shares(counts: Sequence[int] | None) -> list[float]:
     total = sum(max(count, 0) for count in counts or ())
     return [max(count, 0) / total for count in counts or ()] if total else []
-
-
-def _levels(
-    steps: Sequence[float], down: Scale, left: float, wide: float, *, labelled: bool
-) -> Iterator[str]:
-    for value in steps:
-        y = down.at(value)
-        yield rule((left, y), (left + wide, y), **(AXIS if not value else {}))
-        if labelled:
-            yield words(f"{value:.0%}", left - 5, y + SIZE * 0.34, "end")
 
 
 def _bars(shares: Sequence[float], down: Scale, left: float, wide: float) -> Iterator[str]:
@@ -92,13 +90,6 @@ def _bars(shares: Sequence[float], down: Scale, left: float, wide: float) -> Ite
         )
         if number % every == 0:
             yield words(str(number), x + width / 2, down.start + SIZE + 2, "middle")
-
-
-def _in_words(label: str, shares: Sequence[float]) -> str:
-    listed = ", ".join(f"{number} in {share:.0%}" for number, share in enumerate(shares[:17]))
-    more = "" if len(shares) <= 17 else ", and so on"
-    name = "all temperatures" if label == "all" else f"temperature {shown(label)}"
-    return f"{name}: {listed}{more} of the drafts"
 
 
 def sparkline(points: Sequence[tuple[float, float | None]], label: str) -> str:
