@@ -62,32 +62,17 @@ def unread(target: TargetStatus, stuck: Iterable[str], now: float) -> float | No
     return max(0.0, now - target.last_success)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusBucket:
-    """One temperature over the last hour; ``points`` are None where there is no history."""
+class StatusBucket(NamedTuple):
+    """One temperature over the last hour; ``points`` are None where there is no history.
+
+    ``cells`` are its acceptance, share of the drafts, acceptance per request, requests, TTFT, TPOT
+    and speedup.
+    """
 
     temperature: str
     points: Points
-    acceptance: str
-    share: str
-    spread: str
-    requests: str
-    ttft: str
-    tpot: str
-    speedup: str
+    cells: tuple[str, ...]
     loses: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """The mean or a quantile of a latency with speculation, and without it at equal load.
-
-    ``change`` is of means only: quantiles are known to a bucket."""
-
-    name: str
-    on: str
-    off: str
-    change: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +98,8 @@ class StatusModel:
     """Who counted the buckets."""
     buckets: tuple[StatusBucket, ...] = ()
     coverage: str = ""
-    latencies: tuple[Latency, ...] = ()
+    latencies: tuple[tuple[str, str, str, str], ...] = ()
+    """Name, with speculation, without it, and the change of a mean: quantiles are too coarse."""
     compared: bool = False
     """Whether any latency without speculation is known."""
     objectives: tuple[tuple[str, str, bool], ...] = ()
@@ -246,22 +232,19 @@ def _buckets(hour: ModelHour, answer: ModelView | None) -> Iterator[StatusBucket
         label = window.series.temperature
         shares = label != ALL_TEMPERATURES
         observed = window.tally.request_acceptance if shares else hour.request_acceptance
-        per_request = summary.request_acceptance(observed)
-        ttft, tpot = summary.latency(window.tally.ttft), summary.latency(window.tally.tpot)
         speedup = speedups.get(label)
         share = hour.share(window) if shares else 1.0
-        yield StatusBucket(
-            temperature=shown(label),
-            points=hour.points.get(label, ()),
-            acceptance=figures.percent(acceptance_rate(window.tally)),
-            share=figures.UNKNOWN if share is None else f"{share:.0%}",
-            spread=figures.percents(per_request, " / "),
-            requests=figures.number(sum(window.tally.requests.values())),
-            ttft=_both(ttft),
-            tpot=_both(tpot),
-            speedup=figures.UNKNOWN if speedup is None else figures.number(speedup.value, 2),
-            loses=speedup is not None and speedup.upper < 1,
+        cells = (
+            figures.percent(acceptance_rate(window.tally)),
+            figures.UNKNOWN if share is None else f"{share:.0%}",
+            figures.percents(summary.request_acceptance(observed), " / "),
+            figures.number(sum(window.tally.requests.values())),
+            _both(summary.latency(window.tally.ttft)),
+            _both(summary.latency(window.tally.tpot)),
+            figures.UNKNOWN if speedup is None else figures.number(speedup.value, 2),
         )
+        loses = speedup is not None and speedup.upper < 1
+        yield StatusBucket(shown(label), hour.points.get(label, ()), cells, loses)
 
 
 def _speedups(answer: ModelView | None) -> dict[str, Interval | MeasuredSpeedup]:
@@ -300,7 +283,9 @@ def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:
     return f"{sentence}; not covered: {', '.join(reasons)}." if reasons else f"{sentence}."
 
 
-def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[Latency]:
+def _latencies(
+    hour: ModelHour | None, known: ModelDecision | None
+) -> Iterator[tuple[str, str, str, str]]:
     """Yield the latencies with speculation beside the baseline at equal load."""
     on = None if hour is None or not hour.on or hour.whole is None else hour.whole.tally
     baseline = {} if known is None else known.baseline_latencies
@@ -312,13 +297,13 @@ def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[
         now, then = (None if side is None else histogram.mean(side) for side in sides)
         if now is not None or then is not None:
             change = _change(now, then)
-            yield Latency(f"{name} mean", figures.seconds(now), figures.seconds(then), change)
+            yield f"{name} mean", figures.seconds(now), figures.seconds(then), change
         for label, q in _QUANTILES.items():
             on_q, off_q = (
                 _time(None if side is None else histogram.quantile(side, q)) for side in sides
             )
             if (on_q, off_q) != (figures.UNKNOWN, figures.UNKNOWN):
-                yield Latency(f"{name} {label}", on_q, off_q, figures.UNKNOWN)
+                yield f"{name} {label}", on_q, off_q, figures.UNKNOWN
 
 
 def _time(quantile: Quantile | None) -> str:

@@ -6,7 +6,7 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
-from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
+from specwatch.domain.model import LOAD_BINS, load_bin_label
 from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
 from specwatch.report.estimates import Ratio
@@ -242,14 +242,7 @@ def _measuring(report: ModelReport) -> Iterator[str]:
 
 def _useless(report: ModelReport) -> bool:
     """Whether it could not pay even if drafts were free; a measured gain takes precedence."""
-    length = next(
-        (
-            bucket.acceptance.mean_length
-            for bucket in report.temperatures
-            if bucket.temperature == ALL_TEMPERATURES
-        ),
-        None,
-    )
+    length = report.temperatures[0].acceptance.mean_length
     too_little = length is not None and length - 1 < LEAST_GAIN
     return too_little and report.answer.outcome not in ("pays", "not_worth_it", "off")
 
