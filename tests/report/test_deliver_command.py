@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from specwatch.cli import report_delivery
+from specwatch.errors import DeliveryError
+from specwatch.report.channels import Hook
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run, bare_machine, run
 from tests.lab.vllm_server import free_port
@@ -110,15 +112,21 @@ def test_what_is_refused_for_good_is_told_apart_from_what_may_arrive_later(
 
 
 def test_one_that_never_answers_is_sent_and_never_confirmed(
-    run: Run, tmp_path: Path, hook: Receiver
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hook.answers = [0, 0]
-    file = written(tmp_path, webhooks=[{"url": hook.url, "timeout": "1s"}])
+    sent: list[object] = []
+
+    def silent(_: Hook, outgoing: object, __: object) -> None:
+        sent.append(outgoing)
+        raise DeliveryError("it did not answer", retry=True, sent=True)
+
+    monkeypatch.setattr(Hook, "send", silent)
+    file = written(tmp_path, webhooks=[{"url": "http://h/x"}])
     done = run("report", "--deliver", "--config", file)
     assert "webhook: SENT, NEVER CONFIRMED after 2 attempts: " in done.stderr
     found = json.loads(run("report", "--deliver", "--config", file, "--json").stdout)
     assert (done.exit_code, found["ok"], found["channels"][0]["unconfirmed"]) == (0, True, True)
-    assert len(hook.posted) == 2
+    assert len(sent) == 2
 
 
 def test_only_files_that_are_there_are_told_of(run: Run, tmp_path: Path) -> None:

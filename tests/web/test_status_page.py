@@ -534,12 +534,6 @@ def test_a_target_newly_in_trouble_is_read_at_once(monkeypatch: pytest.MonkeyPat
     assert asked[1:] == ["t0", "t1"]
 
 
-def test_a_page_grows_old(surface: Surface) -> None:
-    assert "chat" in read(surface).words
-    surface.status = daemon(target("other"))
-    assert "other" in read(surface).words
-
-
 def test_head_says_what_get_would_and_nothing_can_be_changed(surface: Surface) -> None:
     full, head = surface.get("/"), surface.get("/", "HEAD")
     assert (head.status, head.body) == (200, b"")
