@@ -122,7 +122,7 @@ def hour(
         scrapes_ok=length // 5,
     )
     one = replace(one, **others)
-    seen = sum(each.drafts or 0 for each in (buckets or {}).values())
+    seen = sum(item.drafts or 0 for item in (buckets or {}).values())
     return [one] + [
         replace(
             one,

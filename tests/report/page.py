@@ -84,7 +84,7 @@ def read(html: str) -> Element:
     reader = _Reader()
     reader.feed(html)
     reader.close()
-    assert reader.open == [reader.root], f"not closed: {[each.name for each in reader.open[1:]]}"
+    assert reader.open == [reader.root], f"not closed: {[item.name for item in reader.open[1:]]}"
     return reader.root
 
 

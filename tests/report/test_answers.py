@@ -101,13 +101,13 @@ def test_a_server_that_mostly_had_no_baseline_is_not_measured():
 
 def test_hours_saved_are_busy_hours_times_what_was_gained():
     """24 hours of which 50 minutes each were busy, at 1.5: 10 hours more without."""
-    found = answer(day(busy=3000.0), measurement(), gpus=8)
-    assert found.hours_saved.value == pytest.approx(HOURS * 3000 / HOUR * 0.5)
-    assert found.gpu_hours_saved.value == pytest.approx(8 * found.hours_saved.value)
+    result = answer(day(busy=3000.0), measurement(), gpus=8)
+    assert result.hours_saved.value == pytest.approx(HOURS * 3000 / HOUR * 0.5)
+    assert result.gpu_hours_saved.value == pytest.approx(8 * result.hours_saved.value)
     for end in ("lower", "upper"):
-        saved = getattr(found.hours_saved, end)
-        assert saved == pytest.approx(20 * (getattr(found.speedup, end) - 1))
-        assert getattr(found.gpu_hours_saved, end) == pytest.approx(8 * saved)
+        saved = getattr(result.hours_saved, end)
+        assert saved == pytest.approx(20 * (getattr(result.speedup, end) - 1))
+        assert getattr(result.gpu_hours_saved, end) == pytest.approx(8 * saved)
     lost = answer(day(0.06), measurement())
     assert lost.hours_saved.value == pytest.approx(-10.0)
     assert (lost.gpus, lost.gpu_hours_saved) == (None, None)
@@ -115,20 +115,20 @@ def test_hours_saved_are_busy_hours_times_what_was_gained():
 
 def test_hours_without_speculation_save_nothing():
     half = flat(hour(at, mode=Mode.ON if at < 12 else Mode.OFF) for at in range(HOURS))
-    found = answer(half, measurement())
-    assert found.hours_saved.value == pytest.approx(10 * 0.5)
+    result = answer(half, measurement())
+    assert result.hours_saved.value == pytest.approx(10 * 0.5)
 
 
 def test_without_a_baseline_the_speedup_is_assumed_and_saves_no_hours():
     """S = tau / (1 + k c) of Leviathan and others: what they count as drafts, as they cost."""
     windows = day()
-    found = answer(windows, gpus=4, draft_cost_ratio=0.05)
+    result = answer(windows, gpus=4, draft_cost_ratio=0.05)
     drafts = sum(window.tally.drafts for window in windows)
     accepted = sum(window.tally.accepted_tokens for window in windows)
-    assert found.speedup.value == pytest.approx((1 + accepted / drafts) / (1 + 4 * 0.05))
-    assert (found.speedup.basis, found.speedup.lower) == ("assumed", None)
-    assert (found.outcome, found.missing) == ("unknown", "no baseline")
-    assert (found.hours_saved, found.gpu_hours_saved) == (None, None)
+    assert result.speedup.value == pytest.approx((1 + accepted / drafts) / (1 + 4 * 0.05))
+    assert (result.speedup.basis, result.speedup.lower) == ("assumed", None)
+    assert (result.outcome, result.missing) == ("unknown", "no baseline")
+    assert (result.hours_saved, result.gpu_hours_saved) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_without_a_baseline_the_speedup_is_assumed_and_saves_no_hours():
     ids=["too old", "another load", "another model", "too few hours"],
 )
 def test_a_baseline_that_does_not_apply_is_none(hours, known, missing):
-    found = answer(day(count=hours), measurement(**known))
-    assert (found.outcome, found.missing) == ("unknown", missing)
+    result = answer(day(count=hours), measurement(**known))
+    assert (result.outcome, result.missing) == ("unknown", missing)
     assumed = "model" in known
-    assert (found.speedup is not None) == assumed
+    assert (result.speedup is not None) == assumed
     if "at" in known:
         patient = answer(day(), measurement(**known), max_age=60 * DAY)
         assert patient.outcome == "pays"
@@ -154,20 +154,20 @@ def test_a_baseline_that_does_not_apply_is_none(hours, known, missing):
 @pytest.mark.parametrize("before", [0, 9], ids=["at all", "in the period"])
 def test_speculation_that_did_not_run(before):
     windows = flat(hour(at, mode=Mode.ON if at < 0 else Mode.OFF) for at in range(-before, HOURS))
-    found = answer(windows, measurement())
-    assert found.outcome == "off"
-    assert (found.speedup, found.hours_saved) == (None, None)
+    result = answer(windows, measurement())
+    assert result.outcome == "off"
+    assert (result.speedup, result.hours_saved) == (None, None)
 
 
 def test_a_baseline_of_some_loads_is_told_to_be_of_some():
     """A third of the tokens at a load that nobody measured: the rest is what the figures are of."""
     loads = [hour(at, counted(), running=30.0 if at % 3 == 0 else 4.0) for at in range(HOURS)]
-    found = report(flat(loads), measurement(4.0))
-    assert found.health.warnings[-1].startswith("33% of the tokens came at loads or with")
-    busy = sum(load.busy for load in found.loads if load.speedup is not None)
-    assert busy == pytest.approx(2 / 3 * sum(load.busy for load in found.loads))
-    gained = found.answer.speedup.value - 1
-    assert found.answer.hours_saved.value == pytest.approx(busy / HOUR * gained)
+    model = report(flat(loads), measurement(4.0))
+    assert model.health.warnings[-1].startswith("33% of the tokens came at loads or with")
+    busy = sum(load.busy for load in model.loads if load.speedup is not None)
+    assert busy == pytest.approx(2 / 3 * sum(load.busy for load in model.loads))
+    gained = model.answer.speedup.value - 1
+    assert model.answer.hours_saved.value == pytest.approx(busy / HOUR * gained)
     assert "baseline" not in str(report(day(), measurement()).health.warnings)
 
 
@@ -179,28 +179,28 @@ def test_hours_count_alike_whatever_ran_in_them():
         hour(at, slow if at % 2 else quick, running=8.0 if at % 2 else 1.0, busy=3600.0)
         for at in range(HOURS)
     ]
-    found = answer(flat(windows), measurement(1.0), measurement(8.0))
-    assert found.speedup.value < 1
-    assert found.hours_saved.value == pytest.approx(12 * 1.0 - 12 * 0.25)
-    assert found.hours_saved.lower <= found.hours_saved.value <= found.hours_saved.upper
+    result = answer(flat(windows), measurement(1.0), measurement(8.0))
+    assert result.speedup.value < 1
+    assert result.hours_saved.value == pytest.approx(12 * 1.0 - 12 * 0.25)
+    assert result.hours_saved.lower <= result.hours_saved.value <= result.hours_saved.upper
 
 
 def test_traffic_of_which_it_is_not_known_whether_it_speculates():
-    found = report(flat(hour(at, mode=Mode.UNKNOWN) for at in range(HOURS)), measurement())
-    assert (found.answer.outcome, found.answer.speedup) == ("unknown", None)
-    assert "it is not known whether the server speculates" in found.answer.sentence
-    assert "without --no-slots" in found.answer.recommendation
-    assert found.traffic.seconds_unknown > 0
-    assert found.traffic.seconds_off == 0
+    model = report(flat(hour(at, mode=Mode.UNKNOWN) for at in range(HOURS)), measurement())
+    assert (model.answer.outcome, model.answer.speedup) == ("unknown", None)
+    assert "it is not known whether the server speculates" in model.answer.sentence
+    assert "without --no-slots" in model.answer.recommendation
+    assert model.traffic.seconds_unknown > 0
+    assert model.traffic.seconds_off == 0
 
 
 @pytest.mark.parametrize("mode", Mode)
 def test_nobody_asked(mode):
     nothing = counted(tokens=0, requests=0, rate=None)
     windows = flat(hour(at, nothing, mode=mode, busy=0.0) for at in range(HOURS))
-    found = answer(windows, measurement())
-    assert found.outcome == "no_traffic"
-    assert found.speedup is None
+    result = answer(windows, measurement())
+    assert result.outcome == "no_traffic"
+    assert result.speedup is None
 
 
 def test_each_hour_is_compared_with_the_baseline_of_its_own_server():
@@ -211,10 +211,10 @@ def test_each_hour_is_compared_with_the_baseline_of_its_own_server():
         for at in range(HOURS)
     )
     newer = measurement(tpot=0.02, environment=Environment("0.33.0", "cafe-0"))
-    found = report(windows, measurement(tpot=0.03), newer)
+    model = report(windows, measurement(tpot=0.03), newer)
     speedup = (0.03 * sum(tokens[:9]) + 0.02 * sum(tokens[9:])) / (0.015 * sum(tokens))
-    assert found.answer.speedup.value == pytest.approx(speedup)
-    (load,) = found.loads
+    assert model.answer.speedup.value == pytest.approx(speedup)
+    (load,) = model.loads
     assert load.speedup.value == pytest.approx(speedup)
 
 
@@ -235,9 +235,9 @@ def test_winning_and_losing_temperatures_and_loads():
         busy, tpot = (12.0, 0.06) if at % 2 else (3.0, 0.02)
         parts = {"0": bucket(rate=0.9), ">1": bucket(rate=0.05), "unknown": bucket(rate=0.9)}
         windows.append(hour(at, counted(tpot=tpot), running=busy, buckets=parts))
-    found = answer(flat(windows), measurement(3.0, 0.03), measurement(12.0, 0.05))
-    assert (found.winning_loads, found.losing_loads) == (("3-4",), ("9-16",))
-    assert (found.winning_temperatures, found.losing_temperatures) == (("0",), (">1",))
+    result = answer(flat(windows), measurement(3.0, 0.03), measurement(12.0, 0.05))
+    assert (result.winning_loads, result.losing_loads) == (("3-4",), ("9-16",))
+    assert (result.winning_temperatures, result.losing_temperatures) == (("0",), (">1",))
 
 
 def test_coarse_and_missing_figures_of_an_old_server():
@@ -248,17 +248,17 @@ def test_coarse_and_missing_figures_of_an_old_server():
     by_request = replace(
         by_request, points=tuple(point._replace(by_token=False) for point in by_request.points)
     )
-    found = answer(windows, by_request)
-    assert found.outcome == "pays"
-    assert found.speedup.value == pytest.approx(1.5, rel=1e-3)
+    result = answer(windows, by_request)
+    assert result.outcome == "pays"
+    assert result.speedup.value == pytest.approx(1.5, rel=1e-3)
 
 
 def test_hours_of_a_server_without_a_baseline_are_not_saved():
     """An upgrade at half time, with the baseline of the old version only."""
     windows = flat(hour(at, environment=ON if at < HOURS / 2 else NEWER) for at in range(HOURS))
-    found = report(windows, measurement())
-    assert found.answer.speedup.value == pytest.approx(1.5)
-    assert found.answer.hours_saved.value == pytest.approx(HOURS / 2 * 3000 / HOUR * 0.5)
+    model = report(windows, measurement())
+    assert model.answer.speedup.value == pytest.approx(1.5)
+    assert model.answer.hours_saved.value == pytest.approx(HOURS / 2 * 3000 / HOUR * 0.5)
 
 
 def test_latencies_are_compared_where_nearly_all_loads_are_known():
@@ -320,20 +320,20 @@ def test_what_was_measured_later_counts_only_where_nothing_else_is_known():
 
 @pytest.mark.parametrize(("before", "known"), [(HOURS, True), (HOURS // 2, False)])
 def test_amounts_are_compared_with_a_period_that_was_watched_as_long(before, known):
-    found = report(flat(hour(at) for at in range(-before, HOURS))).traffic
-    assert (found.requests_before is not None) is known
-    assert (found.generation_tokens_before is not None) is known
+    traffic = report(flat(hour(at) for at in range(-before, HOURS))).traffic
+    assert (traffic.requests_before is not None) is known
+    assert (traffic.generation_tokens_before is not None) is known
 
 
 def test_a_latency_beyond_the_last_bound_is_marked():
     slow = counted(tpot=30.0)
-    found = report(
+    model = report(
         flat(hour(at, slow, environment=ON if at < 20 else NEWER) for at in range(HOURS))
     )
-    (change,) = found.changes
+    (change,) = model.changes
     assert "tpot_p99" in change.after.beyond
-    assert "tpot_p99" in found.series.latency[0].beyond
-    assert "ttft_p99" not in found.series.latency[0].beyond
+    assert "tpot_p99" in model.series.latency[0].beyond
+    assert "ttft_p99" not in model.series.latency[0].beyond
 
 
 def test_a_model_that_got_another_name_was_watched_until_then():

@@ -83,10 +83,10 @@ def test_what_did_not_arrive_is_one_with_the_reason_and_the_remedy(
     assert remedy.startswith("send what is missing with `specwatch report --deliver --retry`")
     assert no_waiting == [10.0, 30.0, 80.0]
     again = run("report", "--deliver", "--retry", "--config", file, "--json")
-    found = json.loads(again.stdout)
-    assert (again.exit_code, found["ok"]) == (1, False)
-    sent = {each["channel"]: each for each in found["channels"]}
-    assert {name: each["attempts"] for name, each in sent.items()} == {"email": 8, "webhook": 1}
+    document = json.loads(again.stdout)
+    assert (again.exit_code, document["ok"]) == (1, False)
+    sent = {channel["channel"]: channel for channel in document["channels"]}
+    assert {name: item["attempts"] for name, item in sent.items()} == {"email": 8, "webhook": 1}
     assert sent["email"]["delivered_at"] is None
     assert len(hook.posted) == 1
 
@@ -124,8 +124,12 @@ def test_one_that_never_answers_is_sent_and_never_confirmed(
     file = written(tmp_path, webhooks=[{"url": "http://h/x"}])
     done = run("report", "--deliver", "--config", file)
     assert "webhook: SENT, NEVER CONFIRMED after 2 attempts: " in done.stderr
-    found = json.loads(run("report", "--deliver", "--config", file, "--json").stdout)
-    assert (done.exit_code, found["ok"], found["channels"][0]["unconfirmed"]) == (0, True, True)
+    document = json.loads(run("report", "--deliver", "--config", file, "--json").stdout)
+    assert (done.exit_code, document["ok"], document["channels"][0]["unconfirmed"]) == (
+        0,
+        True,
+        True,
+    )
     assert len(sent) == 2
 
 

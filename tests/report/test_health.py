@@ -15,10 +15,10 @@ def hours(*numbers, **others):
 
 
 def test_a_period_that_was_watched_throughout_needs_no_warning():
-    found = health(hours(*range(-2, 4), running=0.0), at(0), at(4))
-    assert (found.expected, found.observed) == (4 * 3600, 4 * 3600)
-    assert (found.gap_count, found.gaps, found.warnings) == (0, (), ())
-    assert (found.scrapes_ok, found.scrapes_failed, found.restarts) == (4 * 720, 0, 0)
+    state = health(hours(*range(-2, 4), running=0.0), at(0), at(4))
+    assert (state.expected, state.observed) == (4 * 3600, 4 * 3600)
+    assert (state.gap_count, state.gaps, state.warnings) == (0, (), ())
+    assert (state.scrapes_ok, state.scrapes_failed, state.restarts) == (4 * 720, 0, 0)
 
 
 def test_scrapes_and_restarts_are_of_the_period_and_of_all_temperatures_together():
@@ -28,8 +28,8 @@ def test_scrapes_and_restarts_are_of_the_period_and_of_all_temperatures_together
         *hours(0, scrapes_failed=2, mode=Mode.OFF, seconds=0.0, restarts=1),
         *hours(0, scrapes_failed=1, restarts=2, temperature="0"),
     ]
-    found = health(windows, at(0), at(1))
-    assert (found.scrapes_ok, found.scrapes_failed, found.restarts) == (1440, 3, 3)
+    state = health(windows, at(0), at(1))
+    assert (state.scrapes_ok, state.scrapes_failed, state.restarts) == (1440, 3, 3)
 
 
 def minutes(*numbers):
@@ -57,12 +57,12 @@ GAPS = {
 
 @pytest.mark.parametrize(("windows", "until", "gaps", "observed"), GAPS.values(), ids=GAPS)
 def test_missing_windows_are_gaps(windows, until, gaps, observed):
-    found = health([*hours(-1), *windows], at(0), at(until))
-    assert [(gap.start, gap.end) for gap in found.gaps] == [
+    state = health([*hours(-1), *windows], at(0), at(until))
+    assert [(gap.start, gap.end) for gap in state.gaps] == [
         (pytest.approx(at(begin)), pytest.approx(at(end))) for begin, end in gaps
     ]
-    assert found.gap_count == len(gaps)
-    assert found.observed == pytest.approx(3600 * observed)
+    assert state.gap_count == len(gaps)
+    assert state.observed == pytest.approx(3600 * observed)
 
 
 def test_time_in_which_the_server_was_down_was_watched():
@@ -73,10 +73,10 @@ def test_time_in_which_the_server_was_down_was_watched():
         *hours(2, seconds=0.0, down_seconds=3600.0, scrapes_ok=0, scrapes_failed=720),
         *hours(3, seconds=1200.0, down_seconds=600.0, restarts=12, scrapes_ok=240),
     ]
-    found = health(windows, at(0), at(4))
-    assert (found.expected, found.observed, found.down) == (14_400, 6600, 6000)
-    assert found.gaps == ()
-    assert found.warnings == (
+    state = health(windows, at(0), at(4))
+    assert (state.expected, state.observed, state.down) == (14_400, 6600, 6000)
+    assert state.gaps == ()
+    assert state.warnings == (
         "the server was down for 42% of the time (100 min; 12 restarts)",
         "12% of the time was not watched (30 min): what was served then is not in here",
     )
@@ -86,14 +86,14 @@ def test_down_time_that_two_daemons_saw_counts_once():
     twice = [
         window(0, daemon=daemon, seconds=3000.0, down_seconds=600.0) for daemon in ("d", "other")
     ]
-    found = health([*hours(-1), *twice], at(0), at(1))
-    assert (found.observed, found.down) == (3000, 600)
+    state = health([*hours(-1), *twice], at(0), at(1))
+    assert (state.observed, state.down) == (3000, 600)
 
 
 def test_before_a_target_was_there_nobody_could_watch_it():
-    found = health(hours(2, 3), at(0), at(4))
-    assert (found.expected, found.observed, found.gap_count) == (2 * 3600, 2 * 3600, 0)
-    assert found.warnings == ("it is watched since 2026-11-02 02:00 UTC only",)
+    state = health(hours(2, 3), at(0), at(4))
+    assert (state.expected, state.observed, state.gap_count) == (2 * 3600, 2 * 3600, 0)
+    assert state.warnings == ("it is watched since 2026-11-02 02:00 UTC only",)
 
 
 def test_parts_of_an_hour_and_what_made_up_for_a_gap_are_no_more_than_the_hour():
@@ -104,29 +104,29 @@ def test_parts_of_an_hour_and_what_made_up_for_a_gap_are_no_more_than_the_hour()
         *hours(2),
         *hours(2, daemon="other"),
     ]
-    found = health([*hours(-1), *windows], at(0), at(3))
-    assert (found.observed, found.expected) == (3 * 3600, 3 * 3600)
+    state = health([*hours(-1), *windows], at(0), at(3))
+    assert (state.observed, state.expected) == (3 * 3600, 3 * 3600)
     windows = hours(-1), hours(0, seconds=9000.0), hours(1, seconds=1800.0)
-    assert health([each for one in windows for each in one], at(0), at(2)).observed == 5400
+    assert health([item for one in windows for item in one], at(0), at(2)).observed == 5400
 
 
 def test_the_longest_gaps_are_told_and_all_of_them_counted():
     watched = {0, 2, 5, 7, 9, 11, 13, 15, 20, 22}
-    found = health(hours(-1, *watched), at(0), at(23))
-    assert found.gap_count == 9
-    assert len(found.gaps) == MOST_GAPS
-    assert found.gaps[:2] == (Gap(start=at(16), end=at(20)), Gap(start=at(3), end=at(5)))
-    assert found.gaps[2] == Gap(start=at(1), end=at(2))
+    state = health(hours(-1, *watched), at(0), at(23))
+    assert state.gap_count == 9
+    assert len(state.gaps) == MOST_GAPS
+    assert state.gaps[:2] == (Gap(start=at(16), end=at(20)), Gap(start=at(3), end=at(5)))
+    assert state.gaps[2] == Gap(start=at(1), end=at(2))
 
 
 def test_nothing_at_all():
-    found = health([], at(0), at(4))
-    assert (found.expected, found.observed, found.gap_count) == (0, 0, 0)
-    assert found.coverage is found.source is None
-    assert found.warnings == ("it was not watched at all",)
-    found = health(hours(-3), at(0), at(4))
-    assert (found.expected, found.observed) == (4 * 3600, 0)
-    assert found.gaps == (Gap(start=at(0), end=at(4)),)
+    state = health([], at(0), at(4))
+    assert (state.expected, state.observed, state.gap_count) == (0, 0, 0)
+    assert state.coverage is state.source is None
+    assert state.warnings == ("it was not watched at all",)
+    state = health(hours(-3), at(0), at(4))
+    assert (state.expected, state.observed) == (4 * 3600, 0)
+    assert state.gaps == (Gap(start=at(0), end=at(4)),)
 
 
 def tapped(hour, *, server, known, unknown=0, **others):

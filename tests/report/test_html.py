@@ -34,14 +34,14 @@ def test_it_is_one_file_without_scripts(html: str) -> None:
 
 def test_headings_are_in_order_and_ids_are_unique(html: str) -> None:
     root = page.read(html)
-    levels = [int(each.name[1]) for each in root.all("h1", "h2", "h3", "h4")]
+    levels = [int(item.name[1]) for item in root.all("h1", "h2", "h3", "h4")]
     assert levels.count(1) == 1
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    ids = {each.attributes.get("id") for each in root.all()}
-    for each in root.all():
+    ids = {element.attributes.get("id") for element in root.all()}
+    for entry in root.all():
         for name in ("aria-labelledby", "aria-describedby"):
-            for id_ in each.attributes.get(name, "").split():
+            for id_ in entry.attributes.get(name, "").split():
                 assert id_ in ids
 
 
@@ -49,16 +49,18 @@ def test_tables_have_captions_and_headers(html: str) -> None:
     for table in page.read(html).all("table"):
         assert next(table.all("caption")).text.strip()
         rows = list(table.all("tr"))
-        assert {each.attributes.get("scope") for each in rows[0].all("th")} == {"col"}
+        assert {element.attributes.get("scope") for element in rows[0].all("th")} == {"col"}
         width = len(list(rows[0].all("th")))
         assert len(rows) > 1, "not an empty table"
         for row in rows[1:]:
-            assert [each.attributes.get("scope") for each in row.all("th")] == ["row"]
+            assert [item.attributes.get("scope") for item in row.all("th")] == ["row"]
             assert len(list(row.all("th", "td"))) == width
 
 
 def test_wide_tables_can_be_scrolled_by_keyboard_and_have_names_of_their_own(html: str) -> None:
-    regions = [each for each in page.read(html).all() if each.attributes.get("role") == "region"]
+    regions = [
+        element for element in page.read(html).all() if element.attributes.get("role") == "region"
+    ]
     names = [region.attributes["aria-label"] for region in regions]
     assert len(set(names)) == len(names)
     assert all(region.attributes.get("tabindex") == "0" for region in regions)
@@ -93,7 +95,7 @@ def test_nothing_at_all_is_a_page_too() -> None:
 def test_fifty_targets_have_a_table_that_leads_to_them() -> None:
     models = tuple(sample.blank(f"gpu-{number}") for number in range(50))
     root = page.read(report_html(replace(sample.full(), targets=models)))
-    links = [each.attributes["href"] for each in root.all("a")]
+    links = [element.attributes["href"] for element in root.all("a")]
     assert len(links) == 50
     assert links[49] == "#target-50"
     assert len(list(root.all("section"))) == 50

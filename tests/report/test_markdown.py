@@ -29,35 +29,35 @@ def tokens(text: str) -> list[Token]:
 
 
 def inline(found: list[Token]) -> list[Token]:
-    return [child for each in found for child in each.children or ()]
+    return [child for item in found for child in item.children or ()]
 
 
 def headings(text: str) -> list[tuple[str, str]]:
-    found = tokens(text)
+    result = tokens(text)
     return [
-        (each.tag, "".join(c.content for c in found[at + 1].children or ()))
-        for at, each in enumerate(found)
-        if each.type == "heading_open"
+        (item.tag, "".join(c.content for c in result[at + 1].children or ()))
+        for at, item in enumerate(result)
+        if item.type == "heading_open"
     ]
 
 
 def rows(text: str) -> list[list[str]]:
     made: list[list[str]] = []
-    found = tokens(text)
-    for at, each in enumerate(found):
-        if each.type == "tr_open":
+    result = tokens(text)
+    for at, item in enumerate(result):
+        if item.type == "tr_open":
             made.append([])
-        if each.type in ("td_open", "th_open"):
-            made[-1].append("".join(c.content for c in found[at + 1].children or ()))
+        if item.type in ("td_open", "th_open"):
+            made[-1].append("".join(c.content for c in result[at + 1].children or ()))
     return made
 
 
 @pytest.mark.parametrize("name", sample.ALL)
 def test_it_is_headings_sentences_lists_and_tables(name: str) -> None:
     """No HTML, no picture, no link, no code block: whatever name there is."""
-    found = tokens(markdown(sample.ALL[name]()))
-    assert {each.type for each in found} <= KNOWN
-    assert {each.type for each in inline(found)} <= KNOWN_INLINE
+    result = tokens(markdown(sample.ALL[name]()))
+    assert {item.type for item in result} <= KNOWN
+    assert {token.type for token in inline(result)} <= KNOWN_INLINE
 
 
 @pytest.mark.parametrize("name", sample.ALL)
@@ -91,8 +91,8 @@ def test_a_name_is_read_as_it_is(name: str) -> None:
     firsts = [row[0] for row in rows(text)]
     # Between backticks is code, where a bar would end the cell.
     plain = expected if expected.count("`") % 2 else expected.replace("`", "")
-    assert plain in [each.replace("¦", "|") for each in firsts]
-    assert {each.type for each in inline(tokens(text))} <= KNOWN_INLINE
+    assert plain in [item.replace("¦", "|") for item in firsts]
+    assert {token.type for token in inline(tokens(text))} <= KNOWN_INLINE
 
 
 def test_code_can_be_copied_as_it_is() -> None:

@@ -41,11 +41,11 @@ def test_steps_are_1_2_or_5(span: float, most: int, step: float) -> None:
 
 @pytest.mark.parametrize("high", [0.001, 0.7, 1.0, 3.14, 97, 12_345.6])
 def test_ticks_enclose_the_values_and_are_few(high: float) -> None:
-    found = ticks(0, high, 5)
-    assert found[0] == 0
-    assert found[-1] >= high * (1 - 1e-6)
-    assert found[-2] < high
-    assert len(found) <= 7
+    result = ticks(0, high, 5)
+    assert result[0] == 0
+    assert result[-1] >= high * (1 - 1e-6)
+    assert result[-2] < high
+    assert len(result) <= 7
 
 
 def test_ticks_of_one_value_are_some() -> None:
@@ -55,26 +55,26 @@ def test_ticks_of_one_value_are_some() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0.002, 30), (1, 40), (1e-9, 1e9), (0.011, 0.3)])
 def test_logarithmic_ticks_are_few_and_near_the_ends(low: float, high: float) -> None:
-    found = logarithmic_ticks(low, high)
-    assert 2 <= len(found) <= 8
-    assert found == sorted(set(found))
-    assert found[0] <= low * 10
-    assert found[-1] >= high / 1000
+    result = logarithmic_ticks(low, high)
+    assert 2 <= len(result) <= 8
+    assert result == sorted(set(result))
+    assert result[0] <= low * 10
+    assert result[-1] >= high / 1000
 
 
 def test_a_week_is_told_in_days_of_utc() -> None:
-    found = moments(SINCE, UNTIL)
-    assert [label for _, label in found][:3] == ["Mon 2", "Tue 3", "Wed 4"]
-    assert found[1][0] == SINCE + 86400
+    result = moments(SINCE, UNTIL)
+    assert [label for _, label in result][:3] == ["Mon 2", "Tue 3", "Wed 4"]
+    assert result[1][0] == SINCE + 86400
 
 
 @pytest.mark.parametrize(
     ("length", "first"), [(86400, "00:00"), (3600, "00:00"), (30 * 86400, "2 Nov")]
 )
 def test_moments_fit_the_length(length: int, first: str) -> None:
-    found = moments(SINCE, SINCE + length)
-    assert found[0][1] == first
-    assert 2 <= len(found) <= 8
+    result = moments(SINCE, SINCE + length)
+    assert result[0][1] == first
+    assert 2 <= len(result) <= 8
 
 
 @pytest.mark.parametrize(("since", "until"), [(0, 0), (math.nan, 5), (0, 1e300), (5, 4)])

@@ -384,8 +384,8 @@ def test_what_is_to_be_done_is_said(given, said):
 
 def test_a_calibration_that_is_advised_is_a_command_that_runs():
     """Its options are those of the command, and a target's name is one word."""
-    found = replace(report("unknown", missing="no baseline at that load"), target="my chat")
-    said = recommendation(replace(found, loads=LOADS)).split("`")[1]
+    model = replace(report("unknown", missing="no baseline at that load"), target="my chat")
+    said = recommendation(replace(model, loads=LOADS)).split("`")[1]
     asked = shlex.split(said)[2:]
     context = command.make_context("calibrate", asked, resilient_parsing=True)
     assert context.params["target"] == "my chat"

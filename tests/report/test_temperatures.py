@@ -33,8 +33,8 @@ def plain(tpot: float, requests: int) -> Tally:
 
 def test_all_comes_first_and_then_the_buckets_ascending():
     parts = {label: bucket() for label in (">1", "unknown", "(0.7,1]", "0", "(0,0.3]")}
-    found = rows(flat([hour(0, buckets=parts)]))
-    assert list(found) == ["all", "0", "(0,0.3]", "(0.7,1]", ">1", "unknown"]
+    row = rows(flat([hour(0, buckets=parts)]))
+    assert list(row) == ["all", "0", "(0,0.3]", "(0.7,1]", ">1", "unknown"]
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_shares_add_up_to_one_at_most(zero, hot, shares):
 
 
 def test_no_requests_have_no_shares():
-    found = rows(flat([hour(0, counted(requests=0, tokens=0), buckets={"0": bucket(0)})]))
-    assert [row.share for row in found.values()] == [None, None]
-    assert found["0"].ttft.on is None
+    result = rows(flat([hour(0, counted(requests=0, tokens=0), buckets={"0": bucket(0)})]))
+    assert [row.share for row in result.values()] == [None, None]
+    assert result["0"].ttft.on is None
 
 
 def test_acceptance_and_that_of_the_period_before():
@@ -81,17 +81,17 @@ def test_the_server_spreads_as_its_buckets_do():
 
 def test_a_quantile_beyond_the_last_bound_is_named():
     slow = replace(counted(), ttft=observed([0.3] * 90 + [9.0] * 10, TTFT_BOUNDS))
-    found = rows(flat([hour(0, slow)]))["all"].ttft.on
-    assert (found.p95, found.p99, found.beyond) == (5.0, 5.0, ("p95", "p99"))
-    assert found.p50 < 0.5
+    row = rows(flat([hour(0, slow)]))["all"].ttft.on
+    assert (row.p95, row.p99, row.beyond) == (5.0, 5.0, ("p95", "p99"))
+    assert row.p50 < 0.5
 
 
 def test_without_bounds_only_the_mean_is_known():
     """Before vLLM 0.11 there is no TPOT but in sums."""
     sums = replace(counted(), tpot=Histogram((), (200,), 4.0))
-    found = rows(flat([hour(0, sums)]))["all"].tpot.on
-    assert (found.count, found.mean, found.p50, found.p99) == (200, 0.02, None, None)
-    assert found.beyond == ()
+    row = rows(flat([hour(0, sums)]))["all"].tpot.on
+    assert (row.count, row.mean, row.p50, row.p99) == (200, 0.02, None, None)
+    assert row.beyond == ()
 
 
 def test_off_is_as_the_requests_with_speculation_weigh_by_load():
@@ -104,11 +104,11 @@ def test_off_is_as_the_requests_with_speculation_weigh_by_load():
             hour(1, timed(0.01, 10), running=12.0),
         ]
     )
-    found = rows(windows)["all"].tpot.off
-    assert found.count == 1000
-    assert found.mean == pytest.approx(0.9 * 0.024 + 0.1 * 0.09)
-    assert 0.02 < found.p50 <= 0.025
-    assert 0.075 < found.p95 <= 0.1
+    row = rows(windows)["all"].tpot.off
+    assert row.count == 1000
+    assert row.mean == pytest.approx(0.9 * 0.024 + 0.1 * 0.09)
+    assert 0.02 < row.p50 <= 0.025
+    assert 0.075 < row.p95 <= 0.1
 
 
 def test_off_is_that_of_the_baseline_s_own_traffic_where_there_is_such():
@@ -118,9 +118,9 @@ def test_off_is_that_of_the_baseline_s_own_traffic_where_there_is_such():
         of_tpot=observed([0.045] * 50, TPOT_BOUNDS),
     )
     windows = flat([hour(-1, plain(0.09, 9), mode=Mode.OFF), hour(0, timed(0.01, 40))])
-    found = rows(windows, own)["all"]
-    assert (found.tpot.off.count, found.tpot.off.mean) == (50, pytest.approx(0.045))
-    assert found.ttft.off.mean == pytest.approx(0.45)
+    row = rows(windows, own)["all"]
+    assert (row.tpot.off.count, row.tpot.off.mean) == (50, pytest.approx(0.045))
+    assert row.ttft.off.mean == pytest.approx(0.45)
 
 
 NO_MEASURE = {
@@ -158,20 +158,22 @@ def test_a_bucket_is_compared_with_its_own_windows_without_speculation():
             hour(2, buckets={">1": bucket()}),
         ]
     )
-    found = rows(windows)
-    assert (found["0"].tpot.on.count, found["0"].tpot.off.count) == (20, 40)
-    assert found["0"].tpot.off.mean == pytest.approx(0.024)
-    assert found[">1"].tpot.off is None
+    by_label = rows(windows)
+    assert (by_label["0"].tpot.on.count, by_label["0"].tpot.off.count) == (20, 40)
+    assert by_label["0"].tpot.off.mean == pytest.approx(0.024)
+    assert by_label[">1"].tpot.off is None
 
 
 def test_the_speedup_of_a_bucket_is_its_length_over_the_cost_of_a_step():
     """o = 20 ms x tau / 30 ms, S = tau_b / o."""
     parts = {"0": bucket(rate=0.9), ">1": bucket(rate=0.2)}
     windows = flat(hour(at, buckets=parts) for at in range(HOURS))
-    found = rows(windows, measurement())
+    by_label = rows(windows, measurement())
     whole = windows[0].tally
     tau = 10_000 / (10_000 - whole.accepted_tokens)
     for label, part in parts.items():
         length = 1 + part.accepted_tokens / part.drafts
-        assert found[label].speedup.value == pytest.approx(length / (0.02 * tau / 0.03), rel=1e-3)
-    assert found["all"].speedup.value == pytest.approx(1.5)
+        assert by_label[label].speedup.value == pytest.approx(
+            length / (0.02 * tau / 0.03), rel=1e-3
+        )
+    assert by_label["all"].speedup.value == pytest.approx(1.5)

@@ -74,15 +74,15 @@ def test_what_loses_is_red_and_what_pays_green() -> None:
         if text.startswith(begin)
     }
     assert (styles["pays"], styles["loses"]) == ("bold green", "bold red")
-    found = [line for line in lines(sample.full(), 80) if line and line[0][0].startswith(">1 ")]
-    assert any("red" in [style for _, style in line] for line in found)
+    result = [line for line in lines(sample.full(), 80) if line and line[0][0].startswith(">1 ")]
+    assert any("red" in [style for _, style in line] for line in result)
 
 
 def test_bars_are_as_long_as_what_they_stand_for_with_a_mark_where_asked() -> None:
     rows = [[TerminalCell("a")], [TerminalCell("b")], [TerminalCell("c")]]
     bars = [Bar(2.0, mark=1.0), Bar(0.5, mark=1.0), Bar(None)]
-    found = _texts(list(columns.table(["x"], rows, 19, bars=bars)))
-    assert found == ["x", "a ########|#######", "b ####    |", "c"]
+    result = _texts(list(columns.table(["x"], rows, 19, bars=bars)))
+    assert result == ["x", "a ########|#######", "b ####    |", "c"]
 
 
 def test_the_first_column_gives_way_and_then_the_last_ones_go() -> None:

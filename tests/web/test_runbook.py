@@ -17,8 +17,8 @@ from tests.web.statuses import Surface, serving
 
 @pytest.fixture(scope="module")
 def surface() -> Iterator[Surface]:
-    with serving() as found:
-        yield found
+    with serving() as result:
+        yield result
 
 
 def test_it_is_a_page_with_all_sections_under_their_anchors(surface: Surface) -> None:

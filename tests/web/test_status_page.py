@@ -59,8 +59,8 @@ def server() -> Iterator[Surface]:
         with pytest.MonkeyPatch.context() as patched:
             for name in ("_STATUS_SECONDS", "_PAGE_SECONDS", "_HISTORY_SECONDS"):
                 patched.setattr(status_route, name, -1.0)
-            found = stack.enter_context(serving())
-        yield found
+            result = stack.enter_context(serving())
+        yield result
 
 
 @pytest.fixture
@@ -180,10 +180,10 @@ def test_a_measured_model_without_bins_has_a_break_even_that_is_not_known(
     surface: Surface,
 ) -> None:
     """As there is right after a calibration."""
-    found = decided()
-    known = found.models["llama"]
+    result = decided()
+    known = result.models["llama"]
     known = replace(known, assessment=replace(known.assessment, bins=()))
-    surface.status = daemon(target(decision=replace(found, models={"llama": known})))
+    surface.status = daemon(target(decision=replace(result, models={"llama": known})))
     assert "Break-even not known, now 50.0%." in read(surface).words
 
 
@@ -210,8 +210,8 @@ def test_one_target_or_model_that_cannot_be_shown_takes_down_nothing(
     assert "It cannot be shown, for a defect of specwatch: see its log." in text
     assert set(told) == {"bad"}
     known = surface.get("/api/v1/targets").json["targets"]
-    assert [each["name"] for each in known] == ["good", "bad"]
-    assert [each["not_shown"] for each in known] == [[], ["other" if broken == "model" else ""]]
+    assert [item["name"] for item in known] == ["good", "bad"]
+    assert [entry["not_shown"] for entry in known] == [[], ["other" if broken == "model" else ""]]
     assert known[0]["decision"]["models"]["llama"]["speedup"]["basis"] == "measured"
     if broken == "model":
         assert set(known[1]["decision"]["models"]) == {"llama"}
