@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import Struct
 
@@ -39,6 +40,21 @@ class GuardStatus:
     error: str | None = None
     actions: Mapping[tuple[str, str], int] = field(default_factory=no_actions)
     max_actions_per_day: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A stored step; ``at`` is in Unix seconds."""
+
+    target: str
+    version: int
+    at: float
+    daemon: str
+    incident: str
+    phase_before: str
+    phase: str
+    reason: str
+    inputs: dict[str, Any]
 
 
 class ActionCount(Struct, frozen=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from specwatch.pages.status_model import unread
 from specwatch.pages.status_view import MOST_MODELS, in_order
@@ -15,31 +14,8 @@ _MOST_FAILING = 20
 """Targets that fail and are not shown in full."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scrapes:
-    """How reading one target goes."""
-
-    target: str
-    scraped: str
-    scrapes: str
-    failed: str
-    skipped: str
-    restarts: str
-    coverage: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pager:
-    """How telling one Alertmanager goes."""
-
-    url: str
-    state: str
-    firing: str
-    failed: str
-
-
-def scrapes(status: DaemonStatus, names: Sequence[str]) -> tuple[Scrapes, ...]:
-    """How reading targets goes: of those named, and of others that fail."""
+def scrapes(status: DaemonStatus, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """A row for each target that is named, and for others that fail: how reading it goes."""
     failing = [
         target.name
         for target in status.targets
@@ -49,7 +25,7 @@ def scrapes(status: DaemonStatus, names: Sequence[str]) -> tuple[Scrapes, ...]:
     return tuple(_scrapes(target, status) for target in in_order(status) if target.name in among)
 
 
-def _scrapes(target: TargetStatus, status: DaemonStatus) -> Scrapes:
+def _scrapes(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
     now = status.now
     ago = None if target.last_success is None else now - target.last_success
     reasons = sorted(target.failures.items(), key=lambda item: (-item[1], item[0]))
@@ -63,14 +39,14 @@ def _scrapes(target: TargetStatus, status: DaemonStatus) -> Scrapes:
     unknown = "not known yet" if tapped else "no tap"
     if unread(target, status.stuck, now) is not None:
         covered, unknown = [], figures.UNKNOWN
-    return Scrapes(
-        target=shown(target.name),
-        scraped="never" if ago is None else f"{figures.span(ago)} ago",
-        scrapes=figures.number(target.scrapes),
-        failed=failed or "0",
-        skipped=figures.number(target.skipped),
-        restarts=figures.number(target.restarts),
-        coverage=figures.percent(min(covered)) if covered else unknown,
+    return (
+        shown(target.name),
+        "never" if ago is None else f"{figures.span(ago)} ago",
+        figures.number(target.scrapes),
+        failed or "0",
+        figures.number(target.skipped),
+        figures.number(target.restarts),
+        figures.percent(min(covered)) if covered else unknown,
     )
 
 
@@ -119,20 +95,8 @@ def delivery_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
             )
 
 
-def pagers(status: DaemonStatus) -> tuple[Pager, ...]:
-    """Every Alertmanager."""
-    return tuple(
-        Pager(
-            url=shown(pager.url, LONGEST_SENTENCE),
-            state=_pager_state(pager, status.now),
-            firing=figures.number(pager.firing),
-            failed=figures.number(sum(pager.failures.values())),
-        )
-        for pager in status.pagers
-    )
-
-
-def _pager_state(pager: PagerStatus, now: float) -> str:
+def pager_state(pager: PagerStatus, now: float) -> str:
+    """How sending to an Alertmanager goes."""
     if pager.failing_since is not None:
         why = shown(pager.error or "it does not answer", LONGEST_SENTENCE)
         return f"failing for {figures.span(now - pager.failing_since)}: {why}"
@@ -155,8 +119,8 @@ def headline(status: DaemonStatus) -> tuple[str, ...]:
         lines.append(f"Stuck, no scrape ended for three intervals: {names}.")
     lines += [line for line, wrong in (*store_lines(status), *delivery_lines(status)) if wrong]
     lines += [
-        f"Alertmanager {pager.url}: {pager.state}"
-        for pager in pagers(status)
-        if pager.state.startswith("failing")
+        f"Alertmanager {shown(pager.url, LONGEST_SENTENCE)}: {pager_state(pager, status.now)}"
+        for pager in status.pagers
+        if pager.failing_since is not None
     ]
     return tuple(lines)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from specwatch.pages import status_health, status_view
-from specwatch.pages.environment import render
-from specwatch.pages.status_changes import Change
-from specwatch.pages.status_view import Hours
-from specwatch.report.charts import STYLE, sparkline
+from specwatch.pages.environment import markup, render
+from specwatch.pages.status_view import Change, Hours
+from specwatch.report.charts import sparkline
 from specwatch.rules.last_hour import Points
 from specwatch.status import DaemonStatus
 from specwatch.wording import figures
@@ -54,7 +53,6 @@ def status_html(
     names = status_view.detailed(status, chosen)
     return render(
         "status.html.j2",
-        chart_style=_markup(STYLE),
         status=status,
         chosen=None if chosen is None else shown(chosen),
         refresh=refresh,
@@ -67,9 +65,8 @@ def status_html(
         history=history,
         scrapes=status_health.scrapes(status, names),
         store=(*status_health.store_lines(status), *status_health.delivery_lines(status)),
-        pagers=status_health.pagers(status),
+        pager_state=status_health.pager_state,
         spark=_spark,
-        moment=figures.moment,
         iso=_iso,
         outcomes=_OUTCOMES,
     )
@@ -113,7 +110,7 @@ _OUTCOMES = {
 
 
 def _spark(points: Points, temperature: str) -> Markup:
-    """The acceptance over an hour, from 0 to 1 so that temperatures compare."""
+    """The acceptance over an hour."""
     known = [value for _, value in points if value is not None]
     label = f"Acceptance at {temperature} by the minute: "
     if known:
@@ -121,13 +118,7 @@ def _spark(points: Points, temperature: str) -> Markup:
         label += f"{lowest} to {highest}, last {figures.percent(known[-1])}"
     else:
         label += "nothing was drafted"
-    return _markup(sparkline(points, label, low=0.0, high=1.0))
-
-
-def _markup(made: str) -> Markup:
-    from markupsafe import Markup
-
-    return Markup(made)  # noqa: S704 (made by the charts, which escape)
+    return markup(sparkline(points, label))
 
 
 def _address(chosen: str | None, refresh: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -61,32 +62,17 @@ def unread(target: TargetStatus, stuck: Iterable[str], now: float) -> float | No
     return max(0.0, now - target.last_success)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusBucket:
-    """One temperature over the last hour; ``points`` are None where there is no history."""
+class StatusBucket(NamedTuple):
+    """One temperature over the last hour; ``points`` are None where there is no history.
+
+    ``cells`` are its acceptance, share of the drafts, acceptance per request, requests, TTFT, TPOT
+    and speedup.
+    """
 
     temperature: str
     points: Points
-    acceptance: str
-    share: str
-    spread: str
-    requests: str
-    ttft: str
-    tpot: str
-    speedup: str
+    cells: tuple[str, ...]
     loses: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """The mean or a quantile of a latency with speculation, and without it at equal load.
-
-    ``change`` is of means only: quantiles are known to a bucket."""
-
-    name: str
-    on: str
-    off: str
-    change: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +91,31 @@ class StatusModel:
 
     name: str
     answer: StatusAnswer
-    more: tuple[str, ...]
-    facts: str
-    span: str
-    sources: str
+    more: tuple[str, ...] = ()
+    facts: str = ""
+    span: str = "not known"
+    sources: str = ""
     """Who counted the buckets."""
-    buckets: tuple[StatusBucket, ...]
-    coverage: str
-    latencies: tuple[Latency, ...]
-    compared: bool
+    buckets: tuple[StatusBucket, ...] = ()
+    coverage: str = ""
+    latencies: tuple[tuple[str, str, str, str], ...] = ()
+    """Name, with speculation, without it, and the change of a mean: quantiles are too coarse."""
+    compared: bool = False
     """Whether any latency without speculation is known."""
-    objectives: tuple[tuple[str, str, bool], ...]
+    objectives: tuple[tuple[str, str, bool], ...] = ()
     """Name, what is left of it, and whether it is overspent."""
-    goodput: str | None
+    goodput: str | None = None
     """None where it is not known."""
-    rules: tuple[RuleLine, ...]
-    rules_said: str
+    rules: tuple[RuleLine, ...] = ()
+    rules_said: str = ""
 
 
 NOT_SHOWN = StatusAnswer("failed", "It cannot be shown, for a defect of specwatch: see its log.")
 
 
-def not_shown(name: str) -> StatusModel:
-    """A model of which something cannot be shown."""
-    return StatusModel(
-        name=shown(name) or "(no name)", answer=NOT_SHOWN, more=(), facts="", span="not known",
-        sources="", buckets=(), coverage="", latencies=(), compared=False, objectives=(),
-        goodput=None, rules=(), rules_said="",
-    )  # fmt: skip
+def shown_name(model: str) -> str:
+    """The name of a model; some have none."""
+    return shown(model) or "(no name)"
 
 
 def model_of(
@@ -155,7 +138,7 @@ def model_of(
     met = {} if dead else goodput_view(target.decision.goodput.get(name, {}))
     mode = str(target.models.get(name, figures.UNKNOWN))
     return StatusModel(
-        name=shown(name) or "(no name)",
+        name=shown_name(name),
         answer=answer,
         more=tuple(_more(judged, recent, answer.outcome)),
         facts="" if dead else _facts(mode, recent),
@@ -249,22 +232,19 @@ def _buckets(hour: ModelHour, answer: ModelView | None) -> Iterator[StatusBucket
         label = window.series.temperature
         shares = label != ALL_TEMPERATURES
         observed = window.tally.request_acceptance if shares else hour.request_acceptance
-        per_request = summary.request_acceptance(observed)
-        ttft, tpot = summary.latency(window.tally.ttft), summary.latency(window.tally.tpot)
         speedup = speedups.get(label)
         share = hour.share(window) if shares else 1.0
-        yield StatusBucket(
-            temperature=shown(label),
-            points=hour.points.get(label, ()),
-            acceptance=figures.percent(acceptance_rate(window.tally)),
-            share=figures.UNKNOWN if share is None else f"{share:.0%}",
-            spread=figures.percents(per_request, " / "),
-            requests=figures.number(sum(window.tally.requests.values())),
-            ttft=_both(ttft),
-            tpot=_both(tpot),
-            speedup=figures.UNKNOWN if speedup is None else figures.number(speedup.value, 2),
-            loses=speedup is not None and speedup.upper < 1,
+        cells = (
+            figures.percent(acceptance_rate(window.tally)),
+            figures.UNKNOWN if share is None else f"{share:.0%}",
+            figures.percents(summary.request_acceptance(observed), " / "),
+            figures.number(sum(window.tally.requests.values())),
+            _both(summary.latency(window.tally.ttft)),
+            _both(summary.latency(window.tally.tpot)),
+            figures.UNKNOWN if speedup is None else figures.number(speedup.value, 2),
         )
+        loses = speedup is not None and speedup.upper < 1
+        yield StatusBucket(shown(label), hour.points.get(label, ()), cells, loses)
 
 
 def _speedups(answer: ModelView | None) -> dict[str, Interval | MeasuredSpeedup]:
@@ -303,7 +283,9 @@ def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:
     return f"{sentence}; not covered: {', '.join(reasons)}." if reasons else f"{sentence}."
 
 
-def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[Latency]:
+def _latencies(
+    hour: ModelHour | None, known: ModelDecision | None
+) -> Iterator[tuple[str, str, str, str]]:
     """Yield the latencies with speculation beside the baseline at equal load."""
     on = None if hour is None or not hour.on or hour.whole is None else hour.whole.tally
     baseline = {} if known is None else known.baseline_latencies
@@ -315,13 +297,13 @@ def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[
         now, then = (None if side is None else histogram.mean(side) for side in sides)
         if now is not None or then is not None:
             change = _change(now, then)
-            yield Latency(f"{name} mean", figures.seconds(now), figures.seconds(then), change)
+            yield f"{name} mean", figures.seconds(now), figures.seconds(then), change
         for label, q in _QUANTILES.items():
             on_q, off_q = (
                 _time(None if side is None else histogram.quantile(side, q)) for side in sides
             )
             if (on_q, off_q) != (figures.UNKNOWN, figures.UNKNOWN):
-                yield Latency(f"{name} {label}", on_q, off_q, figures.UNKNOWN)
+                yield f"{name} {label}", on_q, off_q, figures.UNKNOWN
 
 
 def _time(quantile: Quantile | None) -> str:
@@ -350,17 +332,13 @@ def _objectives(slos: Iterable[SloView]) -> Iterator[tuple[str, str, bool]]:
 def _rules(findings: list[FindingView], now: float) -> Iterator[RuleLine]:
     breaches = [finding for finding in findings if finding.verdict == "breach"]
     breaches.sort(key=lambda breach: breach.since)
-    pending = list(filter(speculation.may_become, findings))
-    for breach in breaches[:_MOST_RULES]:
-        yield _line("breach", breach, speculation.confirmed(breach, now))
-    for finding in pending[:_MOST_RULES]:
-        yield _line("pending", finding, speculation.pending(finding, now))
-
-
-def _line(kind: str, finding: FindingView, sentence: str) -> RuleLine:
-    return RuleLine(kind, shown(finding.severity), sentence, _summary(finding.summary))
-
-
-def _summary(text: str) -> str:
-    known = shown(text, LONGEST_SENTENCE)
-    return known if not known or known.endswith((".", "!", "?")) else f"{known}."
+    pending = filter(speculation.may_become, findings)
+    for kind, chosen, sentence in (
+        ("breach", breaches, speculation.confirmed),
+        ("pending", pending, speculation.pending),
+    ):
+        for finding in itertools.islice(chosen, _MOST_RULES):
+            summary = shown(finding.summary, LONGEST_SENTENCE)
+            if summary and not summary.endswith((".", "!", "?")):
+                summary += "."
+            yield RuleLine(kind, shown(finding.severity), sentence(finding, now), summary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlencode
@@ -11,16 +11,17 @@ from urllib.parse import urlencode
 from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.model import ALL_TEMPERATURES, Mode, Window
 from specwatch.guard.state import Phase
-from specwatch.guard.status import GuardStatus, guard_view
+from specwatch.guard.status import StepRecord, guard_view
 from specwatch.pages.status_model import (
     NOT_SHOWN,
     StatusAnswer,
     StatusModel,
     model_of,
-    not_shown,
+    shown_name,
     unread,
 )
 from specwatch.rules.decision_view import model_view
+from specwatch.rules.decisions import Decision
 from specwatch.rules.last_hour import ModelHour
 from specwatch.rules.verdicts import Verdict
 from specwatch.status import DaemonStatus, TargetStatus
@@ -32,6 +33,7 @@ MOST_DETAILED = 8
 MOST_MODELS = 5
 """Models of a target in the table of all targets, and sections of the target's page."""
 MOST_KNOWN = 200
+MOST_CHANGES = 20
 _URGENT = ("critical", "warning")
 
 Hours = Mapping[str, Mapping[str, ModelHour]]
@@ -44,12 +46,12 @@ class Row:
     target: str
     href: str
     model: str
-    answer: StatusAnswer
-    mode: str
-    acceptance: str
-    running: str
-    guard: str
-    troubles: tuple[str, ...]
+    answer: StatusAnswer = NOT_SHOWN
+    mode: str = figures.UNKNOWN
+    acceptance: str = figures.UNKNOWN
+    running: str = figures.UNKNOWN
+    guard: str = figures.UNKNOWN
+    troubles: tuple[str, ...] = ("cannot be shown",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,13 @@ class Detail:
 
     anchor: str
     name: str
-    facts: str
-    notes: tuple[str, ...]
-    guard: str | None
-    guard_notes: tuple[str, ...]
-    models: tuple[StatusModel, ...]
-    left_out: int
     links: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    facts: str = ""
+    guard: str | None = None
+    guard_notes: tuple[str, ...] = ()
+    models: tuple[StatusModel, ...] = ()
+    left_out: int = 0
 
 
 def detailed(status: DaemonStatus, chosen: str | None) -> tuple[str, ...]:
@@ -111,7 +113,12 @@ def _troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
     urgent = sum(breach.rule.severity in _URGENT for breach in breaches)
     if urgent:
         reasons.append(f"{figures.counted(urgent, 'rule')} in breach")
-    reasons += _guard_troubles(target.guard)
+    if target.guard is not None:
+        state = target.guard.state
+        if target.guard.error:
+            reasons.append("guard failing")
+        if state is not None and state.phase is not Phase.OBSERVING:
+            reasons.append(f"guard {guard.phase(state.phase)}")
     spent = sum((slo.budget_left or 0.0) < 0 for slo in target.decision.slos)
     if spent:
         reasons.append(f"{figures.counted(spent, 'error budget')} spent")
@@ -125,15 +132,6 @@ def _loses(target: TargetStatus, model: str, now: float) -> bool:
     measured = known.assessment.speedup
     loses = known.current(now) and measured is not None and measured.upper < 1
     return loses and target.models.get(model) != Mode.OFF
-
-
-def _guard_troubles(known: GuardStatus | None) -> Iterator[str]:
-    if known is None:
-        return
-    if known.error:
-        yield "guard failing"
-    if known.state is not None and known.state.phase is not Phase.OBSERVING:
-        yield f"guard {guard.phase(known.state.phase)}"
 
 
 def selections(target: TargetStatus) -> Iterator[dict[str, str]]:
@@ -153,7 +151,7 @@ def page_of(target: str) -> str:
 def rows(status: DaemonStatus) -> tuple[Row, ...]:
     """The table of all."""
     return tuple(
-        status.attempt(target.name, partial(_row, target, name, status), _no_row(target, name))
+        status.attempt(target.name, partial(_row, target, name, status), _unknown_row(target, name))
         for target in in_order(status)
         for name in _models_of(target)[:MOST_MODELS] or [""]
     )
@@ -166,7 +164,7 @@ def _row(target: TargetStatus, name: str, status: DaemonStatus) -> Row:
     rate = None if recent is None else acceptance_rate(recent.tally)
     running = None if recent is None else recent.gauges.running_mean
     return replace(
-        _no_row(target, name),
+        _unknown_row(target, name),
         answer=_answer(target, name, status),
         mode=figures.UNKNOWN if dead else str(target.models.get(name, figures.UNKNOWN)),
         acceptance=figures.percent(rate),
@@ -176,19 +174,10 @@ def _row(target: TargetStatus, name: str, status: DaemonStatus) -> Row:
     )
 
 
-def _no_row(target: TargetStatus, name: str) -> Row:
+def _unknown_row(target: TargetStatus, name: str) -> Row:
     """The row of a model that cannot be shown."""
-    return Row(
-        target=shown(target.name),
-        href=page_of(target.name),
-        model=shown(name) if name else figures.UNKNOWN,
-        answer=NOT_SHOWN,
-        mode=figures.UNKNOWN,
-        acceptance=figures.UNKNOWN,
-        running=figures.UNKNOWN,
-        guard=figures.UNKNOWN,
-        troubles=("cannot be shown",),
-    )
+    model = shown(name) if name else figures.UNKNOWN
+    return Row(shown(target.name), page_of(target.name), model)
 
 
 def _models_of(target: TargetStatus) -> list[str]:
@@ -227,19 +216,11 @@ def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[D
         status.attempt(
             name,
             partial(_detail, number, by_name[name], status, hours.get(name, {})),
-            _no_detail(number, name),
+            Detail(f"target-{number}", shown(name), tuple(_links(name)), (NOT_SHOWN.said,)),
         )
         for number, name in enumerate(names)
         if name in by_name
     )
-
-
-def _no_detail(number: int, name: str) -> Detail:
-    """The detail of a target that cannot be shown."""
-    return Detail(
-        anchor=f"target-{number}", name=shown(name), facts="", notes=(NOT_SHOWN.said,), guard=None,
-        guard_notes=(), models=(), left_out=0, links=tuple(_links(name)),
-    )  # fmt: skip
 
 
 def _detail(
@@ -260,7 +241,9 @@ def _detail(
         else tuple(note for note, _ in guard.notes(state, now, figures.moment)),
         models=tuple(
             status.attempt(
-                target.name, partial(_model, target, name, hours.get(name), status), not_shown(name)
+                target.name,
+                partial(_model, target, name, hours.get(name), status),
+                StatusModel(shown_name(name), NOT_SHOWN),
             )
             for name in names[:MOST_MODELS]
         ),
@@ -339,3 +322,39 @@ def modes(status: DaemonStatus) -> str:
         clauses.append(f"{figures.number(silent)} {'is' if silent == 1 else 'are'} not read")
     detail = f": {'; '.join(clauses)}" if clauses else ""
     return f"Watching {figures.counted(len(status.targets), 'target')}{detail}."
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A decision at a Unix time, and why; ``badge`` is the CSS class of ``what``."""
+
+    at: float
+    target: str
+    what: str
+    badge: str
+    why: str
+
+
+def last_changes(verdicts: Iterable[Decision], steps: Iterable[StepRecord]) -> tuple[Change, ...]:
+    """The newest of both, newest first."""
+    changes = [*map(_of_verdict, verdicts), *map(_of_step, steps)]
+    return tuple(sorted(changes, key=lambda change: -change.at)[:MOST_CHANGES])
+
+
+_VERDICTS = {"breach": "in breach", "pass": "passes", "no_data": "without data"}
+_BADGES = {"breach": "bad", "pass": "good"}
+_PHASES = {"held": "bad", "rolling_back": "bad", "observing": "good"}
+
+
+def _of_verdict(one: Decision) -> Change:
+    model = f"; model {shown(one.model_name)}" if one.model_name else ""
+    what = _VERDICTS.get(one.verdict, shown(one.verdict))
+    why = f"{speculation.change(one)}{model}"
+    return Change(one.at, shown(one.target), what, _BADGES.get(one.verdict, ""), why)
+
+
+def _of_step(one: StepRecord) -> Change:
+    incident = f" [{shown(one.incident)}]" if one.incident else ""
+    what, why = f"guard: {guard.phase(one.phase)}", shown(one.reason, LONGEST_SENTENCE)
+    badge = _PHASES.get(one.phase, "warn")
+    return Change(one.at, shown(one.target), what, badge, f"{why}{incident}")

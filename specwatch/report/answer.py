@@ -70,12 +70,17 @@ def answer(
         if bucket.temperature not in (ALL_TEMPERATURES, UNKNOWN_TEMPERATURE)
     ]
     by_load = [(load.load, load.speedup) for load in loads]
-    ran = _ran(cells)
+    now = [cell for cell in cells if cell.place.now]
+    # Whether anything was served with speculation.
+    ran = any(
+        cell.all.drafts or (cell.all.generation_tokens and cell.place.mode is Mode.ON)
+        for cell in now
+    )
     speedup = measured.overall if ran else None
     hours = _saved(speedup, loads, _measured(cells, measured))
     counted = (traffic.requests, traffic.generation_tokens, traffic.busy_on, traffic.busy_off)
     outcome = _outcome(speedup, ran=ran, any_traffic=any(counted))
-    served = {e.place.mode for e in cells if e.place.now and e.all.generation_tokens}
+    served = {cell.place.mode for cell in now if cell.all.generation_tokens}
     undecided = outcome == "off" and Mode.UNKNOWN in served and Mode.OFF not in served
     return ReportAnswer(
         outcome="unknown" if undecided else outcome,
@@ -83,7 +88,7 @@ def answer(
         recommendation="",
         speedup=speedup,
         objective=measured.assessment.objective.value if measured.assessment.measured else None,
-        missing=MODE_NOT_KNOWN if undecided else measured.missing,
+        missing=MODE_NOT_KNOWN if undecided else measured.assessment.missing,
         hours_saved=hours,
         gpu_hours_saved=None if hours is None or gpus is None else _times(hours, gpus),
         gpus=gpus,
@@ -91,15 +96,6 @@ def answer(
         losing_temperatures=losing(by_temperature),
         winning_loads=winning(by_load),
         losing_loads=losing(by_load),
-    )
-
-
-def _ran(cells: Sequence[LedgerCell]) -> bool:
-    """Whether anything was served with speculation."""
-    return any(
-        cell.all.drafts or (cell.all.generation_tokens and cell.place.mode is Mode.ON)
-        for cell in cells
-        if cell.place.now
     )
 
 

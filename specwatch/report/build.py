@@ -18,7 +18,7 @@ from specwatch.report.health import health
 from specwatch.report.incidents import breaches, incidents, seconds_off
 from specwatch.report.ledger import Ledger, RunningSum
 from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
-from specwatch.report.model import Health, ModelReport
+from specwatch.report.model import ModelReport
 from specwatch.report.objectives import goodput, objectives
 from specwatch.report.sentences import recommendation, sentence
 from specwatch.report.series import Plots
@@ -168,6 +168,9 @@ def _report(
     by_load = loads(cells, measured)
     of_guard = incidents(sources.steps, *span)
     experiments, left_out = newest(sources.experiments.get(name, ()))
+    watched = health([*kept.windows, *kept.seen], since, span[1])
+    damaged = sources.damaged()
+    rows = (figures.damaged_rows(damaged, None),) if damaged else ()
     built = ModelReport(
         target=sources.target,
         model_name=name,
@@ -186,32 +189,21 @@ def _report(
         breaches=breaches(sources.decisions, name, since, until),
         seconds_off_by_guard=seconds_off(of_guard, ordered=False),
         seconds_off_by_order=seconds_off(of_guard, ordered=True),
-        health=_with(
-            health([*kept.windows, *kept.seen], since, span[1]),
-            measured.caveats,
-            sources.damaged(),
+        health=msgspec.structs.replace(
+            watched, damaged=damaged, warnings=(*watched.warnings, *measured.caveats, *rows)
         ),
-        changes=changes(kept.windows, measured.baseline, since, until)
         # This is as much work as the rest of the report.
+        changes=changes(kept.windows, measured.baseline, since, until)
         if kept.may_have_changed
         else (),
         series=model.plots.series(),
         experiments=experiments,
         more_experiments=left_out,
     )
-    text = msgspec.structs.replace(
-        built.answer,
-        sentence=sentence(built),
-        recommendation=recommendation(built),
+    worded = msgspec.structs.replace(
+        built.answer, sentence=sentence(built), recommendation=recommendation(built)
     )
-    return msgspec.structs.replace(built, answer=text)
-
-
-def _with(health: Health, caveats: Sequence[str], damaged: int) -> Health:
-    warnings = [*health.warnings, *caveats]
-    if damaged:
-        warnings.append(figures.damaged_rows(damaged, None))
-    return msgspec.structs.replace(health, damaged=damaged, warnings=tuple(warnings))
+    return msgspec.structs.replace(built, answer=worded)
 
 
 def _by_model(windows: Sequence[Recorded]) -> Iterator[tuple[str, Sequence[Recorded]]]:

@@ -123,7 +123,13 @@ class Mail:
                 session.starttls(context=self._tls())
                 session.ehlo()
             if section.username is not None:
-                self._require_privacy(session)
+                private = isinstance(session.sock, ssl.SSLSocket)
+                if not private and not section.may_send_password_in_plain:
+                    raise DeliveryError(
+                        f"{section.smtp} does not offer STARTTLS, and the password is not sent in"
+                        " clear text; use smtps://, or starttls: none on a trusted network",
+                        retry=False,
+                    )
                 session.login(section.username, password)
             yield session
         finally:
@@ -139,15 +145,6 @@ class Mail:
                 server.host, server.port, name, timeout=timeout, context=self._tls()
             )
         return smtplib.SMTP(server.host, server.port, name, timeout=timeout)
-
-    def _require_privacy(self, session: smtplib.SMTP) -> None:
-        if isinstance(session.sock, ssl.SSLSocket) or self._section.may_send_password_in_plain:
-            return
-        raise DeliveryError(
-            f"{self._section.smtp} does not offer STARTTLS, and the password is not sent in clear"
-            " text; use smtps://, or starttls: none on a trusted network",
-            retry=False,
-        )
 
     def _tls(self) -> ssl.SSLContext:
         try:
@@ -185,18 +182,19 @@ class Mail:
 
     def _refusal(self, error: smtplib.SMTPResponseException) -> DeliveryError:
         text = f"{error.smtp_code} {self._quoted(error.smtp_error)}".strip()
-        what = {
-            smtplib.SMTPAuthenticationError: "refuses the login",
-            smtplib.SMTPSenderRefused: f"does not accept mail from {self._section.from_}",
-            smtplib.SMTPDataError: "does not accept the report",
-        }.get(type(error), "refuses the session")
-        remedy = {
-            smtplib.SMTPAuthenticationError: "; correct username and the contents of password_file",
-            smtplib.SMTPSenderRefused: "; correct report.email.from, or give username",
-        }.get(type(error), "; ask its administrator")
+        what, remedy = {
+            smtplib.SMTPAuthenticationError: (
+                "refuses the login", "correct username and the contents of password_file",
+            ),
+            smtplib.SMTPSenderRefused: (
+                f"does not accept mail from {self._section.from_}",
+                "correct report.email.from, or give username",
+            ),
+            smtplib.SMTPDataError: ("does not accept the report", "ask its administrator"),
+        }.get(type(error), ("refuses the session", "ask its administrator"))  # fmt: skip
         # Codes from 500 mean that the same will be refused again: RFC 5321, 4.2.1.
         retry = not 500 <= error.smtp_code < 600
-        return DeliveryError(f"{self._section.smtp} {what} ({text}){remedy}", retry=retry)
+        return DeliveryError(f"{self._section.smtp} {what} ({text}); {remedy}", retry=retry)
 
     def _failure(self, error: Exception) -> DeliveryError:
         url, text = self._section.smtp, self._quoted(str(error))

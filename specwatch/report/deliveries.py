@@ -269,18 +269,15 @@ class DeliveryMonitor:
         except OSError:
             changed = -1  # and reading it says why
         if self._read is None or self._read[:2] != (folder, changed):
-            self._read = folder, changed, _book_or_error(folder)
+            try:
+                book: Book | str = Reports(folder).book()
+            except SpecwatchError as error:
+                book = shown(str(error), LONGEST_SENTENCE)
+            self._read = folder, changed, book
         state = self._read[2]
         if isinstance(state, str):
             return tuple(DeliveryStatus(name, True, None, state) for name in section.channels)
         return tuple(status for status in _statuses(state) if status.channel in section.channels)
-
-
-def _book_or_error(folder: Path) -> Book | str:
-    try:
-        return Reports(folder).book()
-    except SpecwatchError as error:
-        return shown(str(error), LONGEST_SENTENCE)
 
 
 def _statuses(book: Book) -> Iterator[DeliveryStatus]:

@@ -87,8 +87,7 @@ def _bench(bench: measured.Bench) -> Experiment:
     how = "with" if bench.subject.mode == "on" else "without"
     text = "Nothing was measured."
     if best is not None:
-        most = figures.compact(best.throughput)
-        text = f"At most {most} tokens a second, at {_loads([best])}."
+        text = f"At most {figures.compact(best.throughput)} tokens a second, at {_loads([best])}."
     return Experiment(
         at=bench.ended,
         kind="bench",
@@ -148,8 +147,8 @@ def _where(levels: Sequence[_Load]) -> str:
 
 
 def _loads(levels: Sequence[_Load]) -> str:
-    closed = [str(level.concurrency) for level in levels if level.concurrency is not None]
+    closed = ", ".join(str(one.concurrency) for one in levels if one.concurrency is not None)
     rates = [finite(level.rate) for level in levels if level.concurrency is None]
-    opened = [figures.UNKNOWN if rate is None else f"{rate:g}" for rate in rates]
-    text = [f"concurrency {', '.join(closed)}"] if closed else []
-    return " and ".join([*text, *([f"{', '.join(opened)} requests a second"] if opened else [])])
+    opened = ", ".join(figures.UNKNOWN if rate is None else f"{rate:g}" for rate in rates)
+    texts = (closed and f"concurrency {closed}", opened and f"{opened} requests a second")
+    return " and ".join(filter(None, texts))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
 from specwatch.domain.merge import sum_fields
-from specwatch.domain.model import (
-    ALL_TEMPERATURES,
-    UNKNOWN_TEMPERATURE,
-    Window,
-)
+from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Window
 from specwatch.report.model import Gap, Health
 from specwatch.scrape.coverage import LOW_COVERAGE, leading_reasons, share_derived
 from specwatch.wording import figures
@@ -167,9 +163,7 @@ def _counting(health: Health, wholes: Sequence[Window], parts: Sequence[Window])
                 " `specwatch tap flags` shows what to add to the server's command"
             )
     elif health.coverage < 1 - _MUCH:
-        yield _uncovered(
-            health, _first(parts), _first(window for window in wholes if window.tally.drafts)
-        )
+        yield _uncovered(health, wholes, parts)
     records = sum_fields((window.tally for window in parts), ["records"])["records"]
     derived = share_derived(records)
     if derived > _MUCH:
@@ -177,7 +171,12 @@ def _counting(health: Health, wholes: Sequence[Window], parts: Sequence[Window])
             f"for {derived:.0%} of the requests the acceptance by temperature is derived from"
             " streamed steps, as the server keeps no record of it"
         )
-    coarse = [name for metric, name in _LATENCIES.items() if _coarsened(metric, wholes)]
+    coarse = []
+    for metric, name in _LATENCIES.items():
+        seen = [value for window in wholes if (value := getattr(window.tally, metric)) is not None]
+        bounds = {histogram.bounds for histogram in seen}
+        if len(bounds) > 1 or any(histogram.coarsened for histogram in seen):
+            coarse.append(name)
     if coarse:
         yield (
             f"the buckets of {' and '.join(coarse)} changed within the period: only the bounds"
@@ -185,17 +184,7 @@ def _counting(health: Health, wholes: Sequence[Window], parts: Sequence[Window])
         )
 
 
-def _coarsened(metric: str, wholes: Sequence[Window]) -> bool:
-    seen = [value for window in wholes if (value := getattr(window.tally, metric)) is not None]
-    return (
-        any(histogram.coarsened for histogram in seen)
-        or len({histogram.bounds for histogram in seen}) > 1
-    )
-
-
-def _uncovered(health: Health, first_known: int, first_drafted: int) -> str:
-    """``known`` and ``drafted`` are the starts of the first windows that have a temperature, and
-    drafts."""
+def _uncovered(health: Health, wholes: Sequence[Window], parts: Sequence[Window]) -> str:
     share = 1 - (health.coverage or 0.0)
     much = "more than half" if share > 1 - LOW_COVERAGE else f"{share:.0%}"
     text = f"{much} of the drafts have no temperature"
@@ -203,10 +192,7 @@ def _uncovered(health: Health, first_known: int, first_drafted: int) -> str:
     if reasons:
         named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
         text += f"; requests not covered: {named}"
-    if first_known > first_drafted:
+    first_known = min(window.start for window in parts)
+    if first_known > min(window.start for window in wholes if window.tally.drafts):
         return f"{text}; none is known before {moment(first_known)}"
     return text if reasons else f"{text}; does all traffic pass through the tap?"
-
-
-def _first(windows: Iterable[Window]) -> int:
-    return min(window.start for window in windows)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from specwatch.guard.state import Phase
+from specwatch.guard.status import StepRecord
 from specwatch.report.model import ReportBreach, ReportIncident, ReportStep
-from specwatch.report.sources import StoredStep
 from specwatch.rules.decisions import Decision
 from specwatch.wording import figures, speculation
 from specwatch.wording.figures import moment
@@ -24,7 +24,7 @@ _MODE = "guard.mode is "
 
 
 def incidents(
-    steps: Iterable[StoredStep], since: float, until: float
+    steps: Iterable[StepRecord], since: float, until: float
 ) -> tuple[ReportIncident, ...]:
     """The incidents that lie in ``since`` to ``until`` (Unix seconds) or reach in, by beginning.
 
@@ -50,13 +50,13 @@ def seconds_off(incidents: Iterable[ReportIncident], *, ordered: bool) -> float:
 class _Stretch(NamedTuple):
     """Steps of one incident; ``after`` is the target's next step, of another incident or none."""
 
-    steps: list[StoredStep]
+    steps: list[StepRecord]
     away: list[tuple[float, float]]
     """When speculation was off; the last may be until the end of time."""
-    after: StoredStep | None
+    after: StepRecord | None
 
 
-def _stretches(steps: Sequence[StoredStep]) -> Iterator[_Stretch]:
+def _stretches(steps: Sequence[StepRecord]) -> Iterator[_Stretch]:
     """Yield each incident, by its first step."""
     away = dict(_away(steps))
     by_id: dict[str, list[int]] = {}
@@ -72,10 +72,10 @@ def _stretches(steps: Sequence[StoredStep]) -> Iterator[_Stretch]:
         )
 
 
-def _away(steps: Sequence[StoredStep]) -> Iterator[tuple[int, tuple[float, float]]]:
+def _away(steps: Sequence[StepRecord]) -> Iterator[tuple[int, tuple[float, float]]]:
     """Yield which steps were followed by time without speculation, and that time."""
     settled = bool(steps) and steps[0].phase_before == Phase.DISABLED
-    ends = [*(later.at for _, later in pairwise(steps)), float("inf")]
+    ends = [*(later.at for later in steps[1:]), float("inf")]
     for index, (step, end) in enumerate(zip(steps, ends, strict=False)):
         off = step.phase in _AWAY
         if step.phase in (Phase.DRAINING, Phase.HELD):
@@ -92,13 +92,15 @@ def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:
     first, last = stretch.steps[0], stretch.steps[-1]
     ended = last.at if last.phase in _OVER else None
     person = first.inputs.get("ordered_by")
+    findings = (_finding(step.inputs) for step in stretch.steps)
     if ended is None and stretch.after is not None:
         ended = stretch.after.at
     return ReportIncident(
         id=shown(first.incident),
         began=first.at,
         ended=ended,
-        cause=_cause(stretch.steps),
+        # The rule and its reading if one led to it, else the reason of the first step.
+        cause=next(filter(None, findings), _cut(first.reason)),
         outcome=_outcome(stretch, ended),
         would_have_acted=_would_have_acted(stretch.steps),
         steps=tuple(
@@ -114,15 +116,6 @@ def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:
     )
 
 
-def _cause(steps: Sequence[StoredStep]) -> str:
-    """The rule and its reading if one led to it, else the reason of the first step."""
-    for step in steps:
-        text = _finding(step.inputs)
-        if text is not None:
-            return text
-    return shown(steps[0].reason, LONGEST_SENTENCE)
-
-
 def _finding(inputs: Mapping[str, Any]) -> str | None:
     if not {"rule", "temperature", "leading"} <= inputs.keys():
         return None
@@ -135,15 +128,16 @@ def _finding(inputs: Mapping[str, Any]) -> str | None:
 
 
 def _outcome(stretch: _Stretch, ended: float | None) -> str:
-    acted = any(step.phase in _ACTING for step in stretch.steps)
-    if not acted:
+    if not _acted(stretch.steps):
         return _looked_on(stretch.steps, ended)
-    if ended is None:
-        return _going_on(stretch)
-    return _over(stretch, ended)
+    return _going_on(stretch) if ended is None else _over(stretch, ended)
 
 
-def _looked_on(steps: Sequence[StoredStep], ended: float | None) -> str:
+def _acted(steps: Sequence[StepRecord]) -> bool:
+    return any(step.phase in _ACTING for step in steps)
+
+
+def _looked_on(steps: Sequence[StepRecord], ended: float | None) -> str:
     """The outcome of an incident in which the guard did nothing."""
     why = _waited_for(steps)
     text = f"nothing was done: {why}" if why else "nothing was done"
@@ -154,20 +148,21 @@ def _looked_on(steps: Sequence[StoredStep], ended: float | None) -> str:
     return _cut(f"{text}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
 
 
-def _would_have_acted(steps: Sequence[StoredStep]) -> bool:
+def _would_have_acted(steps: Sequence[StepRecord]) -> bool:
     """Whether the guard did nothing only because of its mode."""
-    acted = any(step.phase in _ACTING for step in steps)
-    return not acted and _waited_for(steps).startswith(_MODE)
+    return not _acted(steps) and _waited_for(steps).startswith(_MODE)
 
 
-def _waited_for(steps: Sequence[StoredStep]) -> str:
+def _waited_for(steps: Sequence[StepRecord]) -> str:
     """Why nothing was done after the breach was confirmed."""
     waited = [step.reason for step in steps if step.phase == Phase.CONFIRMED]
     return waited[-1] if len(waited) > 1 else ""
 
 
 def _going_on(stretch: _Stretch) -> str:
-    last, entered = stretch.steps[-1], _entered(stretch.steps)
+    last = stretch.steps[-1]
+    phase = itertools.takewhile(lambda step: step.phase == last.phase, reversed(stretch.steps))
+    *_, entered = phase  # the step that led into the last phase
     if last.phase == Phase.DISABLED:
         return f"speculation is off since {_off_since(stretch)}"
     if last.phase == Phase.TRIAL:
@@ -210,16 +205,6 @@ def _off_since(stretch: _Stretch) -> str:
     return f"{'before ' if before else ''}{moment(begin)}"
 
 
-def _entered(steps: Sequence[StoredStep]) -> StoredStep:
-    """The step that led into the last phase."""
-    entered = steps[-1]
-    for step in reversed(steps):
-        if step.phase != entered.phase:
-            break
-        entered = step
-    return entered
-
-
 def _cut(text: str) -> str:
     return shown(text, LONGEST_SENTENCE)
 
@@ -240,13 +225,12 @@ def breaches(
             daemons.setdefault(decision.daemon, []).append(decision)
     breaches = []
     for (rule, temperature), daemons in scopes.items():
-        spans = _merged(span for changes in daemons.values() for span in _spans(changes, until))
+        spans = _merged(span for own in daemons.values() for span in _spans(own, until))
         inside = [span for span in spans if span[1] > since]
         if not inside:
             continue
-        begun = [
-            decision for own in daemons.values() for decision in own if decision.verdict == "breach"
-        ]
+        changes = itertools.chain.from_iterable(daemons.values())
+        begun = [change for change in changes if change.verdict == "breach"]
         breaches.append(
             ReportBreach(
                 rule=rule,

@@ -187,8 +187,7 @@ def share(value: Ratio | None) -> str:
     number = None if value is None else finite(value.value)
     if value is None or number is None:
         return UNKNOWN
-    lower, upper = (None if one is None else 100 * one for one in (value.lower, value.upper))
-    return f"{figures.percent(number)}{_between(lower, upper, '{:.1f}')}"
+    return f"{figures.percent(number)}{_between(value.lower, value.upper, '{:.1f}', 100)}"
 
 
 def hours(amount: Amount | None, unit: str = "h") -> str:
@@ -250,8 +249,8 @@ def points(now: float | None, other: float | None) -> str:
     return "same" if abs(one - base) < _LEAST_CHANGE else f"{100 * (one - base):+.1f}"
 
 
-def _between(lower: float | None, upper: float | None, form: str) -> str:
+def _between(lower: float | None, upper: float | None, form: str, unit: float = 1) -> str:
     low, high = finite(lower), finite(upper)
     if low is None or high is None:
         return ""
-    return f" ({form.format(low)} to {form.format(high)})"
+    return f" ({form.format(unit * low)} to {form.format(unit * high)})"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from specwatch.domain import acceptance
 from specwatch.domain.merge import sum_fields, sum_tallies
 from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
-from specwatch.domain.sample import Sample, total
+from specwatch.domain.sample import total
 from specwatch.report import latencies
 from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.latencies import summed
@@ -111,7 +111,8 @@ def what_if(
     took = sum(seconds for seconds, _ in measured_loads.values())
     share = sum(measured_loads[load][0] for load in lost) / took
     paying = set(winning((load, speedup) for load, (_, speedup) in measured_loads.items()))
-    if not paying or yields_too_little(measured.samples):
+    length = acceptance.mean_acceptance_length(total(list(measured.samples)))
+    if not paying or (length is not None and length - 1 < LEAST_GAIN):
         plain = sum(seconds * speedup.value for seconds, speedup in measured_loads.values())
         off = WhatIf(loads=(), setting=(), share=share, gain=took / plain)
         return off if plain < took else None
@@ -121,27 +122,18 @@ def what_if(
         return None
     of_these = [measured_loads[load.load] for load in above]
     spent = sum(seconds for seconds, _ in of_these)
+    begin = next(
+        first
+        for index, (first, _) in enumerate(LOAD_BINS)
+        if load_bin_label(index) == above[-1].load
+    )
     return WhatIf(
         loads=tuple(load.load for load in kept),
-        setting=_setting(above[-1].load, k),
+        setting=((1, begin - 1, k), (begin, max(LARGEST_BATCH, begin), 0)),
         share=spent / took,
         now=sum(seconds * speedup.value for seconds, speedup in of_these) / spent,
         without_drafts=1 / (1 + draft_cost_ratio),
     )
-
-
-def yields_too_little(samples: Iterable[Sample]) -> bool:
-    """Whether steps yield so few tokens that speculation could not pay even if drafts were free."""
-    length = acceptance.mean_acceptance_length(total(list(samples)))
-    return length is not None and length - 1 < LEAST_GAIN
-
-
-def _setting(losing: str, k: int) -> tuple[tuple[int, int, int], ...]:
-    """``k`` draft tokens below a load bin, and none from there on."""
-    begin = next(
-        first for index, (first, _) in enumerate(LOAD_BINS) if load_bin_label(index) == losing
-    )
-    return (1, begin - 1, k), (begin, max(LARGEST_BATCH, begin), 0)
 
 
 def present_k(cells: Sequence[LedgerCell], measured: Speedups) -> int | None:

@@ -102,6 +102,8 @@ def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Repo
     for part in hours.values():
         summed = summed.plus(part)
     allowed = summed.total * (1 - slo.objective)
+    # The first of equals; None where nothing was bad.
+    worst = min(hours, key=lambda hour: (-hours[hour].bad, hour)) if summed.bad else None
     return ReportObjective(
         name=slo.name,
         metric=slo.metric,
@@ -113,16 +115,10 @@ def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Repo
         unknown=summed.unknown,
         spent=summed.bad / allowed if allowed else None,
         budget_left=left,
-        worst_hour=_worst(hours),
+        worst_hour=None
+        if worst is None
+        else WorstHour(start=worst, requests=hours[worst].total, bad=hours[worst].bad),
     )
-
-
-def _worst(hours: dict[int, Requests]) -> WorstHour | None:
-    """The first of equals; None where nothing was bad."""
-    start = min(hours, key=lambda hour: (-hours[hour].bad, hour), default=None)
-    if start is None or not hours[start].bad:
-        return None
-    return WorstHour(start=start, requests=hours[start].total, bad=hours[start].bad)
 
 
 def _counted(slos: Sequence[Slo], windows: Iterable[Window], until: float) -> Iterator[_Counted]:

@@ -8,7 +8,6 @@ from specwatch import __version__
 from specwatch.config.loading import Config
 from specwatch.config.sections import Baselines, nearest
 from specwatch.config.target import Target
-from specwatch.domain.baseline import Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.experiments import Experiment
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, SeriesId
@@ -21,13 +20,11 @@ from specwatch.report.experiments import newest
 from specwatch.report.experiments import notes as experiment_notes
 from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.sources import Recorded, ReportSources, StoredStep
-from specwatch.rules.decisions import Decision
+from specwatch.report.sources import Recorded, ReportSources
 from specwatch.runtime.workers import spread
 from specwatch.store import damaged_rows, guard_records, measurement_rows, verdict_rows
 from specwatch.store.contexts import storable
 from specwatch.store.experiment_rows import subject_of
-from specwatch.store.guard_records import StepRecord
 from specwatch.store.readers import Reader
 from specwatch.wording.figures import moment
 from specwatch.wording.text import shown
@@ -71,10 +68,10 @@ def read_report(
     reading = _SourceReader(reader, since, until, config)
 
     def made_of(name: str) -> tuple[ModelReport, ...]:
-        sources = reading.sources(
-            name, series.get(name, {}), configured.get(name), measured.get(name, {})
-        )
-        return build(sources, since, until)
+        if name not in series:
+            return ()
+        target, experiments = configured.get(name), measured.get(name, {})
+        return build(reading.sources(name, series[name], target, experiments), since, until)
 
     models: list[ModelReport] = []
     with spread(made_of, names, reader.close) as parts:
@@ -147,33 +144,19 @@ class _SourceReader:
         experiments: Mapping[str, Sequence[Experiment]],
     ) -> ReportSources:
         """The data of a target; its windows are read when they are used."""
-        measurements: Sequence[Measurement] = ()
-        decisions: Sequence[Decision] = ()
-        steps: Sequence[StepRecord] = ()
-        aside = 0
-        if members:
-            with self._reader.reading() as connection:
-                aside = len(damaged_rows.read(connection, self._since, self._until, name))
-                measurements = measurement_rows.read(connection, name)
-                decisions = verdict_rows.read(
-                    connection,
-                    since=self._since - _BREACHES_BEFORE,
-                    until=self._until,
-                    target=name,
-                )
-                steps = guard_records.read_steps(connection, target=name)
+        with self._reader.reading() as connection:
+            aside = len(damaged_rows.read(connection, self._since, self._until, name))
+            measurements = measurement_rows.read(connection, name)
+            decisions = verdict_rows.read(
+                connection, since=self._since - _BREACHES_BEFORE, until=self._until, target=name
+            )
+            steps = guard_records.read_steps(connection, target=name)
         return ReportSources(
             target=name,
             windows=self._windows(name, members),
             measurements=measurements,
             decisions=decisions,
-            steps=[
-                StoredStep(
-                    step.at, step.incident, step.phase_before, step.phase, step.reason, step.inputs
-                )
-                for step in reversed(steps)
-                if step.at < self._until
-            ],
+            steps=[step for step in reversed(steps) if step.at < self._until],
             slos=self._slos,
             # None where the configuration leaves them to the driver.
             gpus=len(target.gpus) if target and isinstance(target.gpus, tuple) else None,
@@ -224,8 +207,8 @@ class _SourceReader:
     def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
         """Whether the period or the history is short, and its minutes are still stored."""
         series = members.values()
-        first = max(before, min((one.first_start for one in series), default=before))
-        last = min(self._until, max((one.last_start for one in series), default=0) + MINUTE)
+        first = max(before, min(one.first_start for one in series))
+        last = min(self._until, max(one.last_start for one in series) + MINUTE)
         short = self._until - self._since <= SHORT or last - first <= SHORT
         return short and all(one.pruned_until <= first for one in series)
 

@@ -6,9 +6,10 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
-from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
+from specwatch.domain.model import LOAD_BINS, load_bin_label
 from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
+from specwatch.report.estimates import Ratio
 from specwatch.report.loads import LEAST_GAIN
 from specwatch.report.model import ModelReport, ReportAnswer, ReportBestK, WhatIf
 from specwatch.wording import figures
@@ -58,21 +59,25 @@ def _answer(report: ModelReport) -> str:
         return _off(report, name)
     if answer.speedup is None or answer.outcome == "unknown":
         return _unknown(answer, name)
-    times = f"{answer.speedup.value:.2f}x"
-    within = _within(answer)
-    if answer.outcome == "pays":
-        return f"Yes: speculation made {name} {times} faster ({within}){_saved(answer)}."
-    if answer.outcome == "not_worth_it":
-        return f"Hardly: speculation made {name} only {times} faster ({within}){_saved(answer)}."
-    if answer.outcome == "loses":
-        return f"No: speculation made {name} slower, {times} as fast ({within}){_saved(answer)}."
-    return f"No certain difference: speculation made {name} {times} as fast ({within})."
+    return _ANSWERS[answer.outcome].format(
+        name=name,
+        times=f"{answer.speedup.value:.2f}x",
+        within=_within(answer.speedup, answer),
+        saved=_saved(answer),
+    )
 
 
-def _within(answer: ReportAnswer) -> str:
-    speedup = answer.speedup
-    if speedup is None or speedup.lower is None or speedup.upper is None:
-        return "assumed" if speedup is None else str(speedup.basis)
+_ANSWERS = {
+    "pays": "Yes: speculation made {name} {times} faster ({within}){saved}.",
+    "not_worth_it": "Hardly: speculation made {name} only {times} faster ({within}){saved}.",
+    "even": "No certain difference: speculation made {name} {times} as fast ({within}).",
+    "loses": "No: speculation made {name} slower, {times} as fast ({within}){saved}.",
+}
+
+
+def _within(speedup: Ratio, answer: ReportAnswer) -> str:
+    if speedup.lower is None or speedup.upper is None:
+        return str(speedup.basis)
     of = "" if answer.objective is None else f", {OBJECTIVES[answer.objective]}"
     return f"{speedup.lower:.2f} to {speedup.upper:.2f}{of}, {speedup.basis}"
 
@@ -94,15 +99,13 @@ def _saved(answer: ReportAnswer) -> str:
 
 def _off(report: ModelReport, name: str) -> str:
     text = f"Speculation was off all the time for {name}"
-    why = [
-        f"{figures.span(seconds)} of it by {whom}"
-        for seconds, whom in (
-            (report.seconds_off_by_guard, "the guard"),
-            (report.seconds_off_by_order, "order of a person"),
-        )
-        if seconds
-    ]
-    return ", ".join([text, *why]) + "."
+    for seconds, whom in (
+        (report.seconds_off_by_guard, "the guard"),
+        (report.seconds_off_by_order, "order of a person"),
+    ):
+        if seconds:
+            text += f", {figures.span(seconds)} of it by {whom}"
+    return f"{text}."
 
 
 def _unknown(answer: ReportAnswer, name: str) -> str:
@@ -152,14 +155,12 @@ def _joined(labels: Sequence[str]) -> list[str]:
             runs[-1].append(position)
         else:
             runs.append([position])
-    return [*(_run(run) for run in runs), *others]
-
-
-def _run(run: Sequence[int]) -> str:
-    first, last = LOAD_BINS[run[0]][0], LOAD_BINS[run[-1]][1]
-    if last is None:
-        return f"{first} or more"
-    return str(first) if first == last else f"{first}-{last}"
+    joined = []
+    for run in runs:
+        first, last = LOAD_BINS[run[0]][0], LOAD_BINS[run[-1]][1]
+        end = " or more" if last is None else f"-{last}" if last > first else ""
+        joined.append(f"{first}{end}")
+    return [*joined, *others]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -241,14 +242,7 @@ def _measuring(report: ModelReport) -> Iterator[str]:
 
 def _useless(report: ModelReport) -> bool:
     """Whether it could not pay even if drafts were free; a measured gain takes precedence."""
-    length = next(
-        (
-            bucket.acceptance.mean_length
-            for bucket in report.temperatures
-            if bucket.temperature == ALL_TEMPERATURES
-        ),
-        None,
-    )
+    length = report.temperatures[0].acceptance.mean_length
     too_little = length is not None and length - 1 < LEAST_GAIN
     return too_little and report.answer.outcome not in ("pays", "not_worth_it", "off")
 
@@ -262,8 +256,9 @@ def _is_off(report: ModelReport) -> bool:
 def _switching(report: ModelReport) -> Iterator[str]:
     """Yield one change of speculation, because the gains of two do not add up."""
     what_if = report.what_if
-    if report.best_k is not None and _gain_of_k(report) > 1.0:
-        yield _drafting(report.best_k)
+    another_k = _another_k(report.best_k)
+    if another_k:
+        yield another_k
     elif report.answer.outcome == "loses":
         text = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
         yield f"{text}." if _missed(report) else f"{text}, or let the guard (`guard.mode: act`)."
@@ -271,18 +266,18 @@ def _switching(report: ModelReport) -> Iterator[str]:
         yield _restricted(report, what_if)
 
 
-def _gain_of_k(report: ModelReport) -> float:
-    """How many times as fast the best k is predicted to be; 1 where it is no better than the
-    present one, or than none."""
-    best_k = report.best_k
-    if best_k is None or not best_k.k or best_k.k >= len(best_k.speedups):
-        return 1.0
-    now, best = (
-        best_k.speedups[min(best_k.now, len(best_k.speedups) - 1)],
-        best_k.speedups[best_k.k],
-    )
+def _another_k(best: ReportBestK | None) -> str:
+    """Empty unless another number of draft tokens is better than the present one, and than none."""
+    if best is None or not 0 < best.k < len(best.speedups):
+        return ""
+    now, then = best.speedups[min(best.now, len(best.speedups) - 1)], best.speedups[best.k]
     worth = 1 + WORTH_ANOTHER_K
-    return best / now if now > 0 and best / now > worth and best > worth else 1.0
+    if now <= 0 or then / now <= worth or then <= worth:
+        return ""
+    return (
+        f"Set `num_speculative_tokens` to {best.k} (now {best.now}): a speedup of {then:.2f}x per"
+        f" token is predicted in place of {now:.2f}x; off is 1.00x."
+    )
 
 
 def _restricted(report: ModelReport, what_if: WhatIf) -> str:
@@ -305,14 +300,6 @@ def _restricted(report: ModelReport, what_if: WhatIf) -> str:
     return text
 
 
-def _drafting(best: ReportBestK) -> str:
-    now, then = best.speedups[min(best.now, len(best.speedups) - 1)], best.speedups[best.k]
-    return (
-        f"Set `num_speculative_tokens` to {best.k} (now {best.now}): a speedup of {then:.2f}x per"
-        f" token is predicted in place of {now:.2f}x; off is 1.00x."
-    )
-
-
 def _routing(report: ModelReport) -> Iterator[str]:
     labels = report.answer.losing_temperatures
     if not labels or report.answer.outcome in ("loses", "off"):
@@ -329,8 +316,8 @@ def _routing(report: ModelReport) -> Iterator[str]:
 
 def _guarding(report: ModelReport) -> Iterator[str]:
     missed = _missed(report)
-    times = "once" if missed == 1 else f"{missed} times"
     if missed and report.answer.outcome in ("loses", "even"):
+        times = "once" if missed == 1 else f"{missed} times"
         yield (
             f"The guard only looks on, and would have acted {times}: set `guard.mode` to"
             " `act` to have it switch speculation by itself."
@@ -344,19 +331,17 @@ def _missed(report: ModelReport) -> int:
 
 def _no_advice(report: ModelReport) -> str:
     outcome = report.answer.outcome
-    if outcome == "no_traffic":
-        return "Nothing to do; if there should have been traffic, look where it went."
     if outcome == "off" and report.seconds_off_by_guard:
         return "Nothing to do: `specwatch guard status` says when speculation is tried again."
     if outcome == "off" and report.seconds_off_by_order:
         return "A person ordered it: `specwatch guard enable` switches speculation on again."
-    if outcome == "off":
-        return (
-            "Nothing to do: what was served meanwhile is a baseline for when speculation is on"
-            " again."
-        )
-    if outcome == "not_worth_it":
-        return "Keep it if the memory of the draft model is not needed for something better."
-    if outcome == "even":
-        return "Keep it for now, and report on a longer period: that narrows the interval."
-    return "Keep it as it is."
+    return _NO_ADVICE.get(outcome, "Keep it as it is.")
+
+
+_NO_ADVICE = {
+    "no_traffic": "Nothing to do; if there should have been traffic, look where it went.",
+    "off": "Nothing to do: what was served meanwhile is a baseline for when speculation is on"
+    " again.",
+    "not_worth_it": "Keep it if the memory of the draft model is not needed for something better.",
+    "even": "Keep it for now, and report on a longer period: that narrows the interval.",
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specwatch.config.rules import Slo
 from specwatch.domain.baseline import MAX_AGE, Measurement
@@ -20,20 +20,8 @@ from specwatch.domain.model import (
     Window,
     load_bin,
 )
+from specwatch.guard.status import StepRecord
 from specwatch.rules.decisions import Decision
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStep:
-    """A step of the guard as it was stored; ``at`` is a Unix time."""
-
-    at: float
-    incident: str
-    phase_before: str
-    phase: str
-    reason: str
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-
 
 Drafted = tuple[int, int, int]
 """Drafts, draft tokens and accepted tokens."""
@@ -92,7 +80,7 @@ class ReportSources:
     windows: Iterable[Recorded]
     measurements: Sequence[Measurement] = ()
     decisions: Sequence[Decision] = ()
-    steps: Sequence[StoredStep] = ()
+    steps: Sequence[StepRecord] = ()
     slos: Sequence[Slo] = ()
     gpus: int | None = None
     draft_cost_ratio: float = DRAFT_COST_RATIO

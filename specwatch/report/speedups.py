@@ -87,17 +87,12 @@ class Speedups:
         return None if self.assumed is None else Ratio(value=self.assumed, basis="assumed")
 
     @property
-    def missing(self) -> str | None:
-        """Why there is no measured speedup."""
-        return self.assessment.missing
-
-    @property
     def caveats(self) -> tuple[str, ...]:
         """Warnings about a measured speedup."""
-        warnings: list[str] = []
-        unknown = 1 - self.assessment.covered
         if self.assessment.speedup is None:
             return ()
+        warnings: list[str] = []
+        unknown = 1 - self.assessment.covered
         if self.later:
             warnings.append(
                 "part of the baseline was measured after this period, as nothing was measured"
@@ -141,21 +136,13 @@ def speedups(
         assessment = replace(
             assessment, best_k=present.best_k, best_k_unknown=present.best_k_unknown
         )
-    return Speedups(
-        assessment,
-        baseline,
-        samples,
-        None if any(baseline(e).known for e in environments) else _assumed(cells, draft_cost_ratio),
-        ledger.present,
-        bool(baseline.later & environments),
-    )
-
-
-def _assumed(cells: Sequence[LedgerCell], draft_cost_ratio: float) -> float | None:
-    counted = [
-        cell.all for cell in cells if cell.place.now and cell.all.accepted_tokens is not None
-    ]
-    return breakeven.assumed_speedup(sum_tallies(counted), draft_cost_ratio)
+    assumed = None
+    if not any(baseline(environment).known for environment in environments):
+        tallies = [cell.all for cell in cells if cell.place.now]
+        counted = [tally for tally in tallies if tally.accepted_tokens is not None]
+        assumed = breakeven.assumed_speedup(sum_tallies(counted), draft_cost_ratio)
+    later = bool(baseline.later & environments)
+    return Speedups(assessment, baseline, samples, assumed, ledger.present, later)
 
 
 def _own(

@@ -70,7 +70,7 @@ def acceptance_of(counted: Tally) -> ReportAcceptance:
 def _spread(observed: Histogram | None) -> ReportSpread | None:
     if observed is None or not observed.count:
         return None
-    quantiles = [histogram.quantile(observed, q) for q in (0.1, 0.5, 0.9)]
+    quantiles = histogram.quantiles(observed, (0.1, 0.5, 0.9))
     p10, p50, p90 = (None if quantile is None else quantile.value for quantile in quantiles)
     return ReportSpread(count=observed.count, p10=p10, p50=p50, p90=p90)
 

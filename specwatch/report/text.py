@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.report import columns
 from specwatch.report.columns import Line, cut, wrapped
 from specwatch.report.layout import Figure, Listing, Part, Sentence, Style, Table, sentence, table
@@ -69,24 +68,18 @@ def _part(part: Part, model: ModelReport, width: int, bar: str) -> Iterator[Line
         for item in part.items:
             yield from _paragraph(f"* {item}", width, _COLOURS[part.style], indent=2)
     elif isinstance(part, Figure):
-        if part.plot == "histogram":
-            yield from _accepted_lengths(model, width, bar)
+        counts = model.temperatures[0].acceptance.histogram
+        if part.plot == "histogram" and counts and sum(counts) > 0 and len(counts) <= _MOST_LENGTHS:
+            # How many tokens of a draft were accepted, over all temperatures.
+            shares = [count / sum(counts) for count in counts]
+            rows = [(str(length), figures.percent(share)) for length, share in enumerate(shares)]
+            bars: list[tuple[float | None, Style]] = [(share, "") for share in shares]
+            yield from _table(table("", "*Accepted|Drafts", rows, bars=bars), width, bar)
     elif any(column.kind == "long" for column in part.columns[1:] if column.short):
         yield from _records(part, width)
     else:
         yield from _paragraph(part.caption, width, "dim")
         yield from _table(part, width, bar)
-
-
-def _accepted_lengths(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
-    """How many tokens of a draft were accepted, over all temperatures, as bars."""
-    totals = [bucket for bucket in model.temperatures if bucket.temperature == ALL_TEMPERATURES]
-    counts = totals[0].acceptance.histogram if totals else None
-    if counts and sum(counts) > 0 and len(counts) <= _MOST_LENGTHS:
-        shares = [count / sum(counts) for count in counts]
-        rows = [(str(length), figures.percent(share)) for length, share in enumerate(shares)]
-        bars: list[tuple[float | None, Style]] = [(share, "") for share in shares]
-        yield from _table(table("", "*Accepted|Drafts", rows, bars=bars), width, bar)
 
 
 def _records(part: Table, width: int) -> Iterator[Line]:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from specwatch.errors import StoreError, StoreUnavailable
 from specwatch.guard.state import GuardState, Phase, Step
+from specwatch.guard.status import StepRecord as StepRecord
 from specwatch.store import damage
 from specwatch.store.contexts import storable
 from specwatch.store.schema import guard_steps, guards
@@ -44,21 +45,6 @@ class Entry:
     def daemon(self) -> str:
         """The daemon that holds the lease, empty for none."""
         return self.holder.rpartition(":")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """A stored step; ``at`` is in Unix seconds."""
-
-    target: str
-    version: int
-    at: float
-    daemon: str
-    incident: str
-    phase_before: str
-    phase: str
-    reason: str
-    inputs: dict[str, Any]
 
 
 class StepSelection(TypedDict, total=False):

@@ -114,7 +114,6 @@ class StatusRoute:
 
     def _read(self, status: DaemonStatus, chosen: str | None) -> StatusHistory:
         from specwatch.pages import status_view
-        from specwatch.pages.status_changes import MOST_CHANGES, last_changes
         from specwatch.pages.status_html import StatusHistory
         from specwatch.rules.last_hour import last_hour
 
@@ -128,12 +127,12 @@ class StatusRoute:
                     for target, models in last_hour(windows, now - HOUR, now).items():
                         hours.setdefault(target, {}).update(models)
             verdicts = self._verdicts(
-                since=now - _DAY, until=now + 1, target=chosen, limit=MOST_CHANGES
+                since=now - _DAY, until=now + 1, target=chosen, limit=status_view.MOST_CHANGES
             )
-            steps = self._steps(since=now - _DAY, target=chosen, limit=MOST_CHANGES)
+            steps = self._steps(since=now - _DAY, target=chosen, limit=status_view.MOST_CHANGES)
         except StoreError as error:
             return _remembered(status, chosen, f"The store cannot be read: {error}.")
-        return StatusHistory(hours, last_changes(verdicts, steps))
+        return StatusHistory(hours, status_view.last_changes(verdicts, steps))
 
 
 class _Shared(Generic[_Value]):

@@ -33,20 +33,20 @@ class Drawing:
 
     @property
     def texts(self) -> list[str]:
-        return ["".join(each.itertext()) for each in self.all("text")]
+        return ["".join(element.itertext()) for element in self.all("text")]
 
     @property
     def places(self) -> list[float]:
         """Every coordinate, that of paths too; fails on what is no number."""
-        found = []
-        for each in self.root.iter():
-            for name, value in each.attrib.items():
+        result = []
+        for element in self.root.iter():
+            for name, value in element.attrib.items():
                 if name in NUMBERS and value != "100%":
-                    found.append(float(value))
+                    result.append(float(value))
                 if name == "d":
                     assert re.fullmatch(r"[MLmlhvz\d .-]*", value), value
-                    found += map(float, re.findall(r"-?[\d.]+", value))
-        return found
+                    result += map(float, re.findall(r"-?[\d.]+", value))
+        return result
 
     def pieces(self, class_: str) -> list[list[tuple[float, float]]]:
         """The pieces of the lines of a colour, those of samples in the legend too."""
@@ -60,11 +60,13 @@ class Drawing:
     def inside(self) -> None:
         """Fail where something is not on the picture."""
         _, _, width, height = map(float, self.root.get("viewBox", "").split())
-        for each in self.root.iter():
+        for element in self.root.iter():
             for names, most in (
                 (("x", "x1", "x2", "cx"), width),
                 (("y", "y1", "y2", "cy"), height),
             ):
                 for name in names:
-                    if name in each.attrib:
-                        assert 0 <= float(each.attrib[name]) <= most, ElementTree.tostring(each)
+                    if name in element.attrib:
+                        assert 0 <= float(element.attrib[name]) <= most, ElementTree.tostring(
+                            element
+                        )

@@ -49,14 +49,14 @@ def probe(ended: float, name: str = "chat", *, complete: bool = True) -> Probe:
 
 
 def _temperature(temperature: float, rate: float | None, zone: Zone) -> ProbeTemperature:
-    found = None if rate is None else Estimate(value=rate, lower=rate - 0.25, upper=rate + 0.125)
+    result = None if rate is None else Estimate(value=rate, lower=rate - 0.25, upper=rate + 0.125)
     return ProbeTemperature(
         temperature=temperature,
         requests=20,
         errors={},
         tokens=2000,
         source="records",
-        acceptance=Acceptance(drafts=500, draft_tokens=2000, accepted_tokens=1000, rate=found),
+        acceptance=Acceptance(drafts=500, draft_tokens=2000, accepted_tokens=1000, rate=result),
         ttft=None,
         tpot=None,
         speedup=None,
@@ -82,5 +82,5 @@ def measured(ended: float, mode: str = "on", name: str = "chat") -> Bench:
 
 
 def comparison(ended: float, name: str = "chat") -> Comparison:
-    found = compare(measured(ended, "off", name), measured(ended, "on", name), version="1")
-    return replace(found, complete=False)
+    result = compare(measured(ended, "off", name), measured(ended, "on", name), version="1")
+    return replace(result, complete=False)

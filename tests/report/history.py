@@ -20,6 +20,7 @@ from specwatch.domain.model import (
     Window,
     load_bin,
 )
+from specwatch.guard.status import StepRecord
 from specwatch.report.build import build
 from specwatch.report.model import ModelReport
 from specwatch.report.sources import ReportSources
@@ -121,7 +122,7 @@ def hour(
         scrapes_ok=length // 5,
     )
     one = replace(one, **others)
-    seen = sum(each.drafts or 0 for each in (buckets or {}).values())
+    seen = sum(item.drafts or 0 for item in (buckets or {}).values())
     return [one] + [
         replace(
             one,
@@ -173,3 +174,10 @@ def report(
     sources = ReportSources(target=TARGET, windows=windows, measurements=measurements, **others)
     (made,) = build(sources, SINCE, SINCE + hours * HOUR)
     return made
+
+
+def step(
+    when: float, incident: str, before: str, phase: str, reason: str, inputs: Any = None
+) -> StepRecord:
+    """A step of the guard as it is stored."""
+    return StepRecord(TARGET, 1, when, "d", incident, before, phase, reason, inputs or {})

@@ -263,21 +263,21 @@ class Server:
         self._samples: Mapping[Series, float] = {}
 
     def _read(self) -> None:
-        ended = [each for each in self._engine.log if each.finished_reason is not None]
+        ended = [request for request in self._engine.log if request.finished_reason is not None]
         self._engine.log[:] = [e for e in self._engine.log if e.finished_reason is None]
-        for each in ended:
-            label = _BUCKETS.of(each.request.temperature)
+        for sequence in ended:
+            label = _BUCKETS.of(sequence.request.temperature)
             if label not in self._taps:
                 self._taps[label] = _Tap(label, self._engine.cores[0].k)
-            self._taps[label].add(each)
-            self._log.append(_entry(each))
+            self._taps[label].add(sequence)
+            self._log.append(_entry(sequence))
         core = self._engine.cores[0]
-        found = dict(self._fixed)
+        samples = dict(self._fixed)
         for series, read in self._paths:
-            found[series] = read(core)
+            samples[series] = read(core)
         for tap in self._taps.values():
-            found.update(tap.samples())
-        self._samples = found
+            samples.update(tap.samples())
+        self._samples = samples
 
 
 _BUCKETS = Buckets()

@@ -30,6 +30,27 @@ class Element:
     def text(self) -> str:
         return "".join(c if isinstance(c, str) else c.text for c in self.children)
 
+    @property
+    def words(self) -> str:
+        """The text as it is seen: cells and items are apart, and styles left out."""
+        return " ".join("".join(self._pieces()).split())
+
+    def _pieces(self) -> Iterator[str]:
+        for child in self.children:
+            if isinstance(child, str):
+                yield child
+            elif child.name != "style":
+                yield from child._pieces()
+                yield " " if child.name in ("td", "th", "li", "span", "svg") else ""
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Addresses by the words that lead there."""
+        return {link.text: link.attributes["href"] for link in self.all("a")}
+
+    def count(self, name: str) -> int:
+        return len(list(self.all(name)))
+
 
 class _Reader(HTMLParser):
     def __init__(self) -> None:
@@ -63,7 +84,7 @@ def read(html: str) -> Element:
     reader = _Reader()
     reader.feed(html)
     reader.close()
-    assert reader.open == [reader.root], f"not closed: {[each.name for each in reader.open[1:]]}"
+    assert reader.open == [reader.root], f"not closed: {[item.name for item in reader.open[1:]]}"
     return reader.root
 
 

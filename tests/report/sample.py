@@ -4,35 +4,141 @@ from __future__ import annotations
 
 import functools
 import math
+import random
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from specwatch.report.estimates import Ratio, ReportLatency
-from specwatch.report.model import Report, ReportAnswer, ReportChange, ReportSide
-from tests.report.models import assumed, blank, loses, pays
-from tests.report.pieces import BUCKETS, HOUR, PAYS, SINCE, UNTIL, loads, series
+from specwatch.report.estimates import Ratio, ReportAcceptance, ReportLatency
+from specwatch.report.model import (
+    AcceptancePoint,
+    Health,
+    LatencyPoint,
+    ModelReport,
+    Report,
+    ReportAnswer,
+    ReportChange,
+    ReportSeries,
+    ReportSide,
+    ReportTraffic,
+    Temperature,
+)
+from tests.pages import DATA
 
-__all__ = [
-    "BUCKETS",
-    "HOSTILE",
-    "HOUR",
-    "SINCE",
-    "UNTIL",
-    "blank",
-    "broken_numbers",
-    "empty",
-    "full",
-    "hostile",
-    "loads",
-    "many",
-    "partial",
-]
+HOUR = 3600
+SINCE = 1_793_577_600
+"""Monday 2 November 2026, 00:00 UTC."""
+UNTIL = SINCE + 7 * 86400
 HOSTILE = (
     '</title><script>alert("x")</script><img src=x onerror=alert(1)> \'"&`|*_[a](javascript:b)'
     "\n\n# not a heading\r\n| a | b |\n\x1b[31m\x00\u202ertl\u2066\u200f \U0001f98a " + "y" * 10_000
 )
 """A name that nobody should have."""
+RECIPES = {
+    "0": (0.31, 0.742), "(0,0.3]": (0.22, 0.671), "(0.3,0.7]": (0.29, 0.566),
+    "(0.7,1]": (0.15, 0.431), ">1": (0.03, 0.214),
+}  # fmt: skip
+"""Share of the requests and acceptance rate of each temperature."""
+BUCKETS = tuple(RECIPES)
+
+
+@functools.cache
+def full() -> Report:
+    """A week of three targets: one pays, one loses at high load, one has no baseline."""
+    document = msgspec.json.decode((DATA / "report" / "week.json").read_bytes())
+    for number, target in enumerate(document["targets"]):
+        target["series"] = msgspec.to_builtins(_series(number))
+    return msgspec.convert(document, Report)
+
+
+def _series(number: int) -> ReportSeries:
+    """Hours with a daily pattern, a night without traffic at high temperature, and some off.
+
+    The second target accepts less; the third has neither temperatures nor time without speculation.
+    """
+    chance, scale = random.Random(7 + number), 0.7 if number == 1 else 1.0
+    mean = sum(share * rate for share, rate in RECIPES.values())
+    recipes = {"all": (1.0, mean), **(RECIPES if number < 2 else {})}
+    return ReportSeries(
+        step=HOUR,
+        acceptance={
+            label: tuple(_acceptance(share, scale * rate, chance, quiet=label == ">1"))
+            for label, (share, rate) in recipes.items()
+        },
+        latency=tuple(_latencies(chance, off=number < 2)),
+    )
+
+
+def _busy(hour: int) -> float:
+    """How busy an hour is, 0 to 1."""
+    return 0.5 - 0.5 * math.cos((hour % 24 - 3) / 24 * 2 * math.pi)
+
+
+WATCHED = [hour for hour in range(168) if not 74 <= hour < 79]
+
+
+def _acceptance(
+    share: float, rate: float, chance: random.Random, *, quiet: bool
+) -> Iterator[AcceptancePoint]:
+    for hour in WATCHED:
+        busy = _busy(hour)
+        if not quiet or busy >= 0.25:
+            noise = chance.gauss(0, 0.012 + 0.02 * (1 - busy) * (1 - share))
+            yield AcceptancePoint(
+                start=SINCE + hour * HOUR,
+                drafts=round(share * (4000 + 60_000 * busy)),
+                rate=min(max(rate + 0.03 * (0.5 - busy) + noise, 0.0), 1.0),
+            )
+
+
+def _latencies(chance: random.Random, *, off: bool) -> Iterator[LatencyPoint]:
+    for hour in WATCHED:
+        mode = "off" if off and 57 <= hour < 65 else "on"
+        slow = (1 + 0.9 * _busy(hour)) * (1.55 if mode == "off" else 1.0) * chance.gauss(1, 0.04)
+        yield LatencyPoint(
+            start=SINCE + hour * HOUR,
+            mode=mode,
+            requests=round(300 + 3000 * _busy(hour)),
+            ttft_p50=0.12 * slow,
+            ttft_p99=0.46 * slow * chance.gauss(1, 0.1),
+            tpot_p50=0.0088 * slow,
+            tpot_p99=0.026 * slow * chance.gauss(1, 0.08),
+        )
+
+
+NOTHING = ReportAcceptance(drafts=0, draft_tokens=0, accepted_tokens=0, rate=None, mean_length=None)
+
+
+def blank(target: str = "quiet", model_name: str = "tiny", outcome: Any = "no_traffic") -> Any:
+    """A model of which next to nothing is known."""
+    nothing = {"requests": 0, "share": None, "acceptance": NOTHING, "acceptance_before": None}
+    return ModelReport(
+        target=target,
+        model_name=model_name,
+        answer=ReportAnswer(
+            outcome=outcome, sentence="There was no traffic.", recommendation="Nothing to do."
+        ),
+        traffic=ReportTraffic(
+            requests=0, prompt_tokens=0, generation_tokens=0, seconds_on=0.0, seconds_off=0.0,
+            seconds_mixed=0.0, busy_on=0.0, busy_off=0.0,
+        ),
+        temperatures=(
+            Temperature(temperature="all", ttft=ReportLatency(), tpot=ReportLatency(), **nothing),
+        ),
+        health=Health(
+            expected=604_800.0, observed=0.0, scrapes_ok=0, scrapes_failed=0, restarts=0,
+            coverage=None, source=None,
+        ),
+        series=ReportSeries(step=HOUR),
+    )  # fmt: skip
+
+
+def empty() -> Report:
+    """Nothing was ever watched."""
+    note = "there is no history: nothing was watched from 2026-11-02 to 2026-11-09"
+    return replace(full(), targets=(), notes=(note,))
 
 
 @functools.cache
@@ -44,35 +150,10 @@ def down() -> Report:
     return replace(report, targets=(replace(first, health=health),))
 
 
-def full() -> Report:
-    """A week of three targets: one pays, one loses at high load, one has no baseline."""
-    return Report(
-        version="0.5.0",
-        generated=UNTIL + 300.0,
-        since=SINCE,
-        until=UNTIL,
-        targets=(pays(), loses(), assumed()),
-        notes=("history of chat-70b begins on 2026-10-20: some comparisons have less to go by",),
-    )
-
-
-def empty() -> Report:
-    """Nothing was ever watched."""
-    return Report(
-        version="0.5.0",
-        generated=UNTIL + 300.0,
-        since=SINCE,
-        until=UNTIL,
-        targets=(),
-        notes=("there is no history: nothing was watched from 2026-11-02 to 2026-11-09",),
-    )
-
-
 @functools.cache
 def partial() -> Report:
     """A day of one target, of which the last hours were watched, and one without any traffic."""
-    whole = pays()
-    short = series(PAYS, hours=6)
+    whole = full().targets[0]
     some = replace(
         whole,
         answer=ReportAnswer(
@@ -123,7 +204,11 @@ def partial() -> Report:
                 ),
             ),
         ),
-        series=replace(short, acceptance={k: v[-2:] for k, v in short.acceptance.items()}),
+        series=ReportSeries(
+            step=HOUR,
+            acceptance={k: v[4:6] for k, v in whole.series.acceptance.items()},
+            latency=whole.series.latency[:6],
+        ),
     )
     return replace(
         full(),
@@ -143,20 +228,17 @@ def hostile(name: str = HOSTILE) -> Report:
 
 @functools.cache
 def broken_numbers() -> Report:
-    """As :func:`full`, with each number in turn being no number, infinite, huge or negative."""
-    return _broken(full(), [0])  # type: ignore[no-any-return]
+    """As :func:`full`, with the numbers of targets being none, infinite, huge or negative."""
+    broken: Report = _broken(full(), [0])
+    return replace(broken, since=SINCE, until=UNTIL)
 
 
 def many(count: int = 50) -> Report:
     """As :func:`full`, with so many targets."""
     known = full().targets
-    return replace(
-        full(),
-        targets=tuple(
-            replace(known[i % len(known)], target=f"gpu-{i:02}.example.com:8000")
-            for i in range(count)
-        ),
-    )
+    names = [f"gpu-{i:02}.example.com:8000" for i in range(count)]
+    models = (replace(known[i % len(known)], target=name) for i, name in enumerate(names))
+    return replace(full(), targets=tuple(models))
 
 
 def _poisoned(value: Any, name: str, struct_field: str = "") -> Any:
@@ -191,3 +273,9 @@ _CLOSED = {
     "measured", "assumed", "pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown",
     "probe", "bench", "comparison", "wins", "e2e", "near", "ship", "do_not", "all", "on",
 }  # fmt: skip
+
+ALL = {
+    "full": full, "empty": empty, "partial": partial, "hostile": hostile,
+    "broken numbers": broken_numbers,
+}  # fmt: skip
+"""One report of each kind, by name."""

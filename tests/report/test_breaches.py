@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from specwatch.report.incidents import breaches
 from specwatch.report.model import ReportBreach
 from specwatch.rules.decisions import Decision
@@ -41,56 +43,34 @@ def test_begin_and_end_are_paired_by_rule_and_temperature():
     )
 
 
-def test_a_breach_that_reaches_in_counts_from_the_beginning_of_the_period():
-    (found,) = breaches(spans(50, 120), "m", 100, 200)
-    assert (found.count, found.seconds, found.last) == (1, 20, 50)
+CASES = {
+    "one that reaches in counts from the beginning": (spans(50, 120), [(1, 20, 50)]),
+    "one that lasts counts to the end": (spans(190), [(1, 10, 190)]),
+    "one that ends after the period counts to its end": (spans(190, 250), [(1, 10, 190)]),
+    "one before and one after do not count": ([*spans(50, 100), *spans(200, 210)], []),
+    "one of another model does not count": (spans(110, 120, model="other"), []),
+    "no data ends a breach": (
+        [change(105, "no_data"), change(110, "breach"), change(120, "no_data"),
+         change(130, "pass")],
+        [(1, 10, 110)],
+    ),
+    "what two daemons find at once counts once": (
+        [*spans(110, 130, daemon="a"), *spans(112, 131, daemon="b"), *spans(150, 160, daemon="b")],
+        [(2, 31, 150)],
+    ),
+    "a breach told again by a daemon that was restarted is one": (
+        [change(110, "breach"), change(120, "breach"), change(130, "pass")], [(1, 20, 110)],
+    ),
+}  # fmt: skip
 
 
-def test_a_breach_that_lasts_on_counts_to_the_end():
-    (found,) = breaches(spans(190), "m", 100, 200)
-    assert (found.count, found.seconds, found.last) == (1, 10, 190)
-    (found,) = breaches(spans(190, 250), "m", 100, 200)
-    assert (found.seconds, found.last) == (10, 190)
-
-
-def test_what_was_over_before_or_begins_after_is_not_told():
-    assert breaches([*spans(50, 100), *spans(200, 210)], "m", 100, 200) == ()
-
-
-def test_another_model_is_another_matter():
-    assert breaches(spans(110, 120, model="other"), "m", 100, 200) == ()
-
-
-def test_no_data_after_a_breach_ends_it_and_without_one_says_nothing():
-    changes = [
-        change(105, "no_data"),
-        change(110, "breach"),
-        change(120, "no_data"),
-        change(130, "pass"),
-    ]
-    (found,) = breaches(changes, "m", 100, 200)
-    assert (found.count, found.seconds) == (1, 10)
-
-
-def test_what_two_daemons_find_at_once_counts_once():
-    changes = [
-        *spans(110, 130, daemon="a"),
-        *spans(112, 131, daemon="b"),
-        *spans(150, 160, daemon="b"),
-    ]
-    (found,) = breaches(changes, "m", 100, 200)
-    assert (found.count, found.seconds, found.last) == (2, 31, 150)
-
-
-def test_a_breach_told_twice_is_one():
-    """As by a daemon that was restarted."""
-    (found,) = breaches(
-        [change(110, "breach"), change(120, "breach"), change(130, "pass")], "m", 100, 200
-    )
-    assert (found.count, found.seconds, found.last) == (1, 20, 110)
+@pytest.mark.parametrize(("changes", "expected"), CASES.values(), ids=CASES)
+def test_count_and_seconds_are_of_the_period(changes, expected):
+    counted = breaches(changes, "m", 100, 200)
+    assert [(breach.count, breach.seconds, breach.last) for breach in counted] == expected
 
 
 def test_the_severity_is_that_of_the_last():
     changes = [*spans(110, 120, severity="info"), *spans(130, 131, severity="critical")]
-    (found,) = breaches(changes, "m", 100, 200)
-    assert found.severity == "critical"
+    (breach,) = breaches(changes, "m", 100, 200)
+    assert breach.severity == "critical"

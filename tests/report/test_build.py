@@ -26,7 +26,7 @@ from specwatch.report.build import build
 from specwatch.report.health import health
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import objectives
-from specwatch.report.sources import ReportSources, StoredStep
+from specwatch.report.sources import ReportSources
 from tests.domain.samples import TPOT_BOUNDS, observed
 from tests.report.history import (
     HOURS,
@@ -40,6 +40,7 @@ from tests.report.history import (
     flat,
     hour,
     report,
+    step,
 )
 from tests.report.history import measurement as measured
 
@@ -84,9 +85,9 @@ def test_models_are_reported_by_name_and_only_those_of_the_period():
     windows = flat(
         [hour(0, model="b"), hour(1, model="a"), hour(-2, model="gone"), hour(3, model="a")]
     )
-    found = build(ReportSources(target=TARGET, windows=windows), SINCE, UNTIL)
-    assert [each.model_name for each in found] == ["a", "b"]
-    assert [each.traffic.requests for each in found] == [200, 100]
+    models = build(ReportSources(target=TARGET, windows=windows), SINCE, UNTIL)
+    assert [model.model_name for model in models] == ["a", "b"]
+    assert [model.traffic.requests for model in models] == [200, 100]
 
 
 def test_no_windows_no_report():
@@ -95,10 +96,10 @@ def test_no_windows_no_report():
 
 def test_nothing_before_is_not_nothing():
     failed = hour(-1, Tally(), busy=0.0, observed_seconds=0.0, scrapes_ok=0, scrapes_failed=720)
-    found = report(flat([hour(0), failed]))
-    assert found.traffic.requests_before is None
-    assert found.temperatures[0].acceptance_before is None
-    assert found.temperatures[0].ttft.before is None
+    model = report(flat([hour(0), failed]))
+    assert model.traffic.requests_before is None
+    assert model.temperatures[0].acceptance_before is None
+    assert model.temperatures[0].ttft.before is None
 
 
 def test_a_server_that_counts_nothing_is_counted_by_its_tap():
@@ -109,33 +110,33 @@ def test_a_server_that_counts_nothing_is_counted_by_its_tap():
         hour(at, silent, mode=Mode.OFF, environment=Environment(), buckets=parts)
         for at in range(-3, 3)
     )
-    found = report(windows)
-    whole, zero, hot = found.temperatures
+    model = report(windows)
+    whole, zero, hot = model.temperatures
     assert whole.requests == 3 * 40
     assert whole.acceptance.drafts == 3 * (parts["0"].drafts + parts[">1"].drafts)
     assert whole.acceptance.accepted_tokens == sum(
-        each.acceptance.accepted_tokens for each in (zero, hot)
+        row.acceptance.accepted_tokens for row in (zero, hot)
     )
     assert whole.tpot.on.count == 3 * 40
-    assert (found.traffic.seconds_on, found.traffic.seconds_off) == (3 * HOUR, 0)
-    assert [each.drafts for each in found.series.acceptance["all"]] == [
+    assert (model.traffic.seconds_on, model.traffic.seconds_off) == (3 * HOUR, 0)
+    assert [point.drafts for point in model.series.acceptance["all"]] == [
         whole.acceptance.drafts / 3
     ] * 3
-    assert [each.requests for each in found.series.latency] == [40] * 3
-    assert found.answer.outcome == "unknown"
+    assert [point.requests for point in model.series.latency] == [40] * 3
+    assert model.answer.outcome == "unknown"
 
 
 def test_the_other_parts_are_in_it():
     steps = [
-        StoredStep(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
-        StoredStep(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
+        step(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
+        step(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
     ]
-    found = report(flat(hour(at) for at in range(HOURS)), steps=steps, gpus=2)
-    assert [incident.id for incident in found.incidents] == ["i1"]
-    assert found.health.observed == HOURS * HOUR
-    assert found.answer.sentence
-    assert found.answer.gpus == 2
-    assert found.changes == ()
+    model = report(flat(hour(at) for at in range(HOURS)), steps=steps, gpus=2)
+    assert [incident.id for incident in model.incidents] == ["i1"]
+    assert model.health.observed == HOURS * HOUR
+    assert model.answer.sentence
+    assert model.answer.gpus == 2
+    assert model.changes == ()
 
 
 def test_a_change_of_version_is_told():
@@ -220,18 +221,18 @@ def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, k
     ordered = sorted(windows, key=lambda each: each.start)
     measurements = [measured(1.0), measured(2.0, 0.04, environment=Environment())] if known else []
     sources = ReportSources(target=TARGET, windows=ordered, measurements=measurements, gpus=gpus)
-    found = build(sources, SINCE, UNTIL)
-    assert bool(found) == any(SINCE <= window.start < UNTIL for window in windows)
-    for one in found:
+    models = build(sources, SINCE, UNTIL)
+    assert bool(models) == any(SINCE <= window.start < UNTIL for window in windows)
+    for one in models:
         assert msgspec.json.decode(msgspec.json.encode(one), type=ModelReport) == one
         assert all(row.share is None or 0 <= row.share <= 1 for row in one.temperatures)
 
 
 def test_minutes_of_a_short_period():
     windows = flat(hour(at, length=MINUTE, busy=60.0, scrapes_ok=12) for at in range(-30, 30))
-    (found,) = build(ReportSources(target=TARGET, windows=windows), SINCE, SINCE + 30 * MINUTE)
-    assert found.traffic.requests == found.traffic.requests_before == 30 * 100
-    assert len(found.series.latency) == 30
+    (models,) = build(ReportSources(target=TARGET, windows=windows), SINCE, SINCE + 30 * MINUTE)
+    assert models.traffic.requests == models.traffic.requests_before == 30 * 100
+    assert len(models.series.latency) == 30
 
 
 @pytest.mark.parametrize("length", [HOUR, MINUTE])
@@ -258,13 +259,13 @@ def test_health_and_objectives_are_those_of_all_the_windows(length):
     )
     until = SINCE + 200 * length
     sources = ReportSources(target=TARGET, windows=iter(windows), slos=slos)
-    (found,) = build(sources, SINCE, until)
-    assert found.health == health(windows, SINCE, until)
-    assert found.health.uncovered["several"] > 100
-    assert found.objectives == objectives(slos, windows, SINCE, until)
+    (models,) = build(sources, SINCE, until)
+    assert models.health == health(windows, SINCE, until)
+    assert models.health.uncovered["several"] > 100
+    assert models.objectives == objectives(slos, windows, SINCE, until)
     labels = {window.series.temperature for window in windows}
     assert {
-        temperature.temperature: temperature.requests for temperature in found.temperatures
+        temperature.temperature: temperature.requests for temperature in models.temperatures
     } == {
         label: sum(
             window.tally.requests["stop"]

@@ -55,9 +55,9 @@ BEFORE_AFTER = {
 
 @pytest.mark.parametrize(("before", "after", "what"), BEFORE_AFTER.values(), ids=BEFORE_AFTER)
 def test_what_changed_is_said(before, after, what):
-    (found,) = of(served(0, **before), served(1, **before), served(2, **after), served(3, **after))
-    assert (found.at, found.what) == (at(2), what)
-    assert (found.before.hours, found.after.hours) == (2, 2)
+    (change,) = of(served(0, **before), served(1, **before), served(2, **after), served(3, **after))
+    assert (change.at, change.what) == (at(2), what)
+    assert (change.before.hours, change.after.hours) == (2, 2)
 
 
 NO_CHANGE = {
@@ -77,29 +77,29 @@ def test_what_is_no_change_is_not_told(after):
 
 def test_another_k_after_speculation_was_off_is_a_change():
     off = {"fingerprint": "aaaa-0", "mode": Mode.OFF}
-    (found,) = of(served(0), served(1, **off), served(2, fingerprint="aaaa-5"))
-    assert (found.at, found.what) == (at(2), "k 4 -> 5")
+    (change,) = of(served(0), served(1, **off), served(2, fingerprint="aaaa-5"))
+    assert (change.at, change.what) == (at(2), "k 4 -> 5")
 
 
 def test_both_sides_are_measured_with_speculation_alone():
     off = {"fingerprint": "aaaa-0", "mode": Mode.OFF, "tpot": (0, 0, 0, 100)}
-    (found,) = of(
+    (change,) = of(
         served(0, rate=0.5),
         served(1, rate=0.3),
         served(1, **off, seconds=600.0),
         served(2, rate=0.8, version="0.32.0", tpot=(100, 0, 0, 0)),
     )
-    assert found.before == ReportSide(
+    assert change.before == ReportSide(
         hours=2 + 600 / 3600,
         acceptance_rate=0.4,
         mean_length=2.6,
-        tpot_mean=found.before.tpot_mean,
+        tpot_mean=change.before.tpot_mean,
         tpot_p50=0.015,
         tpot_p99=pytest.approx(0.0199),
         buckets=dict.fromkeys(("tpot_p50", "tpot_p99"), Bounds(lower=0.01, upper=0.02)),
     )
-    assert (found.after.hours, found.after.acceptance_rate) == (1, 0.8)
-    assert found.after.tpot_p50 == 0.005
+    assert (change.after.hours, change.after.acceptance_rate) == (1, 0.8)
+    assert change.after.tpot_p50 == 0.005
 
 
 def test_a_side_is_a_day_at_most_and_ends_at_the_next_change():
@@ -109,9 +109,9 @@ def test_a_side_is_a_day_at_most_and_ends_at_the_next_change():
         *(served(h, version="0.33.0") for h in range(10, 40)),
         *(served(h) for h in range(40, 44)),
     ]
-    found = of(*windows)
-    assert [each.what.rpartition(" ")[2] for each in found] == ["0.32.0", "0.33.0", "0.31.0"]
-    hours = [(each.before.hours, each.after.hours) for each in found]
+    several = of(*windows)
+    assert [change.what.rpartition(" ")[2] for change in several] == ["0.32.0", "0.33.0", "0.31.0"]
+    hours = [(change.before.hours, change.after.hours) for change in several]
     assert hours == [(24, 10), (10, 24), (24, 4)]
 
 
@@ -123,11 +123,11 @@ def test_of_an_hour_that_had_both_it_is_told_where_they_met():
         served(2, version="0.32.0", rate=0.7),
     ]
     for given in (windows, windows[::-1]):
-        (found,) = of(*given)
-        assert found.at == at(1) + 1200
-        assert found.before.hours == pytest.approx(4 / 3)
-        assert found.after.hours == pytest.approx(5 / 3)
-        assert (found.before.acceptance_rate, found.after.acceptance_rate) == (0.5, 0.7)
+        (change,) = of(*given)
+        assert change.at == at(1) + 1200
+        assert change.before.hours == pytest.approx(4 / 3)
+        assert change.after.hours == pytest.approx(5 / 3)
+        assert (change.before.acceptance_rate, change.after.acceptance_rate) == (0.5, 0.7)
 
 
 def test_what_was_there_for_a_moment_only_is_no_change():
@@ -142,8 +142,8 @@ def test_of_several_in_an_hour_the_one_that_stayed_is_told():
         *(served(1, seconds=900.0, version=f"0.{minor}.0") for minor in (32, 33, 34)),
         served(2, version="0.33.0"),
     ]
-    (found,) = of(*windows)
-    assert found.what == "vLLM 0.31.0 -> 0.33.0"
+    (change,) = of(*windows)
+    assert change.what == "vLLM 0.31.0 -> 0.33.0"
 
 
 def test_only_changes_of_the_period_are_told_with_what_lies_before_it():
@@ -153,28 +153,29 @@ def test_only_changes_of_the_period_are_told_with_what_lies_before_it():
         served(0, version="0.32.0"),
         served(1, version="0.33.0"),
     ]
-    found = of(*windows, since=0, until=1)
-    assert [each.what for each in found] == ["vLLM 0.31.0 -> 0.32.0"]
-    assert found[0].before.hours == 1
+    several = of(*windows, since=0, until=1)
+    assert [change.what for change in several] == ["vLLM 0.31.0 -> 0.32.0"]
+    assert several[0].before.hours == 1
 
 
 def test_two_servers_behind_one_address_do_not_fill_the_report():
     minutes = [
-        window(each, length=MINUTE, seconds=60.0, version=f"0.3{each % 2}.0") for each in range(100)
+        window(change, length=MINUTE, seconds=60.0, version=f"0.3{change % 2}.0")
+        for change in range(100)
     ]
-    found = of(*minutes)
-    assert len(found) == MOST_CHANGES
-    assert found[-1].at == minutes[-1].start
+    several = of(*minutes)
+    assert len(several) == MOST_CHANGES
+    assert several[-1].at == minutes[-1].start
 
 
 def test_without_traffic_nothing_is_known_of_a_side():
-    (found,) = of(window(0), window(1, version="0.32.0"))
-    assert (found.before.hours, found.before.acceptance_rate, found.before.speedup) == (
+    (change,) = of(window(0), window(1, version="0.32.0"))
+    assert (change.before.hours, change.before.acceptance_rate, change.before.speedup) == (
         1,
         None,
         None,
     )
-    assert found.before.tpot_p99 is found.before.mean_length is None
+    assert change.before.tpot_p99 is change.before.mean_length is None
 
 
 def test_speedups_are_against_the_baseline_of_each_side():
@@ -186,18 +187,18 @@ def test_speedups_are_against_the_baseline_of_each_side():
 
     windows = [served(h, pace=0.02) for h in range(8)]
     windows += [served(h, pace=0.025, version="0.32.0") for h in range(8, 16)]
-    (found,) = of(*windows, baseline=baseline_of)
-    assert found.before.speedup.value == pytest.approx(2.0)
-    assert found.after.speedup.value == pytest.approx(1.2)
-    assert found.after.speedup.lower <= 1.2 + 1e-9
-    assert found.after.speedup.upper >= 1.2 - 1e-9
-    assert found.after.speedup.basis == "measured"
+    (change,) = of(*windows, baseline=baseline_of)
+    assert change.before.speedup.value == pytest.approx(2.0)
+    assert change.after.speedup.value == pytest.approx(1.2)
+    assert change.after.speedup.lower <= 1.2 + 1e-9
+    assert change.after.speedup.upper >= 1.2 - 1e-9
+    assert change.after.speedup.basis == "measured"
 
 
 def test_a_version_that_is_no_version_is_clean_and_short():
-    (found,) = of(served(0), served(1, version="0\x1b[31m" + "y" * 9000))
-    assert found.what.isprintable()
-    assert len(found.what) < 120
+    (change,) = of(served(0), served(1, version="0\x1b[31m" + "y" * 9000))
+    assert change.what.isprintable()
+    assert len(change.what) < 120
 
 
 def test_nothing_at_all():

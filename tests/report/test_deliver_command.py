@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from specwatch.cli import report_delivery
+from specwatch.errors import DeliveryError
+from specwatch.report.channels import Hook
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run, bare_machine, run
 from tests.lab.vllm_server import free_port
@@ -81,10 +83,10 @@ def test_what_did_not_arrive_is_one_with_the_reason_and_the_remedy(
     assert remedy.startswith("send what is missing with `specwatch report --deliver --retry`")
     assert no_waiting == [10.0, 30.0, 80.0]
     again = run("report", "--deliver", "--retry", "--config", file, "--json")
-    found = json.loads(again.stdout)
-    assert (again.exit_code, found["ok"]) == (1, False)
-    sent = {each["channel"]: each for each in found["channels"]}
-    assert {name: each["attempts"] for name, each in sent.items()} == {"email": 8, "webhook": 1}
+    document = json.loads(again.stdout)
+    assert (again.exit_code, document["ok"]) == (1, False)
+    sent = {channel["channel"]: channel for channel in document["channels"]}
+    assert {name: item["attempts"] for name, item in sent.items()} == {"email": 8, "webhook": 1}
     assert sent["email"]["delivered_at"] is None
     assert len(hook.posted) == 1
 
@@ -110,15 +112,25 @@ def test_what_is_refused_for_good_is_told_apart_from_what_may_arrive_later(
 
 
 def test_one_that_never_answers_is_sent_and_never_confirmed(
-    run: Run, tmp_path: Path, hook: Receiver
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hook.answers = [0, 0]
-    file = written(tmp_path, webhooks=[{"url": hook.url, "timeout": "1s"}])
+    sent: list[object] = []
+
+    def silent(_: Hook, outgoing: object, __: object) -> None:
+        sent.append(outgoing)
+        raise DeliveryError("it did not answer", retry=True, sent=True)
+
+    monkeypatch.setattr(Hook, "send", silent)
+    file = written(tmp_path, webhooks=[{"url": "http://h/x"}])
     done = run("report", "--deliver", "--config", file)
     assert "webhook: SENT, NEVER CONFIRMED after 2 attempts: " in done.stderr
-    found = json.loads(run("report", "--deliver", "--config", file, "--json").stdout)
-    assert (done.exit_code, found["ok"], found["channels"][0]["unconfirmed"]) == (0, True, True)
-    assert len(hook.posted) == 2
+    document = json.loads(run("report", "--deliver", "--config", file, "--json").stdout)
+    assert (done.exit_code, document["ok"], document["channels"][0]["unconfirmed"]) == (
+        0,
+        True,
+        True,
+    )
+    assert len(sent) == 2
 
 
 def test_only_files_that_are_there_are_told_of(run: Run, tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ NOON = 1_793_620_800.0
 
 
 def test_a_probe_has_the_acceptance_and_zone_of_each_temperature_and_the_line() -> None:
-    found = experiment(probe(NOON))
-    assert [(temperature.temperature, temperature.zone) for temperature in found.temperatures] == [
+    result = experiment(probe(NOON))
+    assert [(temperature.temperature, temperature.zone) for temperature in result.temperatures] == [
         (0.0, "wins"), (0.7, "near"), (1.3, "unknown"),
     ]  # fmt: skip
-    assert found.temperatures[0].acceptance_rate == Ratio(value=0.75, lower=0.5, upper=0.875)
-    assert found.temperatures[2].acceptance_rate is None
-    assert found.break_even_acceptance == Ratio(value=0.58, lower=0.55, upper=0.61)
-    assert headline(found) == (
+    assert result.temperatures[0].acceptance_rate == Ratio(value=0.75, lower=0.5, upper=0.875)
+    assert result.temperatures[2].acceptance_rate is None
+    assert result.break_even_acceptance == Ratio(value=0.58, lower=0.55, upper=0.61)
+    assert headline(result) == (
         "2026-11-02 12:00 UTC, probe at temperatures 0, 0.7, 1.3, 4 requests at a time."
         " Break-even at load 3-4, measured: 58.0% (55.0-61.0); wins at 0; near the line at 0.7;"
         " not clear at 1.3."
@@ -36,49 +36,51 @@ def test_a_probe_has_the_acceptance_and_zone_of_each_temperature_and_the_line() 
 def test_a_line_that_is_assumed_has_no_interval_and_says_so() -> None:
     whole = probe(NOON)
     line = msgspec.structs.replace(whole.line, basis="assumed", load=None)
-    found = experiment(msgspec.structs.replace(whole, line=line))
-    assert found.break_even_acceptance == Ratio(value=0.58, basis="assumed")
-    assert "Break-even: about 58%, by the assumed draft cost" in found.sentence
+    result = experiment(msgspec.structs.replace(whole, line=line))
+    assert result.break_even_acceptance == Ratio(value=0.58, basis="assumed")
+    assert "Break-even: about 58%, by the assumed draft cost" in result.sentence
 
 
 def test_a_comparison_has_its_speedups_its_crossing_and_its_own_sentence() -> None:
     whole = comparison(NOON)
-    found = experiment(whole)
-    assert (found.sentence, found.verdict) == (whole.sentence, whole.verdict)
-    assert found.crossing == whole.crossing
-    assert found.speculation, "it is of a server that speculates, and of one that does not"
-    assert [load.verdict for load in found.loads] == ["ship", "do_not"]
-    first = found.loads[0].speedup
+    result = experiment(whole)
+    assert (result.sentence, result.verdict) == (whole.sentence, whole.verdict)
+    assert result.crossing == whole.crossing
+    assert result.speculation, "it is of a server that speculates, and of one that does not"
+    assert [load.verdict for load in result.loads] == ["ship", "do_not"]
+    first = result.loads[0].speedup
     assert first is not None
     assert first.lower is not None
     assert first.upper is not None
     assert first.lower < first.value < first.upper
-    assert found.loads[1].throughput_off == pytest.approx(16 / 0.02, rel=0.05)
-    assert found.loads[1].throughput == pytest.approx(16 / 0.03, rel=0.05)
+    assert result.loads[1].throughput_off == pytest.approx(16 / 0.02, rel=0.05)
+    assert result.loads[1].throughput == pytest.approx(16 / 0.03, rel=0.05)
 
 
 def test_a_bench_has_the_throughput_of_each_load() -> None:
     whole = measured(NOON, "off")
-    found = experiment(whole)
-    assert [(load.concurrency, load.rate) for load in found.loads] == [(1, None), (16, None)]
-    assert [load.throughput for load in found.loads] == [level.throughput for level in whole.levels]
-    last = found.loads[-1]
+    result = experiment(whole)
+    assert [(load.concurrency, load.rate) for load in result.loads] == [(1, None), (16, None)]
+    assert [load.throughput for load in result.loads] == [
+        level.throughput for level in whole.levels
+    ]
+    last = result.loads[-1]
     assert (last.per_user, last.tpot_p99) == pytest.approx((50, 0.02), rel=0.05)
     assert (last.speedup, last.throughput_off, last.verdict) == (None, None, None)
-    assert not found.speculation
-    assert headline(found).startswith(
+    assert not result.speculation
+    assert headline(result).startswith(
         "2026-11-02 12:00 UTC, bench without speculation at concurrency 1, 16, temperatures 0, 0.7."
         " At most"
     )
-    assert found.sentence.endswith("tokens a second, at concurrency 16.")
+    assert result.sentence.endswith("tokens a second, at concurrency 16.")
 
 
 def test_a_load_of_requests_a_second_is_told_as_one() -> None:
     whole = measured(NOON)
     open_loop = msgspec.structs.replace(whole.levels[0], concurrency=None, rate=2.5)
-    found = experiment(msgspec.structs.replace(whole, levels=(open_loop,)))
-    assert "at 2.5 requests a second" in found.asked
-    assert found.sentence.endswith("at 2.5 requests a second.")
+    result = experiment(msgspec.structs.replace(whole, levels=(open_loop,)))
+    assert "at 2.5 requests a second" in result.asked
+    assert result.sentence.endswith("at 2.5 requests a second.")
 
 
 def test_what_was_broken_off_says_so_even_where_nothing_was_measured() -> None:
@@ -92,40 +94,40 @@ def test_a_load_that_was_broken_off_is_named_and_is_not_the_best() -> None:
     whole = measured(NOON, "off")
     last = msgspec.structs.replace(whole.levels[-1], complete=False)
     levels = (whole.levels[0], msgspec.structs.replace(last, throughput=1e6))
-    found = experiment(msgspec.structs.replace(whole, levels=levels, complete=False))
-    assert "broken off at concurrency 16: what follows is" in headline(found)
-    assert found.sentence.endswith("at concurrency 1."), "the most is that of a whole load"
-    assert [load.complete for load in found.loads] == [True, False]
+    result = experiment(msgspec.structs.replace(whole, levels=levels, complete=False))
+    assert "broken off at concurrency 16: what follows is" in headline(result)
+    assert result.sentence.endswith("at concurrency 1."), "the most is that of a whole load"
+    assert [load.complete for load in result.loads] == [True, False]
 
 
 def test_a_comparison_of_benches_that_were_broken_off_says_so() -> None:
     off, on = measured(NOON, "off"), measured(NOON)
     last = msgspec.structs.replace(on.levels[-1], complete=False)
     on = msgspec.structs.replace(on, levels=(on.levels[0], last), complete=False)
-    found = experiment(compare(off, on, version="1"))
-    assert [load.concurrency for load in found.loads] == [1]
-    assert "broken off: what follows" in headline(found)
+    result = experiment(compare(off, on, version="1"))
+    assert [load.concurrency for load in result.loads] == [1]
+    assert "broken off: what follows" in headline(result)
 
 
 def test_the_newest_come_first_and_the_rest_is_counted() -> None:
-    found, left_out = newest([probe(NOON + at) for at in range(MOST + 2)])
-    assert [each.at - NOON for each in found] == [6, 5, 4, 3, 2]
+    result, left_out = newest([probe(NOON + at) for at in range(MOST + 2)])
+    assert [item.at - NOON for item in result] == [6, 5, 4, 3, 2]
     assert left_out == 2
     assert newest([]) == ((), 0)
 
 
 def test_of_a_model_that_was_not_watched_each_is_a_note() -> None:
-    found = notes("chat\x1b", "llama", *newest([probe(NOON + at) for at in range(MOST + 1)]))
-    assert len(found) == MOST + 1
-    assert found[0].startswith(r"chat\x1b, llama: 2026-11-02 12:00 UTC, probe")
-    assert found[-1] == r"chat\x1b, llama: 1 older experiment of this period"
+    result = notes("chat\x1b", "llama", *newest([probe(NOON + at) for at in range(MOST + 1)]))
+    assert len(result) == MOST + 1
+    assert result[0].startswith(r"chat\x1b, llama: 2026-11-02 12:00 UTC, probe")
+    assert result[-1] == r"chat\x1b, llama: 1 older experiment of this period"
 
 
 def test_a_report_from_before_there_were_any_is_still_read() -> None:
     plain = json.loads(msgspec.json.encode(sample.full()))
-    for each in plain["targets"]:
-        del each["experiments"], each["more_experiments"]
-    found = msgspec.convert(plain, Report)
-    assert [(target.experiments, target.more_experiments) for target in found.targets] == [
+    for item in plain["targets"]:
+        del item["experiments"], item["more_experiments"]
+    result = msgspec.convert(plain, Report)
+    assert [(target.experiments, target.more_experiments) for target in result.targets] == [
         ((), 0)
     ] * 3

@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specwatch.guard.state import GuardState, Step
+from specwatch.guard.status import StepRecord
 from specwatch.report.incidents import incidents, seconds_off
-from specwatch.report.sources import StoredStep
 from tests.guard.wandering import Wandering
+from tests.report.history import step
 from tests.report.hours import at
 
 FINDING = {
@@ -50,16 +51,16 @@ TRIAL = (
 
 def story(*told, incident="chat-1", before="observing"):
     """Steps at hours, each with phase, reason, and its inputs where there are any."""
-    found = []
+    result = []
     for hour, phase, reason, *inputs in told:
-        found.append(StoredStep(at(hour), incident, before, phase, reason, *inputs))
+        result.append(step(at(hour), incident, before, phase, reason, *inputs))
         before = phase
-    return found
+    return result
 
 
 def only(steps, since=0.0, until=24.0):
-    (found,) = incidents(steps, at(since), at(until))
-    return found
+    (incident,) = incidents(steps, at(since), at(until))
+    return incident
 
 
 OUTCOMES = {
@@ -181,14 +182,14 @@ OUTCOMES = {
 
 @pytest.mark.parametrize(("told", "hours", "outcome"), OUTCOMES.values(), ids=OUTCOMES)
 def test_how_an_incident_ends_is_told_in_words(told, hours, outcome):
-    found = only(story(*told))
-    assert found.outcome == outcome
-    assert found.would_have_acted is outcome.startswith("would have acted")
-    assert found.cause == CAUSE
-    assert found.seconds_off == pytest.approx(hours * 3600)
+    incident = only(story(*told))
+    assert incident.outcome == outcome
+    assert incident.would_have_acted is outcome.startswith("would have acted")
+    assert incident.cause == CAUSE
+    assert incident.seconds_off == pytest.approx(hours * 3600)
     over = told[-1][1] == "observing"
-    assert (found.began, found.ended) == (at(0), at(told[-1][0]) if over else None)
-    assert [(step.at, step.phase, step.reason) for step in found.steps] == [
+    assert (incident.began, incident.ended) == (at(0), at(told[-1][0]) if over else None)
+    assert [(step.at, step.phase, step.reason) for step in incident.steps] == [
         (at(hour), phase, reason) for hour, phase, reason, *_ in told
     ]
 
@@ -200,11 +201,11 @@ def test_time_off_by_order_of_a_person_is_not_counted_as_the_guard_s():
         (0.2, "verifying", "the server was restarted"),
         (0.3, "disabled", "healthy after 2m"),
     )
-    found = (only(by_ann),)
-    assert found[0].cause == "ann switched speculation off: it garbles"
-    assert found[0].ordered_by == "ann"
-    assert seconds_off(found, ordered=False) == 0
-    assert seconds_off(found, ordered=True) == pytest.approx(23.9 * 3600)
+    incident = (only(by_ann),)
+    assert incident[0].cause == "ann switched speculation off: it garbles"
+    assert incident[0].ordered_by == "ann"
+    assert seconds_off(incident, ordered=False) == 0
+    assert seconds_off(incident, ordered=True) == pytest.approx(23.9 * 3600)
 
 
 def test_an_incident_that_another_takes_the_place_of_is_over():
@@ -235,9 +236,9 @@ def test_where_the_first_step_finds_it_off_it_was_off():
         (5, "draining", "it is time for a trial"),
         (6, "disabled", "given up: paused by ann"),
     )
-    found = only(story(*told, before="disabled"))
-    assert found.seconds_off == pytest.approx(19 * 3600)
-    assert found.outcome == "speculation is off since before 2026-11-02 05:00 UTC"
+    incident = only(story(*told, before="disabled"))
+    assert incident.seconds_off == pytest.approx(19 * 3600)
+    assert incident.outcome == "speculation is off since before 2026-11-02 05:00 UTC"
 
 
 def test_only_the_period_counts():
@@ -250,8 +251,8 @@ def test_only_the_period_counts():
 
 
 def test_an_incident_that_lasts_is_told_however_long_ago_it_began():
-    found = only(story(*OFF), since=200, until=224)
-    assert (found.began, found.ended, found.seconds_off) == (at(0), None, 24 * 3600)
+    incident = only(story(*OFF), since=200, until=224)
+    assert (incident.began, incident.ended, incident.seconds_off) == (at(0), None, 24 * 3600)
 
 
 def test_steps_of_no_incident_are_none():
@@ -274,15 +275,15 @@ def test_steps_of_no_incident_are_none():
     ],
 )
 def test_inputs_of_another_version_are_told_as_far_as_they_can_be(inputs):
-    found = only(story((0, "confirmed", "the rule x is in breach", inputs)))
-    assert "the rule x" in found.cause
+    incident = only(story((0, "confirmed", "the rule x is in breach", inputs)))
+    assert "the rule x" in incident.cause
 
 
 def test_foreign_text_is_clean_and_short():
     bad = "\x1b[31m" + "y" * 10_000
     finding = {**FINDING, "rule": bad, "summary": bad}
-    found = only(story((0, "confirmed", bad, finding), (1, "held", bad), incident=bad))
-    texts = [found.id, found.cause, found.outcome, *(step.reason for step in found.steps)]
+    result = only(story((0, "confirmed", bad, finding), (1, "held", bad), incident=bad))
+    texts = [result.id, result.cause, result.outcome, *(step.reason for step in result.steps)]
     assert all(len(text) < 700 and text.isprintable() for text in texts)
 
 
@@ -290,7 +291,7 @@ def test_foreign_text_is_clean_and_short():
 class Recorded(Wandering):
     """A walk of the guard whose steps are stored, as the daemon stores them."""
 
-    steps: list[StoredStep] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
 
     def _take(self, step: Step) -> None:
         before = self.state
@@ -306,7 +307,7 @@ class Recorded(Wandering):
     def _store(self, before: GuardState, reason: str) -> None:
         incident = self.state.incident or before.incident
         self.steps.append(
-            StoredStep(
+            step(
                 self.now,
                 incident.id if incident else "",
                 before.phase,
@@ -325,17 +326,17 @@ def test_whatever_the_guard_does_time_without_speculation_counts_once(seed):
         walk.turn()
     steps = walk.steps
     since, until = walk.entered, walk.now + 100
-    found = incidents(steps, since, until)
-    assert {each.id for each in found} == {step.incident for step in steps if step.incident}
-    assert all(each.outcome and each.cause for each in found)
-    assert all(each.ended is None or each.began <= each.ended for each in found)
+    incident = incidents(steps, since, until)
+    assert {item.id for item in incident} == {step.incident for step in steps if step.incident}
+    assert all(entry.outcome and entry.cause for entry in incident)
+    assert all(entry.ended is None or entry.began <= entry.ended for entry in incident)
     spent: dict[str, float] = {}
-    ends = [*(step.at for step in steps), until][1:]
-    for step, end in zip(steps, ends, strict=True):
-        if step.incident:
-            spent[step.phase] = spent.get(step.phase, 0.0) + end - step.at
+    ends = [*(taken.at for taken in steps), until][1:]
+    for taken, end in zip(steps, ends, strict=True):
+        if taken.incident:
+            spent[taken.phase] = spent.get(taken.phase, 0.0) + end - taken.at
     surely = sum(
-        spent.get(each, 0.0) for each in ("restarting", "verifying", "disabled", "rolling_back")
+        spent.get(entry, 0.0) for entry in ("restarting", "verifying", "disabled", "rolling_back")
     )
     perhaps = spent.get("draining", 0.0) + spent.get("held", 0.0)
-    assert surely - 1e-3 <= seconds_off(found, ordered=False) <= surely + perhaps + 1e-3
+    assert surely - 1e-3 <= seconds_off(incident, ordered=False) <= surely + perhaps + 1e-3

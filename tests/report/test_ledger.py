@@ -25,8 +25,8 @@ def samples(windows: list[Window], most: int = 1) -> list[Sample]:
 def test_a_stretch_lasts_from_its_first_window_to_the_end_of_its_last() -> None:
     """Whatever lies between them; so is it told whether stretches follow one another."""
     windows = flat(hour(at) for at in (0, 1, 5))
-    (found,) = samples(windows)
-    assert (found.start, found.length) == (SINCE, 6 * HOUR)
+    (sample,) = samples(windows)
+    assert (sample.start, sample.length) == (SINCE, 6 * HOUR)
     first, second = samples(windows, 2)
     assert (first.start, first.length) == (SINCE, HOUR)
     assert (second.start, second.length) == (SINCE + HOUR, 5 * HOUR)
@@ -36,26 +36,28 @@ def test_a_stretch_adds_up_what_its_windows_took_and_were_asked_for() -> None:
     """Of alike windows it is the sum in all that is counted, and the same in all that is a mean."""
     whole = counted(output_length=OUTPUTS, prefix_cache_hits=300)
     windows = [
-        replace(each, gauges=replace(each.gauges, waiting_seconds=600.0, sampled_seconds=7200.0))
-        for each in flat(hour(at, whole) for at in range(3))
+        replace(
+            window, gauges=replace(window.gauges, waiting_seconds=600.0, sampled_seconds=7200.0)
+        )
+        for window in flat(hour(at, whole) for at in range(3))
     ]
-    (found,) = samples(windows)
+    (sample,) = samples(windows)
     one = samples_of(windows[:1])[0]
-    assert found.pace is not None
+    assert sample.pace is not None
     assert one.pace is not None
-    assert found.pace.tokens == 3 * one.pace.tokens
-    assert found.pace.seconds == pytest.approx(3 * one.pace.seconds)
-    assert found.tally.drafts == 3 * (one.tally.drafts or 0)
-    assert found.tally.draft_tokens == 3 * (one.tally.draft_tokens or 0)
-    assert found.tally.accepted_tokens == 3 * (one.tally.accepted_tokens or 0)
-    assert found.steps == pytest.approx(3 * (one.steps or 0))
-    assert found.gauges.concurrency == one.gauges.concurrency
-    assert found.requests is not None
+    assert sample.pace.tokens == 3 * one.pace.tokens
+    assert sample.pace.seconds == pytest.approx(3 * one.pace.seconds)
+    assert sample.tally.drafts == 3 * (one.tally.drafts or 0)
+    assert sample.tally.draft_tokens == 3 * (one.tally.draft_tokens or 0)
+    assert sample.tally.accepted_tokens == 3 * (one.tally.accepted_tokens or 0)
+    assert sample.steps == pytest.approx(3 * (one.steps or 0))
+    assert sample.gauges.concurrency == one.gauges.concurrency
+    assert sample.requests is not None
     assert one.requests is not None
-    assert found.requests.firsts == 3 * one.requests.firsts
-    assert found.requests.first_seconds == pytest.approx(3 * one.requests.first_seconds)
-    assert found.requests.prompt_tokens == 3 * one.requests.prompt_tokens
-    assert found.requests[3:] == pytest.approx(one.requests[3:])
+    assert sample.requests.firsts == 3 * one.requests.firsts
+    assert sample.requests.first_seconds == pytest.approx(3 * one.requests.first_seconds)
+    assert sample.requests.prompt_tokens == 3 * one.requests.prompt_tokens
+    assert sample.requests[3:] == pytest.approx(one.requests[3:])
 
 
 def test_windows_with_a_restart_an_outage_or_a_gap_are_in_no_stretch() -> None:
@@ -78,6 +80,6 @@ def test_windows_with_a_restart_an_outage_or_a_gap_are_in_no_stretch() -> None:
 def test_runs_of_neighbours_are_of_about_one_length(
     count: int, most: int, lengths: list[int]
 ) -> None:
-    found = stretches(range(count), most)
-    assert [len(each) for each in found] == lengths
-    assert [one for each in found for one in each] == list(range(count))
+    result = stretches(range(count), most)
+    assert [len(item) for item in result] == lengths
+    assert [one for entry in result for one in entry] == list(range(count))

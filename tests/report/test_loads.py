@@ -30,12 +30,12 @@ def at_loads(speedups: Mapping[float, float], tokens: int = 10_000) -> ModelRepo
 
 
 def test_each_load_has_the_speedup_that_it_had():
-    found = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.9})
-    assert [load.load for load in found.loads] == ["1", "3-4", "9-16"]
-    assert [load.speedup.value for load in found.loads] == pytest.approx([1.6, 1.3, 0.9])
-    assert [load.running for load in found.loads] == pytest.approx([1, 3, 12])
-    assert [load.busy for load in found.loads] == [8 * 3000.0] * 3
-    assert sum(load.share for load in found.loads) == pytest.approx(1)
+    result = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.9})
+    assert [load.load for load in result.loads] == ["1", "3-4", "9-16"]
+    assert [load.speedup.value for load in result.loads] == pytest.approx([1.6, 1.3, 0.9])
+    assert [load.running for load in result.loads] == pytest.approx([1, 3, 12])
+    assert [load.busy for load in result.loads] == [8 * 3000.0] * 3
+    assert sum(load.share for load in result.loads) == pytest.approx(1)
 
 
 def test_the_line_of_each_load():
@@ -99,48 +99,52 @@ CROSSINGS = {
 
 @pytest.mark.parametrize(("loads", "at"), CROSSINGS.values(), ids=CROSSINGS.keys())
 def test_the_crossing(loads, at):
-    found = crossing([row(*load) for load in loads])
-    assert (None if found is None else found.running) == (at if at is None else pytest.approx(at))
+    result = crossing([row(*load) for load in loads])
+    assert (None if result is None else result.running) == (at if at is None else pytest.approx(at))
 
 
 def test_a_schedule_stops_above_the_winning_loads_and_its_gain_is_not_known():
     """Of the time, 50 ms/0.8 in all of 20 ms/1.6, 30 ms/1.3 and that: k = 0 is not off."""
-    found = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.8}).what_if
+    what_if = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.8}).what_if
     lost = 0.05 / 0.8
-    assert found.loads == ("1", "3-4")
-    assert found.setting == ((1, 8, 4), (9, 256, 0))
-    assert found.share == pytest.approx(lost / (0.02 / 1.6 + 0.03 / 1.3 + lost))
-    assert found.gain is None
-    assert (found.now, found.without_drafts) == (pytest.approx(0.8), pytest.approx(1 / 1.1))
+    assert what_if.loads == ("1", "3-4")
+    assert what_if.setting == ((1, 8, 4), (9, 256, 0))
+    assert what_if.share == pytest.approx(lost / (0.02 / 1.6 + 0.03 / 1.3 + lost))
+    assert what_if.gain is None
+    assert (what_if.now, what_if.without_drafts) == (pytest.approx(0.8), pytest.approx(1 / 1.1))
 
 
-def test_where_nothing_loses_there_is_nothing_to_stop():
-    assert at_loads({1.0: 1.6, 3.0: 1.3}).what_if is None
+@pytest.mark.parametrize(
+    ("speedups", "setting"),
+    [
+        ({1.0: 1.6, 3.0: 1.3}, None),
+        ({1.0: 0.95, 3.0: 1.5, 12.0: 0.7}, ((1, 8, 4), (9, 256, 0))),
+        ({12.0: 1.2, 100.0: 0.7}, ((1, 64, 4), (65, 256, 0))),
+    ],
+    ids=["nothing loses", "a schedule has one end", "the open load bin is above all others"],
+)
+def test_a_schedule_ends_at_the_lowest_of_the_loads_that_lose_at_the_top(speedups, setting):
+    what_if = at_loads(speedups).what_if
+    assert (what_if and what_if.setting) == setting
 
 
 def test_where_every_load_loses_speculation_is_off_at_all():
-    found = at_loads({1.0: 0.9, 3.0: 0.8}).what_if
-    assert (found.loads, found.setting) == ((), ())
-    assert found.gain == pytest.approx((0.02 / 0.9 + 0.03 / 0.8) / 0.05)
-
-
-def test_a_losing_load_below_winning_ones_stays_where_that_gains_more():
-    """A schedule by batch size has one end."""
-    found = at_loads({1.0: 0.95, 3.0: 1.5, 12.0: 0.7}).what_if
-    assert found.setting == ((1, 8, 4), (9, 256, 0))
+    what_if = at_loads({1.0: 0.9, 3.0: 0.8}).what_if
+    assert (what_if.loads, what_if.setting) == ((), ())
+    assert what_if.gain == pytest.approx((0.02 / 0.9 + 0.03 / 0.8) / 0.05)
 
 
 def test_a_load_that_loses_by_chance_is_not_dropped():
     """Its interval contains 1, whatever its estimate."""
-    tpots = [0.02 / 1.6, *(0.05 / each for each in (0.6, 1.5, 0.9))]
+    tpots = [0.02 / 1.6, *(0.05 / item for item in (0.6, 1.5, 0.9))]
     windows = flat(
         hour(at, counted(tpot=tpots[at % 4]), running=12.0 if at % 4 else 1.0)
         for at in range(HOURS)
     )
-    found = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
-    last = found.loads[-1].speedup
+    model = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
+    last = model.loads[-1].speedup
     assert last.lower < last.value < 1 < last.upper
-    assert found.what_if is None
+    assert model.what_if is None
 
 
 def test_an_unmeasured_load_below_those_that_lose_stays_on():
@@ -149,14 +153,9 @@ def test_an_unmeasured_load_below_those_that_lose_stays_on():
         hour(at, counted(tpot=list(tpots.values())[at % 3]), running=list(tpots)[at % 3])
         for at in range(HOURS)
     )
-    found = report(windows, measurement(1.0, 0.02), measurement(30.0, 0.05)).what_if
-    assert found.loads == ("1", "9-16")
-    assert found.setting == ((1, 16, 4), (17, 256, 0))
-
-
-def test_the_open_load_bin_is_above_all_others():
-    found = at_loads({12.0: 1.2, 100.0: 0.7}).what_if
-    assert found.setting == ((1, 64, 4), (65, 256, 0))
+    what_if = report(windows, measurement(1.0, 0.02), measurement(30.0, 0.05)).what_if
+    assert what_if.loads == ("1", "9-16")
+    assert what_if.setting == ((1, 16, 4), (17, 256, 0))
 
 
 def one_measured(speedups: Mapping[float, float], load: float, **others: Any) -> ModelReport:
@@ -171,8 +170,8 @@ def one_measured(speedups: Mapping[float, float], load: float, **others: Any) ->
 
 def test_no_schedule_keeps_loads_of_which_nothing_is_measured():
     """It loses at the one load that was measured: that says off, not on at 1."""
-    found = one_measured({1.0: 1.6, 12.0: 0.5}, 12.0).what_if
-    assert (found.loads, found.setting, found.gain) == ((), (), pytest.approx(2.0))
+    what_if = one_measured({1.0: 1.6, 12.0: 0.5}, 12.0).what_if
+    assert (what_if.loads, what_if.setting, what_if.gain) == ((), (), pytest.approx(2.0))
 
 
 def test_no_schedule_is_for_a_highest_load_of_which_nothing_is_measured():
@@ -192,9 +191,9 @@ def test_no_schedule_where_next_to_nothing_is_accepted():
         hour(at, counted(rate=0.001, tpot=paces[at % 2][1]), running=paces[at % 2][0])
         for at in range(HOURS)
     )
-    found = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
-    assert found.what_if.setting == ()
-    assert found.answer.recommendation.startswith("Switch speculation off")
+    model = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
+    assert model.what_if.setting == ()
+    assert model.answer.recommendation.startswith("Switch speculation off")
 
 
 def test_no_schedule_and_no_best_k_where_the_draft_length_varies():
@@ -206,24 +205,24 @@ def test_no_schedule_and_no_best_k_where_the_draft_length_varies():
     four = counted(**drafts, draft_tokens=16_000, accepted_per_position=(2500, 1500, 700, 300))
     two = counted(**drafts, draft_tokens=8000, accepted_per_position=(3000, 2000, 0, 0))
     windows = flat(
-        hour(at, replace(each, inter_token=Histogram((), (9000,), 9000 * tpot)), running=running)
-        for at, (each, tpot, running) in (
+        hour(at, replace(item, inter_token=Histogram((), (9000,), 9000 * tpot)), running=running)
+        for at, (item, tpot, running) in (
             (at, [(four, 0.0125, 1.0), (two, 0.0625, 12.0)][at % 2]) for at in range(HOURS)
         )
     )
-    found = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
-    assert (found.best_k, found.best_k_unknown) == (None, "varying_length")
-    assert found.what_if is None
-    assert "num_speculative_tokens" not in found.answer.recommendation
+    model = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
+    assert (model.best_k, model.best_k_unknown) == (None, "varying_length")
+    assert model.what_if is None
+    assert "num_speculative_tokens" not in model.answer.recommendation
 
 
 def test_the_best_k_is_predicted_from_what_each_position_kept():
     """Every draft keeps two of four: a third and a fourth only cost."""
     windows = flat(hour(at, counted(rate=0.5)) for at in range(HOURS))
-    found = report(windows, measurement()).best_k
-    assert (found.k, found.now, len(found.speedups)) == (2, 4, 5)
-    assert found.speedups[0] == 1.0
-    assert found.speedups[4] == pytest.approx(1.5, rel=1e-3)
+    best_k = report(windows, measurement()).best_k
+    assert (best_k.k, best_k.now, len(best_k.speedups)) == (2, 4, 5)
+    assert best_k.speedups[0] == 1.0
+    assert best_k.speedups[4] == pytest.approx(1.5, rel=1e-3)
 
 
 def test_the_best_k_is_that_of_the_present_drafter():

@@ -27,8 +27,8 @@ BOTH = ["boss@example.org", "ops@example.com"]
 
 
 def section(url: str, **keys: Any) -> Email:
-    found = {"smtp": url, "from": "Specwatch <specwatch@gpu.example>", "to": TO, **keys}
-    return Email.model_validate({"timeout": "2s", **found})
+    result = {"smtp": url, "from": "Specwatch <specwatch@gpu.example>", "to": TO, **keys}
+    return Email.model_validate({"timeout": "2s", **result})
 
 
 def mail(url: str, **keys: Any) -> Mail:
@@ -43,9 +43,9 @@ def refused(mail: Mail, outgoing: Outgoing, *done: str) -> DeliveryError:
 
 
 def part(message: EmailMessage, kind: str) -> str:
-    found = message.get_body((kind,))
-    assert found is not None
-    text: str = found.get_content()
+    result = message.get_body((kind,))
+    assert result is not None
+    text: str = result.get_content()
     return text.replace("\r\n", "\n")
 
 
@@ -80,10 +80,10 @@ def test_without_the_attachment_it_is_an_alternative_only(outgoing: Outgoing) ->
 
 def test_the_same_report_has_the_same_id_and_another_has_not(outgoing: Outgoing) -> None:
     one = section("smtp://h")
-    found = message_of(outgoing, one)["Message-ID"]
-    assert found.endswith("@gpu.example>")
-    assert message_of(outgoing, one)["Message-ID"] == found
-    assert message_of(outgoing_of(sample.empty()), one)["Message-ID"] != found
+    result = message_of(outgoing, one)["Message-ID"]
+    assert result.endswith("@gpu.example>")
+    assert message_of(outgoing, one)["Message-ID"] == result
+    assert message_of(outgoing_of(sample.empty()), one)["Message-ID"] != result
 
 
 def test_hostile_names_are_text_and_no_header(start_mail: StartMail) -> None:
@@ -93,8 +93,8 @@ def test_hostile_names_are_text_and_no_header(start_mail: StartMail) -> None:
     evil = "x\r\nBcc: eve@example.net\r\n\r\n<script>\U0001f98a"
     alone = replace(report, targets=(replace(first, target=evil, model_name=evil),))
     server = start_mail()
-    for each in (report, alone):
-        outgoing = outgoing_of(each)
+    for item in (report, alone):
+        outgoing = outgoing_of(item)
         mail(server.url).send(outgoing, ())
         _, receivers, message = server.box.sent[-1]
         assert receivers == BOTH

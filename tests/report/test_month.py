@@ -59,8 +59,8 @@ class Told:
 
     @property
     def model(self) -> ModelReport:
-        (found,) = self.report.targets
-        return found
+        (result,) = self.report.targets
+        return result
 
     @property
     def span(self) -> tuple[float, float]:
@@ -112,7 +112,7 @@ def timeline(month: Month) -> Timeline:
 
 def of(log: Sequence[Request], label: str) -> list[Request]:
     """Those of a temperature bucket."""
-    return [each for each in log if label in ("all", BUCKETS[each.temperature])]
+    return [request for request in log if label in ("all", BUCKETS[request.temperature])]
 
 
 def test_the_daemon_is_shown_what_stands_on_the_servers_page() -> None:
@@ -129,13 +129,13 @@ def test_the_daemon_is_shown_what_stands_on_the_servers_page() -> None:
 def test_the_month_is_one_worth_judging(month: Month) -> None:
     """Every load, with speculation and without; every temperature; requests enough."""
     assert len(month.log) > 15000
-    days = {int((each.arrival - START) // DAY) for each in month.log}
+    days = {int((entry.arrival - START) // DAY) for entry in month.log}
     assert days == set(range(28)) - set(months.IDLE_DAYS)
-    off = {int((each.arrival - START) // DAY) for each in month.log if not each.k}
+    off = {int((entry.arrival - START) // DAY) for entry in month.log if not entry.k}
     assert off == set(months.OFF_DAYS)
-    assert {each.k for each in month.log} == {0, months.K, months.SHORTER_K}
-    assert {each.reason for each in month.log} == {"stop", "length"}
-    assert {BUCKETS[each.temperature] for each in month.log} == set(BUCKETS.values())
+    assert {request.k for request in month.log} == {0, months.K, months.SHORTER_K}
+    assert {item.reason for item in month.log} == {"stop", "length"}
+    assert {BUCKETS[entry.temperature] for entry in month.log} == set(BUCKETS.values())
 
 
 def test_totals_are_exact(told: Told) -> None:
@@ -156,13 +156,13 @@ def test_acceptance_is_exact_at_every_temperature(told: Told) -> None:
         known = truth.counts(of(told.log, label))
         assert row.requests == known.requests
         assert row.share == pytest.approx(known.requests / len(told.log))
-        found = row.acceptance
-        assert found.drafts == known.drafts
-        assert found.draft_tokens == known.draft_tokens
-        assert found.accepted_tokens == known.accepted_tokens
-        assert found.histogram == known.histogram
-        assert found.rate == pytest.approx(known.rate)
-        assert found.mean_length == pytest.approx(1 + known.accepted_tokens / known.drafts)
+        result = row.acceptance
+        assert result.drafts == known.drafts
+        assert result.draft_tokens == known.draft_tokens
+        assert result.accepted_tokens == known.accepted_tokens
+        assert result.histogram == known.histogram
+        assert result.rate == pytest.approx(known.rate)
+        assert result.mean_length == pytest.approx(1 + known.accepted_tokens / known.drafts)
         before = of(told.log_before, label)
         rate = truth.counts(before).rate if before else None
         assert row.acceptance_before == (None if rate is None else pytest.approx(rate))
@@ -173,16 +173,16 @@ def test_quantiles_are_in_the_right_bucket(told: Told) -> None:
     for row in told.model.temperatures:
         for metric in ("ttft", "tpot"):
             latency = getattr(row, metric)
-            ran = [each for each in of(told.log, row.temperature) if each.k]
+            ran = [request for request in of(told.log, row.temperature) if request.k]
             assert_quantiles(latency.on, ran, metric)
-            ran = [each for each in of(told.log_before, row.temperature) if each.k]
+            ran = [item for item in of(told.log_before, row.temperature) if item.k]
             assert (latency.before is None) is (not ran)
             if ran:
                 assert_quantiles(latency.before, ran, metric)
 
 
 def assert_quantiles(found: Quantiles, log: Sequence[Request], metric: str) -> None:
-    values = [VALUES[metric](each) for each in log]
+    values = [VALUES[metric](request) for request in log]
     assert found.count == len(values)
     assert found.mean == pytest.approx(sum(values) / len(values))
     assert found.beyond == ()
@@ -195,8 +195,8 @@ def test_the_spread_of_requests_is_in_the_right_bucket(told: Told) -> None:
     """Of the acceptance rates of single requests, in twentieths."""
     bounds = [step / 20 for step in range(1, 21)]
     for row in told.model.temperatures:
-        drafted = [each for each in of(told.log, row.temperature) if each.draft_tokens]
-        rates = [truth.counts([each]).rate for each in drafted]
+        drafted = [item for item in of(told.log, row.temperature) if item.draft_tokens]
+        rates = [truth.counts([request]).rate for request in drafted]
         spread = row.acceptance.per_request
         assert spread is not None
         assert spread.count == len(rates)
@@ -210,15 +210,15 @@ def test_latencies_without_speculation_are_those_of_requests_without(
 ) -> None:
     """At equal load: as those with speculation are spread over the loads."""
     for row in told.model.temperatures:
-        off = of([each for each in told.month.log if not each.k], row.temperature)
-        on = of([each for each in told.log if each.k], row.temperature)
-        spent = np.array([truth.tpot(each) for each in off])
+        off = of([entry for entry in told.month.log if not entry.k], row.temperature)
+        on = of([request for request in told.log if request.k], row.temperature)
+        spent = np.array([truth.tpot(item) for item in off])
         loads, weights = timeline.loads_of(off), np.bincount(timeline.loads_of(on))
         known = [at for at, weight in enumerate(weights) if weight and (loads == at).any()]
         means = [spent[loads == at].mean() for at in known]
         if row.tpot.off is None:
             # Not nearly all loads occurred without speculation in this week or the one before.
-            plain = [each for each in (*told.log, *told.log_before) if not each.k]
+            plain = [entry for entry in (*told.log, *told.log_before) if not entry.k]
             seen = set(timeline.loads_of(plain)) if plain else set()
             assert sum(weights[at] for at in known if at in seen) < 0.97 * weights.sum()
             continue
@@ -234,7 +234,7 @@ Figure = tuple[str, Any, float]
 def figures(told: Told, timeline: Timeline) -> Iterator[Figure]:
     """Every measured speedup of a report, and what it really was."""
     where = timeline.chosen(*told.span)
-    temperatures = {label: each for each, label in BUCKETS.items()}
+    temperatures = {label: temperature for temperature, label in BUCKETS.items()}
     yield "all", told.model.answer.speedup, timeline.speedup(where)
     for row in told.model.temperatures[1:]:
         if row.speedup is not None:
@@ -251,10 +251,10 @@ def bin_of(load: ReportLoad) -> int:
 
 
 def test_the_speedup_is_inside_its_interval(told: Told, timeline: Timeline) -> None:
-    _, found, known = next(figures(told, timeline))
-    assert found.basis == "measured"
-    assert found.lower <= known <= found.upper
-    assert found.value == pytest.approx(known, rel=0.05)
+    _, result, known = next(figures(told, timeline))
+    assert result.basis == "measured"
+    assert result.lower <= known <= result.upper
+    assert result.value == pytest.approx(known, rel=0.05)
 
 
 def test_intervals_of_speedups_hold_the_truth_as_often_as_they_say(
@@ -275,7 +275,7 @@ def test_intervals_of_speedups_hold_the_truth_as_often_as_they_say(
         for week, name, ratio, known in all_of_them
         if not truth.inside(ratio, known)
     ]
-    assert len([each for each in outside if each[1] != ">1"]) <= 0.1 * len(all_of_them), outside
+    assert len([item for item in outside if item[1] != ">1"]) <= 0.1 * len(all_of_them), outside
     assert len(outside) <= 0.15 * len(all_of_them), outside
     for _, name, ratio, known in all_of_them:
         assert ratio.value == pytest.approx(known, rel=0.15), name
@@ -329,28 +329,28 @@ def test_time_is_that_of_the_clock(told: Told, timeline: Timeline) -> None:
 
 
 def test_the_objective_is_counted_to_the_request(told: Told) -> None:
-    (found,) = told.model.objectives
-    slow = [each for each in told.log if truth.ttft(each) > LIMIT]
-    assert found.requests == len(told.log)
-    assert found.bad == len(slow)
-    assert found.spent == pytest.approx(len(slow) / (len(told.log) * (1 - OBJECTIVE)))
+    (result,) = told.model.objectives
+    slow = [request for request in told.log if truth.ttft(request) > LIMIT]
+    assert result.requests == len(told.log)
+    assert result.bad == len(slow)
+    assert result.spent == pytest.approx(len(slow) / (len(told.log) * (1 - OBJECTIVE)))
     hours = dict(truth.by_hour(told.log, lambda each: each.first))
-    bad = {at: sum(truth.ttft(e) > LIMIT for e in each) for at, each in hours.items()}
-    assert found.worst_hour is not None
-    assert found.worst_hour.bad == max(bad.values())
-    assert bad[found.worst_hour.start] == max(bad.values())
-    assert found.worst_hour.requests == len(hours[found.worst_hour.start])
+    bad = {at: sum(truth.ttft(e) > LIMIT for e in item) for at, item in hours.items()}
+    assert result.worst_hour is not None
+    assert result.worst_hour.bad == max(bad.values())
+    assert bad[result.worst_hour.start] == max(bad.values())
+    assert result.worst_hour.requests == len(hours[result.worst_hour.start])
 
 
 def test_goodput_is_counted_to_the_request(told: Told) -> None:
     whole, *by_mode = told.model.goodput
-    met = sum(truth.ttft(each) <= LIMIT for each in told.log)
+    met = sum(truth.ttft(request) <= LIMIT for request in told.log)
     assert whole.requests == len(told.log)
     assert whole.share == Bounds(lower=met / len(told.log), upper=met / len(told.log))
     assert whole.watched == pytest.approx((told.last - told.first) * DAY, abs=months.IDLE_SCRAPE)
     assert whole.offered == pytest.approx(len(told.log) / whole.watched)
     assert bool(by_mode) == bool(told.model.traffic.seconds_off)
-    assert sum(each.requests for each in by_mode) in (0, len(told.log))
+    assert sum(item.requests for item in by_mode) in (0, len(told.log))
 
 
 def test_the_month_was_watched_throughout(tell: Callable[[int, int], Told], month: Month) -> None:
@@ -367,10 +367,10 @@ def test_the_month_was_watched_throughout(tell: Callable[[int, int], Told], mont
 
 
 def test_another_draft_length_is_told_with_its_effect(told: Told) -> None:
-    (found,) = told.model.changes
+    (result,) = told.model.changes
     at = START + months.SHORTER
-    assert found.at == at
-    for side, since in ((found.before, at - DAY), (found.after, at)):
+    assert result.at == at
+    for side, since in ((result.before, at - DAY), (result.after, at)):
         known = truth.counts(truth.during(told.month.log, since, since + DAY))
         assert side.acceptance_rate == pytest.approx(known.rate)
         assert side.mean_length == pytest.approx(1 + known.accepted_tokens / known.drafts)
@@ -382,14 +382,14 @@ def test_speculation_stops_to_pay_where_it_does(
     """Within the width of a load bin, where the interpolated truth crosses 1."""
     told = tell(0, 21)
     where = timeline.chosen(*told.span)
-    found = told.model.crossing
-    assert found is not None
+    result = told.model.crossing
+    assert result is not None
     wheres = [where & (timeline.load == bin_of(load)) for load in told.model.loads]
     true = {
-        timeline.running(each): timeline.speedup(each)
-        for each in wheres
-        if timeline.busy(each) > 60
+        timeline.running(item): timeline.speedup(item)
+        for item in wheres
+        if timeline.busy(item) > 60
     }
     last_win = max(running for running, speedup in true.items() if speedup > 1)
     first_loss = min(running for running, speedup in true.items() if speedup < 1)
-    assert last_win < found.running < first_loss * 1.1
+    assert last_win < result.running < first_loss * 1.1

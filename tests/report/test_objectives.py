@@ -23,36 +23,36 @@ def slo(**others):
 
 def test_the_period_counts_for_what_is_spent_and_all_that_there_is_for_what_is_left():
     windows = [window(-1, slow(900, 100)), window(0, slow(995, 5)), window(1, slow(980, 20))]
-    (found,) = objectives([slo()], windows, at(0), at(2))
-    assert (found.name, found.metric, found.threshold) == ("first", "ttft", 0.5)
-    assert (found.objective, found.window) == (0.99, 30 * 86400.0)
-    assert (found.requests, found.bad) == (2000, 25)
-    assert found.spent == pytest.approx(25 / (2000 * 0.01))
-    assert found.budget_left == pytest.approx(1 - 125 / (3000 * 0.01))
+    (objective,) = objectives([slo()], windows, at(0), at(2))
+    assert (objective.name, objective.metric, objective.threshold) == ("first", "ttft", 0.5)
+    assert (objective.objective, objective.window) == (0.99, 30 * 86400.0)
+    assert (objective.requests, objective.bad) == (2000, 25)
+    assert objective.spent == pytest.approx(25 / (2000 * 0.01))
+    assert objective.budget_left == pytest.approx(1 - 125 / (3000 * 0.01))
 
 
 def test_the_budget_left_is_of_the_objectives_own_window():
     windows = [window(0, slow(900, 100)), *(window(h, slow(999, 1)) for h in range(1, 4))]
-    (found,) = objectives([slo(window="3h")], windows, at(0), at(4))
-    assert found.bad == 103
-    assert found.budget_left == pytest.approx(1 - 3 / (3000 * 0.01))
+    (objective,) = objectives([slo(window="3h")], windows, at(0), at(4))
+    assert objective.bad == 103
+    assert objective.budget_left == pytest.approx(1 - 3 / (3000 * 0.01))
 
 
 def test_the_worst_hour_has_the_most_bad_requests_of_all_its_parts():
     """Parts of an hour, by mode and load, count together, and so do its minutes."""
     parts = [window(2, slow(5, 6)), window(2, slow(5, 5), mode=Mode.OFF, running=9.0)]
     windows = [window(1, slow(50, 10)), *parts, window(3, slow(1, 0))]
-    (found,) = objectives([slo()], windows, at(0), at(4))
-    assert found.worst_hour == WorstHour(start=at(2), requests=21, bad=11)
+    (objective,) = objectives([slo()], windows, at(0), at(4))
+    assert objective.worst_hour == WorstHour(start=at(2), requests=21, bad=11)
     minutes = [window(m, slow(5, 1), length=MINUTE, seconds=60.0) for m in range(70)]
-    (found,) = objectives([slo()], minutes, T0, T0 + 2 * HOUR)
-    assert found.worst_hour == WorstHour(start=T0, requests=360, bad=60)
+    (objective,) = objectives([slo()], minutes, T0, T0 + 2 * HOUR)
+    assert objective.worst_hour == WorstHour(start=T0, requests=360, bad=60)
 
 
 def test_requests_in_the_bucket_of_the_threshold_are_not_known_to_be_slow():
-    (found,) = objectives([slo(threshold="750ms")], [window(0, slow(90, 10))], at(0), at(1))
-    assert (found.bad, found.unknown) == (0, 10)
-    model = replace(sample.pays(), objectives=(found,), goodput=())
+    (objective,) = objectives([slo(threshold="750ms")], [window(0, slow(90, 10))], at(0), at(1))
+    assert (objective.bad, objective.unknown) == (0, 10)
+    model = replace(sample.full().targets[0], objectives=(objective,), goodput=())
     _, note = section(model).parts
     assert isinstance(note, Sentence)
     assert note.text.startswith("Of 10 of 100 requests it is not known whether they met ")
@@ -60,39 +60,39 @@ def test_requests_in_the_bucket_of_the_threshold_are_not_known_to_be_slow():
 
 def test_without_requests_nothing_is_known():
     for windows in ([], [window(0)], [window(0, slow(0, 0))]):
-        (found,) = objectives([slo()], windows, at(0), at(1))
-        assert (found.requests, found.bad) == (0, 0)
-        assert found.spent is found.budget_left is found.worst_hour is None
+        (objective,) = objectives([slo()], windows, at(0), at(1))
+        assert (objective.requests, objective.bad) == (0, 0)
+        assert objective.spent is objective.budget_left is objective.worst_hour is None
 
 
-def test_what_lies_outside_the_period_is_not_of_it():
-    windows = [window(0, slow(1, 9)), window(1, slow(10, 0)), window(2, slow(1, 9))]
-    (found,) = objectives([slo()], windows, at(1), at(2))
-    assert (found.requests, found.bad, found.spent) == (10, 0, 0)
-    assert found.worst_hour is None
+def parts(*tallies):
+    """Windows of temperatures in the first hour."""
+    labels = ("0", ">1")
+    return [window(0, t, temperature=label) for t, label in zip(tallies, labels, strict=False)]
 
 
-def test_what_the_server_does_not_count_is_from_its_buckets():
-    """llama.cpp counts no latency, its proxy does."""
-    windows = [
-        window(0),
-        window(0, slow(8, 2), temperature="0"),
-        window(0, slow(9, 1), temperature=">1"),
-    ]
-    (found,) = objectives([slo()], windows, at(0), at(1))
-    assert (found.requests, found.bad) == (20, 3)
+COUNTED = {
+    "only the period": ([window(-1, slow(1, 9)), window(0, slow(10, 0)), window(1, slow(1, 9))], 0),
+    "buckets where the server counts nothing, as llama.cpp": (
+        [window(0), *parts(slow(4, 2), slow(3, 1))], 3,
+    ),
+    "the server where it counts, and not its buckets too": (
+        [window(0, slow(8, 2)), *parts(slow(8, 2))], 2,
+    ),
+}  # fmt: skip
 
 
-def test_buckets_do_not_count_beside_the_whole():
-    windows = [window(0, slow(8, 2)), window(0, slow(8, 2), temperature="0")]
-    (found,) = objectives([slo()], windows, at(0), at(1))
-    assert found.requests == 10
+@pytest.mark.parametrize(("windows", "bad"), COUNTED.values(), ids=COUNTED)
+def test_each_request_counts_once(windows, bad):
+    (objective,) = objectives([slo()], windows, at(0), at(1))
+    assert (objective.requests, objective.bad) == (10, bad)
+    assert (objective.worst_hour is None) is (not bad)
 
 
 def test_each_objective_is_for_itself():
     both = [slo(), slo(name="pace", metric="tpot", threshold="1s", objective="50%")]
-    found = objectives(both, [window(0, slow(8, 2, "tpot"))], at(0), at(1))
-    assert [(each.name, each.requests, each.bad) for each in found] == [
+    result = objectives(both, [window(0, slow(8, 2, "tpot"))], at(0), at(1))
+    assert [(item.name, item.requests, item.bad) for item in result] == [
         ("first", 0, 0),
         ("pace", 10, 0),
     ]
@@ -134,7 +134,7 @@ def test_several_objectives_give_bounds_and_modes_are_told_apart():
         window(2, of_both((50, 0), (0, 50)), seconds=100.0, mode=Mode.MIXED),
     ]
     whole, on, off = goodput([slo(), PACE], windows, at(0), at(3))
-    assert [each.mode for each in (whole, on, off)] == ["all", "on", "off"]
+    assert [request.mode for request in (whole, on, off)] == ["all", "on", "off"]
     assert (whole.requests, whole.share) == (250, Bounds(lower=100 / 250, upper=150 / 250))
     assert (on.requests, on.offered, on.share) == (100, 1.0, Bounds(lower=0.7, upper=0.8))
     assert (off.offered, off.share) == (0.25, Bounds(lower=0.3, upper=0.6))

@@ -45,28 +45,28 @@ def test_models_are_counted_where_targets_have_several() -> None:
 
 
 def test_a_subject_has_the_answer_and_the_day_of_the_end() -> None:
-    found = subject("[ops] {answer} ({date})", report("pays", "pays"))
-    assert found == "[ops] speculation pays on 2 of 2 targets (9 Nov 2026)"
+    model = subject("[ops] {answer} ({date})", report("pays", "pays"))
+    assert model == "[ops] speculation pays on 2 of 2 targets (9 Nov 2026)"
     assert day(0) == "1 Jan 1970"
 
 
 def test_a_subject_is_a_line_of_a_mail_whatever_the_name() -> None:
-    found = subject("specwatch: {answer}, {date}", report("unknown", names=("x" * 200,)))
-    assert found.startswith("specwatch: speculation has not been measured on xx")
-    assert found.endswith("xx, 9 Nov 2026")
-    assert len(found) <= 78
+    model = subject("specwatch: {answer}, {date}", report("unknown", names=("x" * 200,)))
+    assert model.startswith("specwatch: speculation has not been measured on xx")
+    assert model.endswith("xx, 9 Nov 2026")
+    assert len(model) <= 78
 
 
 def test_a_long_chat_is_cut_between_answers_and_says_so() -> None:
     many = replace(sample.full(), targets=sample.full().targets * 100)
-    found = chat(many)
-    assert len(found) < LONGEST_CHAT + 1000 <= 40_000
-    head, _, rest = found.partition("\n... and ")
+    text = chat(many)
+    assert len(text) < LONGEST_CHAT + 1000 <= 40_000
+    head, _, rest = text.partition("\n... and ")
     assert int(rest.split()[0]) == 300 - head.count("\n\n")
 
 
 def test_what_slack_would_act_on_is_text() -> None:
     (model, *_) = sample.full().targets
     evil = "<!channel> *x* & <http://e|f>\n@here"
-    found = chat(replace(sample.full(), targets=(replace(model, target=evil),)))
-    assert r"*&lt;!channel&gt; 'x' &amp; &lt;http://e|f&gt;\n@here, " in found
+    text = chat(replace(sample.full(), targets=(replace(model, target=evil),)))
+    assert r"*&lt;!channel&gt; 'x' &amp; &lt;http://e|f&gt;\n@here, " in text

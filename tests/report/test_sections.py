@@ -36,10 +36,10 @@ def told(model: ModelReport) -> str:
 def table(model: ModelReport, caption: str) -> list[list[str]]:
     """The table whose caption begins so, its header first."""
     tables = [part for part in parts(model) if isinstance(part, Table)]
-    found = next(part for part in tables if part.caption.startswith(caption))
+    result = next(part for part in tables if part.caption.startswith(caption))
     return [
-        [column.name for column in found.columns],
-        *([cell.text for cell in row] for row in found.rows),
+        [column.name for column in result.columns],
+        *([cell.text for cell in row] for row in result.rows),
     ]
 
 

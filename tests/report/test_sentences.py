@@ -17,7 +17,7 @@ from specwatch.report.model import (
     WhatIf,
 )
 from specwatch.report.sentences import recommendation, sentence
-from tests.report import pieces, sample
+from tests.report import sample
 from tests.report.hours import at
 
 FASTER = Ratio(value=1.62, lower=1.55, upper=1.70)
@@ -210,8 +210,8 @@ HELD = (
 
 def accepting(rate):
     """All temperatures together, at an acceptance."""
-    whole = replace(sample.blank().temperatures[0], acceptance=pieces.acceptance(1000, rate))
-    return {"temperatures": (whole,)}
+    acceptance = replace(sample.NOTHING, drafts=1000, mean_length=1 + 4 * rate)
+    return {"temperatures": (replace(sample.blank().temperatures[0], acceptance=acceptance),)}
 
 
 def two_tokens(best, *speedups):
@@ -384,8 +384,8 @@ def test_what_is_to_be_done_is_said(given, said):
 
 def test_a_calibration_that_is_advised_is_a_command_that_runs():
     """Its options are those of the command, and a target's name is one word."""
-    found = replace(report("unknown", missing="no baseline at that load"), target="my chat")
-    said = recommendation(replace(found, loads=LOADS)).split("`")[1]
+    model = replace(report("unknown", missing="no baseline at that load"), target="my chat")
+    said = recommendation(replace(model, loads=LOADS)).split("`")[1]
     asked = shlex.split(said)[2:]
     context = command.make_context("calibrate", asked, resilient_parsing=True)
     assert context.params["target"] == "my chat"

@@ -43,16 +43,16 @@ def test_a_point_an_hour_from_its_own_counts():
             hour(-1),
         ]
     )
-    found = report(windows).series
-    first, last = found.acceptance["all"]
+    series = report(windows).series
+    first, last = series.acceptance["all"]
     assert (first.start, last.start) == (SINCE, SINCE + 3 * HOUR)
     one, other = (window.tally for window in windows if window.start == SINCE and _whole(window))
     assert first.drafts == one.drafts + other.drafts
     accepted = one.accepted_tokens + other.accepted_tokens
     assert first.rate == accepted / (4 * first.drafts)
-    assert list(found.acceptance) == ["all", "0", ">1"]
-    assert [each.start for each in found.acceptance["0"]] == [SINCE]
-    assert [each.start for each in found.acceptance[">1"]] == [SINCE + 3 * HOUR]
+    assert list(series.acceptance) == ["all", "0", ">1"]
+    assert [item.start for item in series.acceptance["0"]] == [SINCE]
+    assert [entry.start for entry in series.acceptance[">1"]] == [SINCE + 3 * HOUR]
 
 
 def _whole(window: Window) -> bool:
@@ -70,28 +70,28 @@ def test_latencies_are_told_apart_by_mode_and_quantiles_are_of_merged_counts():
             hour(2, mode=Mode.OFF),
         ]
     )
-    found = report(windows).series.latency
-    assert [(each.start - SINCE, each.mode) for each in found] == [
+    points = report(windows).series.latency
+    assert [(item.start - SINCE, item.mode) for item in points] == [
         (0, "on"), (0, "off"), (2 * HOUR, "off"),
     ]  # fmt: skip
     merged = merge_tallies(counted(), slow)
-    assert found[0].requests == 110
-    assert found[0].ttft_p99 == histogram.quantile(merged.ttft, 0.99).value
-    assert found[0].tpot_p50 == histogram.quantile(merged.tpot, 0.5).value
+    assert points[0].requests == 110
+    assert points[0].ttft_p99 == histogram.quantile(merged.ttft, 0.99).value
+    assert points[0].tpot_p50 == histogram.quantile(merged.tpot, 0.5).value
 
 
 def test_of_no_traffic_there_is_no_point():
     nothing = counted(tokens=0, requests=0, rate=None, drafts=0, draft_tokens=0, accepted_tokens=0)
-    found = report(flat(hour(at, nothing, busy=0.0) for at in range(24))).series
-    assert (found.acceptance, found.latency) == ({}, ())
-    assert found.step == HOUR
+    series = report(flat(hour(at, nothing, busy=0.0) for at in range(24))).series
+    assert (series.acceptance, series.latency) == ({}, ())
+    assert series.step == HOUR
 
 
 def test_points_of_a_month_hold_several_hours():
     windows = flat(hour(at) for at in range(30 * 24))
-    found = report(windows, hours=30 * 24).series
-    points = found.acceptance["all"]
+    series = report(windows, hours=30 * 24).series
+    points = series.acceptance["all"]
     assert len(points) == 180
     assert {point.drafts for point in points} == {4 * windows[0].tally.drafts}
     assert [point.start for point in points[:2]] == [SINCE, SINCE + 4 * HOUR]
-    assert {each.requests for each in found.latency} == {400}
+    assert {item.requests for item in series.latency} == {400}

@@ -33,24 +33,24 @@ def plain(tpot: float, requests: int) -> Tally:
 
 def test_all_comes_first_and_then_the_buckets_ascending():
     parts = {label: bucket() for label in (">1", "unknown", "(0.7,1]", "0", "(0,0.3]")}
-    found = rows(flat([hour(0, buckets=parts)]))
-    assert list(found) == ["all", "0", "(0,0.3]", "(0.7,1]", ">1", "unknown"]
+    row = rows(flat([hour(0, buckets=parts)]))
+    assert list(row) == ["all", "0", "(0,0.3]", "(0.7,1]", ">1", "unknown"]
 
 
-def test_shares_are_of_the_requests_of_the_server():
-    found = rows(flat([hour(0, buckets={"0": bucket(30), ">1": bucket(20)})]))
-    assert {label: row.share for label, row in found.items()} == {"all": 1.0, "0": 0.3, ">1": 0.2}
-
-
-def test_shares_add_up_where_a_tap_counts_more_than_the_server():
-    found = rows(flat([hour(0, buckets={"0": bucket(300), ">1": bucket(100)})]))
-    assert {label: row.share for label, row in found.items()} == {"all": 1.0, "0": 0.75, ">1": 0.25}
+@pytest.mark.parametrize(
+    ("zero", "hot", "shares"),
+    [(30, 20, (1.0, 0.3, 0.2)), (300, 100, (1.0, 0.75, 0.25))],
+    ids=["of the requests of the server", "of those of the tap where it counts more"],
+)
+def test_shares_add_up_to_one_at_most(zero, hot, shares):
+    whole = rows(flat([hour(0, buckets={"0": bucket(zero), ">1": bucket(hot)})]))
+    assert tuple(row.share for row in whole.values()) == shares
 
 
 def test_no_requests_have_no_shares():
-    found = rows(flat([hour(0, counted(requests=0, tokens=0), buckets={"0": bucket(0)})]))
-    assert [row.share for row in found.values()] == [None, None]
-    assert found["0"].ttft.on is None
+    result = rows(flat([hour(0, counted(requests=0, tokens=0), buckets={"0": bucket(0)})]))
+    assert [row.share for row in result.values()] == [None, None]
+    assert result["0"].ttft.on is None
 
 
 def test_acceptance_and_that_of_the_period_before():
@@ -81,17 +81,17 @@ def test_the_server_spreads_as_its_buckets_do():
 
 def test_a_quantile_beyond_the_last_bound_is_named():
     slow = replace(counted(), ttft=observed([0.3] * 90 + [9.0] * 10, TTFT_BOUNDS))
-    found = rows(flat([hour(0, slow)]))["all"].ttft.on
-    assert (found.p95, found.p99, found.beyond) == (5.0, 5.0, ("p95", "p99"))
-    assert found.p50 < 0.5
+    row = rows(flat([hour(0, slow)]))["all"].ttft.on
+    assert (row.p95, row.p99, row.beyond) == (5.0, 5.0, ("p95", "p99"))
+    assert row.p50 < 0.5
 
 
 def test_without_bounds_only_the_mean_is_known():
     """Before vLLM 0.11 there is no TPOT but in sums."""
     sums = replace(counted(), tpot=Histogram((), (200,), 4.0))
-    found = rows(flat([hour(0, sums)]))["all"].tpot.on
-    assert (found.count, found.mean, found.p50, found.p99) == (200, 0.02, None, None)
-    assert found.beyond == ()
+    row = rows(flat([hour(0, sums)]))["all"].tpot.on
+    assert (row.count, row.mean, row.p50, row.p99) == (200, 0.02, None, None)
+    assert row.beyond == ()
 
 
 def test_off_is_as_the_requests_with_speculation_weigh_by_load():
@@ -104,23 +104,11 @@ def test_off_is_as_the_requests_with_speculation_weigh_by_load():
             hour(1, timed(0.01, 10), running=12.0),
         ]
     )
-    found = rows(windows)["all"].tpot.off
-    assert found.count == 1000
-    assert found.mean == pytest.approx(0.9 * 0.024 + 0.1 * 0.09)
-    assert 0.02 < found.p50 <= 0.025
-    assert 0.075 < found.p95 <= 0.1
-
-
-def test_off_is_unknown_where_less_than_half_of_the_load_is():
-    windows = flat(
-        [
-            hour(-2, plain(0.024, 500), mode=Mode.OFF, running=4.0),
-            hour(0, timed(0.01, 40), running=4.0),
-            hour(1, timed(0.01, 60), running=12.0),
-        ]
-    )
-    assert rows(windows)["all"].tpot.off is None
-    assert rows(windows)["all"].tpot.on.count == 100
+    row = rows(windows)["all"].tpot.off
+    assert row.count == 1000
+    assert row.mean == pytest.approx(0.9 * 0.024 + 0.1 * 0.09)
+    assert 0.02 < row.p50 <= 0.025
+    assert 0.075 < row.p95 <= 0.1
 
 
 def test_off_is_that_of_the_baseline_s_own_traffic_where_there_is_such():
@@ -130,20 +118,31 @@ def test_off_is_that_of_the_baseline_s_own_traffic_where_there_is_such():
         of_tpot=observed([0.045] * 50, TPOT_BOUNDS),
     )
     windows = flat([hour(-1, plain(0.09, 9), mode=Mode.OFF), hour(0, timed(0.01, 40))])
-    found = rows(windows, own)["all"]
-    assert (found.tpot.off.count, found.tpot.off.mean) == (50, pytest.approx(0.045))
-    assert found.ttft.off.mean == pytest.approx(0.45)
+    row = rows(windows, own)["all"]
+    assert (row.tpot.off.count, row.tpot.off.mean) == (50, pytest.approx(0.045))
+    assert row.ttft.off.mean == pytest.approx(0.45)
 
 
-def test_a_fixed_workload_is_no_measure_of_latencies():
-    fixed = measurement(of_tpot=observed([0.045] * 50, TPOT_BOUNDS))
-    assert rows(flat([hour(0)]), fixed)["all"].tpot.off is None
+NO_MEASURE = {
+    "a fixed workload": ([hour(0)], [measurement(of_tpot=observed([0.045] * 50, TPOT_BOUNDS))]),
+    "another server": (
+        [hour(-1, mode=Mode.OFF, environment=Environment("0.31.0", "cafe-0")), hour(0)], [],
+    ),
+    "a load that only some requests had": (
+        [
+            hour(-2, plain(0.024, 500), mode=Mode.OFF, running=4.0),
+            hour(0, timed(0.01, 40), running=4.0),
+            hour(1, timed(0.01, 60), running=12.0),
+        ],
+        [],
+    ),
+}  # fmt: skip
 
 
-def test_another_server_is_no_measure_either():
-    other = Environment("0.31.0", "cafe-0")
-    windows = flat([hour(-1, mode=Mode.OFF, environment=other), hour(0)])
-    assert rows(windows)["all"].tpot.off is None
+@pytest.mark.parametrize(("hours", "measurements"), NO_MEASURE.values(), ids=NO_MEASURE)
+def test_what_is_no_measure_of_latencies_without_speculation(hours, measurements):
+    whole = rows(flat(hours), *measurements)["all"]
+    assert (whole.tpot.on.count, whole.tpot.off) == (100, None)
 
 
 def test_a_bucket_is_compared_with_its_own_windows_without_speculation():
@@ -159,25 +158,22 @@ def test_a_bucket_is_compared_with_its_own_windows_without_speculation():
             hour(2, buckets={">1": bucket()}),
         ]
     )
-    found = rows(windows)
-    assert (found["0"].tpot.on.count, found["0"].tpot.off.count) == (20, 40)
-    assert found["0"].tpot.off.mean == pytest.approx(0.024)
-    assert found[">1"].tpot.off is None
+    by_label = rows(windows)
+    assert (by_label["0"].tpot.on.count, by_label["0"].tpot.off.count) == (20, 40)
+    assert by_label["0"].tpot.off.mean == pytest.approx(0.024)
+    assert by_label[">1"].tpot.off is None
 
 
 def test_the_speedup_of_a_bucket_is_its_length_over_the_cost_of_a_step():
     """o = 20 ms x tau / 30 ms, S = tau_b / o."""
     parts = {"0": bucket(rate=0.9), ">1": bucket(rate=0.2)}
     windows = flat(hour(at, buckets=parts) for at in range(HOURS))
-    found = rows(windows, measurement())
+    by_label = rows(windows, measurement())
     whole = windows[0].tally
     tau = 10_000 / (10_000 - whole.accepted_tokens)
     for label, part in parts.items():
         length = 1 + part.accepted_tokens / part.drafts
-        assert found[label].speedup.value == pytest.approx(length / (0.02 * tau / 0.03), rel=1e-3)
-    assert found["all"].speedup.value == pytest.approx(1.5)
-
-
-def test_without_a_baseline_no_temperature_has_a_speedup():
-    found = rows(flat(hour(at, buckets={"0": bucket()}) for at in range(HOURS)))
-    assert [row.speedup for row in found.values()] == [None, None]
+        assert by_label[label].speedup.value == pytest.approx(
+            length / (0.02 * tau / 0.03), rel=1e-3
+        )
+    assert by_label["all"].speedup.value == pytest.approx(1.5)

@@ -10,22 +10,18 @@ import pytest
 
 from specwatch.report import columns
 from specwatch.report.columns import Bar, Line, TerminalCell
-from specwatch.report.model import Report
 from specwatch.report.text import lines, plain
 from tests.report import sample
-
-REPORTS = ("full", "partial", "hostile", "empty", "broken_numbers")
 
 
 def _texts(found: Sequence[Line]) -> list[str]:
     return ["".join(text for text, _ in line) for line in found]
 
 
-@pytest.mark.parametrize("name", REPORTS)
-@pytest.mark.parametrize("width", [40, 57, 80, 120])
+@pytest.mark.parametrize("name", sample.ALL)
+@pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
-    report: Report = getattr(sample, name)()
-    for text in _texts(list(lines(report, width, bar="█"))):
+    for text in _texts(list(lines(sample.ALL[name](), width, bar="█"))):
         assert columns.columns(text) <= width
         assert text.isprintable()
 
@@ -78,15 +74,15 @@ def test_what_loses_is_red_and_what_pays_green() -> None:
         if text.startswith(begin)
     }
     assert (styles["pays"], styles["loses"]) == ("bold green", "bold red")
-    found = [line for line in lines(sample.full(), 80) if line and line[0][0].startswith(">1 ")]
-    assert any("red" in [style for _, style in line] for line in found)
+    result = [line for line in lines(sample.full(), 80) if line and line[0][0].startswith(">1 ")]
+    assert any("red" in [style for _, style in line] for line in result)
 
 
 def test_bars_are_as_long_as_what_they_stand_for_with_a_mark_where_asked() -> None:
     rows = [[TerminalCell("a")], [TerminalCell("b")], [TerminalCell("c")]]
     bars = [Bar(2.0, mark=1.0), Bar(0.5, mark=1.0), Bar(None)]
-    found = _texts(list(columns.table(["x"], rows, 19, bars=bars)))
-    assert found == ["x", "a ########|#######", "b ####    |", "c"]
+    result = _texts(list(columns.table(["x"], rows, 19, bars=bars)))
+    assert result == ["x", "a ########|#######", "b ####    |", "c"]
 
 
 def test_the_first_column_gives_way_and_then_the_last_ones_go() -> None:

@@ -45,17 +45,17 @@ class Counts:
 
 def counts(log: Iterable[Request]) -> Counts:
     log = list(log)
-    pairs = [list(enumerate(each.accepted)) for each in log if each.k]
+    pairs = [list(enumerate(entry.accepted)) for entry in log if entry.k]
     histogram: Counter[int] = Counter()
     for pair in itertools.chain.from_iterable(pairs):
         histogram[pair[0]] += pair[1]
-    longest = max((each.k for each in log), default=0)
+    longest = max((request.k for request in log), default=0)
     return Counts(
         requests=len(log),
-        prompt_tokens=sum(each.prompt_tokens for each in log),
-        generation_tokens=sum(each.tokens for each in log),
+        prompt_tokens=sum(entry.prompt_tokens for entry in log),
+        generation_tokens=sum(item.tokens for item in log),
         drafts=sum(histogram.values()),
-        draft_tokens=sum(each.draft_tokens for each in log),
+        draft_tokens=sum(entry.draft_tokens for entry in log),
         accepted_tokens=sum(length * count for length, count in histogram.items()),
         histogram=tuple(histogram[at] for at in range(longest + 1)) if longest else (),
     )
@@ -63,7 +63,7 @@ def counts(log: Iterable[Request]) -> Counts:
 
 def during(log: Iterable[Request], since: float, until: float) -> list[Request]:
     """Those that began and ended in a period: none of a month lies across midnight."""
-    return [each for each in log if since <= each.arrival and each.last < until]
+    return [request for request in log if since <= request.arrival and request.last < until]
 
 
 def nearest_rank(values: Sequence[float], q: float) -> float:
@@ -116,12 +116,12 @@ class Timeline:
         temperature = _column(log, "temperature")
         rate = (_column(log, "tokens") - 1) / np.maximum(last - first, 1e-9)
         self.decoding, self.rates = {}, {}
-        for each in sorted(set(temperature)):
-            mine = temperature == each
+        for item in sorted(set(temperature)):
+            mine = temperature == item
             ones = np.ones(int(mine.sum()))
-            self.decoding[each] = _sum_over(edges, first[mine], last[mine], ones)
-            self.rates[each] = _sum_over(edges, first[mine], last[mine], rate[mine])
-        speculates = np.array([each.k > 0 for each in log], dtype=float)
+            self.decoding[item] = _sum_over(edges, first[mine], last[mine], ones)
+            self.rates[item] = _sum_over(edges, first[mine], last[mine], rate[mine])
+        speculates = np.array([request.k > 0 for request in log], dtype=float)
         self.on = _sum_over(edges, scheduled, last, speculates) > 0.5
         self.load = self._loads()
 
@@ -144,9 +144,12 @@ class Timeline:
         wanted = list(self.rates) if temperatures is None else list(temperatures)
         plain = self._plain()[where]
         would = sum(
-            (self.rates[each][where] * plain * self.seconds[where]).sum() for each in wanted
+            (self.rates[item][where] * plain * self.seconds[where]).sum() for item in wanted
         )
-        took = sum((self.decoding[each][where] * self.seconds[where]).sum() for each in wanted)
+        took = sum(
+            (self.decoding[temperature][where] * self.seconds[where]).sum()
+            for temperature in wanted
+        )
         return float(would / took)
 
     def loads_of(self, log: Sequence[Request]) -> npt.NDArray[np.int64]:
@@ -188,7 +191,7 @@ class Timeline:
 
 
 def _column(log: Sequence[Request], name: str) -> Column:
-    return np.array([getattr(each, name) for each in log], dtype=float)
+    return np.array([getattr(request, name) for request in log], dtype=float)
 
 
 def _sum_over(edges: Column, begins: Column, ends: Column, amounts: Column) -> Column:
@@ -205,8 +208,8 @@ def by_hour(
 ) -> Iterator[tuple[int, list[Request]]]:
     """Requests by the start of the hour in which something became of them."""
     hours: dict[int, list[Request]] = {}
-    for each in log:
-        hours.setdefault(int(when(each) // HOUR * HOUR), []).append(each)
+    for request in log:
+        hours.setdefault(int(when(request) // HOUR * HOUR), []).append(request)
     yield from sorted(hours.items())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 
 import pytest
 
@@ -12,36 +11,14 @@ from specwatch.alerts.alert import runbook_anchor
 from specwatch.generate.alerts import runbook_sections
 from specwatch.generate.runbook import Section
 from specwatch.pages.runbook_html import runbook_html
+from tests.report import page
 from tests.web.statuses import Surface, serving
 
 
 @pytest.fixture(scope="module")
 def surface() -> Iterator[Surface]:
-    with serving() as found:
-        yield found
-
-
-class _Read(HTMLParser):
-    """Elements with their attributes, and all text, of a page whose elements are all closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.text = ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
+    with serving() as result:
+        yield result
 
 
 def test_it_is_a_page_with_all_sections_under_their_anchors(surface: Surface) -> None:
@@ -50,8 +27,8 @@ def test_it_is_a_page_with_all_sections_under_their_anchors(surface: Surface) ->
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     policy = answer.headers["content-security-policy"]
     assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy.split("; "))
-    read = _Read(answer.body.decode())
-    anchors = [found["id"] for tag, found in read.elements if tag == "section"]
+    read = page.read(answer.body.decode())
+    anchors = [section.attributes["id"] for section in read.all("section")]
     assert anchors == [runbook_anchor(section.name) for section in runbook_sections()]
     for section in runbook_sections():
         assert section.do.replace("`", "") in read.text
@@ -66,25 +43,23 @@ def test_head_and_other_methods(surface: Surface) -> None:
 
 def test_it_needs_nothing_from_elsewhere_and_fits_dark_and_light() -> None:
     text = runbook_html(runbook_sections())
-    read = _Read(text)
-    assert {tag for tag, _ in read.elements}.isdisjoint({"script", "img", "link", "iframe"})
-    addresses = [found["href"] for _, found in read.elements if "href" in found]
-    assert addresses
-    assert all(str(address).startswith("#") for address in addresses)
+    read = page.read(text)
+    page.require_alone(read)
+    assert read.links
     assert not re.search(r"url\(|@import|https?://(?!URL)", re.sub(r"<p>.*?</p>", "", text))
     assert "color-scheme: light dark" in text
 
 
 def test_whatever_is_in_a_section_is_text() -> None:
     hostile = '</p><script>alert(1)</script>" onload="x" & `<b>`'
-    read = _Read(runbook_html([Section(hostile, hostile, hostile, hostile, hostile)]))
-    assert {tag for tag, _ in read.elements}.isdisjoint({"script", "b"})
-    assert all("onload" not in found for _, found in read.elements)
-    assert ("code", {}) in read.elements
+    read = page.read(runbook_html([Section(hostile, hostile, hostile, hostile, hostile)]))
+    assert not list(read.all("script", "b"))
+    assert all("onload" not in element.attributes for element in read.all())
+    assert read.count("code")
     assert "<script>alert(1)</script>" in read.text
 
 
 def test_a_backtick_alone_is_just_one() -> None:
-    read = _Read(runbook_html([Section("A", "info", "a ` b", "c", "d")]))
+    read = page.read(runbook_html([Section("A", "info", "a ` b", "c", "d")]))
     assert "a ` b" in read.text
-    assert "code" not in [tag for tag, _ in read.elements]
+    assert not read.count("code")

@@ -72,8 +72,8 @@ def test_the_minutes_before_a_change_of_mode_are_not_added_to_those_after_it() -
     recent = Recent()
     for at, mode in enumerate([Mode.ON, Mode.MIXED, Mode.OFF]):
         recent.add([minute(T0 + 60 * at, mode=mode), minute(T0 + 60 * at, model_name="other")])
-    found = {one.series.model_name: (one.mode, one.length) for one in recent.merged()}
-    assert found == {"llama": (Mode.OFF, 60), "other": (Mode.ON, 180)}
+    series = {one.series.model_name: (one.mode, one.length) for one in recent.merged()}
+    assert series == {"llama": (Mode.OFF, 60), "other": (Mode.ON, 180)}
     recent.forget({"other"})
     assert [one.series.model_name for one in recent.merged()] == ["llama"]
 
@@ -118,5 +118,5 @@ def test_sums_of_all_temperatures_come_before_those_of_buckets() -> None:
     """Where not all of them can be exported, they are what is left."""
     recent = Recent()
     recent.add([minute(T0, temperature="0"), minute(T0), minute(T0, model_name="n")])
-    found = [one.series.temperature for one in recent.merged()]
-    assert found == ["all", "all", "0"]
+    series = [one.series.temperature for one in recent.merged()]
+    assert series == ["all", "all", "0"]

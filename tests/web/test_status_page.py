@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -36,10 +35,11 @@ from specwatch.status import (
 )
 from specwatch.store.guard_records import StepRecord
 from specwatch.web import status_route
+from tests.report import page
+from tests.report.page import Element
 from tests.web.decided import UNLIKE, change, decided, unlike
 from tests.web.statuses import (
     NOW,
-    Answer,
     Surface,
     daemon,
     minute,
@@ -49,7 +49,6 @@ from tests.web.statuses import (
 )
 
 START = 1_699_999_980
-VOID = {"meta", "link", "br", "hr", "img", "input"}
 HTML = "<script>alert(1)</script>\n\"'><img src=x onerror=alert(1)>\u202e😀&amp;"
 
 
@@ -60,8 +59,8 @@ def server() -> Iterator[Surface]:
         with pytest.MonkeyPatch.context() as patched:
             for name in ("_STATUS_SECONDS", "_PAGE_SECONDS", "_HISTORY_SECONDS"):
                 patched.setattr(status_route, name, -1.0)
-            found = stack.enter_context(serving())
-        yield found
+            result = stack.enter_context(serving())
+        yield result
 
 
 @pytest.fixture
@@ -73,49 +72,10 @@ def surface(server: Surface) -> Surface:
     return server
 
 
-class Read(HTMLParser):
-    """Elements with their attributes and all text of a page whose elements are all closed."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.links: dict[str, str] = {}
-        self.raw = ""
-        self._open: list[str] = []
-        self.feed(answer.body.decode())
-        assert self._open == []
-        self.text = re.sub(r"\s+", " ", self.raw)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-        if tag in ("td", "th", "li", "span", "svg"):
-            self.raw += " "
-
-    def handle_data(self, data: str) -> None:
-        if "style" in self._open:
-            return
-        self.raw += data
-        if "a" in self._open:
-            self.links[data] = str(
-                next(attrs["href"] for tag, attrs in reversed(self.elements) if tag == "a")
-            )
-
-    def count(self, tag: str) -> int:
-        return sum(name == tag for name, _ in self.elements)
-
-
-def read(surface: Surface, path: str = "/", status: int = 200) -> Read:
+def read(surface: Surface, path: str = "/", status: int = 200) -> Element:
     answer = surface.get(path)
     assert answer.status == status
-    return Read(answer)
+    return page.read(answer.body.decode())
 
 
 def hour(**selection: Any) -> Iterator[Window]:
@@ -143,15 +103,15 @@ def with_all(surface: Surface) -> None:
 
 def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> None:
     with_all(surface)
-    page = read(surface)
+    root = read(surface)
     answer = (
         "Speculation pays: speedup 2.00 (1.95 to 2.05) per token, measured against a baseline"
         " 12 min old."
     )
-    assert answer in page.text
-    assert page.text.index(answer) < page.text.index("By temperature")
-    assert page.count("h1") == 1
-    assert "Break-even at 3-4 running: 12.5% acceptance" in page.text
+    assert answer in root.words
+    assert root.words.index(answer) < root.words.index("By temperature")
+    assert root.count("h1") == 1
+    assert "Break-even at 3-4 running: 12.5% acceptance" in root.words
 
 
 @pytest.mark.parametrize(
@@ -178,34 +138,34 @@ def test_it_says_plainly_what_is_not_known(
     surface: Surface, changes: dict[str, Any], words: str
 ) -> None:
     surface.status = daemon(target(**changes))
-    assert words in read(surface).text
+    assert words in read(surface).words
 
 
 def test_temperatures_come_with_their_numbers_and_a_small_chart(surface: Surface) -> None:
     with_all(surface)
-    page = read(surface)
+    root = read(surface)
     # Share of drafts; of 1 in 5 requests at most half was accepted: P10 lies there.
-    assert "(0.7,1] Acceptance at (0.7,1] by the minute: 50.0% to 50.0%, last 50.0%" in page.text
-    assert "50.0% 33% 25 / 69 / 94 270" in page.text
-    assert page.count("svg") == 3
-    assert "covers 90.0% of drafts; not covered: 120 requests (more than one" in page.text
-    assert "last 30 min" in page.text
+    assert "(0.7,1] Acceptance at (0.7,1] by the minute: 50.0% to 50.0%, last 50.0%" in root.words
+    assert "50.0% 33% 25 / 69 / 94 270" in root.words
+    assert root.count("svg") == 3
+    assert "covers 90.0% of drafts; not covered: 120 requests (more than one" in root.words
+    assert "last 30 min" in root.words
 
 
 def test_latency_stands_beside_that_without_speculation(surface: Surface) -> None:
     with_all(surface)
-    text = read(surface).text
+    text = read(surface).words
     assert "TPOT mean 10.0 ms 20.0 ms 50% faster" in text
     assert "TPOT P50 up to 10 ms 10 to 30 ms -" in text
     surface.status = daemon(target("b", decision=decided(measured=False)))
-    text = read(surface, "/?target=b").text
+    text = read(surface, "/?target=b").words
     assert "is not known yet" in text
     assert "TPOT P50 up to 10 ms" in text
 
 
 def test_rules_objectives_guard_and_decisions_are_explained(surface: Surface) -> None:
     with_all(surface)
-    text = read(surface).text
+    text = read(surface).words
     assert "breach too-slow: speedup_ratio 2 (1.75 to 2.27), below 2.5, for" in text
     assert "pending soon: acceptance_ratio 0.5, below 0.9" in text
     assert "Rules: 1 in breach, 1 pass, 2 without data." in text
@@ -220,11 +180,11 @@ def test_a_measured_model_without_bins_has_a_break_even_that_is_not_known(
     surface: Surface,
 ) -> None:
     """As there is right after a calibration."""
-    found = decided()
-    known = found.models["llama"]
+    result = decided()
+    known = result.models["llama"]
     known = replace(known, assessment=replace(known.assessment, bins=()))
-    surface.status = daemon(target(decision=replace(found, models={"llama": known})))
-    assert "Break-even not known, now 50.0%." in read(surface).text
+    surface.status = daemon(target(decision=replace(result, models={"llama": known})))
+    assert "Break-even not known, now 50.0%." in read(surface).words
 
 
 @pytest.mark.parametrize("broken", ["model", "target"])
@@ -245,13 +205,13 @@ def test_one_target_or_model_that_cannot_be_shown_takes_down_nothing(
     surface.status = daemon(
         target("good", decision=sound), bad, not_shown=lambda name, _: told.append(name)
     )
-    text = read(surface).text
+    text = read(surface).words
     assert "Speculation pays: speedup 2.00" in text
     assert "It cannot be shown, for a defect of specwatch: see its log." in text
     assert set(told) == {"bad"}
     known = surface.get("/api/v1/targets").json["targets"]
-    assert [each["name"] for each in known] == ["good", "bad"]
-    assert [each["not_shown"] for each in known] == [[], ["other" if broken == "model" else ""]]
+    assert [item["name"] for item in known] == ["good", "bad"]
+    assert [entry["not_shown"] for entry in known] == [[], ["other" if broken == "model" else ""]]
     assert known[0]["decision"]["models"]["llama"]["speedup"]["basis"] == "measured"
     if broken == "model":
         assert set(known[1]["decision"]["models"]) == {"llama"}
@@ -280,7 +240,7 @@ def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) 
             DeliveryStatus("webhook", undelivered=False, last_delivery=NOW - 60),
         ),
     )
-    text = read(surface).text
+    text = read(surface).words
     top = text[: text.index("All targets, those with trouble")]
     for said in ("1 of 3 targets cannot be read", "interval", "disk full", "2 failures of",
                  "2 stored rows damaged and left out, the last minutes (start=60): no msgpack;",
@@ -307,7 +267,7 @@ def test_a_target_that_cannot_be_read_does_not_look_alive(surface: Surface, stuc
     alone = dead(failure=None) if stuck else dead()
     surface.status = daemon(alone, stuck=("chat",) if stuck else ())
     surface.windows = hour
-    text = read(surface).text
+    text = read(surface).words
     assert "Watching 1 target: 1 is not read." in text
     assert text.count("not read for 10 min The target cannot be read, so its") == 2
     row = text[text.index("chat not read") : text.index("By temperature")]
@@ -324,15 +284,15 @@ def test_what_is_not_read_is_not_counted_as_on(surface: Surface) -> None:
     surface.status = daemon(target("a"), dead("b"), target("c", last_success=None), target("d"))
     assert "Watching 4 targets: speculation is on for 2 models; 2 are not read." in read(
         surface
-    ).text  # fmt: skip
+    ).words  # fmt: skip
 
 
 def test_temperatures_seen_of_a_dead_target_are_not_of_now(surface: Surface) -> None:
     seen = TapStatus(source=Source.TAP, models={"llama": Coverage(Source.TAP, 90, 100, {}, {})})
     surface.status = daemon(target(tap=seen))
-    assert "90.0%" in read(surface).text
+    assert "90.0%" in read(surface).words
     surface.status = daemon(dead(tap=seen))
-    assert "90.0%" not in read(surface).text
+    assert "90.0%" not in read(surface).words
 
 
 @pytest.mark.parametrize("models", [{}, {"llama": Mode.ON}])
@@ -340,7 +300,7 @@ def test_a_target_that_was_never_read_is_not_one_without_traffic(
     surface: Surface, models: dict[str, Mode]
 ) -> None:
     surface.status = daemon(target(last_success=None, recent=(), models=models))
-    text = read(surface).text
+    text = read(surface).words
     assert "chat not read The target has not been read yet" in text
     assert "no traffic" not in text
 
@@ -359,12 +319,12 @@ def test_it_says_over_how_many_minutes_its_figures_are(
 ) -> None:
     """The minutes that there were, and when they ended if that was not just now."""
     surface.windows = lambda **_: (minute(START - 60 * (1 + ago)) for ago in minutes)
-    assert said in read(surface).text
+    assert said in read(surface).words
 
 
 def test_the_table_of_temperatures_says_who_counted_what(surface: Surface) -> None:
     with_all(surface)
-    text = read(surface).text
+    text = read(surface).words
     assert (
         "Row all is counted by the engine, but per request the others together; its latencies lie"
         " in the engine's buckets, which are coarser. Rows of temperatures are counted by the tap."
@@ -372,13 +332,13 @@ def test_the_table_of_temperatures_says_who_counted_what(surface: Surface) -> No
     # Per request the row of all temperatures is the sum of the others.
     assert "last 50.0% 50.0% 100% 25 / 69 / 94 270" in text
     surface.windows = lambda **_: iter([minute(START)])
-    assert "Counted by the engine." in read(surface).text
+    assert "Counted by the engine." in read(surface).words
 
 
 def test_without_targets_it_says_so(surface: Surface) -> None:
     surface.status = daemon()
     surface.status = DaemonStatus(**{**_fields(surface.status), "targets": ()})
-    assert "No target is watched" in read(surface).text
+    assert "No target is watched" in read(surface).words
 
 
 def _fields(status: DaemonStatus) -> dict[str, Any]:
@@ -393,7 +353,7 @@ def _away(**_: object) -> Any:
 def test_without_its_store_it_shows_what_memory_has(surface: Surface, reader: str) -> None:
     with_all(surface)
     setattr(surface, reader, _away)
-    text = read(surface).text
+    text = read(surface).words
     assert "from memory The store cannot be read: the database is locked." in text
     assert "Speculation pays" in text
     assert "last 60 s" in text
@@ -411,7 +371,7 @@ def test_a_store_that_hangs_holds_no_page_for_long(
 
     surface.windows = hangs
     try:
-        assert "The store did not answer within" in read(surface).text
+        assert "The store did not answer within" in read(surface).words
     finally:
         over.set()
 
@@ -570,14 +530,8 @@ def test_a_target_newly_in_trouble_is_read_at_once(monkeypatch: pytest.MonkeyPat
         read(fresh)
         assert asked == ["t0"]
         fresh.status = daemon(dead("t0"), dead("t1"), *map(target, names[2:]))
-        assert read(fresh).text.count("50.0% 33% 25 / 69 / 94 270") == 2
+        assert read(fresh).words.count("50.0% 33% 25 / 69 / 94 270") == 2
     assert asked[1:] == ["t0", "t1"]
-
-
-def test_a_page_grows_old(surface: Surface) -> None:
-    assert "chat" in read(surface).text
-    surface.status = daemon(target("other"))
-    assert "other" in read(surface).text
 
 
 def test_head_says_what_get_would_and_nothing_can_be_changed(surface: Surface) -> None:
@@ -637,12 +591,13 @@ def test_whatever_comes_from_outside_is_text(surface: Surface, name: str) -> Non
     assert answer.status == 200
     assert len(answer.body) < 300_000
     assert "\u202e" not in answer.body.decode()
-    page = Read(answer)
-    tags = {tag for tag, _ in page.elements}
+    root = page.read(answer.body.decode())
+    tags = {element.name for element in root.all()}
     assert tags.isdisjoint({"script", "img", "form", "input", "iframe", "object", "button", "base"})
-    for _, attributes in page.elements:
-        assert not any(key.startswith("on") or key in ("style", "src") for key in attributes)
-    for href in page.links.values():
+    for element in root.all():
+        names = element.attributes
+        assert not any(name.startswith("on") or name in ("style", "src") for name in names)
+    for href in root.links.values():
         assert href.startswith(("/", "#"))
         assert not href.startswith("//")
 
@@ -652,19 +607,19 @@ def test_a_target_has_a_page_of_its_own(surface: Surface) -> None:
     surface.status = daemon(target(), target(name))
     href = read(surface).links[name]
     assert parse_qs(urlsplit(href).query) == {"target": [name]}
-    page = read(surface, href)
-    assert page.count("h2") == 3
-    assert f"specwatch: {name}" in page.text
-    own = parse_qs(urlsplit(page.links["minutes of the last hour"]).query)
+    root = read(surface, href)
+    assert root.count("h2") == 3
+    assert f"specwatch: {name}" in root.words
+    own = parse_qs(urlsplit(root.links["minutes of the last hour"]).query)
     assert own == {"target": [name]}
-    assert surface.get(page.links["minutes of the last hour"]).status == 200
+    assert surface.get(root.links["minutes of the last hour"]).status == 200
 
 
 def test_a_target_that_is_not_watched_is_not_found(surface: Surface) -> None:
-    page = read(surface, "/?target=%3Cb%3Enope", status=404)
-    assert 'No target is called "<b>nope"' in page.text
-    assert page.links["chat"] == "/?target=chat"
-    assert page.count("b") == 0
+    root = read(surface, "/?target=%3Cb%3Enope", status=404)
+    assert 'No target is called "<b>nope"' in root.words
+    assert root.links["chat"] == "/?target=chat"
+    assert root.count("b") == 0
 
 
 @pytest.mark.parametrize(
@@ -678,17 +633,17 @@ def test_a_target_that_is_not_watched_is_not_found(surface: Surface) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_refused(surface: Surface, query: str, words: str) -> None:
-    assert words in read(surface, f"/?{query}", status=400).text
+    assert words in read(surface, f"/?{query}", status=400).words
 
 
 def test_it_asks_for_itself_again_until_it_is_paused(surface: Surface) -> None:
     assert surface.get("/").headers["refresh"] == "30"
     assert surface.get("/?refresh=60").headers["refresh"] == "60"
-    page = read(surface)
-    assert "every 30 s" in page.text
-    paused = surface.get(page.links["pause"])
+    root = read(surface)
+    assert "every 30 s" in root.words
+    paused = surface.get(root.links["pause"])
     assert "refresh" not in paused.headers
-    assert Read(paused).links["refresh it by itself again"] == "/"
+    assert page.read(paused.body.decode()).links["refresh it by itself again"] == "/"
     of_one = read(surface, "/?target=chat")
     assert of_one.links["pause"] == "/?target=chat&refresh=0"
     assert of_one.links["All targets"] == "/"
@@ -703,19 +658,19 @@ def test_it_leads_to_all_other_pages(surface: Surface) -> None:
 def test_every_table_is_told_and_can_be_reached(surface: Surface) -> None:
     """With a caption, headers of columns and rows, and by the keyboard where it scrolls."""
     with_all(surface)
-    page = read(surface)
-    assert page.count("table") == page.count("caption") == 5
-    assert all(attrs["scope"] in ("col", "row") for tag, attrs in page.elements if tag == "th")
-    regions = [attrs for _, attrs in page.elements if attrs.get("role") == "region"]
+    root = read(surface)
+    assert root.count("table") == root.count("caption") == 5
+    assert all(cell.attributes["scope"] in ("col", "row") for cell in root.all("th"))
+    every = [element.attributes for element in root.all()]
+    regions = [attributes for attributes in every if attributes.get("role") == "region"]
     assert len(regions) == 5
-    ids = {attrs["id"] for _, attrs in page.elements if "id" in attrs}
+    ids = {attributes["id"] for attributes in every if "id" in attributes}
     assert all(region["tabindex"] == "0" for region in regions)
-    names = [str(region["aria-labelledby"]) for region in regions]
+    names = [region["aria-labelledby"] for region in regions]
     assert {part for name in names for part in name.split()} <= ids
     assert len(set(names)) == 5
-    assert ("html", {"lang": "en"}) in page.elements
-    times = [attrs["datetime"] for tag, attrs in page.elements if tag == "time"]
-    assert times[0] == "2023-11-14T22:14:00Z"
+    assert next(root.all("html")).attributes == {"lang": "en"}
+    assert next(root.all("time")).attributes["datetime"] == "2023-11-14T22:14:00Z"
 
 
 def test_two_hundred_targets_are_one_small_page(surface: Surface) -> None:
@@ -731,11 +686,11 @@ def test_two_hundred_targets_are_one_small_page(surface: Surface) -> None:
     surface.windows = lambda **chosen: asked.append(chosen["target"]) or hour(**chosen)
     answer = surface.get("/")
     assert len(answer.body) < 400_000
-    page = Read(answer)
-    assert len([href for href in page.links.values() if href.startswith("/?target=t")]) == 200
-    assert page.count("h2") == 8 + 3
+    root = page.read(answer.body.decode())
+    assert len([href for href in root.links.values() if href.startswith("/?target=t")]) == 200
+    assert root.count("h2") == 8 + 3
     assert len(asked) == 8
-    assert "In full below: those with trouble" in page.text
+    assert "In full below: those with trouble" in root.words
 
 
 def test_a_target_with_many_models_shows_and_reads_few(surface: Surface) -> None:
@@ -743,7 +698,7 @@ def test_a_target_with_many_models_shows_and_reads_few(surface: Surface) -> None
     surface.status = daemon(target(models=models, recent=()))
     asked: list[str] = []
     surface.windows = lambda **chosen: asked.append(chosen["model_name"]) or iter(())
-    text = read(surface).text
+    text = read(surface).words
     assert asked == ["m000", "m001", "m002", "m003", "m004"]
     assert "495 more models" in text
 
@@ -752,7 +707,7 @@ def test_numbers_that_are_none_are_no_figures(surface: Surface) -> None:
     odd = minute(START, ttft=Histogram((1.0,), (1, 0), float("inf")))
     surface.status = daemon(target(recent=(odd,), scrape_seconds=None, load=float("nan")))
     surface.windows = lambda **_: iter([odd])
-    assert "chat" in read(surface).text
+    assert "chat" in read(surface).words
 
 
 def test_templates_are_not_loaded_before_somebody_looks() -> None:

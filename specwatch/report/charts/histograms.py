@@ -6,18 +6,22 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from specwatch.report.charts.frame import AXIS, WIDTH, Scale, known, ticks
-from specwatch.report.charts.svg import (
+from specwatch.report.charts.drawing import (
+    AXIS,
     FILLS,
     SIZE,
     STROKES,
+    WIDTH,
     Point,
+    Scale,
     document,
     dot,
     element,
+    known,
     lines,
     rule,
     sentence,
+    ticks,
     words,
 )  # fmt: skip
 from specwatch.report.model import Temperature
@@ -30,8 +34,6 @@ _LEFT, _HIGH, _HEAD, _FOOT, _GAP = 48.0, 72.0, 22.0, 22.0, 12.0
 _NAME = 14
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28
 _EDGE = 3.0
-_LEAST_SPAN = 0.1
-"""Of the greatest value: what changes by less is drawn as about level."""
 
 
 def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") -> str:
@@ -54,30 +56,28 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
         left = _LEFT + number % _IN_A_ROW * (wide + _GAP)
         top = number // _IN_A_ROW * row + _HEAD
         down = Scale(0, steps[-1], top + _HIGH, top)
-        content += _levels(steps, down, left, wide, labelled=number % _IN_A_ROW == 0)
+        for value in steps:
+            y = down.at(value)
+            content.append(rule((left, y), (left + wide, y), **(AXIS if not value else {})))
+            if number % _IN_A_ROW == 0:
+                content.append(words(f"{value:.0%}", left - 5, y + SIZE * 0.34, "end"))
         content += _bars(shares, down, left, wide)
         content.append(words(shown(label, _NAME), left, top - 7, font_weight=600))
     height = math.ceil(len(drawn) / _IN_A_ROW) * row
-    text = "; ".join(_in_words(label, shares) for label, shares in drawn)
-    return document(
-        prefix, (WIDTH, round(height + 4)),
-        "Share of drafts by the number of tokens accepted, by temperature", f"{text}.", content,
-    )  # fmt: skip
+    texts = []
+    for label, shares in drawn:
+        listed = ", ".join(f"{length} in {share:.0%}" for length, share in enumerate(shares[:17]))
+        more = "" if len(shares) <= 17 else ", and so on"
+        name = "all temperatures" if label == "all" else f"temperature {shown(label)}"
+        texts.append(f"{name}: {listed}{more} of the drafts")
+    title = "Share of drafts by the number of tokens accepted, by temperature"
+    size = (WIDTH, round(height + 4))
+    return document(prefix, size, title, f"{'; '.join(texts)}.", content)
 
 
 def _shares(counts: Sequence[int] | None) -> list[float]:
     total = sum(max(count, 0) for count in counts or ())
     return [max(count, 0) / total for count in counts or ()] if total else []
-
-
-def _levels(
-    steps: Sequence[float], down: Scale, left: float, wide: float, *, labelled: bool
-) -> Iterator[str]:
-    for value in steps:
-        y = down.at(value)
-        yield rule((left, y), (left + wide, y), **(AXIS if not value else {}))
-        if labelled:
-            yield words(f"{value:.0%}", left - 5, y + SIZE * 0.34, "end")
 
 
 def _bars(shares: Sequence[float], down: Scale, left: float, wide: float) -> Iterator[str]:
@@ -92,31 +92,16 @@ def _bars(shares: Sequence[float], down: Scale, left: float, wide: float) -> Ite
             yield words(str(number), x + width / 2, down.start + SIZE + 2, "middle")
 
 
-def _in_words(label: str, shares: Sequence[float]) -> str:
-    listed = ", ".join(f"{number} in {share:.0%}" for number, share in enumerate(shares[:17]))
-    more = "" if len(shares) <= 17 else ", and so on"
-    name = "all temperatures" if label == "all" else f"temperature {shown(label)}"
-    return f"{name}: {listed}{more} of the drafts"
+def sparkline(points: Sequence[tuple[float, float | None]], label: str) -> str:
+    """Points of time and a share, in order; None breaks the line. ``label`` describes it in words.
 
-
-def sparkline(
-    points: Sequence[tuple[float, float | None]],
-    label: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-) -> str:
-    """Points of time and value, in order; None breaks the line. ``label`` describes it in words.
-
-    ``low`` and ``high`` are the values of its edges, where they are not to be those of the points.
+    Its edges are 0 and 1, so that the lines of a table compare.
     """
-    values = known(value for _, value in points)
-    if not values:
-        return f'<span class="nothing">{escape(label) if label else "nothing to show"}</span>'
-    bottom, top = _edges(values, finite(low), finite(high))
+    if not known(value for _, value in points):
+        return f'<span class="nothing">{escape(label)}</span>'
     times = known(time for time, _ in points)
     across = Scale(min(times, default=0), max(times, default=0), _EDGE, _SPARK_WIDTH - _EDGE)
-    down = Scale(bottom, top, _SPARK_HEIGHT - _EDGE, _EDGE)
+    down = Scale(0, 1, _SPARK_HEIGHT - _EDGE, _EDGE)
     pieces: list[list[Point]] = [[]]
     for time, value in points:
         x, y = finite(time), finite(value)
@@ -133,13 +118,3 @@ def sparkline(
         class_="sparkline", viewBox=f"0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}", width=_SPARK_WIDTH,
         height=_SPARK_HEIGHT, role="img", aria_label=label,
     )  # fmt: skip
-
-
-def _edges(values: Sequence[float], low: float | None, high: float | None) -> tuple[float, float]:
-    bottom = min(values) if low is None else low
-    top = max(values) if high is None else high
-    least = max(abs(top), abs(bottom)) * _LEAST_SPAN
-    if top - bottom < least:
-        middle = (top + bottom) / 2
-        bottom, top = middle - least / 2, middle + least / 2
-    return bottom, top

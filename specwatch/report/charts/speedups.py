@@ -8,34 +8,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from specwatch.domain.experiments import LEAST_SPEEDUP, ComparedLevel, Estimate, Verdict
-from specwatch.report.charts.frame import (
+from specwatch.report.charts.drawing import (
     AXIS,
+    FILLS,
+    GREY,
+    INK,
     LEFT,
     LINE,
     RIGHT,
+    SIZE,
+    STROKES,
     TOP,
     WIDTH,
     Field,
     Ink,
     Marker,
     Scale,
-    legend,
-    levels,
-    ticks,
-)
-from specwatch.report.charts.svg import (
-    FILLS,
-    GREY,
-    INK,
-    SIZE,
-    STROKES,
     document,
     dot,
+    legend,
+    levels,
     rule,
     sentence,
     text_width,
+    ticks,
     words,
-)
+)  # fmt: skip
 from specwatch.report.estimates import Ratio
 from specwatch.report.model import ReportLoad
 from specwatch.wording.figures import finite

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from specwatch.report.charts.frame import (
+from specwatch.report.charts.drawing import (
+    INK,
     LEFT,
     RIGHT,
     TOP,
@@ -15,13 +16,14 @@ from specwatch.report.charts.frame import (
     Scale,
     broken,
     days,
+    document,
     known,
     legend,
     levels,
     logarithmic_ticks,
+    sentence,
     ticks,
 )  # fmt: skip
-from specwatch.report.charts.svg import INK, document, sentence
 from specwatch.report.model import AcceptancePoint, ReportSeries
 from specwatch.wording.figures import bounded, finite, moment, percent, seconds
 from specwatch.wording.text import shown

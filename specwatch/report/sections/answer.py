@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.report import layout
 from specwatch.report.layout import Cell, Part, ReportSection, Sentence, Style, Table, table
 from specwatch.report.model import ModelReport, Outcome, Report
@@ -45,7 +44,6 @@ def overview(report: Report) -> Table:
             saved = layout.hours(answer.gpu_hours_saved, "GPU h")
         else:
             saved = layout.hours(answer.hours_saved, "server h")
-        totals = [bucket for bucket in model.temperatures if bucket.temperature == ALL_TEMPERATURES]
         rows.append(
             (
                 Cell(
@@ -58,7 +56,7 @@ def overview(report: Report) -> Table:
                 layout.ratio(answer.speedup),
                 Cell(saved, saved.partition(" (")[0]),
                 layout.count(model.traffic.requests),
-                figures.percent(totals[0].acceptance.rate if totals else None),
+                figures.percent(model.temperatures[0].acceptance.rate),
                 layout.sentence(answer.recommendation),
             )
         )

@@ -136,13 +136,14 @@ def _incidents(model: ModelReport) -> Iterator[Part]:
     if not incidents:
         yield Sentence("The guard had nothing to do: no incident.")
         return
-    off, ordered = model.seconds_off_by_guard, model.seconds_off_by_order
-    if off:
-        yield Sentence(f"The guard had speculation off for {figures.span(off)}.")
+    if model.seconds_off_by_guard:
+        off = figures.span(model.seconds_off_by_guard)
+        yield Sentence(f"The guard had speculation off for {off}.")
     else:
         yield Sentence("The guard did not switch speculation off by itself.")
-    if ordered:
-        yield Sentence(f"Speculation was off for {figures.span(ordered)} by order of a person.")
+    if model.seconds_off_by_order:
+        off = figures.span(model.seconds_off_by_order)
+        yield Sentence(f"Speculation was off for {off} by order of a person.")
     yield table(
         "Incidents",
         "*Incident|*Began|*Ended|Off for|**Cause|**Outcome",
@@ -243,35 +244,27 @@ def health(model: ModelReport) -> ReportSection:
     if state.warnings:
         parts.append(Listing([layout.sentence(one) for one in state.warnings], "warn"))
     source = figures.UNKNOWN if state.source is None else state.source
-    failed = figures.number(state.scrapes_failed)
-    gaps = "; ".join(
-        f"{moment(gap.start)} for {figures.span(gap.end - gap.start)}" for gap in state.gaps
-    )
-    gaps = (
-        f"{figures.number(state.gap_count)}, the longest: {gaps}"
-        if gaps
-        else (figures.number(state.gap_count) if state.gap_count else "none")
-    )
-    unwatched = state.expected - state.observed - state.down
-    times = {"watched": state.observed, "that the server was down": state.down,
-             "that was not watched": unwatched}  # fmt: skip
+    looks, failed = map(figures.number, (state.scrapes_ok, state.scrapes_failed))
+    gaps = figures.number(state.gap_count) if state.gap_count or state.gaps else "none"
+    if state.gaps:
+        longest = (f"{moment(g.start)} for {figures.span(g.end - g.start)}" for g in state.gaps)
+        gaps += f", the longest: {'; '.join(longest)}"
+    times = {
+        "watched": state.observed,
+        "that the server was down": state.down,
+        "that was not watched": state.expected - state.observed - state.down,
+    }
+    expected = layout.length(state.expected)
     parts.append(
         table(
             "How well it was watched",
             "*What|**Figure",
             [
                 *(
-                    (
-                        f"Time {what}",
-                        f"{figures.percent(time / state.expected if state.expected else None)}"
-                        f" of {layout.length(state.expected)}",
-                    )
+                    (f"Time {what}", f"{_percent(time, state.expected)} of {expected}")
                     for what, time in times.items()
                 ),
-                (
-                    "Looks at the server",
-                    f"{figures.number(state.scrapes_ok)}, and {failed} that failed",
-                ),
+                ("Looks at the server", f"{looks}, and {failed} that failed"),
                 ("Restarts of the server", figures.number(state.restarts)),
                 ("Temperatures come from", _SOURCES.get(source, shown(source))),
                 ("Drafts whose temperature is known", figures.percent(state.coverage)),
@@ -292,3 +285,7 @@ def health(model: ModelReport) -> ReportSection:
             )
         )
     return ReportSection("Health of the data", parts)
+
+
+def _percent(part: float, whole: float) -> str:
+    return figures.percent(part / whole if whole else None)

@@ -121,16 +121,15 @@ def _latency(title: str, rows: Sequence[tuple[str, ReportLatency]]) -> Iterator[
     before = any(one.before for _, one in rows)
     off = any(one.off for _, one in rows)
     columns, against, missing = ["*Temperature=Temp", "Mean"], [], []
-    if before:
-        columns.append("Mean against before=Vs before")
-        against.append("the period before")
-    else:
-        missing.append("the period before")
-    if off:
-        columns.append("Mean against off=Vs off")
-        against.append("without speculation at the same load")
-    else:
-        missing.append("a baseline")
+    for known, column, compared, absent in (
+        (before, "Mean against before=Vs before", "the period before", "the period before"),
+        (off, "Mean against off=Vs off", "without speculation at the same load", "a baseline"),
+    ):
+        if known:
+            columns.append(column)
+            against.append(compared)
+        else:
+            missing.append(absent)
     for which in ("P50", "P95", "P99"):
         columns += [which, f"{which} off=?{which} off"] if off else [which]
     text = f", against {' and '.join(against)}" if against else ""
