@@ -46,7 +46,7 @@ class Exchange:
         self.headers = [field for field in scope["headers"] if field[0] != dropped]
         """Those of the request, for the application."""
         self.observed = ObservedRequest(facts, endpoint, _clock())
-        """What is known of it so far."""
+        """What was observed so far."""
         self._scope = scope
         self._receive = receive
         self._send = send
