@@ -186,6 +186,45 @@ def test_imports_point_downward_and_pure_rooms_are_pure() -> None:
     assert not found, "\n" + "\n".join(map(str, found))
 
 
+def circles(package: Path) -> list[set[str]]:
+    """Modules that import one another, whether when loaded, later, or for their types only."""
+    files = {
+        ".".join(file.relative_to(package.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): file
+        for file in package.rglob("*.py")
+    }
+    imports = {
+        module: {
+            other if other in files else other.rpartition(".")[0]
+            for _, other in imported(ast.parse(file.read_text()), file.relative_to(package).parts)
+        }
+        & files.keys()
+        for module, file in files.items()
+    }
+    reached = {module: set(others) for module, others in imports.items()}
+    for between in reached:
+        for others in reached.values():
+            if between in others:
+                others |= reached[between]
+    tied = [{other for other in reached[m] if m in reached[other]} for m in reached]
+    return [ring for number, ring in enumerate(tied) if ring and ring not in tied[:number]]
+
+
+def test_no_modules_import_one_another() -> None:
+    assert circles(PACKAGE) == []
+
+
+def test_a_planted_circle_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "specwatch"
+    package.mkdir()
+    (package / "a.py").write_text("from specwatch.b import thing")
+    (package / "b.py").write_text("def late():\n    from specwatch import c")
+    (package / "c.py").write_text("if TYPE_CHECKING:\n    import specwatch.a")
+    (package / "d.py").write_text("from specwatch import a")
+    assert circles(package) == [{"specwatch.a", "specwatch.b", "specwatch.c"}]
+
+
 def test_the_checker_reads_the_whole_package() -> None:
     """An empty answer of a checker that looks at the wrong folder would prove nothing."""
     rooms = {room_of(file, PACKAGE) for file in PACKAGE.rglob("*.py")}

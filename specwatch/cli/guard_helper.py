@@ -25,7 +25,7 @@ def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
     """Answer requests about UNIT, then end; started by specwatch-guard@.socket only."""
     from pydantic import ValidationError
 
-    from specwatch.actuators import Actuator
+    from specwatch.actuators.base import Actuator
     from specwatch.actuators.systemd.helper import GuardHelper, activated_socket
     from specwatch.actuators.systemd.limit import SwitchLimit
     from specwatch.actuators.systemd.unit import system_unit

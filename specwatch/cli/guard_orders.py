@@ -15,7 +15,8 @@ from specwatch.domain.units import format_duration
 from specwatch.errors import SpecwatchError, StoreUnavailable
 from specwatch.guard import machine
 from specwatch.guard.state import CALM, Order, Phase
-from specwatch.store.guard_records import Entry, GuardBook, StepRecord
+from specwatch.store.guard_records import GuardBook, StepRecord
+from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
 from specwatch.wording.guard import ordered, phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown

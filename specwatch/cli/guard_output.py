@@ -14,7 +14,8 @@ from specwatch.domain.model import ALL_TEMPERATURES, MINUTE
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardView
 from specwatch.rules.decision_view import ReadingView
-from specwatch.store.guard_records import Entry, StepRecord
+from specwatch.store.guard_records import StepRecord
+from specwatch.store.guard_rows import Entry
 from specwatch.wording import figures, speculation
 from specwatch.wording.guard import notes, phase, sentence, standing, trial
 from specwatch.wording.rules import amount

@@ -72,7 +72,14 @@ def command(
     if deliver or retry:
         from specwatch.cli import report_delivery
 
-        report_delivery.run(file, deliver=deliver, retry=retry, as_json=as_json)
+        by = report_delivery.Means(
+            lambda config, since, until, now: made(
+                config.database.connect_url(), config, since=since, until=until, now=now
+            ),
+            lambda report: rendered(report, "html"),
+            lambda report: rendered(report, "md"),
+        )
+        report_delivery.run(file, by, deliver=deliver, retry=retry, as_json=as_json)
         return
     if schema:
         _schema(output)

@@ -46,7 +46,7 @@ class Means:
     hostname: Callable[[], str] = socket.gethostname
 
 
-def run(file: Path | None, *, deliver: bool, retry: bool, as_json: bool) -> None:
+def run(file: Path | None, by: Means, *, deliver: bool, retry: bool, as_json: bool) -> None:
     """Deliver a report as configured; with ``retry`` the last one to those who lack it.
 
     Exits with 1 when a delivery failed that may succeed later, with 2 when all failed ones need a
@@ -61,7 +61,7 @@ def run(file: Path | None, *, deliver: bool, retry: bool, as_json: bool) -> None
                 " configuration's section report"
             )
     config = options.load(file)
-    section, by = section_of(config), means()
+    section = section_of(config)
     began = by.now()
     entry = delivered(config, section, by, retry=retry)
     missing = [] if entry is None else [one for one in entry.channels.values() if one.missing]
@@ -71,18 +71,6 @@ def run(file: Path | None, *, deliver: bool, retry: bool, as_json: bool) -> None
         _show(section, entry, began)
     if missing:
         raise click.exceptions.Exit(1 if any(one.later for one in missing) else 2)
-
-
-def means() -> Means:
-    """The database, the renderers and the clock of this machine."""
-    from specwatch.cli.report import made, rendered
-
-    def make(config: Config, since: float, until: float, now: float) -> Report:
-        return made(config.database.connect_url(), config, since=since, until=until, now=now)
-
-    return Means(
-        make, lambda report: rendered(report, "html"), lambda report: rendered(report, "md")
-    )
 
 
 def section_of(config: Config) -> Delivery:

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
-from specwatch.actuators import Actuator
+from specwatch.actuators.base import Actuator
 from specwatch.config.loading import Config
 from specwatch.config.target import Target
 from specwatch.daemon.rule_service import RuleService
@@ -18,7 +18,8 @@ from specwatch.domain.model import Moment
 from specwatch.errors import StoreError
 from specwatch.guard.status import GuardStatus
 from specwatch.status import TargetStatus
-from specwatch.store.guard_records import LEASE_SECONDS, Entry, GuardBook
+from specwatch.store.guard_records import LEASE_SECONDS, GuardBook
+from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
 
 _log = structlog.get_logger("specwatch.guard")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from specwatch.actuators import Actuator
+from specwatch.actuators.base import Actuator
 from specwatch.actuators.command import run_hook
 from specwatch.config.guard import Guard
 from specwatch.config.target import Target
@@ -25,7 +25,8 @@ from specwatch.guard.status import no_actions
 from specwatch.rules.decisions import TargetDecision
 from specwatch.runtime.child_process import environment_for
 from specwatch.status import TargetStatus
-from specwatch.store.guard_records import Entry, GuardBook, Lost, alike
+from specwatch.store.guard_records import GuardBook, Lost, alike
+from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
 
 _log = structlog.get_logger("specwatch.guard")

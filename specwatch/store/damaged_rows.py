@@ -20,7 +20,7 @@ from specwatch.store import cursor_rows, damage, schema
 from specwatch.store.contexts import storable
 from specwatch.store.damage import is_text, key_of
 from specwatch.store.experiment_rows import experiment_of
-from specwatch.store.guard_records import entry_of, fresh_after_damage, step_of, targets_of
+from specwatch.store.guard_rows import entry_of, fresh_after_damage, step_of, targets_of
 from specwatch.store.measurement_rows import measurement_of
 from specwatch.store.packing import COLUMNS, assemble
 from specwatch.store.statements import content_of, contents_of, insert, series_of

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 import sqlalchemy as sa
 
 from specwatch.errors import StoreError, StoreUnavailable
-from specwatch.guard.state import GuardState, Phase, Step
+from specwatch.guard.state import GuardState, Step
 from specwatch.guard.status import StepRecord as StepRecord
 from specwatch.store import damage
 from specwatch.store.contexts import storable
+from specwatch.store.guard_rows import (
+    LOOKING,
+    Entry,
+    entry_of,
+    holder_names,
+    packed,
+    step_of,
+)
 from specwatch.store.schema import guard_steps, guards
 from specwatch.store.statements import insert
 
@@ -24,27 +30,6 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 30.0
 """Seconds without renewal after which another daemon may take a lease."""
 _TRIES = 10
-_LOOKING = "~"
-"""Suffix of the name of a holder that cannot act."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The stored guard of a target; ``left`` are the seconds until its lease ends."""
-
-    state: GuardState
-    version: int
-    holder: str
-    left: float
-
-    def held_by(self, holder: str) -> bool:
-        """Whether this holder has the lease and it has not ended."""
-        return self.left > 0 and self.holder in _names(holder)
-
-    @property
-    def daemon(self) -> str:
-        """The daemon that holds the lease, empty for none."""
-        return self.holder.rpartition(":")[0]
 
 
 class StepSelection(TypedDict, total=False):
@@ -82,7 +67,7 @@ class GuardBook:
             fresh = {
                 name: {
                     "target": name, "version": 0, "holder": "", "lease_until": 0.0,
-                    "state": _packed(GuardState(name, since=now)),
+                    "state": packed(GuardState(name, since=now)),
                 }
                 for name in names
             }  # fmt: skip
@@ -91,11 +76,11 @@ class GuardBook:
                     insert(connection, guards).on_conflict_do_nothing(), list(fresh.values())
                 )
             clock = _clock(connection)
-            ours = guards.c.holder.in_(_names(holder))
+            ours = guards.c.holder.in_(holder_names(holder))
             free = sa.or_(ours, guards.c.lease_until < clock)
             if able:
-                free = sa.or_(free, guards.c.holder.like(f"%{_LOOKING}"))
-            named = _names(holder)[0 if able else 1]
+                free = sa.or_(free, guards.c.holder.like(f"%{LOOKING}"))
+            named = holder_names(holder)[0 if able else 1]
             connection.execute(
                 guards.update()
                 .where(guards.c.target.in_(names), free)
@@ -106,7 +91,7 @@ class GuardBook:
         """Give back every lease of ``holder`` except those of the targets in ``but``."""
         kept = [storable(target) for target in but]
         with self._store.writing(now) as connection:
-            ours = guards.c.holder.in_(_names(holder)) & guards.c.target.not_in(kept)
+            ours = guards.c.holder.in_(holder_names(holder)) & guards.c.target.not_in(kept)
             connection.execute(guards.update().where(ours).values(lease_until=0.0))
 
     def look(self, target: str | None = None) -> dict[str, Entry]:
@@ -166,7 +151,7 @@ class GuardBook:
         """
         target = storable(step.state.target)
         same = [guards.c.target == target, guards.c.version == entry.version]
-        values: dict[str, Any] = {"version": entry.version + 1, "state": _packed(step.state)}
+        values: dict[str, Any] = {"version": entry.version + 1, "state": packed(step.state)}
         with self._store.writing(now) as connection:
             if holder is not None:
                 same.append(guards.c.holder == holder)
@@ -189,55 +174,9 @@ def read_steps(connection: sa.Connection, **selection: Unpack[StepSelection]) ->
     return list(damage.sound(damage.of(connection), guard_steps, rows, step_of))
 
 
-def entry_of(row: sa.Row[Any]) -> Entry:
-    """Decode a row of guards, which may have the database's ``clock`` as another column.
-
-    Raises one of ``damage.UNDECODABLE``.
-    """
-    damage.require_types(guards, row._fields, row)
-    state = msgspec.json.decode(row.state, type=GuardState)
-    if storable(state.target) != row.target:
-        raise ValueError("state is of another target")
-    left = row.lease_until - row._mapping.get("clock", 0.0)
-    return Entry(state, row.version, row.holder, left)
-
-
-def targets_of(row: sa.Row[Any]) -> set[str]:
-    """Targets of a damaged row: that of its key, and that of its state if it can be decoded."""
-    names = {row.target}
-    with suppress(*damage.UNDECODABLE):
-        names.add(storable(msgspec.json.decode(row.state, type=GuardState).target))
-    return {name for name in names if isinstance(name, str) and storable(name) == name}
-
-
-def step_of(row: sa.Row[Any]) -> StepRecord:
-    """Decode a row of guard_steps. Raises one of ``damage.UNDECODABLE``."""
-    damage.require_types(guard_steps, row._fields, row)
-    inputs = msgspec.json.decode(row.inputs, type=dict[str, Any])
-    return StepRecord(**{**row._mapping, "inputs": inputs})
-
-
-def fresh_after_damage(target: str, now: float) -> str:
-    """The state of a guard whose stored state was damaged: held until an operator resumes it."""
-    return _packed(
-        GuardState(
-            target,
-            Phase.HELD,
-            since=now,
-            why="its stored state was damaged and is set aside: check how the server runs, and"
-            " resume",
-        )
-    )
-
-
 def alike(first: GuardState, other: GuardState) -> bool:
     """Whether two states are equal once stored."""
-    return _packed(first) == _packed(other)
-
-
-def _names(holder: str) -> list[str]:
-    """The names under which a holder may have a lease."""
-    return [storable(holder), storable(holder) + _LOOKING]
+    return packed(first) == packed(other)
 
 
 def _row(entry: Entry, step: Step, now: float, by: str) -> dict[str, Any]:
@@ -260,7 +199,3 @@ def _clock(connection: sa.Connection) -> Any:
     if connection.dialect.name == "sqlite":
         return (sa.func.julianday("now") - 2440587.5) * 86400.0
     return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
-
-
-def _packed(state: GuardState) -> str:
-    return msgspec.json.encode(state).decode()

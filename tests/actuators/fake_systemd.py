@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specwatch.actuators.systemd.bus import LoadedUnit
-from specwatch.actuators.systemd.command import UnitCommand
+from specwatch.actuators.systemd.loaded_unit import UnitCommand
 from specwatch.errors import ActuatorError
 
 NAME = "vllm.service"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.actuators import Actuator
+from specwatch.actuators.base import Actuator
 from specwatch.actuators.command import CommandActuator, run_hook
 from specwatch.config.service import CommandService
 from specwatch.domain.model import Mode

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from specwatch.actuators.systemd.command import UnitCommand, rewritten
+from specwatch.actuators.systemd.command import rewritten
 from specwatch.actuators.systemd.drop_in import DropIn
+from specwatch.actuators.systemd.loaded_unit import UnitCommand
 from specwatch.errors import CannotStrip
 from specwatch.vllm_cli import Stripped
 

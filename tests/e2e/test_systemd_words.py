@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from specwatch.actuators.systemd.command import UnitCommand
 from specwatch.actuators.systemd.environment import parse_environment_file
+from specwatch.actuators.systemd.loaded_unit import UnitCommand
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS
 from tests.lab.systemd_machine import SystemdMachine

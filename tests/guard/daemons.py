@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, cast
 
-from specwatch.actuators import Actuator
+from specwatch.actuators.base import Actuator
 from specwatch.config.guard import Guard
 from specwatch.config.loading import Config, from_targets
 from specwatch.config.target import Target
@@ -20,7 +20,8 @@ from specwatch.errors import StoreUnavailable
 from specwatch.guard.state import GuardState, Phase
 from specwatch.rules.decisions import TargetDecision
 from specwatch.status import TargetStatus
-from specwatch.store.guard_records import Entry, GuardBook
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
 from specwatch.store.schema import guards
 from tests.guard.simulated_server import SimulatedServer

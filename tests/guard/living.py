@@ -14,7 +14,8 @@ from specwatch.domain.model import Objective
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.state import GuardState, Phase, Step
-from specwatch.store.guard_records import Entry, GuardBook
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
 from tests.guard.simulated_server import SimulatedServer
 

@@ -12,7 +12,8 @@ from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard import machine
 from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step
-from specwatch.store.guard_records import Entry, GuardBook, Lost
+from specwatch.store.guard_records import GuardBook, Lost
+from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
 from specwatch.store.schema import guards
 from tests.fixtures import OpenStore

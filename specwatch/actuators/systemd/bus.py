@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from jeepney import DBusAddress, HeaderFields, Message, MessageType, Properties, new_method_call
@@ -17,10 +16,9 @@ from jeepney.bus import get_bus
 from jeepney.bus_messages import MatchRule, message_bus
 from jeepney.io.blocking import DBusConnection, prep_socket
 
-from specwatch.actuators.systemd.command import UnitCommand
+from specwatch.actuators.systemd.loaded_unit import LoadedUnit, UnitCommand
 from specwatch.domain.units import format_duration
-from specwatch.errors import ActuatorError, CannotStrip
-from specwatch.guard.plan import ProcessState
+from specwatch.errors import ActuatorError
 
 _SYSTEM_BUS = "/run/dbus/system_bus_socket"
 _MANAGER = DBusAddress(
@@ -29,69 +27,6 @@ _MANAGER = DBusAddress(
 _ANSWER_SECONDS = 30.0
 _RELOAD_SECONDS = 90.0
 _POLL_SECONDS = 0.2
-_WRONG_STATE = {
-    "masked": "is masked; `systemctl unmask` it",
-    "not-found": "does not exist",
-    "bad-setting": "has a setting that systemd refuses",
-    "error": "cannot be loaded",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedUnit:
-    """A service as systemd has it in memory."""
-
-    name: str
-    load_state: str
-    load_error: str = ""
-    active_state: str = "inactive"
-    sub_state: str = "dead"
-    result: str = "success"
-    status_text: str = ""
-    instance: str = ""
-    """The invocation's id in hexadecimal; empty if it never ran."""
-    has_job: bool = False
-    needs_reload: bool = False
-    fragment: str = ""
-    drop_ins: tuple[str, ...] = ()
-    """In the order in which they count: a later one overrides."""
-    commands: tuple[UnitCommand, ...] = ()
-    environment: tuple[str, ...] = ()
-    environment_files: tuple[tuple[str, bool], ...] = ()
-    """Patterns of paths; True if the file may be missing."""
-    pass_environment: tuple[str, ...] = ()
-    unset_environment: tuple[str, ...] = ()
-    working_directory: str = ""
-    root: str = ""
-    """Its root folder or image, if it sees another file system than ours."""
-
-    @property
-    def life(self) -> ProcessState:
-        """Whether its process is there."""
-        if self.has_job or self.active_state == "deactivating":
-            return ProcessState.CHANGING
-        if self.active_state == "activating":  # between two attempts nothing runs
-            return (
-                ProcessState.DOWN
-                if self.sub_state.startswith("auto-restart")
-                else ProcessState.CHANGING
-            )
-        if self.active_state in ("active", "reloading"):
-            return ProcessState.UP
-        return ProcessState.STOPPED if self.result == "success" else ProcessState.DOWN
-
-    def only_command(self) -> UnitCommand:
-        """Its command. Raises CannotStrip where it has none, or several."""
-        if len(self.commands) != 1:
-            raise CannotStrip(
-                f"{self.name} has {len(self.commands)} ExecStart= lines; expected one"
-            )
-        return self.commands[0]
-
-    def why_not_loaded(self) -> str:
-        """A sentence without its full stop."""
-        why = _WRONG_STATE.get(self.load_state, f"is {self.load_state}")
-        return f"{self.name} {why}" + (f" ({self.load_error})" if self.load_error else "")
 
 
 class SystemdBus:

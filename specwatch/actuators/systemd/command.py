@@ -16,46 +16,13 @@ from specwatch.actuators.systemd.environment import (
     expanded,
     unknown_in,
 )
+from specwatch.actuators.systemd.loaded_unit import EXPANDS_NOT, UnitCommand
 from specwatch.errors import CannotStrip
-from specwatch.generate.systemd import quoted
 from specwatch.vllm_cli import Stripped
 
-_PREFIXES = {
-    "ignore-failure": "-", "no-env-expand": ":", "privileged": "+", "no-setuid": "!",
-    "ambient": "!!", "via-shell": "|",
-}  # fmt: skip
-"""How ``ExecStart=`` spells what D-Bus calls flags: systemd.service(5), "Command lines"."""
-_EXPANDS_NOT = "no-env-expand"
 _VARIABLE = "SPECWATCH_WORD_{}"
 _NO_SECRET = re.compile(r"--?[A-Za-z][A-Za-z_-]*")
 """The name of a flag."""
-
-
-class UnitCommand(msgspec.Struct, frozen=True, array_like=True):
-    """One ``ExecStart=`` as systemd has read it; ``words`` begins with argv[0].
-
-    Variables are as the unit spells them; specifiers and quotes are gone.
-    """
-
-    path: str
-    words: tuple[str, ...]
-    flags: tuple[str, ...] = ()
-
-    @property
-    def expands(self) -> bool:
-        """Whether systemd replaces variables in it."""
-        return _EXPANDS_NOT not in self.flags
-
-    def line(self) -> str:
-        """The value of ``ExecStart=`` that systemd reads as this command."""
-        unknown = set(self.flags) - set(_PREFIXES)
-        if unknown or not self.words:
-            names = ", ".join(sorted(unknown)) or "no words"
-            raise CannotStrip(f"its command has {names}, which this version cannot write")
-        named = self.words[0] != self.path
-        prefix = "".join(_PREFIXES[flag] for flag in self.flags) + ("@" if named else "")
-        words = self.words if named else self.words[1:]
-        return " ".join([quoted(prefix + self.path), *map(quoted, words)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +74,7 @@ def rewritten(
     given[0] = name
     refers = stripped.inlined or any(item.names for item in spelt)
     if refers and not command.expands:
-        flags = tuple(flag for flag in command.flags if flag != _EXPANDS_NOT)
+        flags = tuple(flag for flag in command.flags if flag != EXPANDS_NOT)
         command = msgspec.structs.replace(command, flags=flags)
         spelt = [replace(item, spelt=item.spelt.replace("$", "$$")) for item in spelt]
     own = {word for item in spelt if not item.names for word in item.words}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from specwatch.actuators.systemd.command import UnitCommand
+from specwatch.actuators.systemd.loaded_unit import UnitCommand
 
 NAME = "90-specwatch.conf"
 VARIABLES_NAME = "90-specwatch.env"

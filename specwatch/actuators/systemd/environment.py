@@ -12,13 +12,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from specwatch.actuators.systemd.loaded_unit import LoadedUnit
 from specwatch.errors import ActuatorError
 from specwatch.runtime.text_file import read_text
-
-if TYPE_CHECKING:
-    from specwatch.actuators.systemd.bus import LoadedUnit
 
 Environment = Mapping[str, str | None]
 """Values by name; None for a variable whose value is only known once the unit starts."""

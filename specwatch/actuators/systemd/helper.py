@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 import structlog
 
-from specwatch.actuators import Actuator
+from specwatch.actuators.base import Actuator
 from specwatch.errors import ActuatorError, ConfigError
 from specwatch.guard.plan import Plan, Service
 

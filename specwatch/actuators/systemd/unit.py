@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from specwatch.actuators import Actuator
-from specwatch.actuators.systemd.bus import LoadedUnit, SystemdBus
+from specwatch.actuators.base import Actuator
+from specwatch.actuators.systemd.bus import SystemdBus
 from specwatch.actuators.systemd.command import Rewritten, given_words, rewritten, words_of
 from specwatch.actuators.systemd.drop_in import (
     DropIn,
@@ -34,6 +34,7 @@ from specwatch.actuators.systemd.environment import (
 )
 from specwatch.actuators.systemd.helper import SOCKET_FOLDER, HelperClient
 from specwatch.actuators.systemd.limit import SwitchLimit
+from specwatch.actuators.systemd.loaded_unit import LoadedUnit
 from specwatch.config import masking
 from specwatch.config.service import SystemdService
 from specwatch.domain.model import Mode
@@ -47,16 +48,15 @@ _READ_AGAIN = "let systemd read its units again"
 
 def systemd_actuator(service: SystemdService) -> Actuator:
     """The actuator of one unit of the system's or the user's manager; does not connect yet."""
-    name, timeout = service.unit, service.timeout
+    name = service.unit
     if service.scope == "user":
-        config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-        runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-        units, records = Path(config) / "systemd/user", Path(runtime) / "specwatch-guard"
-        files = UnitFiles(name, units=units, records=records)
-        return SystemdUnit(name, SystemdBus(user=True), files, timeout=timeout, user=True)
+        units = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user"
+        runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
+        files = UnitFiles(name, units=units, records=runtime / "specwatch-guard")
+        return SystemdUnit(name, SystemdBus(user=True), files, timeout=service.timeout, user=True)
     if os.geteuid() == 0:
-        return system_unit(name, timeout=timeout)
-    return HelperClient(name, timeout=timeout)
+        return system_unit(name, timeout=service.timeout)
+    return HelperClient(name, timeout=service.timeout)
 
 
 def system_unit(name: str, *, timeout: float, limit: SwitchLimit | None = None) -> SystemdUnit:
@@ -105,8 +105,7 @@ class SystemdUnit:
         state = self._read()
         self._check_limit("disable", state.unit)
         path = str(self._files.drop_in)
-        if state.ours and state.in_force and not self._stale(state):
-            ours = state.ours
+        if (ours := state.ours) and state.in_force and not self._stale(state):
             return Plan(
                 masking.masked(ours.original.words), masking.masked(ours.command.words), (),
                 (f"restart {self._name}",),

@@ -1,0 +1,89 @@
+"""Rows of the tables ``guards`` and ``guard_steps``, decoded."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from specwatch.guard.state import GuardState, Phase
+from specwatch.guard.status import StepRecord
+from specwatch.store import damage
+from specwatch.store.contexts import storable
+from specwatch.store.schema import guard_steps, guards
+
+LOOKING = "~"
+"""Suffix of the name of a holder that cannot act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The stored guard of a target; ``left`` are the seconds until its lease ends."""
+
+    state: GuardState
+    version: int
+    holder: str
+    left: float
+
+    def held_by(self, holder: str) -> bool:
+        """Whether this holder has the lease and it has not ended."""
+        return self.left > 0 and self.holder in holder_names(holder)
+
+    @property
+    def daemon(self) -> str:
+        """The daemon that holds the lease, empty for none."""
+        return self.holder.rpartition(":")[0]
+
+
+def entry_of(row: sa.Row[Any]) -> Entry:
+    """Decode a row of guards, which may have the database's ``clock`` as another column.
+
+    Raises one of ``damage.UNDECODABLE``.
+    """
+    damage.require_types(guards, row._fields, row)
+    state = msgspec.json.decode(row.state, type=GuardState)
+    if storable(state.target) != row.target:
+        raise ValueError("state is of another target")
+    left = row.lease_until - row._mapping.get("clock", 0.0)
+    return Entry(state, row.version, row.holder, left)
+
+
+def targets_of(row: sa.Row[Any]) -> set[str]:
+    """Targets of a damaged row: that of its key, and that of its state if it can be decoded."""
+    names = {row.target}
+    with suppress(*damage.UNDECODABLE):
+        names.add(storable(msgspec.json.decode(row.state, type=GuardState).target))
+    return {name for name in names if isinstance(name, str) and storable(name) == name}
+
+
+def step_of(row: sa.Row[Any]) -> StepRecord:
+    """Decode a row of guard_steps. Raises one of ``damage.UNDECODABLE``."""
+    damage.require_types(guard_steps, row._fields, row)
+    inputs = msgspec.json.decode(row.inputs, type=dict[str, Any])
+    return StepRecord(**{**row._mapping, "inputs": inputs})
+
+
+def fresh_after_damage(target: str, now: float) -> str:
+    """The state of a guard whose stored state was damaged: held until an operator resumes it."""
+    return packed(
+        GuardState(
+            target,
+            Phase.HELD,
+            since=now,
+            why="its stored state was damaged and is set aside: check how the server runs, and"
+            " resume",
+        )
+    )
+
+
+def holder_names(holder: str) -> list[str]:
+    """The names under which a holder may have a lease."""
+    return [storable(holder), storable(holder) + LOOKING]
+
+
+def packed(state: GuardState) -> str:
+    """The stored text of a state."""
+    return msgspec.json.encode(state).decode()
