@@ -22,7 +22,7 @@ class Receiver(ThreadingHTTPServer):
                 self.socket, server_side=True, do_handshake_on_connect=False
             )
         self.answers: list[int] = []
-        self.said = "ok"
+        self.reply = "ok"
         self.posted: list[tuple[str, dict[str, str], Any]] = []
         self.let_go = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
         if 300 <= status < 400:
             self.send_header("Location", "http://127.0.0.1:1/")
         self.end_headers()
-        self.wfile.write(self.server.said.encode())
+        self.wfile.write(self.server.reply.encode())
 
     def log_message(self, *_arguments: object) -> None:
         pass

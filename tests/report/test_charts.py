@@ -116,8 +116,8 @@ def test_any_number_can_be_a_latency_or_a_rate(bad: float | None) -> None:
 @pytest.mark.parametrize("name", DRAW)
 def test_of_nothing_there_is_a_sentence(name: str) -> None:
     report = replace(sample.full(), targets=(sample.blank(),))
-    said = DRAW[name](report, report.targets[0])
-    assert re.fullmatch(r'<p class="nothing">[A-Z][^<]*\.</p>', said)
+    sentence = DRAW[name](report, report.targets[0])
+    assert re.fullmatch(r'<p class="nothing">[A-Z][^<]*\.</p>', sentence)
 
 
 def test_acceptance_has_a_line_for_each_bucket_with_gaps_where_nothing_ran() -> None:

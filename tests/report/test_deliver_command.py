@@ -145,7 +145,7 @@ def test_only_files_that_are_there_are_told_of(run: Run, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--retry"], "--retry is for --deliver; give both"),
         (["--deliver", "--since", "1d"], "--since and --deliver exclude each other"),
@@ -153,11 +153,11 @@ def test_only_files_that_are_there_are_told_of(run: Run, tmp_path: Path) -> None
     ],
 )
 def test_options_without_effect_are_refused(
-    run: Run, tmp_path: Path, arguments: list[str], said: str
+    run: Run, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     done = run("report", *arguments, "--config", written(tmp_path))
     assert done.exit_code == 2
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
 
 
 def test_without_the_section_it_is_said_how_to_write_it(run: Run, tmp_path: Path) -> None:

@@ -49,10 +49,10 @@ TRIAL = (
 )
 
 
-def story(*told, incident="chat-1", before="observing"):
+def story(*events, incident="chat-1", before="observing"):
     """Steps at hours, each with phase, reason, and its inputs where there are any."""
     result = []
-    for hour, phase, reason, *inputs in told:
+    for hour, phase, reason, *inputs in events:
         result.append(step(at(hour), incident, before, phase, reason, *inputs))
         before = phase
     return result
@@ -180,17 +180,17 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.parametrize(("told", "hours", "outcome"), OUTCOMES.values(), ids=OUTCOMES)
-def test_how_an_incident_ends_is_told_in_words(told, hours, outcome):
-    incident = only(story(*told))
+@pytest.mark.parametrize(("events", "hours", "outcome"), OUTCOMES.values(), ids=OUTCOMES)
+def test_how_an_incident_ends_is_told_in_words(events, hours, outcome):
+    incident = only(story(*events))
     assert incident.outcome == outcome
     assert incident.would_have_acted is outcome.startswith("would have acted")
     assert incident.cause == CAUSE
     assert incident.seconds_off == pytest.approx(hours * 3600)
-    over = told[-1][1] == "observing"
-    assert (incident.began, incident.ended) == (at(0), at(told[-1][0]) if over else None)
+    over = events[-1][1] == "observing"
+    assert (incident.began, incident.ended) == (at(0), at(events[-1][0]) if over else None)
     assert [(step.at, step.phase, step.reason) for step in incident.steps] == [
-        (at(hour), phase, reason) for hour, phase, reason, *_ in told
+        (at(hour), phase, reason) for hour, phase, reason, *_ in events
     ]
 
 
@@ -232,11 +232,11 @@ def test_an_incident_that_another_takes_the_place_of_is_over():
 
 
 def test_where_the_first_step_finds_it_off_it_was_off():
-    told = (
+    events = (
         (5, "draining", "it is time for a trial"),
         (6, "disabled", "given up: paused by ann"),
     )
-    incident = only(story(*told, before="disabled"))
+    incident = only(story(*events, before="disabled"))
     assert incident.seconds_off == pytest.approx(19 * 3600)
     assert incident.outcome == "speculation is off since before 2026-11-02 05:00 UTC"
 

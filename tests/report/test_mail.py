@@ -184,7 +184,7 @@ def test_who_was_refused_is_named_and_the_others_have_it(
 
 
 @pytest.mark.parametrize(
-    ("answer", "retry", "said"),
+    ("answer", "retry", "message"),
     [
         ("554 looks like spam", False, "does not accept the report (554 looks like spam)"),
         ("451 no room", True, "does not accept the report (451 no room)"),
@@ -192,12 +192,12 @@ def test_who_was_refused_is_named_and_the_others_have_it(
     ],
 )
 def test_what_the_server_says_to_the_report_is_told(
-    outgoing: Outgoing, start_mail: StartMail, answer: str, retry: bool, said: str
+    outgoing: Outgoing, start_mail: StartMail, answer: str, retry: bool, message: str
 ) -> None:
     server = start_mail()
     server.box.answers = [answer]
     error = refused(mail(server.url), outgoing)
-    assert said in str(error)
+    assert message in str(error)
     assert error.retry is retry
     mail(server.url).send(outgoing, ())
     assert len(server.box.sent) == 1
@@ -215,14 +215,14 @@ def deaf() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "message"),
     [(nobody, "nothing listens at smtp://"), (deaf, "did not answer within 0.2 s; is it hung")],
 )
 def test_a_server_that_is_not_there_may_be_later(
-    outgoing: Outgoing, server: Any, said: str
+    outgoing: Outgoing, server: Any, message: str
 ) -> None:
     with server() as url:
         patient = section(url).model_copy(update={"timeout": 0.2})
         error = refused(Mail(patient, "gpu-7"), outgoing)
-    assert said in str(error)
+    assert message in str(error)
     assert error.retry is True

@@ -49,7 +49,7 @@ CONFIG = Config.model_validate(
 
 
 @dataclass(frozen=True)
-class Told:
+class Part:
     """A report of some days, and what is known of their requests."""
 
     report: Report
@@ -82,18 +82,18 @@ def month(tmp_path_factory: pytest.TempPathFactory) -> Month:
 
 
 @pytest.fixture(scope="module")
-def tell(month: Month) -> Iterator[Callable[[int, int], Told]]:
+def report_of(month: Month) -> Iterator[Callable[[int, int], Part]]:
     """Reads the report of some days."""
     reader = Reader.of(month.url)
-    known: dict[tuple[int, int], Told] = {}
+    known: dict[tuple[int, int], Part] = {}
 
-    def read(first: int, last: int) -> Told:
+    def read(first: int, last: int) -> Part:
         if (first, last) not in known:
             report = read_report(
                 reader, since=START + first * DAY, until=START + last * DAY, now=END + DAY,
                 config=CONFIG,
             )  # fmt: skip
-            known[first, last] = Told(report, month, first, last)
+            known[first, last] = Part(report, month, first, last)
         return known[first, last]
 
     yield read
@@ -101,8 +101,8 @@ def tell(month: Month) -> Iterator[Callable[[int, int], Told]]:
 
 
 @pytest.fixture(params=PERIODS)
-def told(tell: Callable[[int, int], Told], request: pytest.FixtureRequest) -> Told:
-    return tell(*PERIODS[request.param])
+def part(report_of: Callable[[int, int], Part], request: pytest.FixtureRequest) -> Part:
+    return report_of(*PERIODS[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +138,9 @@ def test_the_month_is_one_worth_judging(month: Month) -> None:
     assert {BUCKETS[entry.temperature] for entry in month.log} == set(BUCKETS.values())
 
 
-def test_totals_are_exact(told: Told) -> None:
-    known, before = truth.counts(told.log), truth.counts(told.log_before)
-    traffic = told.model.traffic
+def test_totals_are_exact(part: Part) -> None:
+    known, before = truth.counts(part.log), truth.counts(part.log_before)
+    traffic = part.model.traffic
     assert traffic.requests == known.requests
     assert traffic.prompt_tokens == known.prompt_tokens
     assert traffic.generation_tokens == known.generation_tokens
@@ -148,14 +148,14 @@ def test_totals_are_exact(told: Told) -> None:
     assert (traffic.generation_tokens_before or 0) == before.generation_tokens
 
 
-def test_acceptance_is_exact_at_every_temperature(told: Told) -> None:
+def test_acceptance_is_exact_at_every_temperature(part: Part) -> None:
     """And so are the histogram of accepted lengths, the share and the week before."""
-    rows = {temperature.temperature: temperature for temperature in told.model.temperatures}
+    rows = {temperature.temperature: temperature for temperature in part.model.temperatures}
     assert list(rows) == ["all", *BUCKETS.values()]
     for label, row in rows.items():
-        known = truth.counts(of(told.log, label))
+        known = truth.counts(of(part.log, label))
         assert row.requests == known.requests
-        assert row.share == pytest.approx(known.requests / len(told.log))
+        assert row.share == pytest.approx(known.requests / len(part.log))
         result = row.acceptance
         assert result.drafts == known.drafts
         assert result.draft_tokens == known.draft_tokens
@@ -163,19 +163,19 @@ def test_acceptance_is_exact_at_every_temperature(told: Told) -> None:
         assert result.histogram == known.histogram
         assert result.rate == pytest.approx(known.rate)
         assert result.mean_length == pytest.approx(1 + known.accepted_tokens / known.drafts)
-        before = of(told.log_before, label)
+        before = of(part.log_before, label)
         rate = truth.counts(before).rate if before else None
         assert row.acceptance_before == (None if rate is None else pytest.approx(rate))
 
 
-def test_quantiles_are_in_the_right_bucket(told: Told) -> None:
+def test_quantiles_are_in_the_right_bucket(part: Part) -> None:
     """Of every latency and temperature, with speculation, now and before."""
-    for row in told.model.temperatures:
+    for row in part.model.temperatures:
         for metric in ("ttft", "tpot"):
             latency = getattr(row, metric)
-            ran = [request for request in of(told.log, row.temperature) if request.k]
+            ran = [request for request in of(part.log, row.temperature) if request.k]
             assert_quantiles(latency.on, ran, metric)
-            ran = [item for item in of(told.log_before, row.temperature) if item.k]
+            ran = [item for item in of(part.log_before, row.temperature) if item.k]
             assert (latency.before is None) is (not ran)
             if ran:
                 assert_quantiles(latency.before, ran, metric)
@@ -191,11 +191,11 @@ def assert_quantiles(found: Quantiles, log: Sequence[Request], metric: str) -> N
         assert low <= getattr(found, name) <= high, (metric, name)
 
 
-def test_the_spread_of_requests_is_in_the_right_bucket(told: Told) -> None:
+def test_the_spread_of_requests_is_in_the_right_bucket(part: Part) -> None:
     """Of the acceptance rates of single requests, in twentieths."""
     bounds = [step / 20 for step in range(1, 21)]
-    for row in told.model.temperatures:
-        drafted = [item for item in of(told.log, row.temperature) if item.draft_tokens]
+    for row in part.model.temperatures:
+        drafted = [item for item in of(part.log, row.temperature) if item.draft_tokens]
         rates = [truth.counts([request]).rate for request in drafted]
         spread = row.acceptance.per_request
         assert spread is not None
@@ -206,19 +206,19 @@ def test_the_spread_of_requests_is_in_the_right_bucket(told: Told) -> None:
 
 
 def test_latencies_without_speculation_are_those_of_requests_without(
-    told: Told, timeline: Timeline
+    part: Part, timeline: Timeline
 ) -> None:
     """At equal load: as those with speculation are spread over the loads."""
-    for row in told.model.temperatures:
-        off = of([entry for entry in told.month.log if not entry.k], row.temperature)
-        on = of([request for request in told.log if request.k], row.temperature)
+    for row in part.model.temperatures:
+        off = of([entry for entry in part.month.log if not entry.k], row.temperature)
+        on = of([request for request in part.log if request.k], row.temperature)
         spent = np.array([truth.tpot(item) for item in off])
         loads, weights = timeline.loads_of(off), np.bincount(timeline.loads_of(on))
         known = [at for at, weight in enumerate(weights) if weight and (loads == at).any()]
         means = [spent[loads == at].mean() for at in known]
         if row.tpot.off is None:
             # Not nearly all loads occurred without speculation in this week or the one before.
-            plain = [entry for entry in (*told.log, *told.log_before) if not entry.k]
+            plain = [entry for entry in (*part.log, *part.log_before) if not entry.k]
             seen = set(timeline.loads_of(plain)) if plain else set()
             assert sum(weights[at] for at in known if at in seen) < 0.97 * weights.sum()
             continue
@@ -231,16 +231,16 @@ Figure = tuple[str, Any, float]
 """What it is of, the ratio with its interval that the report has, and the truth."""
 
 
-def figures(told: Told, timeline: Timeline) -> Iterator[Figure]:
+def figures(part: Part, timeline: Timeline) -> Iterator[Figure]:
     """Every measured speedup of a report, and what it really was."""
-    where = timeline.chosen(*told.span)
+    where = timeline.chosen(*part.span)
     temperatures = {label: temperature for temperature, label in BUCKETS.items()}
-    yield "all", told.model.answer.speedup, timeline.speedup(where)
-    for row in told.model.temperatures[1:]:
+    yield "all", part.model.answer.speedup, timeline.speedup(where)
+    for row in part.model.temperatures[1:]:
         if row.speedup is not None:
             chosen = [temperatures[row.temperature]]
             yield row.temperature, row.speedup, timeline.speedup(where, chosen)
-    for load in told.model.loads:
+    for load in part.model.loads:
         if load.speedup is not None:
             yield load.load, load.speedup, timeline.speedup(where & (timeline.load == bin_of(load)))
 
@@ -250,15 +250,15 @@ def bin_of(load: ReportLoad) -> int:
     return next(at for at, (begin, _) in enumerate(truth.BINS) if begin == first)
 
 
-def test_the_speedup_is_inside_its_interval(told: Told, timeline: Timeline) -> None:
-    _, result, known = next(figures(told, timeline))
+def test_the_speedup_is_inside_its_interval(part: Part, timeline: Timeline) -> None:
+    _, result, known = next(figures(part, timeline))
     assert result.basis == "measured"
     assert result.lower <= known <= result.upper
     assert result.value == pytest.approx(known, rel=0.05)
 
 
 def test_intervals_of_speedups_hold_the_truth_as_often_as_they_say(
-    tell: Callable[[int, int], Told], timeline: Timeline
+    report_of: Callable[[int, int], Part], timeline: Timeline
 ) -> None:
     """Of each week, temperature and load: 95 % of very many, of these few nearly as many.
 
@@ -267,7 +267,7 @@ def test_intervals_of_speedups_hold_the_truth_as_often_as_they_say(
     all_of_them = [
         (week, *figure)
         for week in WEEKS
-        for figure in figures(tell(7 * week, 7 * week + 7), timeline)
+        for figure in figures(report_of(7 * week, 7 * week + 7), timeline)
     ]
     assert len(all_of_them) >= 30
     outside = [
@@ -282,13 +282,13 @@ def test_intervals_of_speedups_hold_the_truth_as_often_as_they_say(
 
 
 def test_the_hours_saved_are_those_that_the_same_work_would_have_taken_longer(
-    told: Told, timeline: Timeline
+    part: Part, timeline: Timeline
 ) -> None:
     """As far as minutes can tell: within one, what is saved of a light moment outweighs what is
     lost of a heavy one by more than their means say."""
-    where = timeline.chosen(*told.span)
+    where = timeline.chosen(*part.span)
     saved = timeline.seconds_saved(where, step=60.0) / 3600
-    answer = told.model.answer
+    answer = part.model.answer
     assert answer.hours_saved is not None
     assert answer.gpu_hours_saved is not None
     assert answer.gpus == GPUS
@@ -297,11 +297,13 @@ def test_the_hours_saved_are_those_that_the_same_work_would_have_taken_longer(
     assert answer.hours_saved.value == pytest.approx(timeline.seconds_saved(where) / 3600, rel=0.3)
 
 
-def test_the_answer_is_the_true_one(tell: Callable[[int, int], Told], timeline: Timeline) -> None:
-    told = tell(*PERIODS["the month"])
-    answer = told.model.answer
+def test_the_answer_is_the_true_one(
+    report_of: Callable[[int, int], Part], timeline: Timeline
+) -> None:
+    part = report_of(*PERIODS["the month"])
+    answer = part.model.answer
     assert answer.outcome == "pays"
-    true = {name: known for name, _, known in figures(told, timeline)}
+    true = {name: known for name, _, known in figures(part, timeline)}
     assert {name for name in answer.winning_loads if true[name] < 1} == set()
     assert {name for name in answer.losing_loads if true[name] > 1} == set()
     assert "1" in answer.winning_loads
@@ -309,32 +311,32 @@ def test_the_answer_is_the_true_one(tell: Callable[[int, int], Told], timeline: 
     assert all(true[name] < 1 for name in answer.losing_temperatures)
 
 
-def test_time_is_that_of_the_clock(told: Told, timeline: Timeline) -> None:
+def test_time_is_that_of_the_clock(part: Part, timeline: Timeline) -> None:
     """On and off from look to look; busy as well as looks every few seconds can tell."""
-    traffic = told.model.traffic
-    off = DAY * len([day for day in months.OFF_DAYS if told.first <= day < told.last])
+    traffic = part.model.traffic
+    off = DAY * len([day for day in months.OFF_DAYS if part.first <= day < part.last])
     assert traffic.seconds_off == off
-    on = (told.last - told.first) * DAY - off
+    on = (part.last - part.first) * DAY - off
     assert traffic.seconds_on == pytest.approx(on, abs=months.IDLE_SCRAPE)
     assert traffic.seconds_mixed == 0
-    busy = timeline.busy(timeline.chosen(*told.span))
+    busy = timeline.busy(timeline.chosen(*part.span))
     assert traffic.busy_on == pytest.approx(busy, rel=0.1)
-    loads = told.model.loads
+    loads = part.model.loads
     assert sum(load.busy for load in loads) == pytest.approx(traffic.busy_on)
     assert sum(load.share for load in loads) == pytest.approx(1)
     for load in loads:
-        where = timeline.chosen(*told.span) & (timeline.load == bin_of(load))
+        where = timeline.chosen(*part.span) & (timeline.load == bin_of(load))
         if timeline.busy(where) > 60:  # a look every ten seconds sees more of them
             assert load.running == pytest.approx(timeline.running(where), rel=0.25)
 
 
-def test_the_objective_is_counted_to_the_request(told: Told) -> None:
-    (result,) = told.model.objectives
-    slow = [request for request in told.log if truth.ttft(request) > LIMIT]
-    assert result.requests == len(told.log)
+def test_the_objective_is_counted_to_the_request(part: Part) -> None:
+    (result,) = part.model.objectives
+    slow = [request for request in part.log if truth.ttft(request) > LIMIT]
+    assert result.requests == len(part.log)
     assert result.bad == len(slow)
-    assert result.spent == pytest.approx(len(slow) / (len(told.log) * (1 - OBJECTIVE)))
-    hours = dict(truth.by_hour(told.log, lambda each: each.first))
+    assert result.spent == pytest.approx(len(slow) / (len(part.log) * (1 - OBJECTIVE)))
+    hours = dict(truth.by_hour(part.log, lambda each: each.first))
     bad = {at: sum(truth.ttft(e) > LIMIT for e in item) for at, item in hours.items()}
     assert result.worst_hour is not None
     assert result.worst_hour.bad == max(bad.values())
@@ -342,19 +344,21 @@ def test_the_objective_is_counted_to_the_request(told: Told) -> None:
     assert result.worst_hour.requests == len(hours[result.worst_hour.start])
 
 
-def test_goodput_is_counted_to_the_request(told: Told) -> None:
-    whole, *by_mode = told.model.goodput
-    met = sum(truth.ttft(request) <= LIMIT for request in told.log)
-    assert whole.requests == len(told.log)
-    assert whole.share == Bounds(lower=met / len(told.log), upper=met / len(told.log))
-    assert whole.watched == pytest.approx((told.last - told.first) * DAY, abs=months.IDLE_SCRAPE)
-    assert whole.offered == pytest.approx(len(told.log) / whole.watched)
-    assert bool(by_mode) == bool(told.model.traffic.seconds_off)
-    assert sum(item.requests for item in by_mode) in (0, len(told.log))
+def test_goodput_is_counted_to_the_request(part: Part) -> None:
+    whole, *by_mode = part.model.goodput
+    met = sum(truth.ttft(request) <= LIMIT for request in part.log)
+    assert whole.requests == len(part.log)
+    assert whole.share == Bounds(lower=met / len(part.log), upper=met / len(part.log))
+    assert whole.watched == pytest.approx((part.last - part.first) * DAY, abs=months.IDLE_SCRAPE)
+    assert whole.offered == pytest.approx(len(part.log) / whole.watched)
+    assert bool(by_mode) == bool(part.model.traffic.seconds_off)
+    assert sum(item.requests for item in by_mode) in (0, len(part.log))
 
 
-def test_the_month_was_watched_throughout(tell: Callable[[int, int], Told], month: Month) -> None:
-    health = tell(*PERIODS["the month"]).model.health
+def test_the_month_was_watched_throughout(
+    report_of: Callable[[int, int], Part], month: Month
+) -> None:
+    health = report_of(*PERIODS["the month"]).model.health
     assert health.observed == pytest.approx(health.expected, abs=months.IDLE_SCRAPE)
     assert health.gaps == ()
     assert health.coverage == 1.0
@@ -366,25 +370,25 @@ def test_the_month_was_watched_throughout(tell: Callable[[int, int], Told], mont
     assert health.warnings == ()
 
 
-def test_another_draft_length_is_told_with_its_effect(told: Told) -> None:
-    (result,) = told.model.changes
+def test_another_draft_length_is_told_with_its_effect(part: Part) -> None:
+    (result,) = part.model.changes
     at = START + months.SHORTER
     assert result.at == at
     for side, since in ((result.before, at - DAY), (result.after, at)):
-        known = truth.counts(truth.during(told.month.log, since, since + DAY))
+        known = truth.counts(truth.during(part.month.log, since, since + DAY))
         assert side.acceptance_rate == pytest.approx(known.rate)
         assert side.mean_length == pytest.approx(1 + known.accepted_tokens / known.drafts)
 
 
 def test_speculation_stops_to_pay_where_it_does(
-    tell: Callable[[int, int], Told], timeline: Timeline
+    report_of: Callable[[int, int], Part], timeline: Timeline
 ) -> None:
     """Within the width of a load bin, where the interpolated truth crosses 1."""
-    told = tell(0, 21)
-    where = timeline.chosen(*told.span)
-    result = told.model.crossing
+    part = report_of(0, 21)
+    where = timeline.chosen(*part.span)
+    result = part.model.crossing
     assert result is not None
-    wheres = [where & (timeline.load == bin_of(load)) for load in told.model.loads]
+    wheres = [where & (timeline.load == bin_of(load)) for load in part.model.loads]
     true = {
         timeline.running(item): timeline.speedup(item)
         for item in wheres

@@ -23,7 +23,7 @@ def _of(model: ModelReport, name: str, outcome: Any) -> ModelReport:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "said"),
+    ("outcomes", "message"),
     [
         ((), "nothing was watched"),
         (("pays",), "speculation pays on a"),
@@ -36,8 +36,8 @@ def _of(model: ModelReport, name: str, outcome: Any) -> ModelReport:
         (("even", "unknown"), "no gain was measured on 2 targets"),
     ],
 )
-def test_the_answer_in_some_words(outcomes: tuple[str, ...], said: str) -> None:
-    assert answer(report(*outcomes)) == said
+def test_the_answer_in_some_words(outcomes: tuple[str, ...], message: str) -> None:
+    assert answer(report(*outcomes)) == message
 
 
 def test_models_are_counted_where_targets_have_several() -> None:

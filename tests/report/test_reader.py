@@ -179,10 +179,10 @@ def test_targets_are_those_configured_and_then_all_that_were_watched(
     store: Store, taken: Any
 ) -> None:
     store.write([batch(*(minute(T0, target=name) for name in "dcb"))], now=0)
-    told: list[tuple[int, int, str]] = []
-    _read(store, T0, config=_config("c", "a"), progress=lambda *found: told.append(found))
+    calls: list[tuple[int, int, str]] = []
+    _read(store, T0, config=_config("c", "a"), progress=lambda *found: calls.append(found))
     assert list(taken) == ["c", "b", "d"]
-    assert told == [(0, 4, "c"), (1, 4, "a"), (2, 4, "b"), (3, 4, "d"), (4, 4, "")]
+    assert calls == [(0, 4, "c"), (1, 4, "a"), (2, 4, "b"), (3, 4, "d"), (4, 4, "")]
     taken.clear()
     _read(store, T0, targets=["d", "c"])
     assert list(taken) == ["c", "d"]

@@ -28,7 +28,7 @@ def parts(model: ModelReport) -> list[Part]:
     return [part for section in sections(model) for part in section.parts]
 
 
-def told(model: ModelReport) -> str:
+def all_sentences(model: ModelReport) -> str:
     """All sentences."""
     return " ".join(part.text for part in parts(model) if isinstance(part, Sentence))
 
@@ -148,7 +148,7 @@ SENTENCES = (
 
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_it_is_told_in_a_sentence(sentence: str) -> None:
-    assert sentence in told(PAYS)
+    assert sentence in all_sentences(PAYS)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_it_is_told_in_a_sentence(sentence: str) -> None:
 )
 def test_what_is_not_there_is_one_sentence(sentence: str) -> None:
     model = sample.partial().targets[0]
-    assert sentence in told(model)
-    assert sentence not in told(PAYS)
+    assert sentence in all_sentences(model)
+    assert sentence not in all_sentences(PAYS)
 
 
 def test_health_has_what_was_watched_and_where_temperatures_come_from() -> None:
@@ -192,9 +192,9 @@ def test_time_watched_time_down_and_time_not_watched_are_told_apart() -> None:
 
 def test_goodput_without_requests_is_not_told_and_where_it_is_not_known_that_is() -> None:
     model = sample.partial().targets[0]
-    assert "Goodput" not in told(model)
+    assert "Goodput" not in all_sentences(model)
     silent = replace(model.goodput[0], requests=9.0, met=None)
-    text = told(replace(model, goodput=(silent,)))
+    text = all_sentences(replace(model, goodput=(silent,)))
     assert "Goodput is unknown where no request was measured against one of the" in text
     assert "the load was not equal" not in text
 
@@ -275,30 +275,32 @@ def test_a_speedup_is_coloured_where_its_whole_interval_is_on_one_side(
 
 
 def test_where_every_load_loses_it_is_to_be_switched_off() -> None:
-    text = told(replace(PAYS, what_if=WhatIf(loads=(), setting=(), share=1.0, gain=1.25)))
+    text = all_sentences(replace(PAYS, what_if=WhatIf(loads=(), setting=(), share=1.0, gain=1.25)))
     assert "so switch it off: the same work would have been done 1.25x as fast" in text
     assert "per_batch_size" not in text
 
 
 def test_a_schedule_that_would_lose_as_much_is_not_recommended() -> None:
     assert PAYS.what_if is not None
-    text = told(replace(PAYS, what_if=replace(PAYS.what_if, now=0.95, without_drafts=0.91)))
+    text = all_sentences(
+        replace(PAYS, what_if=replace(PAYS.what_if, now=0.95, without_drafts=0.91))
+    )
     assert "A schedule by batch size does not: with 0 draft tokens the drafter still" in text
     assert "per_batch_size" not in text
-    assert "this is 0.19.1" in told(replace(PAYS, engine_version="0.19.1"))
+    assert "this is 0.19.1" in all_sentences(replace(PAYS, engine_version="0.19.1"))
 
 
 def test_what_was_not_measured_is_not_said_to_pay() -> None:
     low = replace(PAYS.loads[0], speedup=None)
-    text = told(replace(PAYS, crossing=None, loads=(low, *PAYS.loads[1:3])))
+    text = all_sentences(replace(PAYS, crossing=None, loads=(low, *PAYS.loads[1:3])))
     assert "At no load that was measured does speculation lose." in text
     assert "Of these loads nothing was measured: 1." in text
 
 
 def test_a_best_k_that_is_not_known_says_why() -> None:
-    text = told(replace(PAYS, best_k=None, best_k_unknown="varying_length"))
+    text = all_sentences(replace(PAYS, best_k=None, best_k_unknown="varying_length"))
     assert "draft tokens is not known: drafts vary in length" in text
-    assert "predicted to be none (speculation off)" in told(LOSES)
+    assert "predicted to be none (speculation off)" in all_sentences(LOSES)
 
 
 def rendered(report: Report, form: str) -> str:

@@ -141,9 +141,9 @@ SENTENCES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "said"), SENTENCES.values(), ids=SENTENCES)
-def test_the_answer_comes_first(given, said):
-    assert sentence(given) == said
+@pytest.mark.parametrize(("given", "expected"), SENTENCES.values(), ids=SENTENCES)
+def test_the_answer_comes_first(given, expected):
+    assert sentence(given) == expected
 
 
 def calibrate(options=""):
@@ -377,16 +377,16 @@ ADVICE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "said"), ADVICE.values(), ids=ADVICE)
-def test_what_is_to_be_done_is_said(given, said):
-    assert recommendation(given) == said
+@pytest.mark.parametrize(("given", "expected"), ADVICE.values(), ids=ADVICE)
+def test_what_is_to_be_done_is_said(given, expected):
+    assert recommendation(given) == expected
 
 
 def test_a_calibration_that_is_advised_is_a_command_that_runs():
     """Its options are those of the command, and a target's name is one word."""
     model = replace(report("unknown", missing="no baseline at that load"), target="my chat")
-    said = recommendation(replace(model, loads=LOADS)).split("`")[1]
-    asked = shlex.split(said)[2:]
+    expected = recommendation(replace(model, loads=LOADS)).split("`")[1]
+    asked = shlex.split(expected)[2:]
     context = command.make_context("calibrate", asked, resilient_parsing=True)
     assert context.params["target"] == "my chat"
     assert context.params["off"] == "URL"
@@ -394,6 +394,6 @@ def test_a_calibration_that_is_advised_is_a_command_that_runs():
 
 @pytest.mark.parametrize("given", sample.hostile().targets)
 def test_foreign_text_is_clean_and_short(given):
-    for said in (sentence(given), recommendation(given)):
-        assert said.isprintable()
-        assert len(said) < 3000
+    for expected in (sentence(given), recommendation(given)):
+        assert expected.isprintable()
+        assert len(expected) < 3000

@@ -30,9 +30,9 @@ def test_the_answer_of_each_target_comes_before_its_tables() -> None:
     report = sample.full()
     text = " ".join(plain(report).split())
     places = [
-        text.index(" ".join(said.split()))
+        text.index(" ".join(sentence.split()))
         for target in report.targets
-        for said in (target.answer.sentence, target.answer.recommendation)
+        for sentence in (target.answer.sentence, target.answer.recommendation)
     ]
     assert places == sorted(places)
     assert places[1] < text.index("Temp Requests Share") < places[2]

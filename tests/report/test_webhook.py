@@ -73,7 +73,7 @@ def test_hostile_names_cannot_call_anybody(hook: Receiver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "retry", "said"),
+    ("status", "retry", "reply"),
     [
         (500, True, "answered 500 (no hook ***); it may work again later"),
         (429, True, "answered 429 (no hook ***); it may work again later"),
@@ -83,11 +83,11 @@ def test_hostile_names_cannot_call_anybody(hook: Receiver) -> None:
     ],
 )
 def test_what_it_answers_is_told(
-    outgoing: Outgoing, hook: Receiver, status: int, retry: bool, said: str
+    outgoing: Outgoing, hook: Receiver, status: int, retry: bool, reply: str
 ) -> None:
-    hook.answers, hook.said = [status], "no hook\n hunter2hunter2"
+    hook.answers, hook.reply = [status], "no hook\n hunter2hunter2"
     error = refused(of(hook.url), outgoing)
-    assert said in str(error)
+    assert reply in str(error)
     assert error.retry is retry
     of(hook.url).send(outgoing, ())
     assert len(hook.posted) == 2

@@ -201,14 +201,14 @@ def test_one_target_or_model_that_cannot_be_shown_takes_down_nothing(
         )  # fmt: skip
     else:
         bad = target("bad", guard=object())
-    told: list[str] = []
+    reported: list[str] = []
     surface.status = daemon(
-        target("good", decision=sound), bad, not_shown=lambda name, _: told.append(name)
+        target("good", decision=sound), bad, not_shown=lambda name, _: reported.append(name)
     )
     text = read(surface).words
     assert "Speculation pays: speedup 2.00" in text
     assert "It cannot be shown, for a defect of specwatch: see its log." in text
-    assert set(told) == {"bad"}
+    assert set(reported) == {"bad"}
     known = surface.get("/api/v1/targets").json["targets"]
     assert [item["name"] for item in known] == ["good", "bad"]
     assert [entry["not_shown"] for entry in known] == [[], ["other" if broken == "model" else ""]]
@@ -242,11 +242,11 @@ def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) 
     )
     text = read(surface).words
     top = text[: text.index("All targets, those with trouble")]
-    for said in ("1 of 3 targets cannot be read", "interval", "disk full", "2 failures of",
+    for words in ("1 of 3 targets cannot be read", "interval", "disk full", "2 failures of",
                  "2 stored rows damaged and left out, the last minutes (start=60): no msgpack;",
                  "Report by mail: not delivered: it was refused",
                  "Alertmanager http://a:9093: failing for 60 s: no route"):  # fmt: skip
-        assert said in top
+        assert words in top
     assert text.index(" odd ", len(top)) < text.index(" good ", len(top))
     assert "failing for 10 min: nothing listens" in text
     assert "300 refused" in text
@@ -306,7 +306,7 @@ def test_a_target_that_was_never_read_is_not_one_without_traffic(
 
 
 @pytest.mark.parametrize(
-    ("minutes", "said"),
+    ("minutes", "words"),
     [
         ((0, 1, 2), "By temperature, last 3 min with speculation. "),
         ((0, 1, 10, 29), "By temperature, 4 min with speculation within 30 min. "),
@@ -315,11 +315,11 @@ def test_a_target_that_was_never_read_is_not_one_without_traffic(
     ],
 )
 def test_it_says_over_how_many_minutes_its_figures_are(
-    surface: Surface, minutes: tuple[int, ...], said: str
+    surface: Surface, minutes: tuple[int, ...], words: str
 ) -> None:
     """The minutes that there were, and when they ended if that was not just now."""
     surface.windows = lambda **_: (minute(START - 60 * (1 + ago)) for ago in minutes)
-    assert said in read(surface).words
+    assert words in read(surface).words
 
 
 def test_the_table_of_temperatures_says_who_counted_what(surface: Surface) -> None:
