@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import selectors
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from functools import partial
 from typing import IO, Any, Self
 
 import pytest
+import requests
 from prometheus_client import CollectorRegistry
 
 from specwatch.domain.model import Series
@@ -35,7 +37,8 @@ from specwatch.simulator.page import SimulatedPage
 from specwatch.simulator.sequence import SimulatedSequence
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedRequest
+from specwatch.simulator.workload import SimulatedRequest, SimulatedTraffic
+from tests.hostile import wait_for
 
 K = 4
 COSTS = SimulatedCosts().scaled(0.2)
@@ -61,6 +64,22 @@ def server(*, speculates: bool = False, record: str = "summary", **more: Any) ->
     return SimulatedServer(
         settings(speculates=speculates, record=record, **more), CollectorRegistry()
     )
+
+
+@contextmanager
+def busy_server(**more: Any) -> Iterator[SimulatedServer]:
+    """One that always has requests of others, once its page shows them.
+
+    The page is of the last step that ended, as that of vLLM is: at first of none.
+    """
+
+    def running(url: str) -> float:
+        page = requests.get(f"{url}/metrics", timeout=20).text
+        return sum(map(float, re.findall(r"^vllm:num_requests_running{.*} (.*)$", page, re.M)))
+
+    with server(traffic=SimulatedTraffic(concurrency=4), **more) as busy:
+        wait_for(lambda: running(busy.url) > 0)
+        yield busy
 
 
 def interrupted(

@@ -21,11 +21,10 @@ from specwatch.loadtest.compare import compare
 from specwatch.simulator.acceptance import SimulatedAcceptance
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.workload import SimulatedTraffic
 from tests.cli.conftest import Run, experiments, measurements, texts
 from tests.hostile import wait_for
 from tests.loadtest.benches import batches, bench, level, noise
-from tests.simulated_load import in_virtual_time, interrupted, server, settings
+from tests.simulated_load import busy_server, in_virtual_time, interrupted, server, settings
 
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--temperature", "0")
 
@@ -222,7 +221,7 @@ def test_a_number_under_which_nothing_is_stored_is_refused(run: Run, tmp_path: P
 
 
 def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> None:
-    with server(traffic=SimulatedTraffic(concurrency=1)) as busy:
+    with busy_server() as busy:
         arguments = ("bench", "--target", busy.url, "--concurrency", 1, "--database", database)
         refused = run(*arguments, *QUICK)
         assert refused.exit_code == 2

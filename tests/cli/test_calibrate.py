@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pytest
-import requests
 from click.testing import CliRunner, Result
 from rich.console import Console
 
@@ -23,10 +21,16 @@ from specwatch.loadtest.calibration import Stage
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.workload import SimulatedTraffic
 from tests.cli.conftest import Run, measurements
-from tests.hostile import wait_for
-from tests.simulated_load import COSTS, K, in_virtual_time, interrupted, server, settings
+from tests.simulated_load import (
+    COSTS,
+    K,
+    busy_server,
+    in_virtual_time,
+    interrupted,
+    server,
+    settings,
+)
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--unsteady")
@@ -209,16 +213,8 @@ def test_a_database_that_cannot_be_written_is_refused_before_any_request(
     assert len(off.engine.log) == before
 
 
-def _running(url: str) -> float:
-    page = requests.get(f"{url}/metrics", timeout=20).text
-    return sum(map(float, re.findall(r"^vllm:num_requests_running{.*} (.*)$", page, re.M)))
-
-
 def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> None:
-    traffic = SimulatedTraffic(concurrency=4)
-    with server(traffic=traffic) as busy:
-        # The page is of the last step that ended, as that of vLLM is: at first of none.
-        wait_for(lambda: _running(busy.url) > 0)
+    with busy_server() as busy:
         arguments = ("calibrate", "--off", busy.url, "--concurrency", 2, "--database", database)
         refused = run(*arguments, *QUICK)
         assert refused.exit_code == 2

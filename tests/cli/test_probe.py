@@ -24,10 +24,9 @@ from specwatch.loadtest.server import Server
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.workload import SimulatedTraffic
 from tests import simulated_load
 from tests.cli.conftest import Run, experiments
-from tests.simulated_load import K, in_virtual_time, interrupted, settings
+from tests.simulated_load import K, busy_server, in_virtual_time, interrupted, settings
 
 COSTS = SimulatedCosts().scaled(0.05)
 TEMPERATURES = (0.0, 0.7, 1.3)
@@ -255,7 +254,7 @@ def test_with_other_traffic_counters_are_refused(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specwatch.loadtest.probe_run._IDLES", 0.2)
-    with server(record="none", traffic=SimulatedTraffic(concurrency=1)) as busy:
+    with busy_server(record="none") as busy:
         done = run("probe", "--target", busy.url, *SWEEP, "--database", database)
     assert done.exit_code == 1
     assert "requests of others run or wait" in done.stderr
