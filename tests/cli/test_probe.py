@@ -254,9 +254,9 @@ def test_with_other_traffic_counters_are_refused(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specwatch.loadtest.probe_run._IDLES", 0.2)
-    with busy_server(record="none") as busy:
+    with busy_server(speculates=True, record="none", costs=COSTS) as busy:
         done = run("probe", "--target", busy.url, *SWEEP, "--database", database)
-    assert done.exit_code == 1
+    assert done.exit_code == 1, done.stderr
     assert "requests of others run or wait" in done.stderr
     assert "stop the traffic of others" in done.stderr
     assert done.stdout == ""
