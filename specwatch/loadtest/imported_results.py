@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, AliasPath, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
@@ -62,6 +62,9 @@ _EXPECTED = {
 
 
 class _VllmFields(BaseModel):
+    # pydantic before 2.10 keeps names that begin with model_ for itself.
+    model_config = ConfigDict(protected_namespaces=())
+
     completed: _Measured
     total_output_tokens: _Measured
     duration: _Measured
