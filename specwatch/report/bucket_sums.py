@@ -92,7 +92,7 @@ class BucketSums:
 
         unused = {id_: frozenset(self._without(member.series)) for id_, member in members.items()}
         starts, ids, contexts, bins, *stored = zip(*rows, strict=True)
-        columns = RowColumns(stored)
+        columns = RowColumns(stored, frozenset.intersection(*unused.values()))
         shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
         keys = _Keys(*map(ints, (starts, ids, contexts, bins)))
         whole, complete = _wholes(keys, members, shared, columns)

@@ -74,9 +74,10 @@ def fold(
     A row is ``start, series_id, context_id`` and the columns of a packed window; rows are sorted by
     start. Rows that cannot be decoded are noted in ``damage``.
     """
+    unwanted = frozenset.intersection(*(frozenset(unused) for _, unused in series.values()))
     starts, ids, contexts, *stored = zip(*rows, strict=True)
     try:
-        columns = RowColumns(stored)
+        columns = RowColumns(stored, unwanted)
         places, group = _places(ints(starts), ints(ids), ints(contexts), columns)
         groups = [
             RowGroup(
@@ -192,7 +193,7 @@ class _Adding:
 
     def _histograms(self, name: str) -> list[Histogram | None]:
         packed = self._columns.histograms[HISTOGRAMS.index(name)]
-        if packed is None or all(name in member.without for member in self._groups):
+        if packed is None:
             return [None] * self._count
         layouts = [member.shared.layouts[HISTOGRAMS.index(name)] for member in self._groups]
         counted = self._buckets(packed, max(layout.size for layout in layouts))

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,11 @@ import structlog
 from specwatch.daemon.guard_service import GuardService
 from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin
-from specwatch.domain.baseline_points import Point
-from specwatch.domain.model import HOUR, MINUTE, Batch, Histogram, Mode, Moment
+from specwatch.domain.model import HOUR, MINUTE, Batch, Mode, Moment
 from specwatch.errors import StoreError, StoreMalformed
-from specwatch.guard.state import Phase, Step
 from specwatch.pages.report_html import report_html
 from specwatch.report.reader import read_report
 from specwatch.report.text import plain
-from specwatch.rules.decisions import Decision
 from specwatch.status import TargetStatus
 from specwatch.store import schema, upkeep
 from specwatch.store.guard_records import GuardBook
@@ -42,8 +38,7 @@ from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
 from tests.daemon.running import config_of
 from tests.fixtures import target_of
-from tests.store.examples import FOREVER, T0, batch, cursor, minute
-from tests.store.test_experiments import bench
+from tests.store.examples import FOREVER, T0, batch, cursor, fill_tables, minute
 
 DAEMON, TARGET = "left", "chat"
 NOW = T0 + 5 * HOUR + 600.0
@@ -97,32 +92,8 @@ def populate(path: Path) -> None:
         ]
         store.write([batch(*windows, cursor=cursor())], T0)
         store.roll_up(T0 + hour * HOUR)
-    point = Point(float(T0 + HOUR), 2.0, 60.0, 3000.0, by_token=True)
-    latency = Histogram((0.1, 0.5), (3, 2, 1), 1.5)
-    key = BaselineKey(TARGET, "llama", "0.11.0", "abc")
-    store.write_measurements(
-        [Measurement(key, bin_, Origin.WINDOWS, (point,) * 5, latency, latency) for bin_ in (0, 1)],
-        T0,
-    )
-    store.write_verdicts(
-        [
-            Decision(DAEMON, TARGET, "llama", "all", rule, T0 + HOUR + number, verdict, "critical",
-                     "disable", {"values": {"speedup": 0.9}, "attribution": {"cause": "load"}})
-            for number, (rule, verdict) in enumerate(
-                [("not-worth-it", "breach"), ("slow", "pass")] * 5
-            )
-        ],
-        T0,
-    )  # fmt: skip
-    book = GuardBook(store)
-    book.hold([TARGET], "holder:1", T0, able=True)
-    for version in range(10):
-        entry = book.look(TARGET)[TARGET]
-        phase = (Phase.OBSERVING, Phase.SUSPECT)[version % 2]
-        step = Step(replace(entry.state, phase=phase, since=T0 + version), "for a test", {"x": 1.5})
-        book.advance(entry, step, T0 + version, by=DAEMON)
-    for number in range(4):
-        store.add_experiment(bench(T0 + number), T0)
+    for number in range(10):
+        fill_tables(store, T0 + HOUR + number, TARGET, number % 2)
     store.close(T0 + 5 * HOUR)
 
 

@@ -8,6 +8,9 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
+from specwatch.domain.experiments import Bench, Subject, Workload
 from specwatch.domain.model import (
     COUNTERS,
     HISTOGRAMS,
@@ -25,7 +28,10 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
+from specwatch.guard.state import Step
+from specwatch.rules.decisions import Decision
 from specwatch.scrape.tally import MOST_KEYS
+from specwatch.store.guard_records import GuardBook
 from specwatch.store.packing import PackedBatch, PackedWindow, assemble, pack_batch
 from specwatch.store.repository import Store
 
@@ -81,6 +87,39 @@ def cursor(
 def batch(*windows: Window, cursor: Cursor | None = None) -> PackedBatch:
     """Packed windows."""
     return pack_batch(Batch(windows, cursor))
+
+
+def fill_tables(store: Store, time: float, target: str = "chat", load_bin: int = 1) -> None:
+    """Write a row with a time into every table, for one target."""
+    start = int(time // 60) * 60
+    store.write([batch(minute(start, target=target), cursor=cursor(target))], time)
+    point = Point(time, 2.0, 60.0, 3000.0, by_token=True)
+    key = BaselineKey(target, "llama", None, None)
+    store.write_measurements([Measurement(key, load_bin, Origin.WINDOWS, (point,))], time)
+    inputs = {"values": {"speedup": 0.9}, "attribution": {"cause": "load"}}
+    decision = Decision(
+        "left", target, "llama", "all", "r", time, "breach", "critical", "alert", inputs
+    )
+    store.write_verdicts([decision], time)
+    store.add_experiment(bench(time, target), time)
+    book = GuardBook(store)
+    book.hold([target], f"holder of {target}:1", time, able=True)
+    book.change(target, lambda state: Step(state, "a note", {"x": 1.5}), time, by="ann")
+
+
+SUBJECT = Subject(target="chat", url="http://127.0.0.1:8000", model_name="llama", mode="on", k=4)
+WORKLOAD = Workload(
+    endpoint="chat", source="built-in", prompts=2, digest="d", max_tokens=64,
+    temperatures=(0.0, None), seed=0,
+)  # fmt: skip
+
+
+def bench(ended: float, target: str = "chat") -> Bench:
+    """A bench run without measured levels."""
+    return Bench(
+        version="1", began=ended - 60, ended=ended, complete=True,
+        subject=msgspec.structs.replace(SUBJECT, target=target), workload=WORKLOAD, levels=(),
+    )  # fmt: skip
 
 
 def unpack(packed: PackedWindow) -> Window:

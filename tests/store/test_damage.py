@@ -19,7 +19,6 @@ from specwatch.errors import DamagedRow, StoreMalformed, StoreUnavailable
 from specwatch.guard.state import GuardState, Phase, Step
 from specwatch.report.reader import read_report
 from specwatch.report.text import plain
-from specwatch.rules.decisions import Decision
 from specwatch.store import damaged_rows, schema
 from specwatch.store.database import Database
 from specwatch.store.guard_records import GuardBook
@@ -27,8 +26,7 @@ from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
 from specwatch.store.write_queue import WriteQueue
 from tests.fixtures import OpenStore
-from tests.store.examples import FOREVER, T0, batch, cursor, minute, read, starts
-from tests.store.test_experiments import bench
+from tests.store.examples import FOREVER, T0, batch, cursor, fill_tables, minute, read, starts
 
 NOW = T0 + 5 * HOUR
 POINT = Point(float(T0), 2.0, 60.0, 3000.0, by_token=True)
@@ -59,18 +57,8 @@ def write(url: str, *statements: str, **values: object) -> None:
 def filled(url: str, open_store: OpenStore) -> Store:
     """A store with two rows in every table, of two targets."""
     store = open_store(url)
-    book = GuardBook(store)
     for number, target in enumerate(("chat", "code")):
-        store.write([batch(minute(T0, target=target), cursor=cursor(target))], NOW)
-        key = BaselineKey(target, "llama", None, None)
-        store.write_measurements([Measurement(key, 1, Origin.WINDOWS, (POINT,))], NOW)
-        decision = Decision(
-            "left", target, "llama", "all", "r", T0, "breach", "critical", "alert", {}
-        )
-        store.write_verdicts([decision], NOW)
-        store.add_experiment(bench(T0 + number, target), NOW)
-        book.hold([target], f"holder:{number}", NOW, able=True)
-        book.change(target, note, NOW, by="ann")
+        fill_tables(store, T0 + number, target)
     store.roll_up(NOW)
     return store
 

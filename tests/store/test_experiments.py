@@ -6,25 +6,12 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from specwatch.domain.experiments import Bench, Comparison, Experiment, Subject, Workload, read
+from specwatch.domain.experiments import Comparison, Experiment, read
 from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError
 from specwatch.store import schema
 from specwatch.store.repository import Store
-from tests.store.examples import T0
-
-SUBJECT = Subject(target="chat", url="http://127.0.0.1:8000", model_name="llama", mode="on", k=4)
-WORKLOAD = Workload(
-    endpoint="chat", source="built-in", prompts=2, digest="d", max_tokens=64,
-    temperatures=(0.0, None), seed=0,
-)  # fmt: skip
-
-
-def bench(ended: float, target: str = "chat") -> Bench:
-    return Bench(
-        version="1", began=ended - 60, ended=ended, complete=True,
-        subject=msgspec.structs.replace(SUBJECT, target=target), workload=WORKLOAD, levels=(),
-    )  # fmt: skip
+from tests.store.examples import SUBJECT, T0, WORKLOAD, bench
 
 
 def comparison(ended: float) -> Comparison:

@@ -9,19 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin
-from specwatch.domain.baseline_points import Point
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, Mode, Source, Window
-from specwatch.guard.state import Step
-from specwatch.rules.decisions import Decision
 from specwatch.store import schema, upkeep
 from specwatch.store.database import Database
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore
-from tests.store.examples import FOREVER, T0, batch, minute, read, starts
-from tests.store.test_experiments import bench
+from tests.store.examples import FOREVER, T0, batch, fill_tables, minute, read, starts
 
 DAY = 24 * HOUR
 
@@ -196,28 +191,20 @@ def test_pruning_works_in_small_transactions(store: Store, monkeypatch: pytest.M
 
 def test_rows_older_than_hours_are_pruned_from_every_table(store: Store) -> None:
     """Of guards their steps only: the guards stay."""
-    book, now = GuardBook(store), T0 + DAY
-    book.hold(["chat"], "d:1", T0, able=True)
-    key = BaselineKey("chat", "llama")
-    for time in (T0, now):
-        decision = Decision("d", "chat", "llama", "all", "r", time, "pass", "info", "alert", {})
-        store.write_verdicts([decision], now)
-        store.add_experiment(bench(time), now)
-        entry = book.look()["chat"]
-        book.advance(entry, Step(entry.state, "a step"), time, by="d")
-        point = Point(float(time), 1.5, 3.25, 100.0)
-        load_bin = 0 if time == T0 else 1
-        store.write_measurements([Measurement(key, load_bin, Origin.IMPORTED, (point,))], now)
+    now, kept = T0 + DAY, 2 * HOUR
+    for load_bin, time in enumerate((T0, now)):
+        fill_tables(store, time, load_bin=load_bin)
         with store.writing(now) as connection:
             moved = {"found_at": now, "at": time, "target": "", "table_name": "runs"}
             values = {**moved, "row_key": "", "reason": "", "content": b""}
             connection.execute(schema.damaged_rows.insert().values(values))
-    kept = 2 * HOUR
     assert store.prune(now, HOUR, kept, kept) == upkeep.Pruned(
-        baselines=1, verdicts=1, guard_steps=1, experiments=1, damaged_rows=1
+        minutes=1, hours=1, baselines=1, verdicts=1, guard_steps=1, experiments=1, damaged_rows=1
     )
+    assert starts(read(store)) == [now]
     assert [decision.at for decision in store.verdicts(**FOREVER)] == [now]
     assert [row.experiment.ended for row in store.experiments(0, now + 1)] == [now]
+    book = GuardBook(store)
     assert [step.version for step in book.history()] == [2]
     assert book.look()["chat"].version == 2
     assert [measured.load_bin for measured in store.measurements()] == [1]
