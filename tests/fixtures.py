@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from specwatch.config.target import Target
-from specwatch.store import upkeep
+from specwatch.store import rollups_and_retention
 from specwatch.store.repository import Store
 from tests.actuators.process_families import leave_others_out
 from tests.hostile import Behaviour, HostileServer
@@ -99,7 +99,7 @@ def events(log: Log, event: str) -> Log:
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else waits for the database while hours are built or deleted one by one."""
-    monkeypatch.setattr(upkeep, "_PAUSE", 0.001)
+    monkeypatch.setattr(rollups_and_retention, "_PAUSE", 0.001)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

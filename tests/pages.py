@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from specwatch.domain.model import Series
-from specwatch.engines.families import TAKE_MAXIMUM, series_of
+from specwatch.engines.sample_names import TAKE_MAXIMUM, series_of
 from specwatch.scrape.exposition import PageReader
 
 Family = tuple[str, str, list[tuple[str, dict[str, str], float]]]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from specwatch.advise import formats, names
+from specwatch.advise import formats, model_names
 from specwatch.advise.advice import Finding, Model
 from specwatch.advise.architecture import Architecture, read_architecture
 from specwatch.advise.memory import kv_bytes_per_token
 from specwatch.advise.model_files import ModelFiles
-from specwatch.advise.names import Size
-from specwatch.advise.parameters import Parameters, count_parameters
+from specwatch.advise.model_names import Size
+from specwatch.advise.parameter_count import Parameters, count_parameters
 from specwatch.errors import ConfigError
 
 _DEFAULT_FORMAT = "bf16"
@@ -42,7 +42,7 @@ class Candidate:
     def family(self) -> str | None:
         """``llama``, ``qwen`` ...: by its model type, else by its name."""
         model_type = "" if self.architecture is None else self.architecture.model_type
-        return names.family_in(model_type) or names.family_in(self.name)
+        return model_names.family_in(model_type) or model_names.family_in(self.name)
 
     @property
     def bits(self) -> float | None:
@@ -95,7 +95,7 @@ def from_files(
     shape = read_architecture(files.config, files.where)
     counted = count_parameters(shape)
     stored = None if files.weights is None else files.weights.parameters
-    size = None if shape.draft_kind is not None else names.size_in(name)
+    size = None if shape.draft_kind is not None else model_names.size_in(name)
     if shape.experts is not None and size is not None and size.active == size.total:
         # It may be the size of one token's experts: Llama-4-Scout-17B has 109 billion.
         size = None
@@ -132,7 +132,7 @@ def from_files(
 
 def from_name(name: str, *, dtype: str | None = None, quantized: str | None = None) -> Candidate:
     """A model by its name: size and format, if it has them."""
-    size, form = names.size_in(name), names.format_in(name)
+    size, form = model_names.size_in(name), model_names.format_in(name)
     reason = "so its size is read from its name" if size else "so nothing is known about it"
     if size and form and quantized is None:
         reason += f", and its format too ({form})"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import MINUTE, Series
-from specwatch.engines.families import FAMILIES, SAMPLES, TAKE_MAXIMUM, series_of
+from specwatch.engines.sample_names import FAMILIES, SAMPLES, TAKE_MAXIMUM, series_of
 
 Labels = tuple[tuple[str, str], ...]
 """Labels of a server, sorted by name."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from specwatch.advise.advice import LEVELS, Advice, Expected, Finding, Level, Memory, Model
 from specwatch.advise.heuristics import parameters_text
-from specwatch.advise.names import plain_size
+from specwatch.advise.model_names import plain_size
 from specwatch.advise.speedup import MOST_TOKENS
 from specwatch.cli.terminal import Columns, table
 from specwatch.wording import figures

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from specwatch.advise import candidate, names
+from specwatch.advise import candidate, model_names
 from specwatch.advise.advice import Finding, ServerPlan
 from specwatch.advise.candidate import Candidate
 from specwatch.advise.files import MissingLibrary
@@ -50,7 +50,7 @@ class LocalModels:
         return self._model(plan.draft, plan.dtype, plan.draft_quantization)
 
     def _model(self, name: str, dtype: str | None, quantized: str | None) -> Candidate:
-        size = names.plain_size(name)
+        size = model_names.plain_size(name)
         if size is not None and not _is_there(name):
             return candidate.from_size(name, size, dtype=dtype, quantized=quantized)
         files, missing = self._folder(name)

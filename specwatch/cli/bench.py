@@ -144,8 +144,8 @@ def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[BenchPlan, str
     from specwatch.loadtest import dataset
     from specwatch.loadtest.bench import Load
     from specwatch.loadtest.bench_run import BenchPlan
-    from specwatch.loadtest.common import BUILT_IN
     from specwatch.loadtest.requests import Prompt
+    from specwatch.loadtest.result_parts import BUILT_IN
 
     name: str | None = given["dataset"]
     prompts: tuple[Prompt, ...] = ()
@@ -218,7 +218,7 @@ def _benches(
     run: BenchRun, plan: BenchPlan, target: str, given: Mapping[str, Any], source: str, began: float
 ) -> list[Bench]:
     from specwatch.domain.experiments import Bench
-    from specwatch.loadtest.common import subject_of, workload_of
+    from specwatch.loadtest.result_parts import subject_of, workload_of
 
     workload = workload_of(
         run.prompts,

@@ -154,7 +154,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
 def _interval_stored(store: Store | None, target: str, server: Server) -> Iterator[None]:
     """Store when the block ran, however it ends: the requests of that time are not traffic."""
     from specwatch.domain.experiments import Calibration
-    from specwatch.loadtest.common import subject_of
+    from specwatch.loadtest.result_parts import subject_of
 
     began = time.time()
     try:

@@ -27,11 +27,11 @@ from specwatch.domain.buckets import order_of
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.units import format_duration
-from specwatch.engines.families import ENGINE_TITLES
+from specwatch.engines.sample_names import ENGINE_TITLES
 from specwatch.errors import ActuatorError, ConfigError, SpecwatchError
 from specwatch.guard.foresight import VERIFIABLE, WARM_UP
-from specwatch.guard.switching import MOST_VERIFY
-from specwatch.report.channels import Hook, Mail
+from specwatch.guard.restart_phases import MOST_VERIFY
+from specwatch.report.mail_and_webhooks import Hook, Mail
 from specwatch.rules import summary
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import tally

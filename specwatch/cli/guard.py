@@ -17,7 +17,7 @@ from specwatch.cli.guard_orders import ACTOR, carry_out, chosen, guards, opened,
 from specwatch.domain.model import Mode
 from specwatch.domain.units import parse_name, quoted
 from specwatch.errors import ActuatorError, SpecwatchError
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.state import CALM, Order, Phase
 from specwatch.store.guard_records import GuardBook, StepRecord
 from specwatch.wording.guard import phase
@@ -152,7 +152,10 @@ def pause(
     until = now + seconds
     name = chosen(book, target).state.target
     state = book.change(
-        name, lambda guard: machine.pause(guard, until=until, by=by, why=reason), now, by=ACTOR
+        name,
+        lambda guard: state_machine.pause(guard, until=until, by=by, why=reason),
+        now,
+        by=ACTOR,
     )
     if as_json:
         options.print_json({"target": name, "state": state})
@@ -178,7 +181,9 @@ def resume(book: GuardBook, target: str | None, by: str, as_json: bool) -> None:
     now = time.time()
     before = chosen(book, target).state
     name = before.target
-    state = book.change(name, lambda guard: machine.resume(guard, by=by, now=now), now, by=ACTOR)
+    state = book.change(
+        name, lambda guard: state_machine.resume(guard, by=by, now=now), now, by=ACTOR
+    )
     changed = state != before
     if as_json:
         options.print_json({"target": name, "resumed": changed, "state": state})

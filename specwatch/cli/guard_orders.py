@@ -13,7 +13,7 @@ from specwatch.cli import guard_output, options
 from specwatch.config.loading import Config
 from specwatch.domain.units import format_duration
 from specwatch.errors import SpecwatchError, StoreUnavailable
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.state import CALM, Order, Phase
 from specwatch.store.guard_records import GuardBook, StepRecord
 from specwatch.store.guard_rows import Entry
@@ -122,7 +122,7 @@ class FollowedOrder:
         self._book, self._goal, self._version = book, order.goal, entry.version
         self.state = book.change(
             entry.state.target,
-            lambda state: machine.order(
+            lambda state: state_machine.order(
                 state, order.goal, by=order.by, now=order.at, why=order.why, until=order.until
             ),
             order.at,

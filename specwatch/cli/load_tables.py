@@ -15,9 +15,9 @@ from specwatch.domain.experiments import (
     Zone,
 )
 from specwatch.domain.interval import Interval
+from specwatch.loadtest.break_even_zones import by_zone, line_sentence, percents
 from specwatch.loadtest.calibration_report import LOSES, PAYS
 from specwatch.loadtest.calibration_shape import TRAFFIC_DAYS
-from specwatch.loadtest.zones import by_zone, line_sentence, percents
 from specwatch.report.columns import cut, wrapped
 from specwatch.wording import figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown

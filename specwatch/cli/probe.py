@@ -117,8 +117,8 @@ def _probe(
 
     from specwatch.domain.experiments import Probe
     from specwatch.loadtest import probe
-    from specwatch.loadtest.common import BUILT_IN, subject_of, workload_of
     from specwatch.loadtest.requests import Prompt
+    from specwatch.loadtest.result_parts import BUILT_IN, subject_of, workload_of
 
     cost = probe.cost_of(sweep, baseline) if not isinstance(baseline, str) else baseline
     notes = [*probe.notes_of(sweep), *probe.problems_of(sweep)]

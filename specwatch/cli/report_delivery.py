@@ -20,8 +20,8 @@ from specwatch.config.report import EMAIL, Delivery
 from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError, DeliveryError
 from specwatch.report.deliveries import Book, Channel, DeliveredReport, Reports, Sent, deliver
+from specwatch.report.messages import Outgoing, chat, subject
 from specwatch.report.model import Report
-from specwatch.report.outgoing import Outgoing, chat, subject
 from specwatch.wording.figures import counted, moment, span
 from specwatch.wording.text import clean
 
@@ -91,7 +91,7 @@ def delivered(
     None with ``retry`` and no report. Raises ConfigError, DeliveryError, StoreError and
     WorkerLostError.
     """
-    from specwatch.report.channels import Hook, Mail
+    from specwatch.report.mail_and_webhooks import Hook, Mail
 
     channels: dict[str, Channel] = {webhook.name: Hook(webhook) for webhook in section.webhooks}
     if section.email is not None:

@@ -17,10 +17,10 @@ from specwatch.daemon.guard_measurements import GuardMeasurements
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, StoreError
-from specwatch.guard import machine
-from specwatch.guard.machine import Effect
+from specwatch.guard import state_machine
 from specwatch.guard.observation import Situation, SwitchOutcome, guarded_rules, unmeasured
 from specwatch.guard.state import CALM, GuardState, Phase, Step
+from specwatch.guard.state_machine import Effect
 from specwatch.guard.status import no_actions
 from specwatch.rules.decisions import TargetDecision
 from specwatch.runtime.child_process import environment_for
@@ -174,7 +174,7 @@ class TargetGuard:
             incident = state.incident.id if state.incident else ""
             if state.phase is Phase.DRAINING and state.hooked and self._tried != incident:
                 return seen
-            step = machine.step(self.state, seen, self.policy)
+            step = state_machine.step(self.state, seen, self.policy)
             if step is None:
                 return seen
             self._store(step)
@@ -260,7 +260,7 @@ class TargetGuard:
         state = self.state
         incident = state.incident.id if state.incident else ""
         prepared = self._prepared == incident
-        effect = machine.effect(state, seen, prepared=prepared)
+        effect = state_machine.effect(state, seen, prepared=prepared)
         if effect is None or seen.now < self._again_at:
             return False
         if effect is Effect.SWITCH:

@@ -18,8 +18,8 @@ from specwatch.domain.experiments import Acceptance, Estimate
 from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
 from specwatch.domain.model import Tally
 from specwatch.engines.acceptance import Acceptance as Record
-from specwatch.loadtest.common import estimate_of
 from specwatch.loadtest.resampling import Pair, ratio_interval
+from specwatch.loadtest.result_parts import estimate_of
 
 
 @dataclass(frozen=True, slots=True)

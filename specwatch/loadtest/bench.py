@@ -18,8 +18,8 @@ from specwatch.domain.units import format_duration
 from specwatch.errors import PageError
 from specwatch.loadtest.acceptance import DraftCounts, acceptance_of
 from specwatch.loadtest.calibration import MOST_ERRORS, Block, Stage
-from specwatch.loadtest.common import cut, distribution_of
 from specwatch.loadtest.requests import Answer
+from specwatch.loadtest.result_parts import cut, distribution_of
 from specwatch.scrape.counters import CounterTracker
 
 BROKEN_OFF = "broken off: these are the requests before the first that was not answered"

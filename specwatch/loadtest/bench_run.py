@@ -17,10 +17,10 @@ from specwatch.errors import ConfigError, NoAnswer, ScrapeError, SpecwatchError
 from specwatch.loadtest import bench, dataset
 from specwatch.loadtest.bench import Load, Stretch
 from specwatch.loadtest.calibration import Block, Stage
-from specwatch.loadtest.common import Note, Step
 from specwatch.loadtest.load_generator import MOST_IN_FLIGHT, poisson
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
+from specwatch.loadtest.result_parts import Note, Step
 from specwatch.loadtest.server import Server
 from specwatch.wording import figures
 

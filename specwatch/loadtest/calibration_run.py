@@ -14,9 +14,9 @@ from specwatch.domain.temperature import Buckets
 from specwatch.domain.units import format_duration
 from specwatch.errors import ConfigError
 from specwatch.loadtest.calibration import Stage
-from specwatch.loadtest.common import Note, Step
 from specwatch.loadtest.prompts import TOKENS_PER_WORD, endless, sized
 from specwatch.loadtest.requests import Ask
+from specwatch.loadtest.result_parts import Note, Step
 from specwatch.loadtest.server import Server
 from specwatch.wording.figures import counted
 

@@ -24,8 +24,8 @@ from specwatch.errors import ConfigError
 from specwatch.loadtest import verdicts
 from specwatch.loadtest.bench import Load
 from specwatch.loadtest.calibration import MOST_ERRORS
-from specwatch.loadtest.common import estimate_of
 from specwatch.loadtest.resampling import Pair, paired_interval, quotient_interval
+from specwatch.loadtest.result_parts import estimate_of
 
 Rate = Callable[[Batch], tuple[float, float]]
 """Numerator and denominator of a rate, from a batch."""

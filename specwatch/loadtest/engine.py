@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import Environment, Mode, Series, Tally
-from specwatch.engines.families import ENGINE_TITLES, mode_of
+from specwatch.engines.sample_names import ENGINE_TITLES, mode_of
 from specwatch.errors import ConfigError, PageError
 from specwatch.scrape import tally
 

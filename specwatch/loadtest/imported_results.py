@@ -21,7 +21,7 @@ from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.loadtest.common import cut
+from specwatch.loadtest.result_parts import cut
 
 POINTS = 12
 """Points made from a result with the times of each request, at most."""
@@ -62,7 +62,7 @@ _EXPECTED = {
 
 
 class _VllmFields(BaseModel):
-    # pydantic before 2.10 keeps names that begin with model_ for itself.
+    # pydantic before 2.10 reserves names that begin with model_.
     model_config = ConfigDict(protected_namespaces=())
 
     completed: _Measured

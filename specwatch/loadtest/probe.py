@@ -19,8 +19,8 @@ from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import load_bin_label
 from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, drawn, length_interval, linear
 from specwatch.loadtest.calibration import Stage, failures_of
-from specwatch.loadtest.common import distribution_of, estimate_of
 from specwatch.loadtest.requests import Answer
+from specwatch.loadtest.result_parts import distribution_of, estimate_of
 from specwatch.wording import figures
 
 RECORDS_FLAG = "--per-request-spec-decode-metrics summary"

@@ -13,11 +13,11 @@ from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
 from specwatch.loadtest.acceptance import DraftCounts
 from specwatch.loadtest.calibration import Block, Stage
-from specwatch.loadtest.common import Note, Step
 from specwatch.loadtest.other_traffic import other_traffic, settled
 from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask
+from specwatch.loadtest.result_parts import Note, Step
 from specwatch.loadtest.server import Server
 from specwatch.scrape import tally
 from specwatch.wording import figures

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from specwatch.pages.environment import coded, markup, render
 from specwatch.report import charts
 from specwatch.report.layout import Cell, Column, sentence
+from specwatch.report.messages import answer
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.outgoing import answer
 from specwatch.report.sections import sections
 from specwatch.report.sections.answer import OUTCOMES, overview
 

@@ -12,10 +12,10 @@ from specwatch.domain.model import (
     load_bin_label,
 )
 from specwatch.report.estimates import Amount, Ratio
-from specwatch.report.ledger import LedgerCell
 from specwatch.report.loads import losing, winning
 from specwatch.report.model import Outcome, ReportAnswer, ReportLoad, ReportTraffic, Temperature
 from specwatch.report.speedups import Speedups
+from specwatch.report.window_sums import LedgerCell
 from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
 
 _ENOUGH = 0.9

@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Window
+from specwatch.report.grouped_data import Beside, Drafted, Recorded, add_drafted
 from specwatch.report.hours import HOUR_NAMES, Member, Row, Without
-from specwatch.report.sources import Beside, Drafted, Recorded, add_drafted
 from specwatch.store import schema
 from specwatch.store.contexts import Shared, shared_of
 from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
@@ -87,8 +87,8 @@ class BucketSums:
     ) -> list[Recorded]:
         import numpy as np
 
-        from specwatch.store.folding import RowGroup, sums
         from specwatch.store.row_columns import RowColumns, ints, numbered
+        from specwatch.store.row_sums import RowGroup, sums
 
         unused = {id_: frozenset(self._without(member.series)) for id_, member in members.items()}
         starts, ids, contexts, bins, *stored = zip(*rows, strict=True)

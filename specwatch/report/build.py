@@ -12,19 +12,19 @@ import msgspec
 
 from specwatch.domain.model import Environment, Tally, Window
 from specwatch.report.answer import answer, traffic
+from specwatch.report.answer_and_advice import recommendation, sentence
 from specwatch.report.changes import changes
 from specwatch.report.experiments import newest
+from specwatch.report.grouped_data import Recorded, ReportSources, WindowSlice, model_of, slices_of
 from specwatch.report.health import health
 from specwatch.report.incidents import breaches, incidents, seconds_off
-from specwatch.report.ledger import Ledger, RunningSum
 from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import goodput, objectives
-from specwatch.report.sentences import recommendation, sentence
 from specwatch.report.series import Plots
-from specwatch.report.sources import Recorded, ReportSources, WindowSlice, model_of, slices_of
 from specwatch.report.speedups import speedups
 from specwatch.report.temperatures import temperatures
+from specwatch.report.window_sums import Ledger, RunningSum
 from specwatch.wording import figures
 
 _OF_HEALTH = ("drafts", "records", "uncovered")

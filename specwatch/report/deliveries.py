@@ -25,7 +25,7 @@ from specwatch.status import DeliveryStatus
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 if TYPE_CHECKING:
-    from specwatch.report.outgoing import Outgoing  # the daemon does not need it
+    from specwatch.report.messages import Outgoing  # the daemon does not need it
 
 BOOK = "deliveries.json"
 DELAYS = (10.0, 30.0, 80.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specwatch.domain import experiments as measured
-from specwatch.loadtest.zones import by_zone, line_sentence
+from specwatch.loadtest.break_even_zones import by_zone, line_sentence
 from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature
 from specwatch.wording import figures

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
-from specwatch.report.sources import Recorded
+from specwatch.report.grouped_data import Recorded
 from specwatch.store import schema
 from specwatch.store.damage import Damage, require_types, sound
 from specwatch.store.packing import COLUMNS, assemble
@@ -161,7 +161,7 @@ def _between(
     kept = (row for row in stored if not rebuilt or (row[0], row[1]) not in rebuilt)
     windows.update(sound(reader.damage, schema.hours, kept, decode, place))
     if minutes:
-        from specwatch.store.folding import fold
+        from specwatch.store.row_sums import fold
 
         wanted = {id_: (series, unused) for id_, (_, series, unused) in ranked.items()}
         for group, window in fold(minutes, wanted, contents, reader.damage):

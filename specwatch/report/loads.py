@@ -13,10 +13,10 @@ from specwatch.domain.sample import total
 from specwatch.report import latencies
 from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.latencies import summed
-from specwatch.report.ledger import LedgerCell
 from specwatch.report.model import Crossing, ReportBestK, ReportLoad, WhatIf
 from specwatch.report.speedups import Speedups
 from specwatch.report.temperatures import without_speculation
+from specwatch.report.window_sums import LedgerCell
 
 LARGEST_BATCH = 256
 """Where a schedule by batch size ends."""

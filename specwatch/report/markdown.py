@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from specwatch.report.layout import Listing, Part, Sentence, Table, sentence
+from specwatch.report.messages import answer
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.outgoing import answer
 from specwatch.report.sections import sections
 from specwatch.report.sections.answer import OUTCOMES, overview
 from specwatch.wording import figures

@@ -18,9 +18,9 @@ from specwatch.report.build import build
 from specwatch.report.changes import SIDE
 from specwatch.report.experiments import newest
 from specwatch.report.experiments import notes as experiment_notes
+from specwatch.report.grouped_data import Recorded, ReportSources
 from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.sources import Recorded, ReportSources
 from specwatch.runtime.workers import spread
 from specwatch.store import damaged_rows, guard_records, measurement_rows, verdict_rows
 from specwatch.store.contexts import storable

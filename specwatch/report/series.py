@@ -10,9 +10,9 @@ from specwatch.domain.buckets import order_of
 from specwatch.domain.histogram import Quantile
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode
 from specwatch.report import latencies
+from specwatch.report.grouped_data import Drafted, WindowSlice, add_drafted, drafted_of
 from specwatch.report.latencies import summed
 from specwatch.report.model import AcceptancePoint, LatencyPoint, ReportSeries
-from specwatch.report.sources import Drafted, WindowSlice, add_drafted, drafted_of
 
 MOST_POINTS = 200
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)

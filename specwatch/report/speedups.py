@@ -16,7 +16,7 @@ from specwatch.domain.model import HOUR, Environment, Mode, Objective
 from specwatch.domain.sample import Sample
 from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.latencies import summed
-from specwatch.report.ledger import Ledger, LedgerCell
+from specwatch.report.window_sums import Ledger, LedgerCell
 
 _STRETCHES = 60
 """Windows of one load are compared as this many stretches at most: an hour minute by minute. With

@@ -18,9 +18,9 @@ from specwatch.report.estimates import (
     ratio_of,
 )
 from specwatch.report.latencies import summed
-from specwatch.report.ledger import LedgerCell
 from specwatch.report.model import Temperature
 from specwatch.report.speedups import Speedups
+from specwatch.report.window_sums import LedgerCell
 
 _COUNTED = (
     "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "requests",

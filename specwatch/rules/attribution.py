@@ -18,10 +18,10 @@ from typing import TypeVar
 
 from specwatch.config.rules import Rule
 from specwatch.domain.baseline import Baseline
-from specwatch.domain.facts import Fact, facts_of
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import MINUTE
 from specwatch.domain.period import LENGTH, PACE, SPEEDUP, Part, Period, comparable
+from specwatch.domain.period_differences import Fact, facts_of
 from specwatch.domain.sample import Sample
 from specwatch.rules.history import REFERENCE_SECONDS
 

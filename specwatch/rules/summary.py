@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from specwatch.domain import acceptance, buckets, histogram, merge
 from specwatch.domain.model import Histogram, Series, Source, Tally, Window, load_bin_label
-from specwatch.engines.families import mode_of
+from specwatch.engines.sample_names import mode_of
 from specwatch.scrape import tally
 
 ACCEPTANCE_QUANTILES: Mapping[str, float] = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
@@ -238,8 +238,9 @@ def models_of(
     """What one page says, per model: totals since the engine started.
 
     ``unnamed`` is what to call a model that the page does not name, ``drafting`` what its server
-    says of itself (see :func:`specwatch.engines.families.mode_of`). ``problems`` gets a sentence
-    about each thing that had to be left out. Raises PageError for totals that are not numbers.
+    says of itself (see :func:`specwatch.engines.sample_names.mode_of`). ``problems`` gets a
+    sentence about each thing that had to be left out. Raises PageError for totals that are not
+    numbers.
     """
     parts = tally.parts_of(samples)
     taps = _taps(parts, problems) if parts.tap and parts.models else {}

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from specwatch.domain.model import Series
-from specwatch.engines.families import GAUGES
+from specwatch.engines.sample_names import GAUGES
 from specwatch.errors import PageError, ScrapeReason
 
 MOST_SERIES = 100_000

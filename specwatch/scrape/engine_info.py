@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from specwatch.engines.base import Identity, text_of
-from specwatch.engines.families import ENGINES
+from specwatch.engines.sample_names import ENGINES
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
 
 _MOST_MODELS = 64

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from specwatch.domain.model import PageLimits, Series
-from specwatch.engines.families import SAMPLES, combined, series_of
+from specwatch.engines.sample_names import SAMPLES, combined, series_of
 from specwatch.errors import PageError, ScrapeReason
 
 _NAMES = frozenset(name.encode() for name in SAMPLES)

@@ -19,7 +19,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.engines.families import GAUGES
+from specwatch.engines.sample_names import GAUGES
 from specwatch.scrape import tally
 from specwatch.scrape.counters import CounterTracker
 from specwatch.scrape.gauges import counted as counted_gauges

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from specwatch.domain import histogram
 from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Series, Tally
-from specwatch.engines.families import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
+from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters
 

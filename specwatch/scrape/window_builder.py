@@ -29,7 +29,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.engines.families import meaningful, mode_of
+from specwatch.engines.sample_names import meaningful, mode_of
 from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
 from specwatch.scrape import tally
 from specwatch.scrape.counters import CounterTracker

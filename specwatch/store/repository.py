@@ -22,8 +22,8 @@ from specwatch.store import (
     cursor_rows,
     experiment_rows,
     measurement_rows,
+    rollups_and_retention,
     schema,
-    upkeep,
     verdict_rows,
     window_rows,
 )
@@ -31,8 +31,8 @@ from specwatch.store.cursor_rows import PackedCursor
 from specwatch.store.database import Database, create
 from specwatch.store.packing import PackedBatch, PackedWindow
 from specwatch.store.readers import Reader
+from specwatch.store.rollups_and_retention import Pruned
 from specwatch.store.statements import add_contexts
-from specwatch.store.upkeep import Pruned
 
 _log = structlog.get_logger("specwatch.store")
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
@@ -179,9 +179,9 @@ class Store(Reader):
         An hour is built 5 minutes after its end, and again when late minutes were written.
         """
         self.open(now)
-        return upkeep.roll_up(
+        return rollups_and_retention.roll_up(
             self._database,
-            upkeep.closed_until(now),
+            rollups_and_retention.closed_until(now),
             self._stopping,
             daemon=None if everybody else self.daemon,
         )
@@ -199,7 +199,7 @@ class Store(Reader):
         expired, and at least as long as hours.
         """
         self.open(now)
-        return upkeep.prune(
+        return rollups_and_retention.prune(
             self._database,
             now - minutes_kept,
             now - hours_kept,

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from specwatch.engines.families import ENGINES
 from specwatch.engines.llamacpp import LLAMACPP
+from specwatch.engines.sample_names import ENGINES
 from specwatch.engines.vllm import VLLM
 from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 

@@ -13,7 +13,7 @@ from specwatch.advise.advice import LEVELS, Advice, Finding, ServerPlan, Traffic
 from specwatch.advise.advise import AdviceRequest
 from specwatch.advise.candidate import Candidate, from_files, from_name, from_size
 from specwatch.advise.model_files import ModelFiles, Weights
-from specwatch.advise.names import plain_size
+from specwatch.advise.model_names import plain_size
 from tests.advise.models import LLAMA, candidate
 
 GB = 10**9

@@ -15,7 +15,7 @@ from specwatch.advise.architecture import read_architecture
 from specwatch.advise.candidate import Candidate, from_files
 from specwatch.advise.methods import KNOWN
 from specwatch.advise.model_files import ModelFiles
-from specwatch.advise.parameters import Parameters, count_parameters
+from specwatch.advise.parameter_count import Parameters, count_parameters
 from specwatch.errors import ConfigError
 from tests.advise.models import EAGLE, EAGLE3, LLAMA, MEDUSA, MODELS, Published, shape
 

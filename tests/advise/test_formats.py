@@ -14,8 +14,8 @@ from specwatch.advise.formats import (
     weight_bits,
     weight_bytes,
 )
-from specwatch.advise.names import plain_size
-from specwatch.advise.parameters import Parameters, count_parameters
+from specwatch.advise.model_names import plain_size
+from specwatch.advise.parameter_count import Parameters, count_parameters
 from specwatch.errors import ConfigError
 from tests.advise.models import shape
 

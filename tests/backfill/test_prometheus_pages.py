@@ -23,7 +23,7 @@ from specwatch.backfill.prometheus_targets import named, sources
 from specwatch.config.target import Target
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import HOUR, MINUTE, Series
-from specwatch.engines.families import SAMPLES
+from specwatch.engines.sample_names import SAMPLES
 from specwatch.errors import ConfigError
 
 T0 = 1_700_000_000 // HOUR * HOUR

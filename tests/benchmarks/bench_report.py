@@ -34,8 +34,8 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.report import reader
+from specwatch.report.grouped_data import ReportSources
 from specwatch.report.model import ModelReport
-from specwatch.report.sources import ReportSources
 from specwatch.store import schema
 from specwatch.store.database import Database
 from specwatch.store.packing import COLUMNS, PackedWindow, pack

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from specwatch.engines.families import SAMPLES
+from specwatch.engines.sample_names import SAMPLES
 from tests.e2e.monitoring import RunningPrometheus
 from tests.e2e.processes import DaemonProcess, Process
 

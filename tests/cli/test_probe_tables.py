@@ -19,7 +19,7 @@ from specwatch.domain.experiments import (
     Workload,
     Zone,
 )
-from specwatch.loadtest.zones import line_sentence
+from specwatch.loadtest.break_even_zones import line_sentence
 from tests.cli.conftest import texts
 
 ASSUMED = Line(acceptance=Estimate(value=0.1), basis="assumed")

@@ -8,7 +8,7 @@ import pytest
 
 from specwatch.config.guard import Guard, Hooks
 from specwatch.domain.model import Mode
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.plan import Service
 from specwatch.guard.state import Phase
 from specwatch.store.guard_records import GuardBook
@@ -343,7 +343,10 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
                 return
             daemon_book = GuardBook(daemon.store)
             daemon_book.change(
-                "chat", lambda s: machine.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
+                "chat",
+                lambda s: state_machine.pause(s, until=world.now + 9, by="ann"),
+                1.0,
+                by="ann",
             )
 
     world.server.point = say
@@ -351,7 +354,7 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
     if away:
         assert modes(world) == [Mode.OFF]
         GuardBook(daemon.store).change(
-            "chat", lambda s: machine.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
+            "chat", lambda s: state_machine.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
         )
         daemon.find_database()
     assert daemon.live(60).phase is Phase.DISABLED

@@ -12,7 +12,7 @@ import pytest
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import Mode
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.state import Phase
 from specwatch.store.repository import Store
 from tests.guard.living import ACT, QUICK, Living
@@ -185,7 +185,9 @@ def test_what_a_person_orders_is_done_before_anything_else(living: Living) -> No
     living.live(60)
 
     def order(goal: Mode) -> None:
-        living.command(lambda state: machine.order(state, goal, by="ann", now=living.server.now))
+        living.command(
+            lambda state: state_machine.order(state, goal, by="ann", now=living.server.now)
+        )
 
     order(Mode.OFF)
     state = living.live(300, until=Phase.DISABLED)
@@ -211,7 +213,9 @@ def test_what_has_no_plan_is_refused_to_a_person(living: Living) -> None:
     """At once, in place of a hold after the hooks have run."""
     living.server.bad, living.server.fault = False, "limit"
     living.live(60)
-    living.command(lambda state: machine.order(state, Mode.OFF, by="ann", now=living.server.now))
+    living.command(
+        lambda state: state_machine.order(state, Mode.OFF, by="ann", now=living.server.now)
+    )
     assert living.live(60).phase is Phase.OBSERVING
     reasons = [step.reason for step in living.book.history(target="chat", limit=9)]
     assert any("refused: the helper restarts it" in reason for reason in reasons)
@@ -263,7 +267,7 @@ def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(tmp_pat
     living.live(60)
     until = server.now + 3600
     living.command(
-        lambda state: machine.order(state, Mode.OFF, by="ann", now=server.now, until=until)
+        lambda state: state_machine.order(state, Mode.OFF, by="ann", now=server.now, until=until)
     )
     living.live(300, until=Phase.DISABLED)
     living.live(3000)
@@ -279,7 +283,7 @@ def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Liv
     living.live(ACT.rearm.after + 2000, until=Phase.HELD)
     now = living.server.now
     living.server.fault = ""
-    living.command(lambda state: machine.resume(state, by="ann", now=now))
+    living.command(lambda state: state_machine.resume(state, by="ann", now=now))
     state = living.live(60)
     assert state.phase is Phase.DISABLED
     assert state.rearm_at == pytest.approx(now + 2 * ACT.rearm.after)

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from specwatch.domain.model import Mode
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.state import GuardState, Phase
 from specwatch.store.guard_records import GuardBook, StepRecord
 from specwatch.store.repository import Store
@@ -162,7 +162,7 @@ class KillLab:
 
         eventually(seen, what="there is a guard", within=_WITHIN)
         self._book.change(
-            NAME, lambda state: machine.order(state, Mode.OFF, by="ann", now=time.time()),
+            NAME, lambda state: state_machine.order(state, Mode.OFF, by="ann", now=time.time()),
             time.time(), by="test",
         )  # fmt: skip
 

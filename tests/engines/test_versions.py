@@ -13,7 +13,7 @@ import pytest
 from specwatch.domain.histogram import mean, quantile
 from specwatch.domain.model import Histogram, Mode, Moment, Series, Tally
 from specwatch.domain.sample import samples_of
-from specwatch.engines.families import mode_of
+from specwatch.engines.sample_names import mode_of
 from specwatch.scrape import tally
 from specwatch.scrape.window_builder import WindowBuilder
 from tests.pages import capture, counter, faithful, gauge, llama_capture, multiprocess, page, read

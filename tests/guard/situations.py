@@ -9,7 +9,7 @@ from typing import Any
 from specwatch.config.guard import Guard
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.observation import Breach, Situation
 from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
@@ -50,7 +50,7 @@ def check_step(
 
     ``expected`` are fields of that state, and the step's ``reason``; None for no step at all.
     """
-    step = machine.step(state, look, policy)
+    step = state_machine.step(state, look, policy)
     if expected is None:
         assert step is None
         return state

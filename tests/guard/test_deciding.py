@@ -9,7 +9,7 @@ import pytest
 
 from specwatch.config.guard import Guard, Rearm, Windows
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.foresight import Trial
 from specwatch.guard.observation import Situation
 from specwatch.guard.plan import ProcessState
@@ -27,7 +27,7 @@ from tests.guard.situations import (
     check_step,
     seen,
 )
-from tests.guard.test_machine import window
+from tests.guard.test_state_machine import window
 
 START = ACT.start_timeout
 DOWN = replace(UP, life=ProcessState.DOWN)
@@ -144,7 +144,7 @@ def test_an_exploration_is_an_action_with_the_reason_that_called_for_it() -> Non
         ({}, {"unknown": ""}, {}),
         ({}, {}, {"explore": {"budget": 0}}),
         ({}, {}, {"mode": "observe"}),
-        ({"pause": machine.pause(CALM, until=NOW + 60, by="ann").state.pause}, {}, {}),
+        ({"pause": state_machine.pause(CALM, until=NOW + 60, by="ann").state.pause}, {}, {}),
         ({"actions": (NOW - 1799,)}, {}, {}),
         ({"actions": (NOW - 5 * HOUR,)}, {}, {"max_actions_per_day": 1}),
         ({"elsewhere": NOW - HOUR + 1}, {}, {}),
@@ -258,7 +258,7 @@ TRIALS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
         {"early_at": NOW + HOUR, "early_pause": 2 * HOUR, "delay": 2 * 6 * HOUR, "actions": ()},
     ),
     "a lost trial stays while the guard is paused": (
-        machine.pause(TRIAL, until=NOW + 60, by="ann").state, tried(0, trial=LOST),
+        state_machine.pause(TRIAL, until=NOW + 60, by="ann").state, tried(0, trial=LOST),
         {"phase": Phase.TRIAL, "goal": Mode.ON,
          "waiting": "the trial is lost, and the guard may not act now"},
     ),
@@ -289,7 +289,7 @@ def test_trials_come_as_often_as_the_budget_pays_for_what_the_last_one_lost() ->
 
 
 def test_a_pause_ends_by_itself_and_what_waited_goes_on() -> None:
-    state = machine.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
+    state = state_machine.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
     state = check_step(state, seen(), {"waiting": "paused by ann"})
     expected = {"pause": None, "reason": "the pause of ann is over"}
     state = check_step(state, seen(60), expected)
@@ -308,7 +308,7 @@ def test_an_order_that_cannot_be_carried_out_is_refused_and_forgotten(
     look: dict[str, Any], sentence: str
 ) -> None:
     """Once the manager had the start timeout to answer, unless it answered already."""
-    state = machine.order(CALM, Mode.OFF, by="ann", now=NOW).state
+    state = state_machine.order(CALM, Mode.OFF, by="ann", now=NOW).state
     expected = {
         "reason": f"ann switched speculation off; refused: {sentence}", "order": None,
         "phase": Phase.OBSERVING,
@@ -320,7 +320,9 @@ def test_an_order_that_cannot_be_carried_out_is_refused_and_forgotten(
 
 @pytest.mark.parametrize("mode", [Mode.ON, Mode.OFF])
 def test_the_first_step_of_an_order_names_the_operator(mode: Mode) -> None:
-    step = machine.step(GuardState("chat", order=Order(Mode.OFF, "ann", NOW)), seen(mode=mode), ACT)
+    step = state_machine.step(
+        GuardState("chat", order=Order(Mode.OFF, "ann", NOW)), seen(mode=mode), ACT
+    )
     assert step is not None
     assert step.inputs == {"ordered_by": "ann"}
 
@@ -328,8 +330,8 @@ def test_the_first_step_of_an_order_names_the_operator(mode: Mode) -> None:
 def test_an_order_is_carried_out_whatever_the_guard_may_do_itself() -> None:
     closed = Windows(forbid=(window("00:00", "00:00"),))
     for policy in (Guard(mode="off"), Guard(mode="act", max_actions_per_day=0, windows=closed)):
-        state = machine.order(CONFIRMED, Mode.OFF, by="ann", now=NOW, until=NOW + 60).state
-        state = machine.pause(state, until=NOW + 600, by="bob").state
+        state = state_machine.order(CONFIRMED, Mode.OFF, by="ann", now=NOW, until=NOW + 60).state
+        state = state_machine.pause(state, until=NOW + 600, by="bob").state
         state = check_step(state, seen(), {"phase": Phase.DRAINING}, policy)
         expected = {"phase": Phase.RESTARTING, "actions": ()}
         check_step(state, seen(2, scraped_at=NOW + 1), expected, policy)
@@ -339,7 +341,7 @@ def test_only_the_operator_ends_a_hold() -> None:
     hold = replace(CONFIRMED, phase=Phase.HELD, why="it failed")
     for look in (seen(), seen(mode=Mode.OFF), seen(breaches=()), seen(9e6)):
         check_step(hold, look, None)
-    resumed = machine.resume(hold, by="ann", now=NOW)
+    resumed = state_machine.resume(hold, by="ann", now=NOW)
     assert resumed is not None
     assert (resumed.state.phase, resumed.state.why) == (Phase.OBSERVING, "")
-    assert machine.resume(resumed.state, by="ann", now=NOW) is None
+    assert state_machine.resume(resumed.state, by="ann", now=NOW) is None

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from specwatch.config.guard import Guard, Hooks, Maintenance, Rearm, Windows
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.foresight import Trial, Verification
-from specwatch.guard.machine import Effect
 from specwatch.guard.observation import Breach, Situation, SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import CALM, DAY, Cause, GuardState, Phase, Step
+from specwatch.guard.state_machine import Effect
 
 START = 1_800_000_000.0
 _PACES = (1.0, 2.0, 2.0, 2.0, 5.0, 30.0, 300.0, 3600.0)
@@ -79,7 +79,7 @@ class Wandering:
         seen = self._seen()
         for _ in range(_MOST_STEPS):
             seen_in = self.state.phase
-            step = machine.step(self.state, seen, self.policy)
+            step = state_machine.step(self.state, seen, self.policy)
             if step is None:
                 break
             self._take(step)
@@ -104,12 +104,12 @@ class Wandering:
         match self.chance.randrange(3):
             case 0:
                 until = now + self.chance.choice([60, 3600])
-                step = machine.pause(state, until=until, by="ann")
+                step = state_machine.pause(state, until=until, by="ann")
             case 1:
-                step = machine.resume(state, by="ann", now=now)
+                step = state_machine.resume(state, by="ann", now=now)
             case _:
                 goal, later = self.chance.choice(_MODES), self.chance.choice([None, now + 600])
-                step = machine.order(state, goal, by="ann", now=now, until=later)
+                step = state_machine.order(state, goal, by="ann", now=now, until=later)
         if step is not None:
             self.state = step.state
 
@@ -152,7 +152,7 @@ class Wandering:
 
     def _act(self, seen: Situation) -> None:
         state = self.state
-        effect = machine.effect(state, seen, prepared=self._happens(0.5))
+        effect = state_machine.effect(state, seen, prepared=self._happens(0.5))
         if effect is Effect.AFTER:
             self.state = replace(state, hooked=False)
         if effect is not Effect.SWITCH:

@@ -19,7 +19,6 @@ from specwatch.engines.acceptance import Acceptance as Record
 from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, length_interval, rate_interval
 from specwatch.loadtest.acceptance import drawn as units
 from specwatch.loadtest.calibration import Slice, Stage
-from specwatch.loadtest.common import distribution_of
 from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.other_traffic import other_traffic
 from specwatch.loadtest.probe import (
@@ -34,6 +33,7 @@ from specwatch.loadtest.probe import (
     temperatures_of,
 )
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.loadtest.result_parts import distribution_of
 
 K = 4
 ENGINE = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from specwatch.report.messages import Outgoing, chat, subject
 from specwatch.report.model import Report
-from specwatch.report.outgoing import Outgoing, chat, subject
 from tests.report import sample
 from tests.report.hooks import Receiver
 from tests.report.smtp import MailServer

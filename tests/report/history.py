@@ -22,8 +22,8 @@ from specwatch.domain.model import (
 )
 from specwatch.guard.status import StepRecord
 from specwatch.report.build import build
+from specwatch.report.grouped_data import ReportSources
 from specwatch.report.model import ModelReport
-from specwatch.report.sources import ReportSources
 from tests.domain.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed, spread
 
 TARGET = "chat"

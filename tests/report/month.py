@@ -29,7 +29,7 @@ from specwatch.simulator.page import SimulatedPage
 from specwatch.simulator.sequence import SimulatedSequence
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulator.workload import SimulatedTraffic, SimulatedWorkload
-from specwatch.store import upkeep
+from specwatch.store import rollups_and_retention
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 
@@ -208,7 +208,7 @@ class _Daemon:
         self._store.write(self._packed, now)
         self._packed = []
         self._store.write_measurements(self._judge.take_measurements(), now)
-        with mock.patch.object(upkeep, "_PAUSE", 0.0):  # nobody else is there
+        with mock.patch.object(rollups_and_retention, "_PAUSE", 0.0):  # nobody else is there
             self._store.roll_up(now)
 
     def _close(self, batch: Batch, now: float) -> None:

@@ -11,8 +11,8 @@ import pytest
 from specwatch.domain.baseline import Origin
 from specwatch.domain.model import HOUR, Environment, Mode, Objective, Window
 from specwatch.report.build import build
+from specwatch.report.grouped_data import ReportSources
 from specwatch.report.model import ReportAnswer
-from specwatch.report.sources import ReportSources
 from tests.report.history import (
     HOURS,
     ON,

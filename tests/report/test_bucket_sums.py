@@ -14,8 +14,8 @@ import pytest
 from specwatch.domain.model import HOUR, Histogram, Mode, Source, Window
 from specwatch.report.bucket_sums import BucketSums
 from specwatch.report.build import build
+from specwatch.report.grouped_data import Recorded, ReportSources
 from specwatch.report.hours import hours_of, members_by_target
-from specwatch.report.sources import Recorded, ReportSources
 from specwatch.store.repository import Store
 from tests.store.examples import T0, batch, minute
 

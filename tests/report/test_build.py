@@ -23,10 +23,10 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.report.build import build
+from specwatch.report.grouped_data import ReportSources
 from specwatch.report.health import health
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import objectives
-from specwatch.report.sources import ReportSources
 from tests.domain.samples import TPOT_BOUNDS, observed
 from tests.report.history import (
     HOURS,

@@ -11,7 +11,7 @@ import pytest
 
 from specwatch.cli import report_delivery
 from specwatch.errors import DeliveryError
-from specwatch.report.channels import Hook
+from specwatch.report.mail_and_webhooks import Hook
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run, bare_machine, run
 from tests.lab.vllm_server import free_port

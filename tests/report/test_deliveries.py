@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from specwatch.cli.report_delivery import Means, delivered, section_of
 from specwatch.config.loading import Config, parse
 from specwatch.errors import ConfigError, DeliveryError, StoreError
-from specwatch.report.channels import Hook
 from specwatch.report.deliveries import DeliveredReport, DeliveryMonitor, Reports
+from specwatch.report.mail_and_webhooks import Hook
+from specwatch.report.messages import Outgoing
 from specwatch.report.model import Report
-from specwatch.report.outgoing import Outgoing
 from specwatch.status import DeliveryStatus
 from tests.lab.vllm_server import free_port
 from tests.report import sample

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from specwatch.config.report import Email
 from specwatch.errors import DeliveryError
-from specwatch.report.channels import Mail, message_of
-from specwatch.report.outgoing import Outgoing
+from specwatch.report.mail_and_webhooks import Mail, message_of
+from specwatch.report.messages import Outgoing
 from tests.fixtures import CERTIFICATE
 from tests.hostile import deaf_port
 from tests.lab.vllm_server import free_port

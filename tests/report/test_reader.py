@@ -13,9 +13,9 @@ from specwatch.domain.model import HOUR, MINUTE, Objective
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.guard.state import Step
 from specwatch.report import reader
+from specwatch.report.grouped_data import ReportSources
 from specwatch.report.model import Report
 from specwatch.report.reader import period, read_report
-from specwatch.report.sources import ReportSources
 from specwatch.rules.decisions import Decision
 from specwatch.store import schema
 from specwatch.store.guard_records import GuardBook

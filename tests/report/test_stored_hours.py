@@ -27,12 +27,12 @@ from specwatch.domain.model import (
 )
 from specwatch.errors import StoreUnavailable
 from specwatch.report.hours import hours_of, members_by_target
-from specwatch.store import folding
+from specwatch.store import row_sums
 from specwatch.store.damage import Damage
 from specwatch.store.database import Database
-from specwatch.store.folding import fold
 from specwatch.store.packing import MODES, pack
 from specwatch.store.repository import Store
+from specwatch.store.row_sums import fold
 from tests.fixtures import OpenStore
 from tests.store.examples import FOREVER, T0, batch, before_down_seconds, minute, unpack
 
@@ -69,7 +69,7 @@ def test_minutes_of_a_server_are_folded_all_at_once(
     reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever reasons it knows: one by one would take ten times as long."""
-    monkeypatch.setattr(folding, "windows_by_hour", lambda *_: pytest.fail("one by one"))
+    monkeypatch.setattr(row_sums, "windows_by_hour", lambda *_: pytest.fail("one by one"))
     packed = []
     for at in range(3):
         window = minute(T0 + 60 * at, temperature="all", drafts=300 * at)
@@ -77,7 +77,7 @@ def test_minutes_of_a_server_are_folded_all_at_once(
         packed.append(pack(replace(window, tally=replace(window.tally, requests=counts))))
     rows = [(each.start, 1, each.context.id, *each.columns()) for each in packed]
     contents = {each.context.id: each.context.content for each in packed}
-    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents, Damage())
+    ((_, found),) = row_sums.fold(rows, {1: (SERIES, ())}, contents, Damage())
     assert (found.tally.drafts, found.tally.requests) == (900, {reason: 210_000, "length": 3})
 
 
@@ -86,7 +86,7 @@ def test_down_time_adds_up_beside_minutes_that_were_stored_without() -> None:
     columns = [before_down_seconds(packed[0].columns()), *(each.columns() for each in packed[1:])]
     rows = [(each.start, 1, each.context.id, *c) for each, c in zip(packed, columns, strict=True)]
     contents = {each.context.id: each.context.content for each in packed}
-    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents, Damage())
+    ((_, found),) = row_sums.fold(rows, {1: (SERIES, ())}, contents, Damage())
     assert found.down_seconds == 1.5 + 2.5
 
 
@@ -97,7 +97,7 @@ def test_a_minute_is_read_to_its_end_or_damaged() -> None:
     rows = [(each.start, 1, each.context.id, *each.columns()) for each in packed]
     rows[0] = (*rows[0][:-1], rows[0][-1] + b"\0")
     damage = Damage()
-    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents, damage)
+    ((_, found),) = row_sums.fold(rows, {1: (SERIES, ())}, contents, damage)
     assert found.tally.drafts == 200
     (row,) = damage.rows
     assert (row.table, row.key) == ("minutes", {"start": T0, "series_id": 1})

@@ -13,9 +13,9 @@ from pydantic import SecretStr
 
 from specwatch.config.report import Webhook
 from specwatch.errors import DeliveryError
-from specwatch.report.channels import Hook
+from specwatch.report.mail_and_webhooks import Hook
+from specwatch.report.messages import Outgoing
 from specwatch.report.model import Report
-from specwatch.report.outgoing import Outgoing
 from tests.fixtures import CERTIFICATE
 from tests.lab.vllm_server import free_port
 from tests.report import sample

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.model import PageLimits, Series
-from specwatch.engines.families import SAMPLES
+from specwatch.engines.sample_names import SAMPLES
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape.exposition import PageReader
 from tests.pages import CAPTURES, capture, escape, gauge, oracle, page, read

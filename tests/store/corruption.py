@@ -32,7 +32,7 @@ from specwatch.pages.report_html import report_html
 from specwatch.report.reader import read_report
 from specwatch.report.text import plain
 from specwatch.status import TargetStatus
-from specwatch.store import schema, upkeep
+from specwatch.store import rollups_and_retention, schema
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    upkeep._PAUSE = 0.0
+    rollups_and_retention._PAUSE = 0.0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     began = time.monotonic()

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step
 from specwatch.store.guard_records import GuardBook, Lost
 from specwatch.store.guard_rows import Entry
@@ -103,7 +103,7 @@ def test_steps_and_changes_of_many_at_once_are_each_stored_once(
     def change(number: int) -> None:
         until = NOW + number
         for _ in range(3):
-            other.change("chat", lambda s: machine.pause(s, until=until, by="p"), NOW, by="p")
+            other.change("chat", lambda s: state_machine.pause(s, until=until, by="p"), NOW, by="p")
 
     with ThreadPoolExecutor(5) as pool:
         steps = pool.map(advance, range(3))
@@ -116,13 +116,13 @@ def test_steps_and_changes_of_many_at_once_are_each_stored_once(
 
 def test_a_person_can_change_any_guard_and_its_lease_stays(store: Store, book: GuardBook) -> None:
     entry = held(book)
-    book.change("chat", lambda s: machine.pause(s, until=NOW, by="ann"), NOW, by="person")
+    book.change("chat", lambda s: state_machine.pause(s, until=NOW, by="ann"), NOW, by="person")
     assert book.look()["chat"].held_by("d:1")
     with pytest.raises(Lost):
         book.advance(entry, to(entry, Phase.SUSPECT), NOW, by="d")
     expire(store)
     state = book.change(
-        "chat", lambda s: machine.order(s, Mode.OFF, by="ann", now=NOW), NOW, by="person"
+        "chat", lambda s: state_machine.order(s, Mode.OFF, by="ann", now=NOW), NOW, by="person"
     )
     assert state.order is not None
     assert state.pause is not None
@@ -132,11 +132,11 @@ def test_a_person_can_change_any_guard_and_its_lease_stays(store: Store, book: G
 
 def test_a_change_that_changes_nothing_stores_nothing(book: GuardBook) -> None:
     held(book)
-    book.change("chat", lambda s: machine.resume(s, by="ann", now=NOW), NOW, by="person")
+    book.change("chat", lambda s: state_machine.resume(s, by="ann", now=NOW), NOW, by="person")
     assert book.history() == []
     assert book.look()["chat"].version == 0
     with pytest.raises(StoreUnavailable, match="no daemon guards nobody"):
-        book.change("nobody", lambda s: machine.resume(s, by="a", now=NOW), NOW, by="p")
+        book.change("nobody", lambda s: state_machine.resume(s, by="a", now=NOW), NOW, by="p")
 
 
 def test_a_lease_belongs_to_its_holder_until_it_ends_or_is_released(
@@ -213,8 +213,8 @@ def test_the_state_of_a_guard_is_read_equal(book: GuardBook) -> None:
         entry.state, phase=Phase.VERIFYING, since=NOW + 0.123456789, goal=Mode.OFF,
         incident=incident, models=("a", "b"), costs=(1.5, 2.0), hooked=True, rearm_at=NOW / 3,
     )  # fmt: skip
-    state = machine.order(state, Mode.ON, by="ann", now=NOW, why="ä\0", until=NOW).state
-    state = machine.pause(state, until=NOW, by="bob").state
+    state = state_machine.order(state, Mode.ON, by="ann", now=NOW, why="ä\0", until=NOW).state
+    state = state_machine.pause(state, until=NOW, by="bob").state
     book.advance(entry, Step(state, "r"), NOW, by="d")
     assert book.look()["chat"].state == state
 

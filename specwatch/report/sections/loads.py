@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specwatch.domain.experiments import Verdict, Zone
-from specwatch.loadtest import verdicts, zones
+from specwatch.loadtest import break_even_zones, verdicts
 from specwatch.report import layout, schedule
 from specwatch.report.experiments import headline, others
 from specwatch.report.layout import Cell, Figure, Part, ReportSection, Sentence, Style, Table, table
@@ -167,7 +167,7 @@ def _measured(experiment: Experiment) -> Table:
                 (
                     figures.UNKNOWN if finite(one.temperature) is None else f"{one.temperature:g}",
                     layout.share(one.acceptance_rate),
-                    Cell(zones.LABELS[one.zone], style=_ZONES.get(one.zone, "")),
+                    Cell(break_even_zones.LABELS[one.zone], style=_ZONES.get(one.zone, "")),
                     layout.ratio(one.speedup),
                 )
                 for one in experiment.temperatures

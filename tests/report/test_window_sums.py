@@ -8,8 +8,8 @@ import pytest
 
 from specwatch.domain.model import HOUR, Histogram, Mode, Window
 from specwatch.domain.sample import Sample, samples_of
-from specwatch.report.ledger import Ledger, stretches
-from specwatch.report.sources import slices_of
+from specwatch.report.grouped_data import slices_of
+from specwatch.report.window_sums import Ledger, stretches
 from tests.report.history import SINCE, counted, flat, hour
 
 OUTPUTS = Histogram((), (100,), 10_000.0)

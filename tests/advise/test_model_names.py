@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specwatch.advise.formats import weight_bits
-from specwatch.advise.names import family_in, format_in, plain_size, size_in
+from specwatch.advise.model_names import family_in, format_in, plain_size, size_in
 from specwatch.errors import ConfigError
 
 SIZES = {

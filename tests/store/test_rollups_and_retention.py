@@ -11,7 +11,7 @@ import pytest
 
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, Mode, Source, Window
-from specwatch.store import schema, upkeep
+from specwatch.store import rollups_and_retention, schema
 from specwatch.store.database import Database
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
@@ -111,9 +111,9 @@ def test_a_roll_up_that_is_cut_off_goes_on_where_it_stopped(
 ) -> None:
     windows = [minute(T0 + HOUR * n + 60, target=f"t{m}") for n in range(3) for m in range(5)]
     store.write([batch(*windows)], now=0)
-    monkeypatch.setattr(upkeep, "_SERIES_AT_ONCE", 2)
+    monkeypatch.setattr(rollups_and_retention, "_SERIES_AT_ONCE", 2)
     turns = iter(range(4))
-    turn = upkeep._roll_up_turn
+    turn = rollups_and_retention._roll_up_turn
 
     def interrupted(*arguments: object) -> int | None:
         if next(turns, None) is None:
@@ -121,7 +121,7 @@ def test_a_roll_up_that_is_cut_off_goes_on_where_it_stopped(
         return turn(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(upkeep, "_roll_up_turn", interrupted)
+        patched.setattr(rollups_and_retention, "_roll_up_turn", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.roll_up(T0 + DAY)
     assert 0 < len(read(store, length=HOUR)) < 15
@@ -146,7 +146,7 @@ def test_pruning_deletes_only_whole_hours_that_are_older(store: Store) -> None:
     assert (pruned.minutes, pruned.hours) == (40, 11)
     assert read(store) == windows[40:]
     assert starts(read(store, length=HOUR)) == [T0 + HOUR * n for n in range(11, 30)]
-    assert store.prune(now, 10 * HOUR, 20 * HOUR) == upkeep.Pruned()
+    assert store.prune(now, 10 * HOUR, 20 * HOUR) == rollups_and_retention.Pruned()
 
 
 def test_pruning_rolls_up_first_also_for_daemons_that_are_gone(
@@ -173,18 +173,18 @@ def test_minutes_later_than_retention_are_added_once_to_their_hour(store: Store)
 
 
 def test_pruning_works_in_small_transactions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_DELETED_SERIES_AT_ONCE", 2)
+    monkeypatch.setattr(rollups_and_retention, "_DELETED_SERIES_AT_ONCE", 2)
     windows = [minute(T0 + HOUR * n, target=f"t{m}") for n in range(3) for m in range(5)]
     store.write([batch(*windows)], now=0)
     store.roll_up(T0 + 3 * HOUR + 300)
     sizes: list[int] = []
-    turn = upkeep._prune_minutes
+    turn = rollups_and_retention._prune_minutes
 
     def counted(*arguments: object) -> int:
         sizes.append(turn(*arguments))  # type: ignore[arg-type]
         return sizes[-1]
 
-    monkeypatch.setattr(upkeep, "_prune_minutes", counted)
+    monkeypatch.setattr(rollups_and_retention, "_prune_minutes", counted)
     assert store.prune(T0 + DAY, HOUR, DAY).minutes == 15
     assert max(sizes) == 2
 
@@ -198,7 +198,7 @@ def test_rows_older_than_hours_are_pruned_from_every_table(store: Store) -> None
             moved = {"found_at": now, "at": time, "target": "", "table_name": "runs"}
             values = {**moved, "row_key": "", "reason": "", "content": b""}
             connection.execute(schema.damaged_rows.insert().values(values))
-    assert store.prune(now, HOUR, kept, kept) == upkeep.Pruned(
+    assert store.prune(now, HOUR, kept, kept) == rollups_and_retention.Pruned(
         minutes=1, hours=1, baselines=1, verdicts=1, guard_steps=1, experiments=1, damaged_rows=1
     )
     assert starts(read(store)) == [now]
@@ -208,7 +208,7 @@ def test_rows_older_than_hours_are_pruned_from_every_table(store: Store) -> None
     assert [step.version for step in book.history()] == [2]
     assert book.look()["chat"].version == 2
     assert [measured.load_bin for measured in store.measurements()] == [1]
-    assert store.prune(now, HOUR, kept, kept) == upkeep.Pruned()
+    assert store.prune(now, HOUR, kept, kept) == rollups_and_retention.Pruned()
 
 
 def test_old_runs_are_pruned_but_not_the_last_one(url: str, open_store: OpenStore) -> None:
@@ -225,13 +225,13 @@ def test_a_pruned_sqlite_file_gets_smaller_in_few_steps(
     store.write([batch(*(minute(T0 + 60 * n) for n in range(2000)))], now=0)
     before = store.info().size
     pauses: list[float] = []
-    shrink = upkeep._shrink
+    shrink = rollups_and_retention._shrink
 
     def watched(database: Database, stopping: threading.Event) -> None:
         monkeypatch.setattr(stopping, "wait", pauses.append)
         shrink(database, stopping)
 
-    monkeypatch.setattr(upkeep, "_shrink", watched)
+    monkeypatch.setattr(rollups_and_retention, "_shrink", watched)
     store.prune(T0 + 10 * DAY, HOUR, HOUR)
     assert store.info().size < before / 3
     assert len(pauses) == 1
@@ -240,4 +240,6 @@ def test_a_pruned_sqlite_file_gets_smaller_in_few_steps(
 def test_closing_stops_work_in_other_threads(store: Store) -> None:
     store.write([batch(minute(T0))], now=0)
     store._stopping.set()
-    assert upkeep.roll_up(store._database, T0 + DAY, store._stopping, daemon=None) == 0
+    assert (
+        rollups_and_retention.roll_up(store._database, T0 + DAY, store._stopping, daemon=None) == 0
+    )

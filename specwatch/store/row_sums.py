@@ -27,6 +27,7 @@ from specwatch.domain.model import (
 from specwatch.store.contexts import Shared, shared_of
 from specwatch.store.damage import UNDECODABLE, Damage
 from specwatch.store.packing import MODES, SOURCES
+from specwatch.store.rollups_and_retention import HourRow, SeriesById, windows_by_hour
 from specwatch.store.row_columns import (
     UNKNOWN,
     Floats,
@@ -39,7 +40,6 @@ from specwatch.store.row_columns import (
     ints,
     numbered,
 )
-from specwatch.store.upkeep import HourRow, SeriesById, windows_by_hour
 
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
 _EXACT = 2**53

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import deciding, switching
+from specwatch.guard import deciding, restart_phases
 from specwatch.guard.observation import Situation
 from specwatch.guard.state import CALM, GuardState, Order, Pause, Phase, Step, to
 
@@ -44,12 +44,12 @@ _HANDLERS: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] = 
     Phase.OBSERVING: deciding.observing,
     Phase.SUSPECT: deciding.observing,
     Phase.CONFIRMED: deciding.confirmed,
-    Phase.DRAINING: switching.draining,
-    Phase.RESTARTING: switching.restarting,
-    Phase.VERIFYING: switching.verifying,
+    Phase.DRAINING: restart_phases.draining,
+    Phase.RESTARTING: restart_phases.restarting,
+    Phase.VERIFYING: restart_phases.verifying,
     Phase.DISABLED: deciding.disabled,
     Phase.TRIAL: deciding.trial,
-    Phase.ROLLING_BACK: switching.rolling_back,
+    Phase.ROLLING_BACK: restart_phases.rolling_back,
     Phase.HELD: lambda *_: None,
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import machine
+from specwatch.guard import state_machine
 from specwatch.guard.foresight import Verification
 from specwatch.guard.observation import Situation, SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
@@ -162,7 +162,7 @@ def test_an_action_that_is_given_up_returns_to_the_phase_before_it(
     of: Cause, goal: Mode, phase: Phase, actions: tuple[float, ...]
 ) -> None:
     draining = replace(DRAINING, goal=goal, incident=cause(of))
-    paused = machine.pause(draining, until=NOW + 60, by="ann").state
+    paused = state_machine.pause(draining, until=NOW + 60, by="ann").state
     other = Mode.ON if goal is Mode.OFF else Mode.OFF
     after = check_step(
         paused, seen(2),
@@ -193,17 +193,17 @@ def test_a_restart_that_was_done_before_a_crash_is_not_done_again() -> None:
         check_step(RESTARTING, seen(service=done), {"phase": Phase.VERIFYING})
     changing = seen(service=Service(ProcessState.CHANGING, Mode.OFF, None))
     check_step(RESTARTING, changing, None)
-    assert machine.effect(RESTARTING, changing, prepared=True) is None
+    assert state_machine.effect(RESTARTING, changing, prepared=True) is None
     for undone in (UP, replace(OFF, instance="1"), replace(OFF, mode=Mode.ON)):
         check_step(RESTARTING, seen(service=undone), None)
-        assert machine.effect(RESTARTING, seen(service=undone), prepared=True) is not None
+        assert state_machine.effect(RESTARTING, seen(service=undone), prepared=True) is not None
 
 
 def test_a_process_that_is_another_at_every_look_is_given_up() -> None:
     state = VERIFYING
     for number in range(2, 10):
         dying = seen(number, service=Service(ProcessState.UP, Mode.OFF, str(number)))
-        step = machine.step(state, dying, ACT)
+        step = state_machine.step(state, dying, ACT)
         assert step is not None
         state = step.state
         if state.phase is Phase.ROLLING_BACK:
@@ -298,7 +298,7 @@ def test_a_step_of_the_measurement(
 def test_after_an_exploration_speculation_is_on_again_unless_it_certainly_loses(
     value: float | None, spread: float
 ) -> None:
-    step = machine.step(EXPLORING, measured(value, spread), POLICY)
+    step = state_machine.step(EXPLORING, measured(value, spread), POLICY)
     assert step is not None
     assert (step.state.phase, step.state.goal) == (Phase.DRAINING, Mode.ON)
     assert step.state.incident is not None
@@ -311,7 +311,7 @@ def test_after_an_exploration_speculation_is_on_again_unless_it_certainly_loses(
 def test_a_switch_that_did_not_help_is_undone_and_the_guard_rests_twice_as_long_each_time() -> None:
     for before, rest in ((0.0, 1800.0), (1800.0, 3600.0), (2 * DAY, DAY)):
         state = replace(SWITCHED_OFF, backoff=before)
-        step = machine.step(state, measured(1.3), POLICY)
+        step = state_machine.step(state, measured(1.3), POLICY)
         assert step is not None
         assert step.reason.startswith("it did not help: speedup 1.30 (1.25 to 1.35)")
         check_step(
@@ -336,7 +336,7 @@ def test_nothing_is_undone_while_the_guard_may_not_act(
 ) -> None:
     policy = POLICY if paused else POLICY.model_copy(update={"mode": "observe"})
     if paused:
-        state = machine.pause(state, until=NOW + 60, by="ann").state
+        state = state_machine.pause(state, until=NOW + 60, by="ann").state
     expected = {"phase": Phase.VERIFYING, "goal": Mode.OFF}
     after = check_step(state, measured(value), expected, policy)
     assert after.waiting.startswith(waiting)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from specwatch.report.messages import LONGEST_CHAT, answer, chat, day, subject
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.outgoing import LONGEST_CHAT, answer, chat, day, subject
 from tests.report import sample
 
 

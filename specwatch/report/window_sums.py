@@ -18,7 +18,7 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
-from specwatch.report.sources import Drafted, SlicePlace, WindowSlice, add_drafted
+from specwatch.report.grouped_data import Drafted, SlicePlace, WindowSlice, add_drafted
 
 _Any = TypeVar("_Any")
 _MOST_AT_ONCE = 64

@@ -22,7 +22,7 @@ from specwatch import __version__
 from specwatch.config.report import Email, Webhook, mailbox
 from specwatch.domain.units import host_port, server_address
 from specwatch.errors import ConfigError, DeliveryError
-from specwatch.report.outgoing import Outgoing
+from specwatch.report.messages import Outgoing
 from specwatch.runtime.posting import (
     SHOWN,
     Unreached,

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from specwatch.cli.calibrate import command
+from specwatch.report.answer_and_advice import recommendation, sentence
 from specwatch.report.estimates import Amount, Ratio
 from specwatch.report.model import (
     ReportBestK,
@@ -16,7 +17,6 @@ from specwatch.report.model import (
     ReportStep,
     WhatIf,
 )
-from specwatch.report.sentences import recommendation, sentence
 from tests.report import sample
 from tests.report.hours import at
 
