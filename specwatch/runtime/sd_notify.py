@@ -70,9 +70,9 @@ class ServiceManager:
                 sock.connect(self._address)
                 sock.sendall("\n".join(lines).encode("utf-8", "replace"))
         except (OSError, ValueError) as error:  # ValueError: not a valid address of a socket
-            if not self._failing:
+            known, self._failing = self._failing, True  # first: another thread sends, too
+            if not known:
                 _log.warning("notify_failed", detail=str(error))
-            self._failing = True
             return
         self._failing = False
 
