@@ -164,7 +164,7 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
         daemon(target(models={"llama": Mode.UNKNOWN})), 0,
         ["speculation unknown, last", "It is not known whether the server speculates. Start"],
     ),
-    "a proxy that fails is no failure of the target": (
+    "the target is healthy while its proxy fails": (
         daemon(target(tap=TapStatus(Source.PROXY, proxy=ProxyStatus("http://h:1", FAILURE)))), 0,
         ["proxy failing for 3 min: nothing listens"],
     ),

@@ -123,7 +123,7 @@ def tell(tmp_path: Path) -> Tell:
 
     def told(**options: Any) -> Living:
         path = shutil.copy(tmp_path / "empty.db", tmp_path / f"{next(numbers)}.db")
-        # Few turns, for this is told very often.
+        # Few turns: hypothesis runs this often.
         living = Living(Path(path), policy=QUICK, every=4.0, **options)
 
         def point(what: str) -> None:
