@@ -45,6 +45,7 @@ EFFECTS = {
     "tap", "web",
     "alerts.client", "alerts.sender",
     "backfill.prometheus", "backfill.service",
+    "engines.switch_files",
     "loadtest.bench_run", "loadtest.calibration_run", "loadtest.client", "loadtest.load_generator",
     "loadtest.probe_run", "loadtest.server",
     "report.mail_and_webhooks", "report.deliveries", "report.reader",

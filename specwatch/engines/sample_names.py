@@ -14,7 +14,7 @@ from typing import NamedTuple
 from specwatch.domain.model import UNKNOWN_TEMPERATURE, Mode, Series
 from specwatch.engines.base import Engine, Family
 from specwatch.engines.llamacpp import LLAMACPP
-from specwatch.engines.tap import TAP
+from specwatch.engines.tap import SWITCH, TAP
 from specwatch.engines.vllm import VLLM
 
 ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP)
@@ -23,7 +23,7 @@ ENGINE_TITLES = " or ".join(engine.title for engine in ENGINES)
 
 _PROCESS = Family("process_start_time_seconds", "gauge", "process_start")
 FAMILIES: tuple[Family, ...] = (
-    *(family for engine in ENGINES for family in engine.families), _PROCESS, *TAP,
+    *(family for engine in ENGINES for family in engine.families), _PROCESS, *TAP, *SWITCH,
 )  # fmt: skip
 SUPERSEDED: Mapping[str, str] = {
     old: new for engine in ENGINES for old, new in engine.superseded.items()
@@ -33,7 +33,7 @@ SUPERSEDED: Mapping[str, str] = {
 GAUGES = frozenset(f.quantity for f in FAMILIES if f.kind == "gauge")
 TAKE_MAXIMUM = frozenset(
     {"kv_cache_usage", "kv_cache_usage_old", "cache_config", "process_start",
-     "lifetime_acceptance_rate"}
+     "lifetime_acceptance_rate", "switch_draft_tokens", "switch_ordered"}
 )  # fmt: skip
 """Quantities whose samples over several engines combine to their maximum, not their sum."""
 

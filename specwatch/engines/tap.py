@@ -34,3 +34,11 @@ TAP = tuple(
     )
 )  # fmt: skip
 """Those by temperature have the labels ``model_name`` and ``temperature``, failures neither."""
+
+SWITCH = (
+    Family("specwatch_switch_draft_tokens", "gauge", "switch_draft_tokens", "",
+        "Draft tokens of each step that the switch allows; in the launch mode the launch's k."),
+    Family("specwatch_switch_ordered", "gauge", "switch_ordered", "",
+        "Whether the switch follows an order, 0 in the launch mode."),
+)  # fmt: skip
+"""About the process; NaN if it follows no orders."""

@@ -10,18 +10,22 @@ from collections.abc import Awaitable, Callable
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from specwatch.domain.temperature import Buckets
+from specwatch.engines.switch import PATH
 from specwatch.tap import settings as settings_of
 from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
 from specwatch.tap.metrics import TapCounters
 from specwatch.tap.request_options import ENDPOINTS
 from specwatch.tap.server_facts import Endpoint, FactsSource, InsideVllm, Scope
 from specwatch.tap.settings import Settings
+from specwatch.tap.switch_route import SwitchRoute
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _MARK = "specwatch.tap"
 """Key in a scope that a tap has seen, so that a tap that is loaded twice counts once."""
+_METRICS = "/metrics"
 _COUNTERS: weakref.WeakKeyDictionary[CollectorRegistry, TapCounters] = weakref.WeakKeyDictionary()
+_ROUTES: weakref.WeakKeyDictionary[CollectorRegistry, SwitchRoute] = weakref.WeakKeyDictionary()
 _log = logging.getLogger("specwatch.tap")
 
 
@@ -55,10 +59,21 @@ class Tap:
         self._counters = _COUNTERS.get(registry) or TapCounters(registry)
         _COUNTERS[registry] = self._counters
         self._largest_request = largest_request
+        self._switch = _ROUTES.get(registry)
+        if self._switch is None and (directory := self._settings.switch_directory) is not None:
+            self._switch = SwitchRoute(directory, self._settings.switch_token, registry)
+            _ROUTES[registry] = self._switch
         self._logged: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
+        if self._switch is not None and scope["type"] == "http":
+            path = _path(scope)
+            if path == PATH and self._switch.serves:
+                await self._switch.answer(scope, receive, send)
+                return
+            if path == _METRICS:
+                self._switch.refresh()
         endpoint = _endpoint(scope)
         if endpoint is None or _MARK in scope:
             await self._app(scope, receive, send)
@@ -118,8 +133,10 @@ class Tap:
 def _endpoint(scope: Scope) -> Endpoint | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
+    return ENDPOINTS.get(scope["path"]) or ENDPOINTS.get(_path(scope))
+
+
+def _path(scope: Scope) -> str:
+    """The path without the prefix under which the application is mounted."""
     path: str = scope["path"]
-    endpoint = ENDPOINTS.get(path)
-    if endpoint is None and (root := scope.get("root_path")):
-        endpoint = ENDPOINTS.get(path.removeprefix(root))
-    return endpoint
+    return path.removeprefix(scope.get("root_path") or "")

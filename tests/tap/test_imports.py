@@ -18,6 +18,8 @@ OURS = {
     "specwatch.domain.model",
     "specwatch.engines.acceptance",
     "specwatch.engines.base",
+    "specwatch.engines.switch",
+    "specwatch.engines.switch_files",
     "specwatch.engines.tap",
     "specwatch.domain.temperature",
 }

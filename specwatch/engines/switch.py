@@ -1,0 +1,100 @@
+"""The switch: orders that change the number of draft tokens of a running vLLM.
+
+Orders and the state of the server are small JSON documents: files in a directory that vLLM and
+specwatch share, or the bodies of requests to :data:`PATH` of its API server.
+
+An order is for one process, has a number greater than all before it, and ends with its lease. So
+neither one for an earlier process nor one that is sent again has an effect, and a server whose
+orders are no longer renewed returns to how it was launched.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+PATH = "/specwatch/switch"
+ORDER_FILE = "order.json"
+STATE_FILE = "state.json"
+LOCK_FILE = "lock"
+LARGEST = 4096
+"""Bytes of a document, at most."""
+LONGEST_LEASE = 86_400.0
+"""Seconds that an order may hold."""
+
+Document = TypeVar("Document", "Order", "SwitchState")
+
+
+class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A number of draft tokens a step, ``None`` for what the server was launched with.
+
+    ``server`` and ``number`` are explained above; ``lease`` is in seconds from when the server
+    reads the order, ``by`` says who gave it.
+    """
+
+    server: Annotated[str, Meta(max_length=64)]
+    number: Annotated[int, Meta(ge=1, lt=2**53)]
+    draft_tokens: Annotated[int, Meta(ge=0, le=1024)] | None
+    lease: Annotated[float, Meta(gt=0, le=LONGEST_LEASE)]
+    by: Annotated[str, Meta(max_length=200)] = ""
+
+
+class SwitchState(Struct, frozen=True, kw_only=True):
+    """What a server says of its switch. ``server`` identifies its process."""
+
+    server: str
+    launch_draft_tokens: int
+    """The k of the launch, the largest of a schedule; 0 without speculation."""
+    launch_schedule: tuple[tuple[int, int], ...] = ()
+    """By ascending number of scheduled requests, from which on the launch has how many tokens."""
+    draft_tokens: int | None = None
+    """What is ordered; None in the launch mode."""
+    number: int = 0
+    """Number of the last order that was read, followed or not."""
+    by: str = ""
+    until: float | None = None
+    """Unix time at which the order ends."""
+    refused: str = ""
+    """Why the last order is not followed; empty if it is, or its time is over."""
+    unavailable: str = ""
+    """Why this server follows no order; empty if it does."""
+
+    @property
+    def draft_tokens_now(self) -> int:
+        """The k in use; the largest of the launch where nothing is ordered."""
+        return self.launch_draft_tokens if self.draft_tokens is None else self.draft_tokens
+
+
+def encode(document: Order | SwitchState) -> bytes:
+    """The JSON of a document."""
+    return msgspec.json.encode(document)
+
+
+def decode(data: bytes, kind: type[Document]) -> Document:
+    """A document from JSON. Raises ValueError, with what was expected, for anything else."""
+    if len(data) > LARGEST:
+        raise ValueError(f"longer than {LARGEST} bytes")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8 text") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def objection(order: Order, state: SwitchState) -> str:
+    """Why a server in this state does not follow an order; empty if it does."""
+    if state.unavailable:
+        return state.unavailable
+    if order.server != state.server:
+        return "it is for another process of the server: read the state again"
+    if order.number <= state.number:
+        return f"its number {order.number} was used before: read the state again"
+    if (order.draft_tokens or 0) > state.launch_draft_tokens:
+        return (
+            f"{order.draft_tokens} draft tokens are more than the {state.launch_draft_tokens} that"
+            " the server was launched with"
+        )
+    return ""

@@ -1,0 +1,77 @@
+"""vLLM's own scheduler, with the switch: ``--scheduler-cls specwatch.tap.scheduler.Scheduler``.
+
+From vLLM 0.24 on, the scheduler looks up the number of draft tokens in ``dynamic_sd_lookup`` by the
+number of scheduled requests at every step, if ``num_speculative_tokens_per_batch_size`` is in
+the speculative configuration (``vllm/v1/core/sched/scheduler.py``). The switch replaces that list.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from typing import Any
+
+from specwatch.engines.switch import SwitchState
+from specwatch.tap import settings
+from specwatch.tap.switch import Switch, schedule_of
+
+NO_SPECULATION = "vLLM runs without speculation"
+NO_LOOKUP = "this vLLM has no schedule of draft tokens (0.24 and later have)"
+DATA_PARALLEL = "vLLM ignores the schedule of draft tokens under data parallelism"
+NO_SCHEDULE = (
+    "vLLM was launched without num_speculative_tokens_per_batch_size in its speculative"
+    " configuration; `specwatch tap flags --switch` prints it"
+)
+_log = logging.getLogger("specwatch.tap")
+
+
+class Scheduler:
+    """Makes the scheduler that vLLM would make by itself, and follows orders on it.
+
+    Without ``SPECWATCH_SWITCH_DIRECTORY`` in the environment it only makes the scheduler.
+    """
+
+    def __new__(cls, *args: Any, vllm_config: Any, **options: Any) -> Any:
+        """A scheduler of vLLM, not an instance of this class."""
+        own = copy.copy(vllm_config.scheduler_config)
+        own.scheduler_cls = None
+        scheduler = own.get_scheduler_cls()(*args, vllm_config=vllm_config, **options)
+        try:
+            directory = settings.from_environment(os.environ).switch_directory
+            if directory is not None:
+                Switch(directory, _launch(scheduler, vllm_config), _lookup_of(scheduler)).start()
+        except Exception:
+            _log.exception("the switch failed to start; vLLM goes on without it")
+        return scheduler
+
+
+def _lookup_of(scheduler: Any) -> Any:
+    """A function that gives a scheduler a number of draft tokens."""
+    launch: list[int] | None = getattr(scheduler, "dynamic_sd_lookup", None)
+
+    def use(draft_tokens: int | None) -> None:
+        if launch is not None:
+            fixed = draft_tokens is not None
+            scheduler.dynamic_sd_lookup = [draft_tokens] * len(launch) if fixed else launch
+
+    return use
+
+
+def _launch(scheduler: Any, vllm_config: Any) -> SwitchState:
+    speculation = vllm_config.speculative_config
+    lookup = getattr(scheduler, "dynamic_sd_lookup", None)
+    unavailable = ""
+    if speculation is None:
+        unavailable = NO_SPECULATION
+    elif not hasattr(scheduler, "dynamic_sd_lookup"):
+        unavailable = NO_LOOKUP
+    elif lookup is None:
+        several = vllm_config.parallel_config.data_parallel_size > 1
+        unavailable = DATA_PARALLEL if several else NO_SCHEDULE
+    return SwitchState(
+        server="",
+        launch_draft_tokens=getattr(speculation, "num_speculative_tokens", None) or 0,
+        launch_schedule=schedule_of(lookup) if lookup else (),
+        unavailable=unavailable,
+    )

@@ -1,0 +1,227 @@
+"""Orders in a directory, followed by the thread of an engine; its clock is ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from specwatch.engines import switch_files
+from specwatch.engines.switch import LARGEST, ORDER_FILE, STATE_FILE, Order, SwitchState, encode
+from specwatch.tap.switch import Switch, schedule_of
+
+LAUNCH = SwitchState(server="", launch_draft_tokens=4, launch_schedule=((1, 4),))
+
+
+class Engine:
+    """A switch with k = 4 in a directory, and what it told the engine."""
+
+    def __init__(self, directory: Path, launch: SwitchState = LAUNCH) -> None:
+        self.directory = directory
+        self.used: list[int | None] = []
+        self.now = 100.0
+        self.switch = Switch(
+            directory, launch, self.used.append,
+            monotonic=lambda: self.now, wall=lambda: 1000.0 + self.now,
+        )  # fmt: skip
+        self.switch.turn()
+
+    @property
+    def written(self) -> SwitchState:
+        return msgspec.json.decode((self.directory / STATE_FILE).read_bytes(), type=SwitchState)
+
+    def order(self, draft_tokens: int | None, **changes: Any) -> SwitchState:
+        """Write an order, let the engine look, and read its state."""
+        state = self.switch.state
+        usual = {"server": state.server, "number": state.number + 1, "lease": 30.0, "by": "me"}
+        order = Order(**{**usual, **changes}, draft_tokens=draft_tokens)
+        return self.write(encode(order))
+
+    def write(self, data: bytes) -> SwitchState:
+        switch_files.write(self.directory / ORDER_FILE, data)
+        self.switch.turn()
+        return self.written
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    tmp_path.chmod(0o770)
+    return Engine(tmp_path)
+
+
+def test_an_order_is_followed_until_its_lease_ends(engine: Engine) -> None:
+    state = engine.order(0)
+    assert (state.draft_tokens, state.number, state.by, state.until) == (0, 1, "me", 1130.0)
+    assert state.draft_tokens_now == 0
+    engine.now += 29.9
+    engine.switch.turn()
+    assert engine.used == [0]
+    engine.now += 0.1
+    engine.switch.turn()
+    assert engine.used == [0, None]
+    assert engine.written == msgspec.structs.replace(state, draft_tokens=None, by="", until=None)
+    assert engine.written.draft_tokens_now == 4
+
+
+def test_a_renewed_order_switches_nothing(engine: Engine) -> None:
+    engine.order(2)
+    engine.now += 20
+    assert engine.order(2).until == 1150.0
+    engine.now += 20
+    engine.switch.turn()
+    assert engine.used == [2]
+
+
+def test_an_order_of_the_launch_mode_ends_another(engine: Engine) -> None:
+    engine.order(2)
+    state = engine.order(None)
+    assert engine.used == [2, None]
+    assert (state.draft_tokens, state.until, state.number) == (None, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"{", "cannot be read: Input data was truncated"),
+        (b"", "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (b'{"server":"x"}', "missing required field `number`"),
+        (b'{"server":"x","number":9,"draft_tokens":-1,"lease":1}', "Expected `int` >= 0"),
+        (b'{"server":"x","number":9,"draft_tokens":1,"lease":1e9}', "Expected `float` <= 86400"),
+        (b'{"server":"x","number":9,"draft_tokens":1,"lease":1,"k":1}', "unknown field `k`"),
+        (b" " * (LARGEST + 1), f"longer than {LARGEST} bytes"),
+    ],
+)
+def test_what_cannot_be_read_means_the_launch_mode(engine: Engine, data: bytes, why: str) -> None:
+    engine.order(2)
+    state = engine.write(data)
+    assert why in state.refused
+    assert engine.used == [2, None]
+    assert engine.order(1).refused == ""
+
+
+def test_an_order_that_is_gone_means_the_launch_mode(engine: Engine) -> None:
+    engine.order(2)
+    (engine.directory / ORDER_FILE).unlink()
+    engine.switch.turn()
+    assert engine.used == [2, None]
+
+
+def test_a_number_counts_once(engine: Engine) -> None:
+    first = engine.order(2, number=7)
+    sent_again = engine.order(2, number=7)
+    assert "its number 7 was used before" in sent_again.refused
+    assert engine.used == [2, None]
+    assert engine.order(1, number=8).draft_tokens == 1
+    assert first.number == 7
+
+
+def test_orders_of_an_earlier_process_are_not_followed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    earlier = Engine(tmp_path)
+    earlier.order(0)
+    earlier.switch.stop()
+    later = Engine(tmp_path)
+    assert later.written.refused == ""
+    state = later.order(0, server=earlier.switch.state.server, number=99)
+    assert "another process" in state.refused
+    assert (state.number, later.used) == (0, [])
+
+
+def test_more_than_the_launch_is_refused(engine: Engine) -> None:
+    assert "5 draft tokens are more than the 4" in engine.order(5).refused
+    assert engine.order(4).draft_tokens == 4
+
+
+def test_a_server_without_a_schedule_says_why(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    engine = Engine(tmp_path, msgspec.structs.replace(LAUNCH, unavailable="no schedule"))
+    assert engine.order(2).refused == "no schedule"
+    assert engine.used == []
+
+
+def test_a_second_engine_in_a_directory_switches_nothing(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = Engine(engine.directory)
+    for _ in range(3):
+        second.switch.turn()
+    assert [record.message for record in caplog.records] == [
+        f"the switch in {engine.directory} cannot be used: another vLLM uses this directory; give"
+        " each its own"
+    ]
+    assert engine.order(2).draft_tokens == 2
+    assert second.used == []
+
+
+def test_a_directory_in_which_everybody_can_write_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o777)
+    switch = Switch(tmp_path, LAUNCH, lambda _: None)
+    switch.turn()
+    assert "everybody can write" in caplog.text
+    assert not (tmp_path / STATE_FILE).exists()
+    tmp_path.chmod(0o770)
+    switch.turn()  # repaired while vLLM runs
+    assert (tmp_path / STATE_FILE).exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "open to all"])
+def test_an_order_must_be_a_plain_file(engine: Engine, kind: str) -> None:
+    state = engine.switch.state
+    data = encode(Order(server=state.server, number=1, draft_tokens=1, lease=9.0))
+    file = engine.directory / ORDER_FILE
+    if kind == "link":
+        (engine.directory / "elsewhere").write_bytes(data)
+        file.symlink_to("elsewhere")
+    elif kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.write_bytes(data)
+        file.chmod(0o666)
+    engine.switch.turn()
+    assert "cannot be read" in engine.written.refused
+    assert engine.used == []
+
+
+def test_a_state_that_cannot_be_written_means_the_launch_mode(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.order(1)
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "lstat", full)
+        engine.switch.turn()
+    assert engine.used == [1, None]
+    engine.switch.turn()
+    assert engine.written.draft_tokens is None
+
+
+def test_documents_are_readable_for_the_group_only(engine: Engine) -> None:
+    engine.order(1)
+    for name in (ORDER_FILE, STATE_FILE):
+        assert (engine.directory / name).stat().st_mode & 0o777 == 0o640
+    assert json.loads((engine.directory / STATE_FILE).read_bytes())["draft_tokens"] == 1
+
+
+@pytest.mark.parametrize(
+    ("lookup", "ranges"),
+    [
+        ([0, 4, 4, 4], ((1, 4),)),
+        ([0, 4, 4, 2, 2, 0], ((1, 4), (3, 2), (5, 0))),
+        ([0, 0], ((1, 0),)),
+        ([0], ()),
+    ],
+)
+def test_a_lookup_as_ranges(lookup: list[int], ranges: tuple[tuple[int, int], ...]) -> None:
+    assert schedule_of(lookup) == ranges
