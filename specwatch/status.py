@@ -12,6 +12,7 @@ from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
 from specwatch.rules.decisions import TargetDecision
 from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.tally import SwitchSetting
 from specwatch.scrape.taps import Trouble
 
 _Shown = TypeVar("_Shown")
@@ -86,6 +87,8 @@ class TargetStatus:
     load: float | None = None
     """The most requests that ran or waited at the last two pages. One page is not enough: vLLM's
     gauges are from the last finished step, and miss a request in its first step."""
+    switch: SwitchSetting | None = None
+    """That of the last page; None without a switch that follows orders."""
     decision: TargetDecision = field(default_factory=TargetDecision)
     guard: GuardStatus | None = None
 

@@ -30,6 +30,7 @@ _COMMANDS = {
     "generate": "write files for other programs: dashboards, alerts, systemd units",
     "rules": "show and replay the rules: list, test",
     "guard": "show and control the guard, which restarts vLLM: status, plan, pause, ...",
+    "switch": "change the draft tokens of a running vLLM",
     "db": "maintain the database: upgrade, current, prune, check, repair",
     "tap": "measure by temperature: flags for vLLM, or a proxy",
     "guard-helper": "",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import getpass
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ import click
 from specwatch.cli import commands, guard_output, guard_plan, options
 from specwatch.cli.guard_orders import ACTOR, carry_out, chosen, guards, opened, unguarded
 from specwatch.domain.model import Mode
-from specwatch.domain.units import parse_name, quoted
+from specwatch.domain.units import quoted
 from specwatch.errors import ActuatorError, SpecwatchError
 from specwatch.guard import state_machine
 from specwatch.guard.state import CALM, Order, Phase
@@ -38,17 +36,6 @@ def command() -> None:
     """
 
 
-def _operator(_: click.Context, __: click.Parameter, text: str | None) -> str:
-    if text is None:
-        text = os.environ.get("SUDO_USER")
-    try:
-        return parse_name(text if text is not None else getpass.getuser())
-    except (KeyError, OSError):  # a user without a name, as in containers
-        return f"uid {os.getuid()}"
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; give --by NAME") from None
-
-
 def _reason(text: str) -> str:
     if len(text) > _LONGEST_REASON or not text.isprintable():
         expected = f"expected one line of at most {_LONGEST_REASON} characters"
@@ -57,9 +44,6 @@ def _reason(text: str) -> str:
 
 
 _target_argument = click.argument("target", required=False, metavar="[TARGET]")
-_by_option = click.option(
-    "--by", callback=_operator, metavar="NAME", help="Your name.  [default: the user]"
-)
 _reason_option = click.option(
     "--reason", default="", callback=options.parsed(_reason), metavar="TEXT",
     help="Reason, shown in status and history.",
@@ -138,7 +122,7 @@ def plan(target: str | None, file: Path | None, database: str | None, as_json: b
     "--for", "24h", "Length of the pause; then the guard continues by itself.", "seconds"
 )
 @_reason_option
-@_by_option
+@options.by_option
 @_with_book
 def pause(
     book: GuardBook, target: str | None, seconds: float, reason: str, by: str, as_json: bool
@@ -171,7 +155,7 @@ def pause(
 
 @command.command(short_help="end a pause, or a hold")
 @_target_argument
-@_by_option
+@options.by_option
 @_with_book
 def resume(book: GuardBook, target: str | None, by: str, as_json: bool) -> None:
     """End a pause of the guard of TARGET, or a hold; the guard then looks at the server again.
@@ -199,7 +183,7 @@ _order_options = options.all_of(
     click.option("--no-wait", is_flag=True, help="Return once the daemon has begun, or refused."),
     options.time_option("--timeout", "30m", "Time to follow what the daemon does."),
     _reason_option,
-    _by_option,
+    options.by_option,
     _with_book,
 )  # fmt: skip
 

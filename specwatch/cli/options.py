@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 import time
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from specwatch.config import loading
 from specwatch.config.sections import SERVICE_FOLDER, nearest
-from specwatch.domain.units import parse_duration, parse_listen, parse_moment, quoted
+from specwatch.domain.units import parse_duration, parse_listen, parse_moment, parse_name, quoted
 from specwatch.errors import ConfigError
 from specwatch.wording.text import clean_json
 
@@ -117,6 +118,22 @@ target_option = click.option(
     help="A server to watch, e.g. http://127.0.0.1:8000, in place of a configuration file."
     " Repeatable.",
 )  # fmt: skip
+
+
+def _operator(_: click.Context, __: click.Parameter, text: str | None) -> str:
+    if text is None:
+        text = os.environ.get("SUDO_USER")
+    try:
+        return parse_name(text if text is not None else getpass.getuser())
+    except (KeyError, OSError):  # a user without a name, as in containers
+        return f"uid {os.getuid()}"
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; give --by NAME") from None
+
+
+by_option = click.option(
+    "--by", callback=_operator, metavar="NAME", help="Your name.  [default: the user]"
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 database_option = click.option(
     "--database", metavar="URL", help="The database, in place of the configuration's."

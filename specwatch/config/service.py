@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PlainSerializer, field_validator
+from pydantic import AfterValidator, Field, PlainSerializer, field_validator, model_validator
 
 from specwatch.config.masking import masked
-from specwatch.config.sections import Duration, Section, within
+from specwatch.config.sections import AnyPath, Duration, SecretFile, Section, errors_at, within
 from specwatch.domain.units import quoted
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
@@ -76,6 +76,26 @@ class CommandService(Section):
     """Its output begins with `on` or `off`. Default: the configured mode of vLLM is unknown."""
     timeout: Patience = 600.0
     """How long each command may take; 1s to 2h."""
+
+
+class SwitchAccess(Section):
+    """How orders reach the switch of vLLM, which changes the number of draft tokens while it runs.
+
+    One of the two keys; `specwatch tap flags --switch` prints what vLLM needs.
+    """
+
+    directory: AnyPath | None = Field(default=None, examples=["/run/vllm-switch"])
+    """The `SPECWATCH_SWITCH_DIRECTORY` of a vLLM on this machine."""
+    token_file: SecretFile | None = Field(
+        default=None, examples=["/run/credentials/specwatch.service/switch-token"]
+    )
+    """File with the token of a vLLM that takes orders over HTTP, at the target's `url`."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.directory is None) is (self.token_file is None):
+            raise errors_at({(): "give directory or token_file, one of them"})
+        return self
 
 
 Service = Annotated[

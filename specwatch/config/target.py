@@ -14,7 +14,7 @@ from pydantic import (
 
 from specwatch.config.http_access import HttpAccess, timeout_within
 from specwatch.config.sections import ByteSize, Duration, Gpus, Limit, Name, Ratio, matching, within
-from specwatch.config.service import Service
+from specwatch.config.service import Service, SwitchAccess
 from specwatch.domain.model import Objective, PageLimits
 from specwatch.domain.units import (
     format_size,
@@ -62,6 +62,8 @@ class Target(HttpAccess):
     none. Needs the extra `gpu`."""
     service: Service | None = None
     """How vLLM is run, by its `kind`. Without it the guard cannot switch speculation."""
+    switch: SwitchAccess | None = None
+    """How the number of draft tokens is changed while vLLM runs."""
     objective: Objective = Objective.E2E
     """What must become faster: whole requests (`e2e`), time per token (`tpot`) or time to
     the first token (`ttft`)."""

@@ -319,6 +319,7 @@ class Scraper:
             failure=failure_of(before.failure, error, now.wall),
             restarts=before.restarts + observation.restarted,
             models=self._models(),
+            switch=self._watch.switch,
             load=max(loads) if len(loads) == 2 else None,
         )
         if error is not None:

@@ -318,7 +318,8 @@ class TargetGuard:
         status = dependencies.status()
         now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
-        unknown = not modes or Mode.UNKNOWN in modes
+        # In standby somebody measures, or the switch has taken over: nothing to decide on.
+        unknown = not modes or not modes.isdisjoint((Mode.UNKNOWN, Mode.STANDBY))
         mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
         failing = status.failure is not None
         decision = dependencies.decision()

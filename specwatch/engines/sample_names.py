@@ -104,19 +104,22 @@ def meaningful(samples: Mapping[Series, float]) -> Mapping[Series, float]:
     return samples
 
 
-def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mode:
+def mode_of(
+    samples: Mapping[Series, float], drafting: bool | None = None, *, standby: bool = False
+) -> Mode:
     """Whether speculation is on for the model with these samples.
 
     Where an engine's page does not show it, a draft proves that it is on. Without a draft
-    ``drafting`` decides, which is what the server reports.
+    ``drafting`` decides, which is what the server reports. ``standby``: the switch is at 0.
     """
+    on = Mode.STANDBY if standby else Mode.ON
     named = all(series.model_name for series in itertools.islice(samples, 1))
     shown = next(engine.shows_speculation for engine in ENGINES if engine.names_models == named)
     for series, value in samples.items():
         if series.quantity in ("draft_tokens", "lifetime_acceptance_rate") and (shown or value > 0):
-            return Mode.ON
+            return on
     if shown:
         return Mode.OFF
     if drafting is None:
         return Mode.UNKNOWN
-    return Mode.ON if drafting else Mode.OFF
+    return on if drafting else Mode.OFF

@@ -61,6 +61,7 @@ def engine_of(
             f"{where} has a metrics page, but not of {ENGINE_TITLES}; give the URL of the engine"
             " itself"
         )
+    setting = tally.switch_of(samples)
     names = {name or (served[0] if served else ""): name for name in parts.models}
     if model is None and len(names) > 1:
         raise ConfigError(f"{where} serves {', '.join(sorted(names))}; choose one with --model")
@@ -72,7 +73,11 @@ def engine_of(
     measured = MeasuredModel(
         names[chosen],
         chosen,
-        mode_of(parts.models[names[chosen]], drafting),
+        mode_of(
+            parts.models[names[chosen]],
+            drafting,
+            standby=setting is not None and setting.standby,
+        ),
         Environment(version, tally.fingerprint_of(samples)),
         tapped=any(series.temperature for series in parts.tap),
     )
@@ -95,6 +100,11 @@ def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
                 f"{option}: it is not known whether this server speculates: no draft was counted"
                 f" for {engine.model_name}, and /slots does not show it; start llama-server"
                 " without --no-slots, and give its API key"
+            )
+        if engine is not None and engine.mode is Mode.STANDBY:
+            raise ConfigError(
+                f"{option}: the switch of this server is at 0 draft tokens, with which the drafter"
+                " still runs; end that with `specwatch switch --launch`"
             )
     if off.mode is not Mode.OFF:
         raise ConfigError(

@@ -131,7 +131,7 @@ def _loses(target: TargetStatus, model: str, now: float) -> bool:
     known = target.decision.models[model]
     measured = known.assessment.speedup
     loses = known.current(now) and measured is not None and measured.upper < 1
-    return loses and target.models.get(model) != Mode.OFF
+    return loses and target.models.get(model) not in (Mode.OFF, Mode.STANDBY)
 
 
 def selections(target: TargetStatus) -> Iterator[dict[str, str]]:
@@ -272,6 +272,8 @@ def _facts(target: TargetStatus, now: float, *, dead: bool) -> str:
         facts.append(f"scraped {figures.span(now - target.last_success)} ago in {took}")
     if target.restarts:
         facts.append(f"{figures.counted(target.restarts, 'restart')} of the engine seen")
+    if (ordered := speculation.switch(target.switch)) is not None:
+        facts.append(ordered)
     if target.load is not None and not dead:
         facts.append(f"{figures.counted(target.load, 'request')} running or waiting now")
     return ", ".join(facts)
@@ -311,10 +313,10 @@ def modes(status: DaemonStatus) -> str:
             continue
         for mode in target.models.values():
             counts[mode] = counts.get(mode, 0) + 1
-    words = ((Mode.ON, "on"), (Mode.OFF, "off"), (Mode.MIXED, "mixed"), (Mode.UNKNOWN, "unknown"))
+    words = {Mode.STANDBY: "on standby"}
     parts = [
-        f"{word} for {figures.counted(counts[mode], 'model')}"
-        for mode, word in words
+        f"{words.get(mode, mode)} for {figures.counted(counts[mode], 'model')}"
+        for mode in Mode
         if mode in counts
     ]
     clauses = [f"speculation is {' and '.join(parts)}"] if parts else []

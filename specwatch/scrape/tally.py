@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from specwatch.domain import histogram
@@ -14,7 +15,8 @@ from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, co
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters
 
-_OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures"})
+_SWITCH = ("switch_draft_tokens", "switch_ordered")
+_OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures", *_SWITCH})
 _POSITION_DIGITS = 3
 """No drafter proposes a thousand tokens; larger positions would exhaust the memory."""
 
@@ -39,6 +41,19 @@ class Sampled(NamedTuple):
     lifetime_acceptance_rate: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchSetting:
+    """The draft tokens that a server's switch allows, and whether they are ordered."""
+
+    draft_tokens: int
+    ordered: bool
+
+    @property
+    def standby(self) -> bool:
+        """Whether nothing may be drafted."""
+        return self.ordered and not self.draft_tokens
+
+
 class Parts(NamedTuple):
     """The samples of a page, split by their source."""
 
@@ -61,6 +76,15 @@ def parts_of(samples: Mapping[Series, float]) -> Parts:
         else:
             models[series.model_name][series] = value
     return Parts(dict(models), tap)
+
+
+def switch_of(samples: Mapping[Series, float]) -> SwitchSetting | None:
+    """The setting of the switch on a page; None without a switch that follows orders."""
+    values = {s.quantity: value for s, value in samples.items() if s.quantity in _SWITCH}
+    draft_tokens, ordered = (values.get(quantity, math.nan) for quantity in _SWITCH)
+    if not 0 <= draft_tokens < 10**_POSITION_DIGITS or math.isnan(ordered):
+        return None
+    return SwitchSetting(int(draft_tokens), ordered > 0)
 
 
 def no_engine(page: Parts) -> PageError:
@@ -159,14 +183,14 @@ def sampled(samples: Mapping[Series, float]) -> Sampled:
     )
 
 
-def fingerprint_of(samples: Iterable[Series]) -> str:
+def fingerprint_of(samples: Mapping[Series, float]) -> str:
     """The configuration that a page shows, as ``CONFIGURATION-K``.
 
     The first part is a digest of the cache configuration, without what vLLM measures at each start:
     it is the same with speculation and without. The second is the number of draft positions (of
-    each model, if they differ): 0 without speculation and for llama.cpp before its first draft,
-    ``?`` for a version that does not report them. Two draft models with the same number of
-    positions have the same fingerprint.
+    each model, if they differ), or what the switch orders in its place: 0 without speculation and
+    for llama.cpp before its first draft, ``?`` for a version that does not report them. Two draft
+    models with the same number of positions have the same fingerprint.
     """
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
@@ -179,6 +203,9 @@ def fingerprint_of(samples: Iterable[Series]) -> str:
         elif series.quantity == "lifetime_acceptance_rate":
             unknown = True
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
+    setting = switch_of(samples)
+    if setting is not None and setting.ordered and positions:
+        return f"{digest}-{setting.draft_tokens}"
     counts = sorted(set(positions.values()))
     shown_counts = "+".join(map(str, counts[:_MOST_WIDTHS]))
     return f"{digest}-{shown_counts or ('?' if unknown else '0')}"

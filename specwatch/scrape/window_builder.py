@@ -84,6 +84,7 @@ class WindowBuilder:
         self.models: dict[str, Mode] = {}
         """The models of the last page (before any page, of the cursor), and whether each is
         served with speculation."""
+        self.switch: tally.SwitchSetting | None = None
         self._sampled: dict[str, tally.Sampled] = {}
         self._open: OpenWindow | None = None
         self._closed_start: int | None = None
@@ -135,7 +136,10 @@ class WindowBuilder:
             self._end_process(window, before or {}, problems)
             self.drafting = None
         window.add(increments, tapped=bool(parts.tap))
-        self._sample(window, parts.models, now, restarted=restarted)
+        setting = tally.switch_of(samples)
+        switched = setting != self.switch and not restarted and before is not None
+        self.switch = setting
+        self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._page = page
         self._wall, self._monotonic = now.wall, now.monotonic
         self.taps.see(
@@ -327,6 +331,7 @@ class WindowBuilder:
         now: Moment,
         *,
         restarted: bool,
+        switched: bool,
     ) -> None:
         elapsed = 0.0
         if self._monotonic is not None:
@@ -340,12 +345,13 @@ class WindowBuilder:
         window.scrapes_ok += 1
         self._downtime.end(now.monotonic)
         known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
-        self.models = {m: mode_of(samples, self.drafting) for m, samples in models.items()}
+        standby = self.switch is not None and self.switch.standby
+        self.models = {m: mode_of(s, self.drafting, standby=standby) for m, s in models.items()}
         sampled = {model: tally.sampled(samples) for model, samples in models.items()}
         for model, sample in sampled.items():
             before = self._sampled.get(model) if known else None
             span = gauges_over(before, sample, elapsed, self.gpu_memory)
-            window.add_sample(model, self.models[model], span)
+            window.add_sample(model, Mode.MIXED if switched else self.models[model], span)
         self._sampled = sampled
 
     def _covered(self, elapsed: float, now: Moment, *, restarted: bool) -> float:

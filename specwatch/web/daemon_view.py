@@ -17,6 +17,7 @@ from specwatch.rules import decision_view
 from specwatch.rules.decision_view import DecisionView
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.summary import CoverageView, WindowView, window_view
+from specwatch.scrape.tally import SwitchSetting
 from specwatch.scrape.taps import Trouble
 from specwatch.status import (
     DaemonStatus,
@@ -67,6 +68,7 @@ class TargetView(Struct, frozen=True):
     load: float | None
     failure: Failure | None
     models: dict[str, str]
+    switch: SwitchSetting | None
     tap: TapView
     decision: DecisionView
     not_shown: list[str]

@@ -20,6 +20,7 @@ from specwatch.rules.decision_view import (
 )
 from specwatch.rules.decisions import Decision
 from specwatch.rules.summary import WindowView
+from specwatch.scrape.tally import SwitchSetting
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
 from specwatch.wording.rules import amount
@@ -34,6 +35,15 @@ MODE_REMEDY = (
 )
 _WHOLE = 0.95
 """Share of an hour from which on it was watched throughout."""
+
+
+def switch(setting: SwitchSetting | None) -> str | None:
+    """What the switch of a server orders; None if nothing."""
+    if setting is None or not setting.ordered:
+        return None
+    if setting.standby:
+        return "standby: the switch is at 0 draft tokens, the drafter still runs"
+    return f"the switch is at {figures.counted(setting.draft_tokens, 'draft token')} a step"
 
 
 def speedup(known: ModelView) -> str:
