@@ -36,10 +36,13 @@ if TYPE_CHECKING:
     from specwatch.tap.proxy import ProxyApplication  # its package is not always installed
 
 _TIMEOUT = 5.0
+_SWITCH_DIRECTORY = "/run/vllm-switch"
 _LARGEST_ANSWER = 1 << 20
 _WHY = {
     settings.BUCKETS: "Upper ends of the temperature buckets. Give the daemon the same, as"
     " temperature_buckets.",
+    settings.SWITCH_DIRECTORY: "Where orders of the switch come. Give the daemon the same, as"
+    " targets[].switch.directory. For orders over HTTP set SPECWATCH_SWITCH_TOKEN_FILE too.",
     settings.REMOVE_METRICS: "Clients do not see the acceptance record that vLLM adds to"
     " responses of chat and completions.",
 }
@@ -70,6 +73,11 @@ def command() -> None:
     "--per-request-metrics", "timings", is_flag=True,
     help="TTFT and TPOT of responses that are not streamed, too (vLLM 0.25).",
 )  # fmt: skip
+@click.option(
+    "--switch", is_flag=True,
+    help="What `specwatch switch` needs, to change the draft tokens while vLLM runs.",
+)  # fmt: skip
+@options.path("--switch-directory", text="The directory of the switch.", default=_SWITCH_DIRECTORY)
 @click.option("--systemd", is_flag=True, help="Print a drop-in for vLLM's unit; needs COMMAND.")
 @options.json_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
@@ -79,6 +87,8 @@ def flags(
     buckets: str | None,
     remove_metrics: bool,
     timings: bool,
+    switch: bool,
+    switch_directory: Path,
     systemd: bool,
     as_json: bool,
     words: tuple[str, ...],
@@ -107,6 +117,7 @@ def flags(
             environment=environment,
             timings=timings,
             removes_metrics=remove_metrics,
+            switch=str(switch_directory) if switch else None,
             command=given,
             arguments=arguments,
             unread=problem,

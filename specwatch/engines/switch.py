@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 PATH = "/specwatch/switch"
+DIRECTORY_VARIABLE = "SPECWATCH_SWITCH_DIRECTORY"
+"""The environment variable of vLLM with the directory."""
 ORDER_FILE = "order.json"
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -38,6 +39,9 @@ def write(file: Path, data: bytes) -> None:
         with open(descriptor, "wb") as opened:
             opened.write(data)
             os.fchmod(descriptor, 0o640)
+            # The reader is another user, of the directory's group.
+            with contextlib.suppress(PermissionError):
+                os.fchown(descriptor, -1, file.parent.stat().st_gid)
         os.replace(temporary, file)
     except BaseException:
         os.unlink(temporary)

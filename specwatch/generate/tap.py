@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from specwatch.engines.switch import DIRECTORY_VARIABLE
 from specwatch.errors import ConfigError
 from specwatch.generate.systemd import exec_start, quoted
 from specwatch.vllm_cli import ServeCommand, with_flags
 from specwatch.vllm_cli.command import Arguments, speculation_of
-from specwatch.vllm_cli.flags import MIDDLEWARE, RECORD, TIMINGS
+from specwatch.vllm_cli.flags import (
+    DATA_PARALLEL,
+    MIDDLEWARE,
+    RECORD,
+    SCHEDULER,
+    SPECULATIVE_CONFIG,
+    TIMINGS,
+)
 
 TAP = "specwatch.tap.Tap"
+SWITCH = "specwatch.tap.scheduler.Scheduler"
 INSTALL_CHECK = 'python -c "import specwatch.tap"'
 DROP_IN = "/etc/systemd/system/UNIT.d/50-specwatch-tap.conf"
 """Sorts before the guard's drop-in, which starts the unit with another command."""
@@ -24,6 +34,10 @@ Version = tuple[int, int]
 _RECORDS_SINCE: Version = (0, 29)
 _TIMINGS_SINCE: Version = (0, 25)
 _READ_SINCE: Version = (0, 8)
+_SWITCHED_SINCE: Version = (0, 24)
+_SCHEDULE = "num_speculative_tokens_per_batch_size"
+_NOT_SWITCHED = ("suffix", "medusa", "ngram_gpu")
+"""Methods with which vLLM refuses a schedule of draft tokens."""
 
 _WHY_MIDDLEWARE = (
     "vLLM loads the tap into its API server. It reads each request's temperature, acceptance, TTFT"
@@ -69,6 +83,24 @@ _TIMINGS_OFFERED = (
     "TTFT and TPOT come from streamed responses; --per-request-metrics adds those that are not"
     " streamed."
 )
+_WHY_SCHEDULER = (
+    "vLLM's own scheduler, with the switch: `specwatch switch` changes the number of draft tokens"
+    " while vLLM runs."
+)
+_WHY_SCHEDULE = (
+    f"{_SCHEDULE} makes vLLM look up the number of draft tokens at every step; this one is the same"
+    " for all batch sizes. Without it there is nothing to switch."
+)
+_SWITCH_DIRECTORY = (
+    "The directory of the switch must exist when vLLM starts, writable for vLLM and for specwatch,"
+    " and for nobody else: `install -d -m 2770 -o VLLM_USER -g GROUP DIRECTORY`, with the user of"
+    " specwatch in the group; of a unit, RuntimeDirectory does it."
+)
+_SWITCH_GRAPHS = (
+    "On a GPU, vLLM uses piecewise in place of full CUDA graphs with such a schedule, unless its V2"
+    " model runner is in use: measure what that costs before you keep it."
+)
+_NO_SWITCH = "No switch: "
 _NO_TIMINGS = f"{TIMINGS} needs vLLM 0.25 or later and is left out."
 
 
@@ -109,6 +141,7 @@ def advise(
     environment: Mapping[str, str],
     timings: bool = False,
     removes_metrics: bool = False,
+    switch: str | None = None,
     command: ServeCommand | None = None,
     arguments: Arguments | None = None,
     unread: str | None = None,
@@ -116,8 +149,9 @@ def advise(
     """What a vLLM of this version needs; None when the version is not known.
 
     ``environment`` holds the tap's own settings, of which ``removes_metrics`` is one; ``timings``
-    asks vLLM for those of responses that are not streamed. ``command`` is what starts vLLM now, and
-    ``arguments`` are its own with those of its ``--config`` file: nothing is added that is among
+    asks vLLM for those of responses that are not streamed, ``switch`` is the directory for a
+    switch. ``command`` is what starts vLLM now, and ``arguments`` are its own with those of
+    its ``--config`` file: nothing is added that is among
     them already. ``unread`` says why that file could not be read. Raises CannotStrip where flags
     cannot be added to the command.
     """
@@ -132,6 +166,11 @@ def advise(
     notes = _notes(
         version, flags, speculates=speculating, timings=timings, has_command=arguments is not None
     )
+    if switch is not None:
+        more, text = _switched(version, arguments)
+        flags += more
+        notes += text
+        environment = {**environment, **({DIRECTORY_VARIABLE: switch} if more else {})}
     if unread is not None:
         notes.append(f"The --config file could not be read here ({unread}).")
     if any(flag.flag == RECORD for flag in flags) and not removes_metrics:
@@ -158,6 +197,10 @@ def drop_in(advice: TapAdvice, install: str) -> str:
     lines.append("[Service]")
     for name, value in advice.command.environment.items():
         lines.append(f"Environment={quoted(f'{name}={value}')}")
+    directory = advice.command.environment.get(DIRECTORY_VARIABLE, "")
+    if re.fullmatch(r"/run/[\w.-]+", directory):
+        name = directory.removeprefix("/run/")
+        lines += [f"RuntimeDirectory={name}", "RuntimeDirectoryMode=2770"]
     lines += ["ExecStart=", f"ExecStart={exec_start(advice.command.words)}"]
     return "\n".join(lines) + "\n"
 
@@ -195,6 +238,50 @@ def _notes(
     return notes
 
 
+def _switched(
+    version: Version | None, arguments: Arguments | None
+) -> tuple[list[AddedFlag], list[str]]:
+    """The flags that the switch needs, and notes; without flags, the note says why."""
+    scheduler = AddedFlag(SCHEDULER, SWITCH, _WHY_SCHEDULER)
+    notes = [_SWITCH_DIRECTORY, _SWITCH_GRAPHS]
+    if not _may(version, _SWITCHED_SINCE):
+        return [], [f"{_NO_SWITCH}it needs vLLM 0.24 or later."]
+    if arguments is None:
+        example = f'"{_SCHEDULE}": [[1, 1, K]]'
+        return [scheduler], [
+            f"Add {example} to its {SPECULATIVE_CONFIG}, K being its num_speculative_tokens.",
+            *notes,
+        ]
+    why = ""
+    try:
+        config = speculation_of(arguments.options).config
+    except ConfigError as error:
+        return [], [f"{_NO_SWITCH}{error}"]
+    k, method = config.get("num_speculative_tokens"), config.get("method")
+    others = [value for value in (arguments.value(SCHEDULER),) if value not in (None, SWITCH)]
+    if not config:
+        why = "the command has no speculation."
+    elif others:
+        why = f"{SCHEDULER} {others[0]} is another scheduler."
+    elif method in _NOT_SWITCHED:
+        why = f"vLLM refuses a schedule of draft tokens with the method {method}."
+    elif arguments.value(DATA_PARALLEL) not in (None, "1"):
+        why = "vLLM ignores a schedule of draft tokens under data parallelism."
+    elif not str(k).isdigit() and _SCHEDULE not in config:
+        why = "write num_speculative_tokens out in the command."
+    elif arguments.file is not None and any(
+        arguments.places[option.start] is None for option in arguments.speculation
+    ):
+        why = f"{arguments.file.path} holds the speculation: add {_SCHEDULE}: [[1, 1, {k}]] there."
+    if why:
+        return [], [_NO_SWITCH + why]
+    if _SCHEDULE in config:
+        return [scheduler], notes
+    whole = {**config, "num_speculative_tokens": int(str(k)), _SCHEDULE: [[1, 1, int(str(k))]]}
+    schedule = AddedFlag(SPECULATIVE_CONFIG, json.dumps(whole), _WHY_SCHEDULE)
+    return [scheduler, schedule], notes
+
+
 def _may(version: Version | None, since: Version) -> bool:
     return version is None or version >= since
 
@@ -210,4 +297,6 @@ def _has(arguments: Arguments, flag: AddedFlag) -> bool:
     values = [option.value for option in arguments.given(flag.flag)]
     if flag.flag == MIDDLEWARE:
         return TAP in values
+    if flag.flag == SPECULATIVE_CONFIG:
+        return False
     return bool(values) and values[-1] != "none"

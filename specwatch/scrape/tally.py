@@ -87,6 +87,12 @@ def switch_of(samples: Mapping[Series, float]) -> SwitchSetting | None:
     return SwitchSetting(int(draft_tokens), ordered > 0)
 
 
+def changed(before: SwitchSetting | None, now: SwitchSetting | None) -> bool:
+    """Whether counts between two pages may be of several settings; ``before`` is None on the first
+    page of a process of ours: an order may have come since the last one."""
+    return now != before if before is not None else now is not None and now.ordered
+
+
 def no_engine(page: Parts) -> PageError:
     """Why a page is not accepted as an engine's."""
     if page.tap:

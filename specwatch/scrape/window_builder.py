@@ -137,7 +137,7 @@ class WindowBuilder:
             self.drafting = None
         window.add(increments, tapped=bool(parts.tap))
         setting = tally.switch_of(samples)
-        switched = setting != self.switch and not restarted and before is not None
+        switched = before is not None and not restarted and tally.changed(self.switch, setting)
         self.switch = setting
         self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._page = page

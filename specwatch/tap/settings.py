@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
+from specwatch.engines.switch import DIRECTORY_VARIABLE
 
 BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 REMOVE_METRICS = "SPECWATCH_TAP_REMOVE_METRICS"
-SWITCH_DIRECTORY = "SPECWATCH_SWITCH_DIRECTORY"
+SWITCH_DIRECTORY = DIRECTORY_VARIABLE
 SWITCH_TOKEN_FILE = "SPECWATCH_SWITCH_TOKEN_FILE"  # noqa: S105 - a name
 
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}

@@ -82,6 +82,11 @@ class Option:
         return self.flag is not None and self.flag.speculation
 
     @property
+    def is_configuration(self) -> bool:
+        """Whether it sets the configuration of speculation, or a key of it."""
+        return self.flag is not None and self.flag.name in (SPECULATIVE_CONFIG, *SHORTHANDS)
+
+    @property
     def is_set(self) -> bool:
         """Whether an option about speculation differs from the default."""
         if self.key or self.value is None or self.flag is None:

@@ -16,7 +16,7 @@ from specwatch.vllm_cli.command import (
     speculation_of,
 )
 from specwatch.vllm_cli.config_file import ReadFile
-from specwatch.vllm_cli.flags import MIDDLEWARE, MODEL, is_switch
+from specwatch.vllm_cli.flags import MIDDLEWARE, MODEL, SPECULATIVE_CONFIG, is_switch
 from specwatch.vllm_cli.wrappers import VARIABLE_MARK, spelt
 
 _NOT_ACCELERATION = "extract_hidden_states"
@@ -101,7 +101,8 @@ def with_flags(command: ServeCommand, flags: Sequence[tuple[str, str | None]]) -
     """The command with more flags, as the last words of vLLM; None is the value of one without.
 
     ``--middleware`` goes before other middleware: the first is the innermost, and sees what vLLM
-    sends, not what other middleware changes. Raises CannotStrip.
+    sends, not what other middleware changes. ``--speculative-config`` replaces the command's own,
+    and the flags that set keys of it. Raises CannotStrip.
     """
     location, arguments = command.location, command.arguments
     if location.elsewhere is not None:
@@ -118,7 +119,14 @@ def with_flags(command: ServeCommand, flags: Sequence[tuple[str, str | None]]) -
     for flag, value in flags:
         words = inserted.setdefault(first if flag == MIDDLEWARE else end, [])
         words += (flag,) if value is None else (flag, value)
-    return read_command([*command.assignments, *location.changed(set(), inserted)])
+    replaced = any(flag == SPECULATIVE_CONFIG for flag, _ in flags)
+    dropped = {
+        place
+        for option in arguments.options if replaced and option.is_configuration
+        for place in range(option.start, option.stop)
+    }  # fmt: skip
+    _refuse_captured(arguments, dropped)
+    return read_command([*command.assignments, *location.changed(dropped, inserted)])
 
 
 def _refuse_captured(arguments: Arguments, removals: Set[int]) -> None:

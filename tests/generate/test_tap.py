@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Any
 
@@ -9,7 +10,13 @@ import pytest
 
 from specwatch.generate import tap
 from specwatch.vllm_cli import ServeCommand, read_command
-from specwatch.vllm_cli.flags import MIDDLEWARE, RECORD, TIMINGS
+from specwatch.vllm_cli.flags import (
+    MIDDLEWARE,
+    RECORD,
+    SCHEDULER,
+    SPECULATIVE_CONFIG,
+    TIMINGS,
+)
 
 INSTALL = "pip install --no-deps /srv/specwatch"
 SPECULATING = "vllm serve M -sc.method ngram"
@@ -174,3 +181,80 @@ def test_a_drop_in_needs_a_command_that_systemd_can_start() -> None:
         tap.drop_in(advised(), INSTALL)
     with pytest.raises(ValueError, match="full path"):
         tap.drop_in(advised("vllm serve M"), INSTALL)
+
+
+# --- the switch
+
+SWITCHED = 'vllm serve M --speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\''
+SCHEDULED = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "num_speculative_tokens_per_batch_size": [[1, 1, 3]],
+}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        SWITCHED,
+        "vllm serve M -sc.method ngram -sc.num_speculative_tokens 3",
+        "vllm serve M --spec-method ngram --spec-tokens 3",
+    ],
+)
+def test_the_switch_needs_a_schedule_in_the_configuration(line: str) -> None:
+    advice = advised(f"{line} --port 1", switch="/run/x")
+    assert added(advice)[-2:] == [SCHEDULER, SPECULATIVE_CONFIG]
+    assert advice.command is not None
+    assert advice.command.words[:5] == ("vllm", "serve", "M", "--port", "1")
+    assert json.loads(advice.command.words[-1]) == SCHEDULED
+    assert advice.command.environment == {"SPECWATCH_SWITCH_DIRECTORY": "/run/x"}
+    again = tap.advise((0, 32), environment={}, command=advice.command, switch="/run/x")
+    assert added(again) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "why"),
+    [
+        (SWITCHED, (0, 23), "it needs vLLM 0.24"),
+        ("vllm serve M", (0, 32), "no speculation"),
+        (f"{SWITCHED} --scheduler-cls other.Scheduler", (0, 32), "other.Scheduler is another"),
+        ("vllm serve M --spec-method suffix", (0, 32), "refuses a schedule"),
+        (f"{SWITCHED} -dp 2", (0, 32), "under data parallelism"),
+        ("vllm serve M --spec-method mtp", (0, 32), "write num_speculative_tokens out"),
+        (SHELL_PUTS_IN, (0, 32), "write it out"),
+    ],
+)
+def test_why_a_server_gets_no_switch(line: str, version: tap.Version, why: str) -> None:
+    advice = advised(line, version, switch="/run/x")
+    assert SCHEDULER not in added(advice)
+    assert advice.environment == {}
+    (note,) = (note for note in advice.notes if note.startswith("No switch: "))
+    assert why in note
+
+
+def test_speculation_in_a_file_is_completed_there() -> None:
+    command = read("vllm serve M --config /etc/vllm.yml")
+    text = 'speculative-config: \'{"method": "ngram", "num_speculative_tokens": 5}\''
+    advice = tap.advise(
+        (0, 32),
+        environment={},
+        command=command,
+        arguments=command.with_file(lambda _: text),
+        switch="/run/x",
+    )
+    assert any("/etc/vllm.yml holds the speculation" in note for note in advice.notes)
+    assert any("[[1, 1, 5]]" in note for note in advice.notes)
+
+
+def test_a_unit_makes_the_directory_of_the_switch() -> None:
+    text = tap.drop_in(advised(f"/opt/{SWITCHED}", switch="/run/vllm-switch"), INSTALL)
+    assert "RuntimeDirectory=vllm-switch\nRuntimeDirectoryMode=2770\n" in text
+    assert "Environment=SPECWATCH_SWITCH_DIRECTORY=/run/vllm-switch\n" in text.replace('"', "")
+    elsewhere = tap.drop_in(advised(f"/opt/{SWITCHED}", switch="/srv/switch"), INSTALL)
+    assert "RuntimeDirectory=" not in elsewhere.replace("RuntimeDirectory does", "")
+
+
+def test_without_a_command_the_schedule_is_described() -> None:
+    advice = advised(None, switch="/run/x")
+    assert added(advice)[-1] == SCHEDULER
+    assert any('"num_speculative_tokens_per_batch_size": [[1, 1, K]]' in n for n in advice.notes)

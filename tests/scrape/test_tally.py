@@ -189,6 +189,33 @@ def test_the_fingerprint_changes_with_the_configuration_and_not_with_the_counts(
     assert len(others | {base}) == 4
 
 
+def switch(draft_tokens: float, ordered: float) -> str:
+    return page(
+        gauge("specwatch_switch_draft_tokens", draft_tokens),
+        gauge("specwatch_switch_ordered", ordered),
+    )
+
+
+def test_the_setting_of_a_switch():
+    assert tally.switch_of(read(switch(2, 1))) == tally.SwitchSetting(2, ordered=True)
+    assert tally.switch_of(read(switch(4, 0))) == tally.SwitchSetting(4, ordered=False)
+    assert tally.switch_of(read(switch(0, 1))).standby
+    assert not tally.switch_of(read(switch(0, 0))).standby
+    for unknown in (page(), switch(math.nan, math.nan), switch(-1, 1), switch(1e9, 1)):
+        assert tally.switch_of(read(unknown)) is None
+    assert tally.parts_of(read(switch(0, 1))) == tally.Parts({}, {})
+
+
+def test_the_fingerprint_has_the_draft_tokens_that_are_ordered():
+    def k_of(text: str) -> str:
+        return fingerprint(speculation(10, [6, 3]) + text).partition("-")[2]
+
+    assert [k_of(text) for text in (page(), switch(2, 0), switch(1, 1), switch(0, 1))] == [
+        "2", "2", "1", "0",
+    ]  # fmt: skip
+    assert fingerprint(switch(1, 1)).endswith("-0")  # it does not speculate
+
+
 def test_the_same_server_with_and_without_speculation_has_one_configuration():
     """As vLLM really shows it: the draft model takes half of the cache, which is no difference."""
     on, off = (

@@ -469,6 +469,72 @@ def test_a_window_has_version_and_fingerprint():
     assert only_window(watch).environment == Environment("0.32.0", tally.fingerprint_of(samples))
 
 
+def switched(draft_tokens: int, ordered: int = 1, drafts: int = 1, **more) -> dict[Series, float]:
+    gauges = page(
+        gauge("specwatch_switch_draft_tokens", draft_tokens),
+        gauge("specwatch_switch_ordered", ordered),
+    )
+    return {**server(drafts=drafts, **more), **read(gauges)}
+
+
+def test_a_minute_in_standby_has_a_mode_of_its_own():
+    watch = new_watch()
+    watch.observe(switched(0), at(0))
+    watch.observe(switched(0), at(5))
+    assert watch.models == {"m": Mode.STANDBY}
+    window = only_window(watch)
+    assert window.mode is Mode.STANDBY
+    assert window.environment.fingerprint.endswith("-0")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((4, 0), (0, 1)), ((0, 1), (2, 1)), ((2, 1), (4, 0))]
+)
+def test_a_minute_in_which_the_switch_changed_is_mixed(before, after):
+    watch = new_watch()
+    watch.observe(switched(*before), at(0))
+    watch.observe(switched(*after), at(5))
+    # Nothing of the minute that follows belongs to the setting before.
+    (first,) = windows_of(watch.observe(switched(*after), at(61)))
+    assert first.mode is Mode.MIXED
+    assert only_window(watch).mode is watch.models["m"]
+
+
+def test_a_change_between_two_minutes_makes_the_second_one_mixed():
+    watch = new_watch()
+    watch.observe(switched(4, 0), at(50))
+    (first,) = windows_of(watch.observe(switched(2, 1), at(65)))
+    assert first.mode is Mode.ON
+    assert only_window(watch).mode is Mode.MIXED
+
+
+@pytest.mark.parametrize(("now", "mode"), [((4, 0), Mode.ON), ((2, 1), Mode.MIXED)])
+def test_an_order_may_have_come_while_specwatch_was_away(now, mode):
+    earlier = new_watch()
+    earlier.observe(switched(4, 0), at(0))
+    watch = new_watch(cursor=earlier.cursor())
+    watch.observe(switched(*now), at(70))
+    assert only_window(watch).mode is mode
+
+
+def test_a_restart_is_no_change_of_the_switch():
+    watch = new_watch()
+    watch.observe(switched(0), at(0))
+    watch.observe(switched(4, 0, start=9.5), at(65))
+    window = only_window(watch)
+    assert (window.mode, window.restarts) == (Mode.ON, 1)
+
+
+def test_a_switch_of_a_server_without_speculation_means_nothing():
+    watch = new_watch()
+    off = {
+        s: v for s, v in switched(0).items() if "draft" not in s.quantity or "switch" in s.quantity
+    }
+    off = {s: v for s, v in off.items() if not s.quantity.startswith("accepted")}
+    watch.observe(off, at(0))
+    assert watch.models == {"m": Mode.OFF}
+
+
 def test_a_model_without_a_name_gets_one():
     watch = new_watch()
     watch.unnamed_model = "gguf"
