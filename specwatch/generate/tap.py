@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from specwatch.engines.switch import DIRECTORY_VARIABLE
+from specwatch.engines.switch import DIRECTORY_VARIABLE, UNSWITCHABLE
 from specwatch.errors import ConfigError
 from specwatch.generate.systemd import exec_start, quoted
 from specwatch.vllm_cli import ServeCommand, with_flags
@@ -36,8 +36,9 @@ _TIMINGS_SINCE: Version = (0, 25)
 _READ_SINCE: Version = (0, 8)
 _SWITCHED_SINCE: Version = (0, 24)
 _SCHEDULE = "num_speculative_tokens_per_batch_size"
-_NOT_SWITCHED = ("suffix", "medusa", "ngram_gpu")
-"""Methods with which vLLM refuses a schedule of draft tokens."""
+_SPARES_DRAFTING: Version = (0, 32)
+_EARLY_RUNNER = ("eagle", "eagle3", "mtp", "dflash", "dspark")
+"""Methods that run on the V2 model runner since 0.25, which ignores k until 0.32."""
 
 _WHY_MIDDLEWARE = (
     "vLLM loads the tap into its API server. It reads each request's temperature, acceptance, TTFT"
@@ -99,6 +100,10 @@ _SWITCH_DIRECTORY = (
 _SWITCH_GRAPHS = (
     "On a GPU, vLLM uses piecewise in place of full CUDA graphs with such a schedule, unless its V2"
     " model runner is in use: measure what that costs before you keep it."
+)
+_EARLY = (
+    "Before vLLM 0.32 its V2 model runner drafts as many tokens whatever is ordered, and may not"
+    " start with such a schedule: set VLLM_USE_V2_MODEL_RUNNER=0 (not with dspark)."
 )
 _NO_SWITCH = "No switch: "
 _NO_TIMINGS = f"{TIMINGS} needs vLLM 0.25 or later and is left out."
@@ -263,8 +268,8 @@ def _switched(
         why = "the command has no speculation."
     elif others:
         why = f"{SCHEDULER} {others[0]} is another scheduler."
-    elif method in _NOT_SWITCHED:
-        why = f"vLLM refuses a schedule of draft tokens with the method {method}."
+    elif method in UNSWITCHABLE:
+        why = f"vLLM cannot change the number of draft tokens with the method {method}."
     elif arguments.value(DATA_PARALLEL) not in (None, "1"):
         why = "vLLM ignores a schedule of draft tokens under data parallelism."
     elif not str(k).isdigit() and _SCHEDULE not in config:
@@ -275,6 +280,8 @@ def _switched(
         why = f"{arguments.file.path} holds the speculation: add {_SCHEDULE}: [[1, 1, {k}]] there."
     if why:
         return [], [_NO_SWITCH + why]
+    if method in _EARLY_RUNNER and version is not None and version < _SPARES_DRAFTING:
+        notes.append(_EARLY)
     if _SCHEDULE in config:
         return [scheduler], notes
     whole = {**config, "num_speculative_tokens": int(str(k)), _SCHEDULE: [[1, 1, int(str(k))]]}

@@ -12,16 +12,17 @@ import logging
 import os
 from typing import Any
 
-from specwatch.engines.switch import SwitchState
+from specwatch.engines.switch import UNSWITCHABLE, SwitchState
 from specwatch.tap import settings
 from specwatch.tap.switch import Switch, schedule_of
 
 NO_SPECULATION = "vLLM runs without speculation"
 NO_LOOKUP = "this vLLM has no schedule of draft tokens (0.24 and later have)"
-DATA_PARALLEL = "vLLM ignores the schedule of draft tokens under data parallelism"
+DATA_PARALLEL = "data-parallel ranks that draft unlike numbers of tokens wait for each other"
 NO_SCHEDULE = (
-    "vLLM was launched without num_speculative_tokens_per_batch_size in its speculative"
-    " configuration; `specwatch tap flags --switch` prints it"
+    "vLLM has no num_speculative_tokens_per_batch_size in its speculative configuration: it was"
+    " launched without it (`specwatch tap flags --switch` prints it), or it removed it, as with"
+    " data parallelism: see its log"
 )
 _log = logging.getLogger("specwatch.tap")
 
@@ -64,14 +65,28 @@ def _launch(scheduler: Any, vllm_config: Any) -> SwitchState:
     unavailable = ""
     if speculation is None:
         unavailable = NO_SPECULATION
+    elif vllm_config.parallel_config.data_parallel_size > 1:
+        unavailable = DATA_PARALLEL
     elif not hasattr(scheduler, "dynamic_sd_lookup"):
         unavailable = NO_LOOKUP
     elif lookup is None:
-        several = vllm_config.parallel_config.data_parallel_size > 1
-        unavailable = DATA_PARALLEL if several else NO_SCHEDULE
+        unavailable = NO_SCHEDULE
+    elif (method := _unswitchable(vllm_config)) is not None:
+        unavailable = f"vLLM fails when the number of draft tokens changes with {method}"
     return SwitchState(
         server="",
         launch_draft_tokens=getattr(speculation, "num_speculative_tokens", None) or 0,
         launch_schedule=schedule_of(lookup) if lookup else (),
         unavailable=unavailable,
     )
+
+
+def _unswitchable(vllm_config: Any) -> str | None:
+    """The method of speculation, if vLLM asserts that k never changes; None for the others."""
+    speculation = vllm_config.speculative_config
+    method = getattr(speculation, "method", None)
+    if getattr(vllm_config, "diffusion_config", None) is not None:
+        return "a diffusion model"
+    if getattr(speculation, "parallel_drafting", False):
+        return "parallel drafting"
+    return method if method in UNSWITCHABLE else None

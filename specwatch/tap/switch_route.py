@@ -28,7 +28,7 @@ from specwatch.engines.tap import SWITCH
 from specwatch.tap.exchange import Receive, Send
 from specwatch.tap.server_facts import Scope
 
-_MOST_AT_ONCE, _A_SECOND = 10, 2.0
+_MOST_AT_ONCE, _A_SECOND = 10, 4.0
 """Orders that are taken at once, and afterwards each second."""
 _BODY_SECONDS = 5.0
 _log = logging.getLogger("specwatch.tap")

@@ -218,7 +218,7 @@ def test_the_switch_needs_a_schedule_in_the_configuration(line: str) -> None:
         (SWITCHED, (0, 23), "it needs vLLM 0.24"),
         ("vllm serve M", (0, 32), "no speculation"),
         (f"{SWITCHED} --scheduler-cls other.Scheduler", (0, 32), "other.Scheduler is another"),
-        ("vllm serve M --spec-method suffix", (0, 32), "refuses a schedule"),
+        ("vllm serve M --spec-method suffix", (0, 32), "cannot change the number"),
         (f"{SWITCHED} -dp 2", (0, 32), "under data parallelism"),
         ("vllm serve M --spec-method mtp", (0, 32), "write num_speculative_tokens out"),
         (SHELL_PUTS_IN, (0, 32), "write it out"),

@@ -49,11 +49,12 @@ def config(
     *,
     speculates: bool = True,
     data_parallel_size: int = 1,
+    **speculation: Any,
 ) -> Any:
     return Thing(
         lookup=lookup,
         scheduler_config=SchedulerConfig(made),
-        speculative_config=Thing(num_speculative_tokens=4) if speculates else None,
+        speculative_config=Thing(num_speculative_tokens=4, **speculation) if speculates else None,
         parallel_config=Thing(data_parallel_size=data_parallel_size),
     )
 
@@ -94,6 +95,12 @@ def test_the_lookup_of_vllms_own_scheduler_is_replaced(directory: Path) -> None:
     [
         (config(None), scheduler.NO_SCHEDULE),
         (config(None, data_parallel_size=2), scheduler.DATA_PARALLEL),
+        (config(data_parallel_size=2), scheduler.DATA_PARALLEL),
+        (config(method="suffix"), "vLLM fails when the number of draft tokens changes with suffix"),
+        (
+            config(parallel_drafting=True),
+            "vLLM fails when the number of draft tokens changes with parallel drafting",
+        ),
         (config(None, speculates=False), scheduler.NO_SPECULATION),
         (config(made=OldScheduler), scheduler.NO_LOOKUP),
     ],
