@@ -70,14 +70,17 @@ class Switch:
         """When the lease ends, on the monotonic clock."""
         self._problem = ""
         self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="specwatch-switch", daemon=True)
 
     def start(self) -> None:
         """Look for orders from now on, until :meth:`stop` or the end of the process."""
-        threading.Thread(target=self._run, name="specwatch-switch", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Follow no more orders, and leave the directory to others."""
         self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
