@@ -36,7 +36,7 @@ LAYERS = (
 
 ASIDE = {
     "tap": {"domain", "engines"},
-    "simulator": {"errors", "domain", "engines", "scrape", "runtime", "vllm_cli"},
+    "simulator": {"errors", "domain", "engines", "scrape", "runtime", "vllm_cli", "tap"},
 }
 """Rooms beside the daemon, with all that they may import; only the top layer imports them."""
 
@@ -294,6 +294,7 @@ def test_a_planted_violation_is_found_with_its_line(
         ("cli/a.py", "from specwatch import daemon, simulator, tap"),
         ("web/a.py", "from specwatch import __version__"),
         ("simulator/a.py", "from specwatch.scrape import exposition"),
+        ("simulator/a.py", "from specwatch.tap.switch import Switch"),
     ],
 )
 def test_what_is_allowed_is_not_reported(tmp_path: Path, file: str, source: str) -> None:

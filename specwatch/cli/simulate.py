@@ -21,8 +21,10 @@ def command(arguments: tuple[str, ...]) -> None:
     """Run a simulated vLLM with the command line of `vllm serve`.
 
     It serves /metrics, /health, /version, /v1/models, /v1/completions and /v1/chat/completions.
-    Any flag of `vllm serve` is accepted; one without effect is reported and ignored. Additional
-    flags:
+    Any flag of `vllm serve` is accepted; one without effect is reported and ignored. Draft tokens
+    follow `num_speculative_tokens_per_batch_size` in `--speculative-config`, and orders in
+    `$SPECWATCH_SWITCH_DIRECTORY` with `--scheduler-cls specwatch.tap.scheduler.Scheduler`.
+    Additional flags:
 
     \b
       --simulated-rate N               requests a second of built-in traffic (0), which

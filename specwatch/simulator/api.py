@@ -59,7 +59,8 @@ def application(runtime: SimulatedRuntime) -> Starlette:
         if runtime.settings.middleware:
             tasks.append(asyncio.create_task(SimulatedClients(app, runtime).run()))
         try:
-            yield
+            with runtime.following_orders():
+                yield
         finally:
             for task in tasks:
                 task.cancel()

@@ -7,18 +7,22 @@ reported as ignored, and cost nothing.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import structlog
 
 from specwatch.errors import CannotStrip, ConfigError
 from specwatch.simulator.acceptance import SimulatedAcceptance
 from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.settings import SCHEDULE, SimulatedSettings, SimulatedSpeculation
 from specwatch.simulator.workload import PAIRS, SimulatedProfile, SimulatedTraffic, pairs
+from specwatch.tap import settings as tap_settings
+from specwatch.tap.scheduler import DATA_PARALLEL, Scheduler
 from specwatch.vllm_cli import config_file
 from specwatch.vllm_cli.command import Arguments, read_arguments, speculation_of
 from specwatch.vllm_cli.flags import FLAGS, by_spelling, flags_of, token_count
@@ -26,7 +30,9 @@ from specwatch.vllm_cli.flags import FLAGS, by_spelling, flags_of, token_count
 _log = structlog.get_logger(__name__)
 
 _DEFAULT = SimulatedSettings()
+_SCHEDULER = f"{Scheduler.__module__}.{Scheduler.__name__}"
 _Reader = Callable[[str], Any]
+_Schedule = Annotated[tuple[tuple[int, int, int], ...], msgspec.Meta(min_length=1)] | None
 
 
 def _context(text: str) -> int:
@@ -84,7 +90,7 @@ _USED = {
     *_SETTINGS, *_OWN, "--model", "--served-model-name", "--api-server-count",
     "--speculative-config", "--spec-method", "--spec-model", "--spec-tokens", "--speculative-model",
     "--num-speculative-tokens", "--enable-per-request-metrics", "--enable-force-include-usage",
-    "--middleware", "--api-key", "--override-generation-config", "--config",
+    "--middleware", "--scheduler-cls", "--api-key", "--override-generation-config", "--config",
 }  # fmt: skip
 """Flags that make a difference here."""
 
@@ -105,9 +111,10 @@ def _read_flags(words: Sequence[str]) -> Arguments:
         raise ConfigError(f"unexpected argument {unexpected!r}: the model is given already")
     for option in merged.options:
         spelling = option.spelling + (f".{option.key}" if option.key else "")
-        if option.flag is None or option.flag.name not in _USED:
+        name = option.flag.name if option.flag is not None else None
+        if name not in _USED or (name == "--scheduler-cls" and option.value != _SCHEDULER):
             _log.warning("simulated_flag_ignored", flag=spelling)
-        elif option.flag.nargs != "0" and not option.values:
+        elif option.flag is not None and option.flag.nargs != "0" and not option.values:
             following = "".join(merged.words[option.stop : option.stop + 1]) or "none"
             raise ConfigError(f"{spelling}: expected a value after it, found {following}")
     return replace(merged, model=command_line.model or merged.model)
@@ -124,7 +131,13 @@ def parse_flags(arguments: Sequence[str]) -> SimulatedSettings:
     servers = _value(flags, "--api-server-count", int, fields.get("engines", 1))
     context = fields.get("max_model_len", _DEFAULT.max_model_len)
     default_cache = max(_DEFAULT.kv_cache_tokens, 2 * context)
-    return SimulatedSettings(
+    switch_directory = None
+    if flags.value("--scheduler-cls") == _SCHEDULER:
+        try:
+            switch_directory = tap_settings.from_environment(os.environ).switch_directory
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    settings = SimulatedSettings(
         **{"kv_cache_tokens": default_cache, **fields},
         model=flags.model or "simulated",
         served_model_names=_several(flags, "--served-model-name"),
@@ -133,6 +146,7 @@ def parse_flags(arguments: Sequence[str]) -> SimulatedSettings:
         timings=bool(flags.given("--enable-per-request-metrics")),
         force_usage=bool(flags.given("--enable-force-include-usage")),
         middleware=tuple(o.value or "" for o in flags.given("--middleware")),
+        switch_directory=switch_directory,
         api_keys=_several(flags, "--api-key"),
         default_temperature=_default_temperature(flags),
         traffic=SimulatedTraffic(**_fields(flags, _TRAFFIC)),
@@ -141,6 +155,9 @@ def parse_flags(arguments: Sequence[str]) -> SimulatedSettings:
         ),
         costs=_costs(flags),
     )
+    if settings.engines > 1 and settings.speculation and settings.speculation.schedule:
+        _log.warning("simulated_schedule_ignored", detail=DATA_PARALLEL)
+    return settings
 
 
 def _fields(flags: Arguments, table: Mapping[str, tuple[str, _Reader]]) -> dict[str, Any]:
@@ -213,6 +230,15 @@ def _speculation(flags: Arguments) -> SimulatedSpeculation | None:
             '"num_speculative_tokens":4}\''
         )
     try:
-        return SimulatedSpeculation(int(k), str(method), None if model is None else str(model))
+        schedule = msgspec.convert(config.get(SCHEDULE), _Schedule, strict=False) or ()
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{SCHEDULE}: {error}; expected (first, last, draft tokens) entries, for example"
+            " [[1, 16, 4], [17, 64, 2]]"
+        ) from None
+    try:
+        return SimulatedSpeculation(
+            int(k), str(method), None if model is None else str(model), schedule
+        )
     except ValueError:
         raise ConfigError(f"num_speculative_tokens is {k!r}: expected a whole number") from None

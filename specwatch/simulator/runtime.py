@@ -17,8 +17,10 @@ from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.http_stats import SimulatedHttpStats
 from specwatch.simulator.page import SimulatedPage
 from specwatch.simulator.sequence import SimulatedSequence
-from specwatch.simulator.settings import SimulatedSettings
+from specwatch.simulator.settings import NEWEST, SimulatedSettings
 from specwatch.simulator.workload import SimulatedRequest
+from specwatch.tap.scheduler import launch_state
+from specwatch.tap.switch import Switch
 
 _SHORTEST_WAIT = 0.0005
 _LONGEST_WAIT = 0.05
@@ -83,6 +85,34 @@ class SimulatedRuntime:
             self.http = SimulatedHttpStats()
             self.registry = CollectorRegistry()
             self._page = SimulatedPage(self.engine, self.http)
+
+    @contextlib.contextmanager
+    def following_orders(self) -> Iterator[None]:
+        """Run the switch of this process, if it was launched with one."""
+        directory = self.settings.switch_directory
+        if directory is None:
+            yield
+            return
+        cores = self.engine.cores
+        launch = launch_state(
+            None if self.engine.speculation is None else self.engine.speculation.k,
+            cores[0].launch_lookup,
+            has_lookup=self.settings.engine_version == NEWEST,
+            data_parallel_size=self.settings.engines,
+        )
+
+        def use(draft_tokens: int | None) -> None:
+            with self.synced():
+                for core in cores:
+                    core.ordered = draft_tokens
+
+        switch = Switch(directory, launch, use)
+        switch.start()
+        try:
+            yield
+        finally:
+            switch.stop()
+            use(None)
 
     async def pump(self) -> None:
         """Advance until cancelled: in short steps while a client waits for tokens."""

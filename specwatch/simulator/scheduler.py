@@ -36,6 +36,16 @@ class SimulatedScheduler:
         self.index = index
         self.clock = clock
         self.k = speculation.k if speculation else 0
+        self.launch_lookup = (
+            speculation.lookup(settings.max_num_seqs)
+            if speculation is not None and settings.engines == 1
+            else None
+        )
+        """Draft tokens by number of scheduled requests; None for always ``k``."""
+        self.ordered: int | None = None
+        """Draft tokens that the switch ordered, from the next step on; None for the launch's."""
+        self._proposed = self.k
+        """Draft tokens that the last step proposed for each request."""
         self.counters = SimulatedCounters(self.k, settings.max_model_len)
         self.waiting: deque[SimulatedSequence] = deque()
         self.running: list[SimulatedSequence] = []
@@ -102,17 +112,21 @@ class SimulatedScheduler:
             self._plan_waiting(budget)
         if not self._plan:
             return
-        verified = drafting = prefilled = 0
+        verified = decoding = prefilled = 0
         for _, tokens, drafts in self._plan:
             if drafts == _PREFILL:
                 prefilled += tokens
             else:
                 verified += tokens
-                drafting += drafts > 0
+                decoding += 1
         costs = self.settings.costs
         duration = costs.step(len(self._plan), verified, prefilled)
         if self.speculation is not None:
-            duration += costs.draft(drafting, self.k) * self.speculation.draft_cost
+            lookup = self.launch_lookup
+            launch = self.k if lookup is None else lookup[len(self._plan)]
+            self._proposed = launch if self.ordered is None else self.ordered
+            passes = self.speculation.passes(self._proposed)
+            duration += costs.draft(decoding, passes) * self.speculation.draft_cost
         self.counters.busy += duration
         self.step_end = self.clock + duration
 
@@ -127,11 +141,13 @@ class SimulatedScheduler:
             total = sequence.request.prompt_tokens + sequence.generation_tokens
             missing = total - sequence.computed
             if missing == 1 and sequence.generation_tokens:
-                drafts = max(0, min(k, max_model_len - total - 1, budget - 1))
-                tokens = 1 + drafts
+                room = max(0, min(k, max_model_len - total - 1, budget - 1))
+                drafts = min(room, self._proposed)
+                tokens, reserved = 1 + drafts, 1 + room
             else:
                 drafts, tokens = _PREFILL, min(missing, budget)
-            needed = -(-(sequence.computed + tokens) // block_size) - sequence.blocks
+                reserved = tokens
+            needed = -(-(sequence.computed + reserved) // block_size) - sequence.blocks
             while needed > self.free_blocks:
                 preempted = True
                 if self._preempt_last() is sequence:

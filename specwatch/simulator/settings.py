@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from specwatch.errors import ConfigError
 from specwatch.simulator.acceptance import SimulatedAcceptance
@@ -12,6 +13,8 @@ from specwatch.simulator.workload import CONSTANT, SimulatedProfile, SimulatedTr
 ENGINE_VERSIONS = ("0.8.5", "0.10.2", "0.32.0")
 NEWEST = ENGINE_VERSIONS[-1]
 RECORD_LEVELS = ("none", "summary", "detailed")
+SCHEDULE = "num_speculative_tokens_per_batch_size"
+"""Key of the speculative configuration, 0.24 and later."""
 
 _CHEAP_DRAFTERS = {"ngram": 0.02, "ngram_gpu": 0.02, "suffix": 0.02}
 _DRAFT_MEMORY = 0.15
@@ -26,10 +29,39 @@ class SimulatedSpeculation:
     k: int = 4
     method: str = "draft_model"
     model: str | None = None
+    schedule: tuple[tuple[int, int, int], ...] = ()
+    """(first, last, draft tokens) by number of scheduled requests; empty for always ``k``."""
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ConfigError(f"num_speculative_tokens is {self.k}: expected 1 or more")
+        end = 0
+        for first, last, tokens in sorted(self.schedule):
+            if min(first, last) < 1:
+                problem = "a batch-size range must be positive"
+            elif first > last:
+                problem = "a batch-size range must not start after its end"
+            elif tokens < 0:
+                problem = "the number of draft tokens must be 0 or more"
+            elif first <= end:
+                problem = "batch-size ranges must not overlap"
+            elif not end and first != 1:
+                problem = "the first batch-size range must start at 1"
+            else:
+                end = last
+                continue
+            raise ConfigError(f"{SCHEDULE}: {problem}, found {[first, last, tokens]}")
+
+    def lookup(self, max_num_seqs: int) -> list[int] | None:
+        """Draft tokens by number of scheduled requests, from 1; None without a schedule."""
+        lookup = [0] * (max_num_seqs + 1)
+        for first, _, tokens in sorted(self.schedule):  # each goes on until the next begins
+            lookup[first:] = [min(tokens, self.k)] * len(lookup[first:])
+        return lookup if self.schedule else None
+
+    def passes(self, draft_tokens: int) -> int:
+        """Passes of the drafter in a step: with a model one at least, to keep its KV cache."""
+        return max(1, draft_tokens) if self.has_model else draft_tokens
 
     @property
     def draft_cost(self) -> float:
@@ -39,8 +71,8 @@ class SimulatedSpeculation:
         return 0.4 if any(head in self.method for head in _HEADS) else 1.0
 
     @property
-    def needs_memory(self) -> bool:
-        """Whether drafting takes memory away from the KV cache."""
+    def has_model(self) -> bool:
+        """Whether a model drafts; it takes memory away from the KV cache."""
         return self.method not in _CHEAP_DRAFTERS
 
 
@@ -74,6 +106,8 @@ class SimulatedSettings:
     force_usage: bool = False
     """Streams carry usage, in each chunk, whatever the client asks."""
     middleware: tuple[str, ...] = ()
+    switch_directory: Path | None = None
+    """Where orders of the switch come from; None to run without a switch."""
     api_keys: tuple[str, ...] = ()
     default_temperature: float = 1.0
     """Temperature of requests that name none."""
@@ -103,6 +137,8 @@ class SimulatedSettings:
         if self.engine_version != NEWEST and (self.timings or self.record != "none"):
             flag = "enable-per-request" if self.timings else "per-request-spec-decode"
             raise ConfigError(f"vLLM {self.engine_version} has no --{flag}-metrics: leave it out")
+        if self.engine_version != NEWEST and self.speculation and self.speculation.schedule:
+            raise ConfigError(f"vLLM {self.engine_version} has no {SCHEDULE}: leave it out")
         if self.record != "none" and self.speculation is None:
             raise ConfigError(
                 f"--per-request-spec-decode-metrics {self.record} needs speculation: add"
@@ -135,6 +171,6 @@ class SimulatedSettings:
         if self.num_gpu_blocks is not None:
             return self.num_gpu_blocks
         share = 1.0
-        if speculating and self.speculation is not None and self.speculation.needs_memory:
+        if speculating and self.speculation is not None and self.speculation.has_model:
             share -= _DRAFT_MEMORY
         return int(self.kv_cache_tokens * share) // self.block_size

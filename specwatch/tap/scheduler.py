@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from specwatch.engines.switch import UNSWITCHABLE, SwitchState
@@ -61,21 +62,43 @@ def _lookup_of(scheduler: Any) -> Any:
 
 def _launch(scheduler: Any, vllm_config: Any) -> SwitchState:
     speculation = vllm_config.speculative_config
-    lookup = getattr(scheduler, "dynamic_sd_lookup", None)
+    return launch_state(
+        None if speculation is None else speculation.num_speculative_tokens or 0,
+        getattr(scheduler, "dynamic_sd_lookup", None),
+        has_lookup=hasattr(scheduler, "dynamic_sd_lookup"),
+        data_parallel_size=vllm_config.parallel_config.data_parallel_size,
+        method=_unswitchable(vllm_config),
+    )
+
+
+def launch_state(
+    draft_tokens: int | None,
+    lookup: Sequence[int] | None,
+    *,
+    has_lookup: bool,
+    data_parallel_size: int,
+    method: str | None = None,
+) -> SwitchState:
+    """The state of a server's switch at launch.
+
+    ``draft_tokens`` is None without speculation, ``lookup`` has the draft tokens by number of
+    requests, and ``has_lookup`` is whether this version of vLLM can have one. ``method`` is that of
+    the speculation, if vLLM cannot change k with it.
+    """
     unavailable = ""
-    if speculation is None:
+    if draft_tokens is None:
         unavailable = NO_SPECULATION
-    elif vllm_config.parallel_config.data_parallel_size > 1:
+    elif data_parallel_size > 1:
         unavailable = DATA_PARALLEL
-    elif not hasattr(scheduler, "dynamic_sd_lookup"):
+    elif not has_lookup:
         unavailable = NO_LOOKUP
     elif lookup is None:
         unavailable = NO_SCHEDULE
-    elif (method := _unswitchable(vllm_config)) is not None:
+    elif method is not None:
         unavailable = f"vLLM fails when the number of draft tokens changes with {method}"
     return SwitchState(
         server="",
-        launch_draft_tokens=getattr(speculation, "num_speculative_tokens", None) or 0,
+        launch_draft_tokens=draft_tokens or 0,
         launch_schedule=schedule_of(lookup) if lookup else (),
         unavailable=unavailable,
     )

@@ -74,7 +74,9 @@ def check_conservation(engine: SimulatedEngine) -> None:
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    steps=st.lists(st.sampled_from(["advance", "restart", "off", "on", "scale"]), max_size=6),
+    steps=st.lists(
+        st.sampled_from(["advance", "restart", "off", "on", "scale", "switch"]), max_size=6
+    ),
     engines=st.integers(1, 3),
 )
 def test_counters_are_the_sum_of_the_request_log(seed: int, steps: list[str], engines: int) -> None:
@@ -84,6 +86,9 @@ def test_counters_are_the_sum_of_the_request_log(seed: int, steps: list[str], en
             engine.advance(engine.now + 7.5)
         elif step == "scale":
             engine.set_acceptance_scale(0.4)
+        elif step == "switch":
+            for core in engine.cores:
+                core.ordered = None if engine.speculation is None else seed % (K + 1)
         else:
             engine.restart(speculation={"restart": None, "off": False, "on": True}[step])
         check_conservation(engine)

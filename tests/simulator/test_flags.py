@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from structlog.testing import capture_logs
 from specwatch.errors import ConfigError
 from specwatch.simulator.command_line import parse_flags
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.tap.settings import SWITCH_DIRECTORY
 
 DRAFT = '{"method":"draft_model","model":"d","num_speculative_tokens":4}'
 DRAFT_OF_4 = SimulatedSpeculation(4, "draft_model", "d")
+SCHEDULE = "num_speculative_tokens_per_batch_size"
+SWITCH = "--scheduler-cls specwatch.tap.scheduler.Scheduler"
 
 
 def parsed(line: str) -> SimulatedSettings:
@@ -48,6 +52,10 @@ def test_speculation_means_the_same_in_each_spelling(spelling: str, line: str) -
         ("M --spec-method mtp", SimulatedSpeculation(1, "mtp")),
         ("M --spec-method eagle3 --spec-model e --spec-tokens 3",
          SimulatedSpeculation(3, "eagle3", "e")),
+        (f"M -sc.method ngram -sc.num_speculative_tokens 3 -sc.{SCHEDULE} '[[1,8,3],[9,64,0]]'",
+         SimulatedSpeculation(3, "ngram", schedule=((1, 8, 3), (9, 64, 0)))),
+        (f"M -sc.method ngram -sc.num_speculative_tokens 3 -sc.{SCHEDULE} null",
+         SimulatedSpeculation(3, "ngram")),
     ],
 )  # fmt: skip
 def test_speculation_of_other_kinds(line: str, expected: SimulatedSpeculation | None) -> None:
@@ -84,6 +92,65 @@ def test_flags_of_vllm_that_matter_are_taken() -> None:
         default_temperature=0.6,
         costs=settings.costs,
     )
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ("[]", "length >= 1"),
+        ("4", "Expected `array | null`, got `int`"),
+        ("[[1,8]]", "Expected `array` of length 3"),
+        ("[[1,8,2.5]]", "Expected `int`, got `float`"),
+        ("[[0,8,4]]", r"must be positive, found [0, 8, 4]"),
+        ("[[1,8,4],[12,9,4]]", "must not start after its end, found [12, 9, 4]"),
+        ("[[1,8,-1]]", "must be 0 or more, found [1, 8, -1]"),
+        ("[[1,8,4],[8,9,2]]", "must not overlap, found [8, 9, 2]"),
+        ("[[2,8,4]]", "must start at 1, found [2, 8, 4]"),
+    ],
+)
+def test_a_schedule_that_vllm_refuses(entries: str, message: str) -> None:
+    line = f"M --spec-method ngram --spec-tokens 4 -sc '{{\"{SCHEDULE}\":{entries}}}'"
+    with pytest.raises(ConfigError, match=f"^{SCHEDULE}: .*{re.escape(message)}"):
+        parsed(line)
+
+
+@pytest.mark.parametrize("version", ["0.8.5", "0.10.2"])
+def test_older_versions_have_no_schedule(version: str) -> None:
+    schedule = f'-sc \'{{"num_speculative_tokens":4,"{SCHEDULE}":[[1,8,4]]}}\''
+    with pytest.raises(ConfigError, match=f"vLLM {version} has no {SCHEDULE}"):
+        parsed(f"M {schedule} --simulated-engine-version {version}")
+
+
+def test_a_schedule_under_data_parallelism_is_reported() -> None:
+    schedule = f'-sc \'{{"num_speculative_tokens":4,"{SCHEDULE}":[[1,8,1]]}}\''
+    with capture_logs() as logs:
+        assert parsed(f"M {schedule} --data-parallel-size 2").speculation
+    assert [entry["event"] for entry in logs] == ["simulated_schedule_ignored"]
+    with capture_logs() as logs:
+        parsed(f"M {schedule}")
+    assert logs == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "switches", "ignored"),
+    [(SWITCH, True, 0), ("--scheduler-cls my.Scheduler", False, 1), ("", False, 0)],
+)
+def test_the_scheduler_with_the_switch_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, flag: str, switches: bool, ignored: int
+) -> None:
+    monkeypatch.setenv(SWITCH_DIRECTORY, "/run/vllm")
+    with capture_logs() as logs:
+        settings = parsed(f"M {flag}")
+    assert settings.switch_directory == (Path("/run/vllm") if switches else None)
+    assert [entry["flag"] for entry in logs] == ["--scheduler-cls"] * ignored
+    monkeypatch.delenv(SWITCH_DIRECTORY)
+    assert parsed(f"M {flag}").switch_directory is None
+
+
+def test_an_environment_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH_DIRECTORY, "run")
+    with pytest.raises(ConfigError, match="write the full path"):
+        parsed(f"M {SWITCH}")
 
 
 @pytest.mark.parametrize(("length", "tokens"), [("1M", 1024**2), ("auto", 4096), ("-1", 4096)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,28 @@ def test_orders_of_an_earlier_process_are_not_followed(tmp_path: Path) -> None:
     state = later.order(0, server=earlier.switch.state.server, number=99)
     assert "another process" in state.refused
     assert (state.number, later.used) == (0, [])
+
+
+def test_a_switch_that_stopped_leaves_the_directory_alone(tmp_path: Path) -> None:
+    """Also where it was about to follow an order, so that the next process has it to itself."""
+    tmp_path.chmod(0o770)
+    following = threading.Event()
+
+    def use(_: int | None) -> None:
+        following.set()
+        time.sleep(0.1)
+
+    switch = Switch(tmp_path, LAUNCH, use)
+    switch.start()
+    while not (tmp_path / STATE_FILE).exists():
+        time.sleep(0.01)
+    order = Order(server=switch.state.server, number=1, draft_tokens=0, lease=30.0)
+    switch_files.write(tmp_path / ORDER_FILE, encode(order))
+    assert following.wait(10.0)
+    switch.stop()
+    (tmp_path / STATE_FILE).unlink()
+    time.sleep(0.2)
+    assert not (tmp_path / STATE_FILE).exists()
 
 
 def test_more_than_the_launch_is_refused(engine: Engine) -> None:
