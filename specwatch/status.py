@@ -12,7 +12,7 @@ from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
 from specwatch.rules.decisions import TargetDecision
 from specwatch.scrape.coverage import Coverage
-from specwatch.scrape.tally import SwitchSetting
+from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 
 _Shown = TypeVar("_Shown")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import requests
 
 from specwatch import __version__
 from specwatch.config.sections import present_secret
 from specwatch.config.target import Target
-from specwatch.domain.model import Series
 from specwatch.engines import switch_files
 from specwatch.engines.switch import (
     LARGEST,
@@ -32,8 +31,6 @@ from specwatch.runtime.tls import tls_context
 _ANSWER_SECONDS = 5.0
 """A server looks ten times a second; one that is stopped, or starts, does not."""
 _LOOK_SECONDS = 0.05
-_ENOUGH_TOKENS = 20
-"""Generated tokens that show whether an order is followed."""
 
 
 class _Channel(Protocol):
@@ -195,30 +192,3 @@ class SwitchClient:
     def close(self) -> None:
         """Close connections; the server goes on as ordered until the lease ends."""
         self._channel.close()
-
-
-class DraftCounts(NamedTuple):
-    """What shows whether a server follows: counters of a page, over all models."""
-
-    drafts: float
-    draft_tokens: float
-    generation_tokens: float
-
-    @classmethod
-    def of(cls, samples: Mapping[Series, float]) -> DraftCounts:
-        """The counts of an engine's page."""
-        sums = dict.fromkeys(cls._fields, 0.0)
-        for series, value in samples.items():
-            if series.quantity in sums and not series.temperature:
-                sums[series.quantity] += value
-        return cls(**sums)
-
-    def follow(self, draft_tokens: int, before: DraftCounts) -> bool | None:
-        """Whether no draft since ``before`` was longer than ``draft_tokens``, and some were made;
-        None if too little was generated to tell."""
-        drafts, drafted, generated = (now - then for now, then in zip(self, before, strict=True))
-        if generated < _ENOUGH_TOKENS:
-            return None
-        if not draft_tokens or not drafts:
-            return not draft_tokens and not drafts
-        return drafted <= draft_tokens * drafts

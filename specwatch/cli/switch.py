@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from specwatch.actuators.switch import DraftCounts, SwitchClient
+from specwatch.actuators.switch import SwitchClient
 from specwatch.cli import options
 from specwatch.config.target import Target
 from specwatch.domain.model import Series
@@ -18,6 +18,7 @@ from specwatch.errors import ConfigError, ScrapeError
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.switch import DraftCounts
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 

@@ -9,7 +9,7 @@ from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import Environment, Mode, Series, Tally
 from specwatch.engines.sample_names import ENGINE_TITLES, mode_of
 from specwatch.errors import ConfigError, PageError
-from specwatch.scrape import tally
+from specwatch.scrape import switch, tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def engine_of(
             f"{where} has a metrics page, but not of {ENGINE_TITLES}; give the URL of the engine"
             " itself"
         )
-    setting = tally.switch_of(samples)
+    setting = switch.setting_of(samples)
     names = {name or (served[0] if served else ""): name for name in parts.models}
     if model is None and len(names) > 1:
         raise ConfigError(f"{where} serves {', '.join(sorted(names))}; choose one with --model")

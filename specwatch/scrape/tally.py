@@ -6,17 +6,15 @@ import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from specwatch.domain import histogram
 from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Series, Tally
 from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
 from specwatch.errors import PageError, ScrapeReason
-from specwatch.scrape import counters
+from specwatch.scrape import counters, switch
 
-_SWITCH = ("switch_draft_tokens", "switch_ordered")
-_OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures", *_SWITCH})
+_OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures", *switch.QUANTITIES})
 _POSITION_DIGITS = 3
 """No drafter proposes a thousand tokens; larger positions would exhaust the memory."""
 
@@ -41,19 +39,6 @@ class Sampled(NamedTuple):
     lifetime_acceptance_rate: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchSetting:
-    """The draft tokens that a server's switch allows, and whether they are ordered."""
-
-    draft_tokens: int
-    ordered: bool
-
-    @property
-    def standby(self) -> bool:
-        """Whether nothing may be drafted."""
-        return self.ordered and not self.draft_tokens
-
-
 class Parts(NamedTuple):
     """The samples of a page, split by their source."""
 
@@ -76,21 +61,6 @@ def parts_of(samples: Mapping[Series, float]) -> Parts:
         else:
             models[series.model_name][series] = value
     return Parts(dict(models), tap)
-
-
-def switch_of(samples: Mapping[Series, float]) -> SwitchSetting | None:
-    """The setting of the switch on a page; None without a switch that follows orders."""
-    values = {s.quantity: value for s, value in samples.items() if s.quantity in _SWITCH}
-    draft_tokens, ordered = (values.get(quantity, math.nan) for quantity in _SWITCH)
-    if not 0 <= draft_tokens < 10**_POSITION_DIGITS or math.isnan(ordered):
-        return None
-    return SwitchSetting(int(draft_tokens), ordered > 0)
-
-
-def changed(before: SwitchSetting | None, now: SwitchSetting | None) -> bool:
-    """Whether counts between two pages may be of several settings; ``before`` is None on the first
-    page of a process of ours: an order may have come since the last one."""
-    return now != before if before is not None else now is not None and now.ordered
 
 
 def no_engine(page: Parts) -> PageError:
@@ -209,7 +179,7 @@ def fingerprint_of(samples: Mapping[Series, float]) -> str:
         elif series.quantity == "lifetime_acceptance_rate":
             unknown = True
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
-    setting = switch_of(samples)
+    setting = switch.setting_of(samples)
     if setting is not None and setting.ordered and positions:
         return f"{digest}-{setting.draft_tokens}"
     counts = sorted(set(positions.values()))

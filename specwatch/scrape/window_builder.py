@@ -31,11 +31,12 @@ from specwatch.domain.model import (
 )
 from specwatch.engines.sample_names import meaningful, mode_of
 from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
-from specwatch.scrape import tally
+from specwatch.scrape import switch, tally
 from specwatch.scrape.counters import CounterTracker
 from specwatch.scrape.downtime import Downtime
 from specwatch.scrape.gauges import GpuMemory, gauges_over
 from specwatch.scrape.open_window import Counted, FirstPages, OpenWindow
+from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Taps
 
 
@@ -84,7 +85,7 @@ class WindowBuilder:
         self.models: dict[str, Mode] = {}
         """The models of the last page (before any page, of the cursor), and whether each is
         served with speculation."""
-        self.switch: tally.SwitchSetting | None = None
+        self.switch: SwitchSetting | None = None
         self._sampled: dict[str, tally.Sampled] = {}
         self._open: OpenWindow | None = None
         self._closed_start: int | None = None
@@ -136,8 +137,8 @@ class WindowBuilder:
             self._end_process(window, before or {}, problems)
             self.drafting = None
         window.add(increments, tapped=bool(parts.tap))
-        setting = tally.switch_of(samples)
-        switched = before is not None and not restarted and tally.changed(self.switch, setting)
+        setting = switch.setting_of(samples)
+        switched = before is not None and not restarted and switch.changed(self.switch, setting)
         self.switch = setting
         self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._page = page

@@ -17,7 +17,7 @@ from specwatch.rules import decision_view
 from specwatch.rules.decision_view import DecisionView
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.summary import CoverageView, WindowView, window_view
-from specwatch.scrape.tally import SwitchSetting
+from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 from specwatch.status import (
     DaemonStatus,

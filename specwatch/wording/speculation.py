@@ -20,7 +20,7 @@ from specwatch.rules.decision_view import (
 )
 from specwatch.rules.decisions import Decision
 from specwatch.rules.summary import WindowView
-from specwatch.scrape.tally import SwitchSetting
+from specwatch.scrape.switch import SwitchSetting
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
 from specwatch.wording.rules import amount

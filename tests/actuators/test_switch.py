@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.actuators.switch import DraftCounts, SwitchClient
+from specwatch.actuators.switch import SwitchClient
 from specwatch.config.target import Target
 from specwatch.engines import switch_files
 from specwatch.engines.switch import ORDER_FILE, Order, encode
@@ -163,24 +163,3 @@ def test_a_server_that_is_down(tmp_path: Path) -> None:
     target = Target(url="http://127.0.0.1:1", switch={"token_file": token})
     with pytest.raises(ActuatorError, match="nothing listens"):
         SwitchClient(target).state()
-
-
-@pytest.mark.parametrize(
-    ("draft_tokens", "now", "followed"),
-    [
-        (0, (0, 0, 100), True),
-        (0, (1, 4, 100), False),
-        (0, (0, 0, 19), None),
-        (2, (40, 80, 100), True),
-        (2, (40, 79, 100), True),
-        (2, (40, 81, 100), False),
-        (2, (0, 0, 100), False),
-        (2, (40, 80, 10), None),
-    ],
-)
-def test_counters_show_whether_an_order_is_followed(
-    draft_tokens: int, now: tuple[int, int, int], followed: bool | None
-) -> None:
-    before = DraftCounts(7.0, 28.0, 500.0)
-    after = DraftCounts(*(then + more for then, more in zip(before, now, strict=True)))
-    assert after.follow(draft_tokens, before) is followed

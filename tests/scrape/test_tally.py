@@ -196,16 +196,6 @@ def switch(draft_tokens: float, ordered: float) -> str:
     )
 
 
-def test_the_setting_of_a_switch():
-    assert tally.switch_of(read(switch(2, 1))) == tally.SwitchSetting(2, ordered=True)
-    assert tally.switch_of(read(switch(4, 0))) == tally.SwitchSetting(4, ordered=False)
-    assert tally.switch_of(read(switch(0, 1))).standby
-    assert not tally.switch_of(read(switch(0, 0))).standby
-    for unknown in (page(), switch(math.nan, math.nan), switch(-1, 1), switch(1e9, 1)):
-        assert tally.switch_of(read(unknown)) is None
-    assert tally.parts_of(read(switch(0, 1))) == tally.Parts({}, {})
-
-
 def test_the_fingerprint_has_the_draft_tokens_that_are_ordered():
     def k_of(text: str) -> str:
         return fingerprint(speculation(10, [6, 3]) + text).partition("-")[2]

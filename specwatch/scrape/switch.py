@@ -1,0 +1,98 @@
+"""The switch of a server on its page: its setting, and whether the counters follow it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from specwatch.domain.model import Series
+
+QUANTITIES = ("switch_draft_tokens", "switch_ordered")
+_MOST_DRAFT_TOKENS = 1000
+_ENOUGH_TOKENS = 20
+"""Generated tokens that show whether an order is followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSetting:
+    """The draft tokens that a server's switch allows, and whether they are ordered."""
+
+    draft_tokens: int
+    ordered: bool
+
+    @property
+    def standby(self) -> bool:
+        """Whether nothing may be drafted."""
+        return self.ordered and not self.draft_tokens
+
+
+def setting_of(samples: Mapping[Series, float]) -> SwitchSetting | None:
+    """The setting of the switch on a page; None without a switch that follows orders."""
+    values = {s.quantity: value for s, value in samples.items() if s.quantity in QUANTITIES}
+    draft_tokens, ordered = (values.get(quantity, math.nan) for quantity in QUANTITIES)
+    if not 0 <= draft_tokens < _MOST_DRAFT_TOKENS or math.isnan(ordered):
+        return None
+    return SwitchSetting(int(draft_tokens), ordered > 0)
+
+
+def changed(before: SwitchSetting | None, now: SwitchSetting | None) -> bool:
+    """Whether counts between two pages may be of several settings; ``before`` is None on the first
+    page of a process of ours: an order may have come since the last one."""
+    return now != before if before is not None else now is not None and now.ordered
+
+
+class DraftCounts(NamedTuple):
+    """Counters of a page that show whether a server follows orders, over all models."""
+
+    drafts: float
+    draft_tokens: float
+    generation_tokens: float
+
+    @classmethod
+    def of(cls, samples: Mapping[Series, float]) -> DraftCounts:
+        """The counts of an engine's page."""
+        sums = dict.fromkeys(cls._fields, 0.0)
+        for series, value in samples.items():
+            if series.quantity in sums and not series.temperature:
+                sums[series.quantity] += value
+        return cls(**sums)
+
+    def follow(self, draft_tokens: int, before: DraftCounts) -> bool | None:
+        """Whether no draft since ``before`` was longer than ``draft_tokens``, and some were made;
+        None if too little was generated to tell."""
+        drafts, drafted, generated = (now - then for now, then in zip(self, before, strict=True))
+        if generated < _ENOUGH_TOKENS:
+            return None
+        if not draft_tokens or not drafts:
+            return not draft_tokens and not drafts
+        return drafted <= draft_tokens * drafts
+
+
+class FollowedSwitch:
+    """Whether a server follows the orders of its switch, from page to page."""
+
+    def __init__(self) -> None:
+        self._setting: SwitchSetting | None = None
+        self._before: DraftCounts | None = None
+        """Of a page since when only the present setting counts."""
+        self.followed: bool | None = None
+        """Of the present order; None without one, or if too little was generated since."""
+
+    def see(self, samples: Mapping[Series, float], setting: SwitchSetting | None) -> None:
+        """Process a page. Counts up to its first page with a setting are of others, too."""
+        if setting != self._setting:
+            self._setting, self._before, self.followed = setting, None, None
+            return
+        if setting is None or not setting.ordered:
+            return
+        counts = DraftCounts.of(samples)
+        if self._before is None or any(
+            now < then for now, then in zip(counts, self._before, strict=True)
+        ):
+            self._before = counts
+            return
+        followed = counts.follow(setting.draft_tokens, self._before)
+        if followed is not None:
+            self.followed, self._before = followed, counts
