@@ -22,6 +22,7 @@ from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.gauges import GpuMemory
 from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.switch import FollowedSwitch
 from specwatch.scrape.taps import LEAVES_OUT, Trouble
 from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
@@ -79,6 +80,7 @@ class Scraper:
             cursor=cursor,
             cursor_follows=cursor_follows,
         )
+        self._followed = FollowedSwitch()
         self._recent = Recent()
         self._failures: Counter[str] = Counter()
         self._skipped = 0
@@ -234,6 +236,7 @@ class Scraper:
             else:
                 self._watch.gpu_memory = memory
                 observation = self._watch.observe(samples, now, proxy)
+                self._followed.see(samples, self._watch.switch)
                 error = observation.error
                 if self._proxy is not None and proxy is not None:
                     self._proxy.note(observation, now.wall)
@@ -307,7 +310,7 @@ class Scraper:
     def _note(
         self, now: Moment, seconds: float, observation: ScrapeResult, error: ScrapeError | None
     ) -> None:
-        before = self._status
+        before, setting = self._status, self._watch.switch
         self._loads.append(None if error else self._watch.load)
         loads = [load for load in self._loads if load is not None]
         self._status = replace(
@@ -319,7 +322,7 @@ class Scraper:
             failure=failure_of(before.failure, error, now.wall),
             restarts=before.restarts + observation.restarted,
             models=self._models(),
-            switch=self._watch.switch,
+            switch=setting and replace(setting, followed=self._followed.followed),
             load=max(loads) if len(loads) == 2 else None,
         )
         if error is not None:

@@ -17,10 +17,14 @@ _ENOUGH_TOKENS = 20
 
 @dataclass(frozen=True, slots=True)
 class SwitchSetting:
-    """The draft tokens that a server's switch allows, and whether they are ordered."""
+    """The draft tokens that a server's switch allows, and whether they are ordered.
+
+    ``followed``: whether the counters follow the order; None if that is not known.
+    """
 
     draft_tokens: int
     ordered: bool
+    followed: bool | None = None
 
     @property
     def standby(self) -> bool:
@@ -88,11 +92,10 @@ class FollowedSwitch:
         if setting is None or not setting.ordered:
             return
         counts = DraftCounts.of(samples)
-        if self._before is None or any(
-            now < then for now, then in zip(counts, self._before, strict=True)
-        ):
+        before = self._before
+        if before is None or any(now < then for now, then in zip(counts, before, strict=True)):
             self._before = counts
             return
-        followed = counts.follow(setting.draft_tokens, self._before)
+        followed = counts.follow(setting.draft_tokens, before)
         if followed is not None:
             self.followed, self._before = followed, counts

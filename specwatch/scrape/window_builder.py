@@ -83,8 +83,7 @@ class WindowBuilder:
         self._downtime = Downtime()
         self._page: Mapping[Series, float] = {}
         self.models: dict[str, Mode] = {}
-        """The models of the last page (before any page, of the cursor), and whether each is
-        served with speculation."""
+        """The models of the last page (before any page, of the cursor), and their modes."""
         self.switch: SwitchSetting | None = None
         self._sampled: dict[str, tally.Sampled] = {}
         self._open: OpenWindow | None = None

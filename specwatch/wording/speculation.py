@@ -41,6 +41,8 @@ def switch(setting: SwitchSetting | None) -> str | None:
     """What the switch of a server orders; None if nothing."""
     if setting is None or not setting.ordered:
         return None
+    if setting.followed is False:
+        return "the switch has an order, which the server does not follow"
     if setting.standby:
         return "standby: the switch is at 0 draft tokens, the drafter still runs"
     return f"the switch is at {figures.counted(setting.draft_tokens, 'draft token')} a step"

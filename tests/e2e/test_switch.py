@@ -229,7 +229,13 @@ def test_the_command_gives_an_order_and_the_daemon_shows_it(
                 what="standby",
                 within=20,
             )
-            assert shown["targets"][0]["switch"] == {"draft_tokens": 0, "ordered": True}
+            shown = daemon.wait(
+                lambda status: (status["targets"][0]["switch"] or {}).get("followed"),
+                what="followed",
+                within=20,
+            )
+            expected = {"draft_tokens": 0, "ordered": True, "followed": True}
+            assert shown["targets"][0]["switch"] == expected
             status = specwatch("status", "--url", daemon.url)
             assert "standby: the switch is at 0 draft tokens" in status.stdout
             done = specwatch("switch", "--url", server.url, "--directory", str(directory),
