@@ -24,7 +24,7 @@ from specwatch.config import loading
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.sections import Section
-from specwatch.engines.tap import TAP
+from specwatch.engines.tap import SWITCH, TAP
 from specwatch.status import DaemonStatus, StoreStatus
 from specwatch.web import api, exporter
 from specwatch.wording import rules as rule_words
@@ -207,7 +207,7 @@ def _metrics() -> Iterator[str]:
             metric.exposed, metric.kind,
             (*(("model_name", "temperature") * metric.by_temperature), metric.label), metric.help,
         )
-        for metric in TAP
+        for metric in (*TAP, *SWITCH)
     )  # fmt: skip
 
 

@@ -230,7 +230,7 @@ def test_the_command_gives_an_order_and_the_daemon_shows_it(
                 within=20,
             )
             shown = daemon.wait(
-                lambda status: (status["targets"][0]["switch"] or {}).get("followed"),
+                lambda status: bool((status["targets"][0]["switch"] or {}).get("followed")),
                 what="followed",
                 within=20,
             )

@@ -19,6 +19,7 @@ from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
 from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import (
     DaemonStatus,
     DeliveryStatus,
@@ -45,6 +46,7 @@ FULL = daemon(
         ),
         decision=decided(),
         guard=GuardStatus("act", GuardState("chat"), max_actions_per_day=4),
+        switch=SwitchSetting(2, ordered=True),
     ),
     target("guessed", decision=decided(measured=False, target="guessed")),
     target(
