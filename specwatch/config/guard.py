@@ -136,10 +136,14 @@ class Rearm(Section):
     lost, may take."""
 
     def wait(self, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
-        """Seconds from switching off to the first trial; ``lost`` are the seconds a trial costs."""
+        """Seconds from switching off to the first trial; ``lost`` are the seconds a trial costs.
+
+        Without a restart there is no least wait beside the budget.
+        """
         if self.after is not None:
             return self.after
-        return min(max((2 * restart_seconds + lost) / self.budget, HOUR), self.most)
+        least = HOUR if restart_seconds else 0.0
+        return min(max((2 * restart_seconds + lost) / self.budget, least), self.most)
 
     def later(self, delay: float, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
         """The wait after a trial that was lost and cost ``lost`` seconds."""
@@ -192,6 +196,9 @@ class Guard(Section):
     """How long the guard does nothing after another tool switched speculation."""
     restart_cost: Duration = 120.0
     """Assumed time without service of a restart, until one was measured."""
+    release_memory: bool = False
+    """Whether the guard restarts vLLM although it has a switch, so that the memory of the draft
+    model becomes free."""
     act_on_assumptions: bool = False
     """Whether the default rule `low-acceptance`, which relies on the assumed draft cost, switches
     speculation off."""

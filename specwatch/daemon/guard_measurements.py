@@ -8,7 +8,7 @@ from typing import Any
 
 from specwatch.config.guard import Guard
 from specwatch.domain.baseline import Baseline
-from specwatch.domain.model import HOUR, MINUTE, Objective
+from specwatch.domain.model import HOUR, MINUTE, Mode, Objective
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.errors import StoreError
 from specwatch.guard import foresight
@@ -46,6 +46,9 @@ class GuardMeasurements:
         if state.phase is Phase.VERIFYING and state.healthy_at is not None:
             verification = self._figure("verification", seen.now, MINUTE, self._verification)
             return replace(seen, verification=verification)
+        if state.phase is Phase.DISABLED and state.standby:
+            cost = self._figure("standby_cost", seen.now, 5 * MINUTE, self._standby_cost)
+            seen = replace(seen, standby_cost=cost)
         due = state.rearm_at is not None and seen.now >= min(
             state.rearm_at, max(state.early_at, state.since + foresight.PRESENT)
         )
@@ -81,8 +84,16 @@ class GuardMeasurements:
         incident = self._state.incident
         if incident is not None and incident.cause is Cause.EXPLORATION:
             return foresight.explored(minutes, baseline, switched=began, objective=self._objective)
+        mode = Mode.STANDBY if self._state.standby else Mode.OFF
         return foresight.verified(
-            minutes, baseline, switched=began, since=healthy, objective=self._objective
+            minutes, baseline, switched=began, since=healthy, objective=self._objective, mode=mode
+        )
+
+    def _standby_cost(self, now: float) -> Any:
+        since = max(self._state.disabled_at or now, now - HOUR)
+        model, minutes = self._minutes(since, now)
+        return foresight.standby_cost(
+            minutes, self._baselines().get(model, Baseline()), self._objective
         )
 
     def _predicted(self, now: float) -> Any:

@@ -10,8 +10,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import structlog
 
 from specwatch.actuators.base import Actuator
+from specwatch.actuators.switch import SwitchClient
 from specwatch.config.loading import Config
 from specwatch.config.target import Target
+from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.daemon.rule_service import RuleService
 from specwatch.daemon.target_guard import GuardDependencies, TargetGuard
 from specwatch.domain.model import Moment
@@ -83,6 +85,9 @@ class GuardService:
                     config.guard,
                     self._actuator(target),
                     self._dependencies_of(target.name),
+                    switch=GuardedSwitch(target.name, SwitchClient(target))
+                    if target.switch is not None
+                    else None,
                     after=present,
                 )
         removed = [guard for name, guard in self._guards.items() if guards.get(name) is not guard]

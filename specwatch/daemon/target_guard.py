@@ -14,6 +14,7 @@ from specwatch.actuators.command import run_hook
 from specwatch.config.guard import Guard
 from specwatch.config.target import Target
 from specwatch.daemon.guard_measurements import GuardMeasurements
+from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, StoreError
@@ -37,6 +38,7 @@ _QUERY_SECONDS = 30.0
 """Seconds between two queries of a server's manager while nothing is under way."""
 _AGAIN_SECONDS = 30.0
 """Seconds until a switch or a hook that failed is tried again."""
+_NO_SERVICE = "no service is configured for it any more"
 _QUIET = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _CLAIMS = frozenset({Phase.DRAINING, Phase.RESTARTING})
 """Phases that lead to a restart: entered only after the claim was stored."""
@@ -68,9 +70,11 @@ class TargetGuard:
         actuator: Actuator | None,
         dependencies: GuardDependencies,
         *,
+        switch: GuardedSwitch | None = None,
         after: TargetGuard | None = None,
     ) -> None:
-        """``after`` is its predecessor, whose current turn is waited for."""
+        """``switch`` is that of the target, where it has one; ``after`` is its predecessor, whose
+        current turn is waited for."""
         self.target = target
         self.policy = policy
         self.entry: Entry | None = None
@@ -80,6 +84,7 @@ class TargetGuard:
         """Switches and hooks by action and result, since this process began."""
         self.running: threading.Lock = after.running if after else threading.Lock()
         self._actuator = actuator
+        self._run_time = switch
         self._dependencies = dependencies
         self.stale = False
         """Whether what is stored has to be read again."""
@@ -112,7 +117,8 @@ class TargetGuard:
     @property
     def able(self) -> bool:
         """Whether it could act."""
-        return self._actuator is not None and self.policy.mode == "act"
+        acts = self._actuator is not None or self._run_time is not None
+        return acts and self.policy.mode == "act"
 
     @property
     def busy(self) -> bool:
@@ -164,6 +170,8 @@ class TargetGuard:
         """Close the connections of the actuator."""
         if self._actuator is not None:
             self._actuator.close()
+        if self._run_time is not None:
+            self._run_time.close()
 
     def _steps(self) -> Situation | None:
         """Take all steps that are due; None if what follows may take long and did not before."""
@@ -250,7 +258,7 @@ class TargetGuard:
             reason=step.reason,
             incident=state.incident.id if state.incident else None,
         )
-        if state.phase is Phase.VERIFYING and before.phase is Phase.RESTARTING:
+        if before.phase is Phase.RESTARTING and state.phase not in (before.phase, Phase.DRAINING):
             self._dependencies.switched()
         if before.phase is not state.phase and state.phase is Phase.HELD:
             self.actions["disable" if state.goal is Mode.OFF else "enable", "held"] += 1
@@ -262,6 +270,10 @@ class TargetGuard:
         prepared = self._prepared == incident
         effect = state_machine.effect(state, seen, prepared=prepared)
         if effect is None or seen.now < self._again_at:
+            return False
+        if effect is Effect.RENEW:
+            if self._run_time is not None:
+                self._run_time.renew(incident, seen.now)
             return False
         if effect is Effect.SWITCH:
             self._switch(state.goal or Mode.ON, incident)
@@ -278,12 +290,19 @@ class TargetGuard:
     def _switch(self, goal: Mode, incident: str) -> None:
         action = "disable" if goal is Mode.OFF else "enable"
         self._outcome_of = (self.state.phase, self.state.since)
-        if self._actuator is None:
-            self._outcome = SwitchOutcome("no service is configured for it any more", changed=False)
-            return
-        _log.warning("guard_switches", target=self.target.name, action=action, incident=incident)
+        _log.warning(
+            "guard_switches",
+            target=self.target.name,
+            action=action,
+            incident=incident,
+            standby=self.state.standby,
+        )
         try:
-            if goal is Mode.OFF:
+            if self.state.standby and self._run_time is not None:
+                self._run_time.order(goal, incident, self._dependencies.now())
+            elif self._actuator is None or self.state.standby:
+                raise ActuatorError(_NO_SERVICE, changed=False)
+            elif goal is Mode.OFF:
                 self._actuator.disable(incident)
             else:
                 self._actuator.enable(incident)
@@ -344,6 +363,7 @@ class TargetGuard:
             unknown=self._doubt[0],
             aged=self._doubt[1],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
+            followed=status.switch.followed if status.switch and not failing else None,
             **self._manager,
         )
         seen = self._measurements.extend(seen, state, self.policy)
@@ -356,13 +376,14 @@ class TargetGuard:
         if state.phase in CALM and state.order is None and now - self._queried_at < _QUERY_SECONDS:
             return
         self._queried_at = now
+        switch = {} if self._run_time is None else self._run_time.query(state)
         if self._actuator is None:
-            self._manager = {
+            self._manager = switch | {
                 "service_error": "it has no `service`, so specwatch cannot restart it; configure"
                 " one, or restart it by hand with the command that `specwatch strip` prints"
             }
             return
-        self._manager = {}
+        self._manager = switch
         try:
             self._manager["service"] = self._actuator.status()
             ordered = state.order is not None and state.order.goal is Mode.OFF

@@ -92,7 +92,9 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         if seen.mode is None or seen.scraped_at is None:
             return None
         return to(state, Phase.OBSERVING, seen.now, why, incident=None)
-    why = blocked(state, seen, policy) or _unprofitable(state, seen, policy)
+    why = blocked(state, seen, policy)
+    if not why and not by_switch(state, seen, policy, Mode.OFF):
+        why = _unprofitable(state, seen, policy)
     if why:
         return wait(state, why)
     incident = state.incident or _incident(state, Cause.RULE, seen, seen.breaches[0])
@@ -101,7 +103,11 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """The guard switched speculation off: start a trial when it is due, or predicted to win."""
-    if seen.service is not None and seen.service.stale:
+    if state.standby:
+        step = _standing_by(state, seen, policy)
+        if step is not None:
+            return step
+    elif seen.service is not None and seen.service.stale:
         step = wait(state, HIDDEN_CHANGE)
         if step is not None:
             return step
@@ -110,13 +116,13 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     due = seen.now >= state.rearm_at
     if state.incident is not None and state.incident.cause is Cause.PERSON:
         over = replace(state.incident, cause=Cause.ORDER_OVER)
-        if not due or seen.service is None or seen.service_error:
+        if not due or not (state.standby or (seen.service and not seen.service_error)):
             return None
         reason = f"the time that {over.what} gave is over"
         return begin(state, seen, policy, Mode.ON, over, reason, counts=False)
     predicted = seen.predicted
     if not due:
-        there_and_back = 2 * state.restart_cost(policy.restart_cost)
+        there_and_back = 0.0 if state.standby else 2 * state.restart_cost(policy.restart_cost)
         if predicted is None or seen.now < state.early_at:
             return None
         if not worth_it(
@@ -136,7 +142,8 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     incident = replace(incident, cause=Cause.TRIAL)
     reason = "it is time for a trial" if due else "speculation is predicted to pay now"
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
-    return begin(state, seen, policy, Mode.ON, incident, reason, inputs)
+    counts = not state.standby
+    return begin(state, seen, policy, Mode.ON, incident, reason, inputs, counts=counts)
 
 
 def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -164,7 +171,9 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         )  # fmt: skip
     if state.pause is not None or policy.mode != "act":
         return wait(state, "the trial is lost, and the guard may not act now")
-    cost, lasted = state.restart_cost(policy.restart_cost), seen.now - state.since
+    switches = by_switch(state, seen, policy, Mode.OFF)
+    cost = 0.0 if switches else state.restart_cost(policy.restart_cost)
+    lasted = seen.now - state.since
     wasted = SHORT_TRIAL if speedup is None else max(1 / speedup.value - 1, 0.0) * lasted
     later = replace(
         state,
@@ -184,7 +193,8 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Commands of the operator come first, whatever the guard would decide."""
     order = state.order
-    if order is None or (seen.mode is None and seen.service is None and not seen.service_error):
+    silent = seen.mode is None and seen.service is None and not seen.service_error
+    if order is None or (silent and not seen.switchable):
         return None
     reason = f"{order.by} switched speculation {order.goal}" + (
         f": {order.why}" if order.why else ""
@@ -192,9 +202,14 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     state, inputs = replace(state, order=None), {"ordered_by": order.by}
     if order.until is not None and seen.now >= order.until:
         return Step(state, f"{reason}; refused: its time is over already")
-    if seen.mode is order.goal:
+    standing_by = state.standby and state.phase is Phase.DISABLED
+    if seen.mode is order.goal or (standing_by and order.goal is Mode.OFF):
         step = _as_ordered(state, seen, reason, order.until)
         return replace(step, inputs=inputs)
+    if by_switch(state, seen, policy, order.goal):
+        incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
+        state = replace(state, rearm_at=order.until, disabled_at=None)
+        return begin(state, seen, policy, order.goal, incident, reason, inputs, counts=False)
     passing = seen.service is None and (seen.service_retry or not seen.service_error)
     if passing and seen.now - order.at < policy.start_timeout:
         return None
@@ -210,6 +225,8 @@ def switched(state: GuardState, seen: Situation) -> Step | None:
     """A switch by others, such as a deploy or a manual restart, is respected."""
     if seen.mode is None or state.goal in (None, seen.mode) or state.phase is Phase.HELD:
         return None
+    if state.standby:
+        return None  # a lease has ended, or vLLM was restarted: the order is renewed
     if seen.scraped_at is None or seen.scraped_at < state.since:
         return None
     return to(
@@ -234,10 +251,15 @@ def blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
     closed = policy.windows.closed(seen.now)
     if closed:
         return closed
+    switches = by_switch(state, seen, policy, Mode.ON if state.standby else Mode.OFF)
+    if switches and state.phase is Phase.DISABLED:
+        return ""  # a trial that costs no restart
     if len(acted) >= policy.max_actions_per_day:
         return f"{len(acted)} actions within a day: guard.max_actions_per_day are used up"
     if acted and seen.now - acted[-1] < policy.cooldown:
         return f"cooling down for {format_duration(policy.cooldown)} after the last action"
+    if switches:
+        return ""
     if seen.service_error:
         return f"the server cannot be switched: {seen.service_error}"
     if seen.service is None:
@@ -252,15 +274,70 @@ def begin(
     """The first step of an action; ``counts``: against the budget of actions."""
     acted = state.acted(seen.now)
     hooks = policy.hooks
+    explores = incident.cause is Cause.EXPLORATION  # of the time without speculation, not standby
+    if not explores and by_switch(state, seen, policy, goal):
+        return to(
+            state, Phase.RESTARTING, seen.now, reason, inputs,
+            goal=goal, incident=incident, why="", standby=True,
+            actions=(*acted, seen.now) if counts else acted,
+            **{**NO_RESTART, "began": seen.now},
+        )  # fmt: skip
     return to(
         state, Phase.DRAINING, seen.now, reason, inputs,
         goal=goal, incident=incident, why="", hooked=bool(hooks.before or hooks.after),
-        actions=(*acted, seen.now) if counts else acted, **NO_RESTART,
+        standby=False, actions=(*acted, seen.now) if counts else acted, **NO_RESTART,
     )  # fmt: skip
 
 
+def by_switch(state: GuardState, seen: Situation, policy: Guard, goal: Mode) -> bool:
+    """Whether the switch reaches a goal without a restart."""
+    if goal is Mode.ON:
+        return state.standby
+    return seen.switchable and not policy.release_memory and seen.now >= state.no_switch_until
+
+
+def overridden(state: GuardState, seen: Situation) -> Step | None:
+    """Respect an order that somebody else gave the switch."""
+    if not seen.overridden:
+        return None
+    return to(
+        state, Phase.OBSERVING, seen.now, f"the switch was set by {seen.overridden}",
+        goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False, **_NOT_DISABLED,
+    )  # fmt: skip
+
+
+def _standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """In standby: respect others, and restart if that saves more than it costs."""
+    step = overridden(state, seen)
+    if step is not None:
+        return step
+    if seen.switch_error:
+        return wait(state, f"the switch cannot be reached: {seen.switch_error}")
+    cost = state.restart_cost(policy.restart_cost)
+    by_rule = state.incident is not None and state.incident.cause is not Cause.PERSON
+    if seen.standby_cost is None or seen.service is None or not by_rule:
+        return None
+    if not worth_it(
+        seen.standby_cost.inverse(), speculating=True, horizon=policy.rearm.wait(cost),
+        restart_seconds=2 * cost,
+    ):  # fmt: skip
+        return None
+    restarts = replace(state, standby=False, no_switch_until=seen.now + HOUR)
+    if blocked(restarts, seen, policy):
+        return None
+    incident = state.incident or _incident(state, Cause.RULE, seen)
+    reason = (
+        f"standby takes {with_interval(seen.standby_cost)} times as long as without speculation:"
+        " a restart pays"
+    )
+    inputs = {"standby_cost": asdict(seen.standby_cost)}
+    return begin(
+        restarts, seen, policy, Mode.OFF, replace(incident, cause=Cause.RULE), reason, inputs
+    )
+
+
 def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | None) -> Step:
-    if seen.mode is Mode.OFF:
+    if seen.mode is not Mode.ON:
         return to(
             state, Phase.DISABLED, seen.now, reason,
             goal=Mode.OFF, disabled_at=seen.now, rearm_at=until,
@@ -268,7 +345,7 @@ def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | 
         )  # fmt: skip
     return to(
         state, Phase.OBSERVING, seen.now, reason,
-        goal=Mode.ON, incident=None, elsewhere=seen.now, **_NOT_DISABLED,
+        goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False, **_NOT_DISABLED,
     )  # fmt: skip
 
 

@@ -76,15 +76,21 @@ def verified(
     switched: float,
     since: float,
     objective: Objective,
+    mode: Mode = Mode.OFF,
 ) -> Verification | None:
     """Whether switching speculation off at ``switched`` was right, from the minutes after ``since``
-    without it; None for too little traffic, or conditions that the baseline does not cover."""
+    without it; None for too little traffic, or conditions that the baseline does not cover.
+
+    With the ``mode`` standby its speedup is that of speculation over standby.
+    """
     known = baseline.before(switched)
+    # Standby comes without a restart, so with warm caches; the minute of the switch is mixed.
+    warm_up = 0 if mode is Mode.STANDBY else WARM_UP
     off = Comparison(
-        [minute for minute in minutes if minute.start >= since + WARM_UP],
+        [minute for minute in minutes if minute.start >= since + warm_up],
         known,
         objective=objective,
-        mode=Mode.OFF,
+        mode=mode,
     )
     on = _in_breach(minutes, known, switched, objective)
     if off.missing is not None or on.missing is not None:
@@ -94,6 +100,16 @@ def verified(
     if speedup is None or overstated is None or before is None:
         return None
     return Verification(before.value, 1 / overstated.value, speedup)
+
+
+def standby_cost(
+    minutes: Sequence[Sample], baseline: Baseline, objective: Objective
+) -> Interval | None:
+    """Time in standby over time without speculation at the same conditions; None for too little
+    traffic, or conditions that the baseline does not cover."""
+    standby = Comparison(minutes, baseline, objective=objective, mode=Mode.STANDBY)
+    speedup = standby.interval()
+    return None if speedup is None else speedup.inverse()
 
 
 def explored(

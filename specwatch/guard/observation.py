@@ -70,6 +70,16 @@ class Situation:
     service_retry: bool = False
     """Whether that may change by itself."""
     outcome: SwitchOutcome | None = None
+    switchable: bool = False
+    """Whether the server follows orders of its switch."""
+    switch_error: str = ""
+    """Why its switch cannot be reached; empty if it can, and without a switch."""
+    overridden: str = ""
+    """Who gave the switch another order than ours; empty if nobody did."""
+    followed: bool | None = None
+    """Whether its counters follow the order of its switch; None if unknown."""
+    standby_cost: Interval | None = None
+    """Time in standby over time without speculation, at the same conditions."""
     trial: Trial | None = None
     """The speedup of a trial so far."""
     predicted: Interval | None = None

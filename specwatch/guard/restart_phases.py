@@ -173,11 +173,11 @@ def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None
     ok = replace(
         state, healthy_at=seen.now, costs=(*state.costs, took)[-MOST_COSTS:], down_since=None
     )
-    if _compares(state):
+    if compares(state):
         watched = format_duration(policy.verify)
         reason = f"healthy after {format_duration(round(took))}; latency is watched for {watched}"
         return Step(ok, reason, {"seconds": took})
-    return _arrived(ok, seen, policy, f"healthy after {format_duration(round(took))}")
+    return arrived(ok, seen, policy, f"healthy after {format_duration(round(took))}")
 
 
 def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -195,7 +195,7 @@ def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if verification is None:
         if watched < MOST_VERIFY * policy.verify:
             return wait(state, "too few whole minutes of traffic for a verification: it goes on")
-        return _arrived(
+        return arrived(
             state, seen, policy, "too few whole minutes of traffic for a verification; left off"
         )
     speedup = verification.speedup
@@ -216,7 +216,7 @@ def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if speedup.value > 1:
         return replace(_put_back(state, seen, policy, numbers), inputs=inputs)
     helped = replace(state, backoff=0.0)
-    return replace(_arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
+    return replace(arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
 
 
 def _may_act(state: GuardState, policy: Guard) -> bool:
@@ -233,7 +233,7 @@ def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     numbers = f"explored: speculation had a speedup of {with_interval(verification.speedup)}"
     inputs = {"slowdown": verification.slowdown, "speedup": asdict(verification.speedup)}
     if verification.speedup.upper < 1:
-        return replace(_arrived(state, seen, policy, numbers), inputs=inputs)
+        return replace(arrived(state, seen, policy, numbers), inputs=inputs)
     return replace(_switch_on(state, seen, policy, numbers), inputs=inputs)
 
 
@@ -256,16 +256,17 @@ def _switch_on(state: GuardState, seen: Situation, policy: Guard, reason: str) -
     )  # fmt: skip
 
 
-def _compares(state: GuardState) -> bool:
+def compares(state: GuardState) -> bool:
     """Whether the result is measured: for rules and explorations, not for trials and orders."""
     causes = (Cause.RULE, Cause.EXPLORATION)
     return state.goal is Mode.OFF and state.incident is not None and state.incident.cause in causes
 
 
-def _arrived(state: GuardState, seen: Situation, policy: Guard, reason: str) -> Step:
+def arrived(state: GuardState, seen: Situation, policy: Guard, reason: str) -> Step:
+    """The end of an action that succeeded."""
     cause = state.incident.cause if state.incident else Cause.RULE
     if state.goal is Mode.OFF:
-        cost = state.restart_cost(policy.restart_cost)
+        cost = 0.0 if state.standby else state.restart_cost(policy.restart_cost)
         delay = state.delay or policy.rearm.wait(cost)
         if cause is Cause.RULE and state.delay:  # a trial was won by a narrow margin before
             delay = policy.rearm.later(state.delay, cost)
@@ -276,12 +277,13 @@ def _arrived(state: GuardState, seen: Situation, policy: Guard, reason: str) -> 
             disabled_at=seen.now, rearm_at=rearm_at, delay=delay,
         )  # fmt: skip
     if cause is Cause.TRIAL:
-        return to(state, Phase.TRIAL, seen.now, reason)
+        return to(state, Phase.TRIAL, seen.now, reason, standby=False)
     ours = cause in (Cause.ORDER_OVER, Cause.NOT_HELPED)
     elsewhere = state.elsewhere if ours else seen.now
     return to(
         state, Phase.OBSERVING, seen.now, reason,
         incident=None, elsewhere=elsewhere, disabled_at=None, rearm_at=None, delay=0.0,
+        standby=False,
     )  # fmt: skip
 
 

@@ -125,6 +125,10 @@ class GuardState:
     """How often the rollback was tried again."""
     hooked: bool = False
     """Whether the hook ``before`` may have run, and ``after`` has not."""
+    standby: bool = False
+    """Whether the switch is used in place of a restart: speculation is, or comes from, standby."""
+    no_switch_until: float = 0.0
+    """Until when the switch is not used: it failed, or did not help."""
     disabled_at: float | None = None
     rearm_at: float | None = None
     """When a trial is due; None while the operator keeps speculation off."""
@@ -161,6 +165,8 @@ class GuardState:
     @property
     def serving(self) -> Mode:
         """The mode to start the server in if its process is our child and does not run."""
+        if self.standby:
+            return Mode.ON
         if self.phase is Phase.DRAINING:
             return Mode.OFF if self.goal is Mode.ON else Mode.ON
         switched = self.phase in (

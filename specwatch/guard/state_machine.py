@@ -6,6 +6,10 @@
     disabled → draining → restarting → verifying → trial → observing, or off again
     any failure → rolling_back → held
 
+By the switch (``standby``), which needs no restart::
+
+    confirmed → restarting → verifying → disabled → restarting → trial
+
 A step is stored before its effect is carried out (:func:`effect`), so that after a crash the next
 process knows what may have begun. :func:`pause`, :func:`resume` and :func:`order` are commands of
 the operator; they take precedence over what the guard would do.
@@ -19,7 +23,7 @@ from dataclasses import replace
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import deciding, restart_phases
+from specwatch.guard import deciding, restart_phases, switch_phases
 from specwatch.guard.observation import Situation
 from specwatch.guard.state import CALM, GuardState, Order, Pause, Phase, Step, to
 
@@ -35,9 +39,11 @@ class Effect(enum.Enum):
     BEFORE = enum.auto()
     """Run the hook that takes the server out of the load balancer."""
     SWITCH = enum.auto()
-    """Restart the server in the mode of the goal."""
+    """Restart the server in the mode of the goal, or give its switch the order."""
     AFTER = enum.auto()
     """Run the hook that puts the server back."""
+    RENEW = enum.auto()
+    """Renew the order of the switch before its lease ends."""
 
 
 _HANDLERS: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] = {
@@ -52,6 +58,11 @@ _HANDLERS: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] = 
     Phase.ROLLING_BACK: restart_phases.rolling_back,
     Phase.HELD: lambda *_: None,
 }
+_BY_SWITCH: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] = {
+    Phase.RESTARTING: switch_phases.switching,
+    Phase.VERIFYING: switch_phases.verifying,
+}
+"""For an action by the switch."""
 
 
 def step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -64,13 +75,18 @@ def step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         decided = deciding.ordered(state, seen, policy) or deciding.switched(state, seen)
         if decided is not None:
             return decided
-    return _HANDLERS[state.phase](state, seen, policy)
+    by_switch = _BY_SWITCH.get(state.phase) if state.standby else None
+    return (by_switch or _HANDLERS[state.phase])(state, seen, policy)
 
 
 def effect(state: GuardState, seen: Situation, *, prepared: bool) -> Effect | None:
     """What is to be done now; ``prepared``: the hook ``before`` has run in this process."""
     if state.phase is Phase.DRAINING and state.hooked and not prepared:
         return Effect.BEFORE
+    if state.standby and state.phase is Phase.RESTARTING:
+        return Effect.SWITCH
+    if state.standby and state.phase in (Phase.VERIFYING, Phase.DISABLED):
+        return Effect.RENEW
     if state.phase in (Phase.RESTARTING, Phase.ROLLING_BACK) and state.issued is None:
         # Its manager may still be busy with our request, so wait for it; but one whose restarts
         # keep failing never finishes.

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
+from specwatch.actuators.switch import SwitchClient
 from specwatch.config.guard import Guard, Rearm
 from specwatch.config.loading import from_targets
 from specwatch.daemon.guard_measurements import GuardMeasurements
+from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.daemon.target_guard import GuardDependencies, TargetGuard
+from specwatch.domain.interval import Interval
 from specwatch.domain.model import Objective
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.foresight import Trial, Verification
@@ -67,7 +71,13 @@ class SimulatedMeasurements(GuardMeasurements):
         return Trial(self.server.speedup())
 
     def _verification(self, now: float) -> object:
+        if self.server.standing_by:
+            value = 0.7 if self.server.standby_helps else 1.4
+            return Verification(0.6, 1.1, Interval(value, value - 0.1, value + 0.1, 20))
         return Verification(0.9, 1.1, self.server.speedup())
+
+    def _standby_cost(self, now: float) -> object:
+        return self.server.standby_cost
 
     def _predicted(self, now: float) -> object:
         return None
@@ -107,7 +117,9 @@ class Living:
             self.store, self.book, server.seen, server.decision, dict, lambda: None,
             lambda: server.healthy, lambda: server.now, lambda: server.now,
         )  # fmt: skip
-        guardian = TargetGuard(target, self.policy, server, world)
+        switch = GuardedSwitch("chat", cast(SwitchClient, server)) if server.switched else None
+        service = None if server.fault == "no-service" else server
+        guardian = TargetGuard(target, self.policy, service, world, switch=switch)
         survey = SimulatedMeasurements("chat", self.store, dict, Objective.E2E)
         survey.server = server
         guardian._measurements = survey

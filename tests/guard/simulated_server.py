@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
+from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
 
 BOOT_SECONDS = 20.0
@@ -40,6 +42,17 @@ class SimulatedServer:
     at once: ``refuse``, ``timeout``, ``no-status``. By ``limit`` there is no plan."""
     fault_with: Mode = Mode.OFF
     stale: bool = False
+    switched: bool = False
+    """Whether it has a switch."""
+    ordered: int | None = None
+    ordered_by: str = ""
+    lease_ends: float = 0.0
+    number: int = 0
+    follows: bool = True
+    orders: list[tuple[float, int | None]] = field(default_factory=list)
+    """Every order that changed something."""
+    standby_helps: bool = True
+    standby_cost: Interval | None = None
     measured: Interval | None = None
     load: float = 0.0
     scraped: float = 0.0
@@ -65,8 +78,38 @@ class SimulatedServer:
         """What its page says."""
         if self.fault == "silent" and self.running is self.fault_with:
             return Mode.UNKNOWN
+        if self.standing_by and self.running is Mode.ON:
+            return Mode.STANDBY
         ignores = self.fault == "ignore" and self.running is self.fault_with
         return (Mode.ON if self.running is Mode.OFF else Mode.OFF) if ignores else self.running
+
+    @property
+    def standing_by(self) -> bool:
+        """Whether its switch is at 0, by an order whose lease has not ended."""
+        return self.ordered == 0 and self.now < self.lease_ends
+
+    # The switch, as its client shows it
+
+    def state(self) -> SwitchState:
+        if not self.up or self.fault == "no-switch":
+            raise ActuatorError("the switch does not answer", retry=True)
+        held = self.ordered is not None and self.now < self.lease_ends
+        return SwitchState(
+            server=str(self.instance), launch_draft_tokens=4, number=self.number,
+            draft_tokens=self.ordered if held else None, by=self.ordered_by if held else "",
+        )  # fmt: skip
+
+    def order(self, draft_tokens: int | None, *, lease: float, by: str) -> SwitchState:
+        self.state()
+        self.point("before the order")
+        if self.running is Mode.OFF:
+            raise ActuatorError("vLLM runs without speculation", changed=False)
+        if draft_tokens != self.ordered or self.now >= self.lease_ends:
+            self.orders.append((self.now, draft_tokens))
+        self.ordered, self.lease_ends, self.ordered_by = draft_tokens, self.now + lease, by
+        self.number += 1
+        self.point("after the order")
+        return self.state()
 
     # The manager
 
@@ -112,6 +155,7 @@ class SimulatedServer:
         """Whoever does it."""
         self.instance += 1
         self.running, self.started = self.configured, self.now
+        self.ordered, self.number = None, 0
         self.starts.append((self.now, self.running))
 
     # What is seen of it
@@ -125,6 +169,8 @@ class SimulatedServer:
             "chat", "http://127.0.0.1:8000", 5.0,
             models={"another" if other else "tiny": self.mode},
             last_success=self.scraped or None, failure=failure, load=self.load,
+            switch=SwitchSetting(self.ordered or 0, ordered=True, followed=self.follows)
+            if self.standing_by else None,
         )  # fmt: skip
 
     def decision(self) -> TargetDecision:

@@ -66,6 +66,8 @@ class Wandering:
     instances: Iterator[int] = field(default_factory=itertools.count)
     server: Mode = Mode.ON
     instance: str = "first"
+    ordered: bool = False
+    """Whether the switch is at 0."""
 
     def __post_init__(self) -> None:
         self.policy = policies(self.chance)
@@ -123,7 +125,9 @@ class Wandering:
             Service(ProcessState.UP, None, None),
             Service(ProcessState.UP, chance.choice(_MODES), "other"),
         ]) if odd else Service(ProcessState.UP, self.server, self.instance)  # fmt: skip
-        mode = chance.choice([None, Mode.ON, Mode.OFF]) if self._happens(0.03) else self.server
+        standby = self.ordered and self.server is Mode.ON
+        mode = None if standby else self.server
+        mode = chance.choice([None, Mode.ON, Mode.OFF]) if self._happens(0.03) else mode
         bad = self._happens(0.5)
         outcome = self.outcome
         mine = outcome is not None and outcome[:2] == (state.phase, state.since)
@@ -145,6 +149,11 @@ class Wandering:
             verification=chance.choice(
                 [None, Verification(0.9, 1.0, _LOSES), Verification(0.9, 1.5, _WINS)]
             ),
+            switchable=self.server is Mode.ON and self._happens(0.7),
+            switch_error="it does not answer" if self._happens(0.05) else "",
+            overridden="bob to 2" if self._happens(0.02) else "",
+            followed=chance.choice([None, True, True, False]),
+            standby_cost=chance.choice([None, _LOSES.inverse(), _WINS.inverse()]),
             unknown="no baseline" if self._happens(0.05) else "",
             aged="the baseline is old" if self._happens(0.05) else "",
             quiet_in=chance.choice([None, 10.0, 20_000.0]),
@@ -155,6 +164,12 @@ class Wandering:
         effect = state_machine.effect(state, seen, prepared=self._happens(0.5))
         if effect is Effect.AFTER:
             self.state = replace(state, hooked=False)
+        if effect is Effect.RENEW:
+            assert state.standby
+            assert state.goal is Mode.OFF
+            self.ordered = True
+        elif not state.standby and self._happens(0.2):
+            self.ordered = False  # its lease ends
         if effect is not Effect.SWITCH:
             return
         assert state.phase in (Phase.RESTARTING, Phase.ROLLING_BACK)
@@ -164,8 +179,12 @@ class Wandering:
             [8, 1, 1],
         )[0]
         self.outcome = (state.phase, state.since, outcome)
+        if state.standby:
+            if not outcome.error:
+                self.ordered = state.goal is Mode.OFF
+            return
         if outcome.changed and self._happens(0.9):
-            self.server = state.goal or Mode.ON
+            self.server, self.ordered = state.goal or Mode.ON, False
             self.instance = str(next(self.instances))
 
     def _take(self, step: Step) -> None:
@@ -181,17 +200,21 @@ class Wandering:
             assert before.order is not None, f"left a hold: {step}"
         if before.phase is Phase.ROLLING_BACK:
             assert after.phase is Phase.HELD
-        if after.phase is Phase.RESTARTING:
+        if after.phase is Phase.RESTARTING and not after.standby:
             assert before.phase is Phase.DRAINING
             self._may_go_on(before)
-        if after.phase is Phase.DRAINING:
+        if after.phase is Phase.DRAINING or (after.phase is Phase.RESTARTING and after.standby):
             self._may_begin(before, after)
         if before.phase is Phase.DRAINING and after.phase in CALM - {Phase.HELD}:
             assert step.reason.startswith("given up")
-            if cause(before) in (Cause.RULE, Cause.TRIAL, Cause.EXPLORATION):
+            if cause(before) in (Cause.RULE, Cause.TRIAL, Cause.EXPLORATION) and self.began:
                 self.began.pop()
 
     def _may_begin(self, before: GuardState, after: GuardState) -> None:
+        if before.standby and before.phase not in CALM:
+            # A restart in place of the switch, or the switch put back without one.
+            assert after.standby is (after.goal is Mode.ON)
+            return
         if cause(after) is Cause.NOT_HELPED:
             assert before.phase is Phase.VERIFYING
             self._may_go_on(before)
@@ -211,6 +234,9 @@ class Wandering:
             return
         policy, now = self.policy, self.now
         assert not policy.windows.closed(now)
+        if after.standby and cause(after) is Cause.TRIAL:
+            assert before.standby
+            return  # it costs no restart
         if cause(after) is Cause.EXPLORATION:
             assert before.phase is Phase.OBSERVING
         else:
@@ -245,6 +271,9 @@ def agrees(state: GuardState) -> None:
         assert state.goal is causes.get(cause(state) or Cause.RULE, state.goal), state
         assert state.goal is not None
         mode = Mode.OFF if state.goal is Mode.ON else Mode.ON
-        assert state.serving is (mode if state.phase is Phase.DRAINING else state.goal)
+        served = mode if state.phase is Phase.DRAINING else state.goal
+        assert state.serving is (Mode.ON if state.standby else served)
     if state.phase in (Phase.TRIAL, Phase.DISABLED):
-        assert state.serving is state.goal
+        assert state.serving is (Mode.ON if state.standby else state.goal)
+    if state.standby:
+        assert state.phase in (Phase.RESTARTING, Phase.VERIFYING, Phase.DISABLED)
