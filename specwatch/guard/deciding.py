@@ -105,7 +105,7 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """The guard switched speculation off: start a trial when it is due, or predicted to win."""
     if state.standby:
         step = _standing_by(state, seen, policy)
-        if step is not None:
+        if step is not None or seen.switch_error:
             return step
     elif seen.service is not None and seen.service.stale:
         step = wait(state, HIDDEN_CHANGE)
