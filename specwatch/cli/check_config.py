@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from specwatch.actuators.switch import SwitchClient
 from specwatch.actuators.systemd.helper import HelperClient
 from specwatch.alerts.client import AlertPost
 from specwatch.cli import guard_plan, options
@@ -214,6 +215,8 @@ def _checks_of_targets(config: Config) -> Iterator[Check]:
         if target.service is not None and config.guard.mode != "off":
             service = guard_plan.service_name(target)
             yield f"guard of {target.name}, {service}", partial(_service, target)
+        if target.switch is not None:
+            yield f"switch of {target.name}", partial(_switch, target)
 
 
 def _checks_of_recipients(config: Config) -> Iterator[Check]:
@@ -297,6 +300,14 @@ def _target(target: Target, edges: Sequence[float]) -> str:
     return f"{text}; {_tap(parts.tap, edges)}" if parts.tap else text
 
 
+def _switch(target: Target) -> str:
+    with closing(SwitchClient(target)) as switch:
+        state = switch.state()
+    if state.unavailable:
+        raise SpecwatchError(f"it follows no orders: {state.unavailable}")
+    return f"0 to {state.launch_draft_tokens} draft tokens, {state.draft_tokens_now} now"
+
+
 def _proxy(target: Target, edges: Sequence[float]) -> str:
     """Check that the proxy of a target answers, and is one."""
     tap = tally.parts_of(_samples(target, str(target.proxy))).tap
@@ -324,7 +335,7 @@ def _service(target: Target) -> str:
             "restarted by `specwatch run -- COMMAND`; `specwatch strip -- COMMAND` shows what would"
             " be run"
         )
-    return guard_plan.plan_summary(guard_plan.plan_of(target))
+    return guard_plan.plan_summary(guard_plan.restart_of(target))
 
 
 def _alertmanager(section: Alertmanager, url: str) -> str:

@@ -102,7 +102,7 @@ def plan(target: str | None, file: Path | None, database: str | None, as_json: b
     watched = targets[options.choose(target, targets, "the configuration has no target", "TARGET")]
     plan = refused = cost = None
     try:
-        plan = guard_plan.plan_of(watched)
+        plan = guard_plan.plan_of(watched, release_memory=config.guard.release_memory)
         cost = guard_plan.cost_of(config, watched)
     except ActuatorError as error:
         refused = str(error)

@@ -6,9 +6,10 @@ import difflib
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specwatch.actuators import actuator_of
+from specwatch.actuators.switch import SwitchClient
 from specwatch.cli import status
 from specwatch.cli.guard_orders import opened
 from specwatch.cli.terminal import Terminal
@@ -20,6 +21,7 @@ from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, NoAnswer, StoreError
 from specwatch.guard.plan import Plan
 from specwatch.guard.state import GuardState
+from specwatch.guard.switch_phases import LEASE
 from specwatch.rules.decision_view import AssumedSpeedup, MeasuredSpeedup
 from specwatch.web.daemon_view import TargetView
 from specwatch.wording import figures
@@ -31,8 +33,31 @@ _NOWHERE = "/dev/null"
 _DIFF_STYLES = {"-": "red", "+": "green", "@": "cyan"}
 
 
-def plan_of(target: Target) -> Plan:
-    """What the guard would do to a target. Raises ActuatorError."""
+def plan_of(target: Target, *, release_memory: bool = False) -> Plan:
+    """What the guard would do to a target, by its switch first unless ``release_memory``.
+
+    Raises ActuatorError.
+    """
+    if target.switch is None or release_memory:
+        return restart_of(target)
+    with closing(SwitchClient(target)) as switch:
+        state = switch.state()
+    if state.unavailable:
+        raise ActuatorError(f"its switch follows no orders: {state.unavailable}", changed=False)
+    order = (
+        f"order 0 draft tokens of its switch for {format_duration(LEASE)}, again and again: nothing"
+        " is restarted, and the drafter goes on running (standby)"
+    )
+    measure = "measure whether that helps"
+    if target.service is None:
+        return Plan((), (), (), (order, f"{measure}; if not, back to the launch"))
+    restart = restart_of(target)
+    steps = (order, f"{measure}; if it does not, or costs more than a restart:", *restart.steps)
+    return replace(restart, steps=steps)
+
+
+def restart_of(target: Target) -> Plan:
+    """What the guard would do to a target by its service. Raises ActuatorError."""
     if isinstance(target.service, SupervisedService):
         raise ActuatorError(
             "it is a child of `specwatch run -- COMMAND`, and only that process has the command;"

@@ -54,8 +54,7 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
 
 class ReportTraffic(Struct, frozen=True, kw_only=True):
     """How much there was. ``busy_on`` and ``busy_off`` are seconds with a running request, with
-    speculation and without; ``seconds_on``, ``seconds_off``, ``seconds_mixed`` and
-    ``seconds_unknown`` all watched."""
+    speculation and without; the others are all that were watched, by mode."""
 
     requests: int
     prompt_tokens: int
@@ -66,6 +65,7 @@ class ReportTraffic(Struct, frozen=True, kw_only=True):
     busy_on: float
     busy_off: float
     seconds_unknown: float = 0.0
+    seconds_standby: float = 0.0
     requests_before: int | None = None
     generation_tokens_before: int | None = None
 

@@ -11,9 +11,17 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from specwatch.domain import acceptance, buckets, histogram, merge
-from specwatch.domain.model import Histogram, Series, Source, Tally, Window, load_bin_label
+from specwatch.domain.model import (
+    Histogram,
+    Mode,
+    Series,
+    Source,
+    Tally,
+    Window,
+    load_bin_label,
+)
 from specwatch.engines.sample_names import mode_of
-from specwatch.scrape import tally
+from specwatch.scrape import switch, tally
 
 ACCEPTANCE_QUANTILES: Mapping[str, float] = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -244,8 +252,16 @@ def models_of(
     """
     parts = tally.parts_of(samples)
     taps = _taps(parts, problems) if parts.tap and parts.models else {}
+    setting = switch.setting_of(samples)
+    standby = setting is not None and setting.standby
     return [
-        _model(name or unnamed, part, problems, drafting, *taps.get(name, (None, [])))
+        _model(
+            name or unnamed,
+            part,
+            problems,
+            mode_of(part, drafting, standby=standby),
+            *taps.get(name, (None, [])),
+        )
         for name, part in sorted(parts.models.items())
     ]
 
@@ -300,7 +316,7 @@ def _model(
     name: str,
     samples: Mapping[Series, float],
     problems: list[str],
-    drafting: bool | None,
+    mode: Mode,
     tap: ScrapedTap | None,
     temperatures: list[BucketView],
 ) -> ScrapedModel:
@@ -316,7 +332,7 @@ def _model(
         **fields,
         model_name=name,
         engine_count=len({series.engine for series in samples}),
-        speculation=mode_of(samples, drafting),
+        speculation=mode,
         running=None if gauges.running is None else int(gauges.running),
         waiting=None if gauges.waiting is None else int(gauges.waiting),
         tap=tap,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from specwatch.cli import guard_plan
 from specwatch.guard.plan import FileChange, Plan
 from tests.cli.conftest import Run
 from tests.cli.guards import Guards
+from tests.switched_server import LAUNCH, SwitchedServer
 from tests.web.decided import decided
 from tests.web.statuses import Surface, daemon, target
 
@@ -112,3 +114,37 @@ def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
         "steps", "  1. restart it", "note: look twice",
     ]  # fmt: skip
     assert guard_plan.plan_summary(plan) == "without -sc '{}'; restart it; look twice"
+
+
+def test_with_a_switch_the_plan_begins_with_standby(
+    run: Run, guards: Guards, surface: Surface, tmp_path: Path
+) -> None:
+    with SwitchedServer(tmp_path / "switch") as server:
+        access = f", switch: {{directory: {server.directory}}}"
+        file = configuration(tmp_path, guards, surface, access)
+        alone = json.loads(run("guard", "plan", "--config", file, "--json").stdout)["plan"]
+        assert "order 0 draft tokens" in alone["steps"][0]
+        assert alone["steps"][1].endswith("if not, back to the launch")
+        file = configuration(tmp_path, guards, surface, access + COMMAND)
+        both = json.loads(run("guard", "plan", "--config", file, "--json").stdout)["plan"]
+        assert "order 0 draft tokens" in both["steps"][0]
+        assert both["steps"][2].startswith("run `/bin/true off`")
+        file.write_text(file.read_text() + "guard: {release_memory: true}\n")
+        restart = json.loads(run("guard", "plan", "--config", file, "--json").stdout)["plan"]
+        assert restart["steps"] == both["steps"][2:]
+        checked = run("check-config", "--config", file)
+        assert "switch of chat" in checked.stdout
+        assert "0 to 4 draft tokens, 4 now" in checked.stdout
+
+
+def test_a_switch_that_follows_no_orders_is_no_plan(
+    run: Run, guards: Guards, surface: Surface, tmp_path: Path
+) -> None:
+    launch = msgspec.structs.replace(LAUNCH, unavailable="it has no schedule")
+    with SwitchedServer(tmp_path / "switch", launch) as server:
+        access = f", switch: {{directory: {server.directory}}}"
+        file = configuration(tmp_path, guards, surface, access)
+        done = run("guard", "plan", "--config", file)
+        assert done.exit_code == 1
+        assert "its switch follows no orders: it has no schedule" in done.stderr
+        assert "it follows no orders: it has no schedule" in run("check-config", "-c", file).stdout

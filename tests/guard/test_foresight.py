@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Objective
+from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Mode, Objective
 from specwatch.domain.sample import Sample
 from specwatch.guard.foresight import (
     VERIFIABLE,
@@ -14,6 +14,7 @@ from specwatch.guard.foresight import (
     explored,
     predicted_speedup,
     quiet_in,
+    standby_cost,
     trial_speedup,
     verified,
 )
@@ -177,6 +178,29 @@ def test_a_switch_is_not_verified_by_too_few_minutes() -> None:
     assert verified(before + after, known, objective=Objective.TPOT, **given) is None
     assert verified(before[-4:] + plain(BEGAN, 20, 0.05), known, objective=Objective.TPOT,
                     **given) is None  # fmt: skip
+
+
+def standby(first: int, count: int, tpot: float) -> list[Sample]:
+    return [replace(minute, mode=Mode.STANDBY) for minute in plain(first, count, tpot)]
+
+
+def test_standby_is_verified_from_its_first_minute_on() -> None:
+    """0.05 s a token by the baseline, 0.08 with speculation, 0.06 in standby."""
+    before = [*speculating(40, 48, 0.03), *speculating(88, 12, 0.08)]
+    given = {"since": BEGAN * MINUTE, "mode": Mode.STANDBY, **SWITCHED}
+    after = [*standby(BEGAN, 6, 0.06), *plain(BEGAN + 6, 9, 0.5)]
+    verification = verified(before + after, KNOWN, **given)
+    assert verification.before == pytest.approx(0.05 / 0.08)
+    assert verification.speedup.value == pytest.approx(0.06 / 0.08)
+    assert verified(before + plain(BEGAN, 20, 0.06), KNOWN, **given) is None
+
+
+def test_the_cost_of_standby_is_its_time_over_the_time_without_speculation() -> None:
+    minutes = [*standby(BEGAN, 12, 0.06), *speculating(BEGAN + 12, 12, 0.2)]
+    cost = standby_cost(minutes, KNOWN, Objective.TPOT)
+    assert cost.value == pytest.approx(1.2)
+    assert cost.lower <= 1.2 <= cost.upper
+    assert standby_cost(standby(BEGAN, 3, 0.06), KNOWN, Objective.TPOT) is None
 
 
 def test_an_exploration_tells_what_speculation_was_worth_by_what_was_learned() -> None:

@@ -93,6 +93,8 @@ def answer(model: ModelReport) -> ReportSection:
     ):
         time = f"{layout.length(seconds)}, busy {layout.length(busy)}"
         rows.append((f"Time with speculation {mode}", time, ""))
+    if traffic.seconds_standby:
+        rows.append(("Time in standby", layout.length(traffic.seconds_standby), ""))
     if traffic.seconds_mixed:
         rows.append(("Time in which it changed", layout.length(traffic.seconds_mixed), ""))
     if traffic.seconds_unknown:
