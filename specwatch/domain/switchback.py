@@ -51,8 +51,10 @@ class SwitchbackDesign(Struct, frozen=True, kw_only=True):
             raise ValueError(f"an experiment needs two different arms or more, got {self.arms}")
         if self.usual not in self.arms:
             raise ValueError(f"the usual arm {self.usual!r} must be one of {self.arms}")
-        if not (self.block > 0 and 0 < self.share <= 0.5 and 0 < self.regret <= 1):
-            raise ValueError("block must be positive, share in (0, 0.5], and regret in (0, 1]")
+        if not (0 < self.share <= 0.5 and 0 < self.regret <= 1 and 0 <= self.assumed_loss <= 1):
+            raise ValueError("share must be in (0, 0.5], regret in (0, 1], assumed_loss in [0, 1]")
+        if not 0 <= self.lateness < self.block:
+            raise ValueError("lateness must be less than block, and not negative")
 
 
 class SubInterval(Struct, frozen=True):
@@ -143,6 +145,8 @@ class SwitchbackState(Struct, frozen=True, kw_only=True):
     """Episodes planned so far; together with the seed it determines the plan."""
     start: float | None = None
     """When the present or the next episode begins."""
+    stratum_end: float = 0.0
+    """When the stratum of that start ends: the next one begins no earlier."""
     order: tuple[str, ...] = ()
     """The arms of the present episode."""
     dropped: Mapping[str, tuple[str, ...]] = {}

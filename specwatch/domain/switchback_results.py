@@ -44,7 +44,7 @@ _SETTLED = 0.005
 """Error of log time per token that is accepted for a shorter washout. Intervals are wider by it for
 each of the two arms, since this error does not become smaller with more episodes."""
 _LEAST_SWITCHES = 10
-_ENOUGH = 8
+_ENOUGH = 6
 """Episodes of a group from which on it may keep an arm from being dropped."""
 
 

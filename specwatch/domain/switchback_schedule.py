@@ -104,9 +104,10 @@ def _allowance(state: SwitchbackState, design: SwitchbackDesign) -> tuple[float,
 
 def _planned(state: SwitchbackState, design: SwitchbackDesign, now: float) -> SwitchbackState:
     """With the start of the next episode, at a random time of its stratum."""
-    allowed, stratum = _allowance(state, design)
-    width = max(stratum - design.block * len(_active(state, design)), 0.0)
-    plans = state.plans + 1
+    allowed, length = _allowance(state, design)
     # What was allowed long ago is not made up for: episodes would follow each other closely.
-    start = max(allowed, now) + width * Random(f"{design.seed} start {plans}").random()
-    return replace(state, plans=plans, start=start)
+    begin = max(allowed, state.stratum_end, now)
+    latest = max(length - design.block * len(_active(state, design)), 0.0)
+    plans = state.plans + 1
+    start = begin + latest * Random(f"{design.seed} start {plans}").random()
+    return replace(state, plans=plans, start=start, stratum_end=begin + length)
