@@ -48,13 +48,14 @@ def next_step(
         expected = state.order.index(state.arm)
         late = index > expected and now - begin - (expected + 1) * design.block > design.lateness
         changed = state.usual != design.usual or not set(state.order) <= set(arms)
-        if not (paused or late or changed) and index < len(state.order):
+        sound = not (paused or late or changed)
+        if sound and index < len(state.order):
             return _in_force(state, design, max(index, expected), begin)
-        finished = not (paused or late or changed)
+        finished = sound
         state = replace(state, order=(), start=None)
     state = replace(state, arm=design.usual, usual=design.usual, loss=0.0)
     if paused or len(arms) < 2:
-        return ArmInForce(replace(state, start=None), design.usual, now + design.block, finished)
+        return ArmInForce(state, design.usual, now + design.block, finished)
     allowed, _ = _allowance(state, design)
     if state.start is not None and max(state.start, allowed) <= now <= state.start + design.block:
         order = list(arms)

@@ -182,7 +182,7 @@ def test_an_arm_with_few_tokens_does_not_leave_an_episode_out_if_the_others_have
     assert observe(EMPTY, DESIGN, slow).episodes == 1
 
 
-@pytest.mark.parametrize("arms", [("usual", "usual"), ("usual",), ()])
+@pytest.mark.parametrize("arms", [("usual", "k=4", "usual"), ("usual",), ()])
 def test_an_episode_has_two_arms_or_more_and_each_once(arms):
     with pytest.raises(ValueError, match="each once"):
         observe(EMPTY, DESIGN, Episode("usual", tuple(block(arm, [0.03] * 12) for arm in arms)))

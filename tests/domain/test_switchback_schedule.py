@@ -151,9 +151,26 @@ def test_a_pause_returns_to_the_usual_arm_at_once_and_abandons_the_episode():
     step = next_step(state, plan, now, paused=True)
     assert (step.arm, step.finished, step.state.order) == ("usual", False, ())
     assert step.state.other_seconds == state.other_seconds + 30
+    for _ in range(100):
+        now += 60
+        step = next_step(step.state, plan, now, paused=True)
+        assert (step.arm, step.state.order) == ("usual", ())
     after = next_step(step.state, plan, now + 60)
     assert (after.arm, after.finished) == ("usual", False)
     assert after.until > now + 60
+
+
+def test_pauses_do_not_postpone_an_episode_that_begins_after_them():
+    plan = design()
+    state, begun = fresh(plan), 0
+    for minute in range(20 * 24 * 60):
+        busy = bool(state.order) or minute % 3 > 0
+        step = next_step(state, plan, START + 60 * minute, paused=not busy)
+        begun += bool(step.state.order) and not state.order
+        state = step.state
+    unpaused = Server(plan)
+    unpaused.run(20 * DAY)
+    assert begun > 0.6 * len(unpaused.begins)
 
 
 @pytest.mark.parametrize("away", [66.0, 4 * HOUR])
