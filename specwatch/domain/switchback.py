@@ -78,7 +78,7 @@ class ArmBlock(Struct, frozen=True):
     """In order of time, without gaps."""
 
     def totals(self, group: str, washout: float) -> tuple[float, float]:
-        """Seconds of decoding and tokens of a group in the parts that begin after ``washout``."""
+        """Seconds of decoding and tokens of a group, without the parts that begin earlier."""
         seconds, tokens, begin = 0.0, 0.0, 0.0
         for part in self.parts:
             if begin >= washout and group in part.groups:
@@ -153,7 +153,7 @@ class SwitchbackState(Struct, frozen=True, kw_only=True):
     """By usual arm those that lose against it, and are not run any more while it is in use."""
     episodes: int = 0
     excluded: int = 0
-    """Episodes that did not count: an incident, an incomplete block, or too few tokens."""
+    """Episodes that did not count: an incident, a block observed in part, or too few tokens."""
     differences: Mapping[str, Mapping[str, Mapping[str, Moments]]] = {}
     """By group and two arms, in alphabetical order: log time per token of the first less that of
     the second."""

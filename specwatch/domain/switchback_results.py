@@ -8,9 +8,9 @@ over tokens), and its interval is a confidence sequence, which holds at all time
 may look after each episode and stop at will. It is that of the t-test with a normal mixture
 over the size of the effect and the right Haar measure over the scale (M. Lindon, D. Ham,
 M. Tingley, I. Bojinov, *Anytime-Valid Linear Models and Regression Adjusted Causal Inference in
-Randomized Experiments*, 2022, theorem 2.2; T. Lai, *Annals of Statistics* 4, 1976), exact for
-normal errors at each number of episodes; for others it is an asymptotic confidence sequence
-(I. Waudby-Smith et al., *Annals of Statistics* 52, 2024), whose variance is estimated as theirs.
+Randomized Experiments*, 2022; T. Lai, *Annals of Statistics* 4, 1976), exact for normal errors at
+each number of episodes; for others it is an asymptotic confidence sequence (I. Waudby-Smith
+et al., *Annals of Statistics* 52, 2024).
 
 Differences are not adjusted for the number of running requests: in an open loop a slower arm has
 more of them, which is part of its effect, and an adjustment would remove that part.
@@ -37,7 +37,7 @@ from specwatch.domain.switchback import (
 MOST_GROUPS = 64
 """Groups that a state keeps; further ones are ignored."""
 _EFFECT_VARIANCE = 0.5
-"""Of the mixture, in variances of one observation: narrowest at about twenty episodes."""
+"""Of the mixture, in variances of one observation: narrowest at about fifteen episodes."""
 _WASHOUTS = tuple(n / 24 for n in range(1, 12))
 """Lengths of the washout that are compared with half a block, in blocks."""
 _SETTLED = 0.005
@@ -65,13 +65,16 @@ class SwitchbackResults(Struct, frozen=True, kw_only=True):
 def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) -> SwitchbackState:
     """The state with an episode added that was run to its end, and with arms dropped that lose.
 
-    An episode counts as a whole or not at all: without incident, with blocks that are complete,
-    and with enough tokens. The tokens are those of all blocks together, since a block has fewer
-    when its arm is slow. Raises ValueError for an episode that has an arm twice, or only one.
+    An episode counts as a whole or not at all: without incident, with three quarters of each
+    block observed, and with enough tokens. The tokens are those of all blocks together, since a
+    block has fewer when its arm is slow. An arm is dropped that certainly loses overall, the
+    number of arms accounted for, and seems to win in no group: groups can only keep an arm, so
+    their number does not add to the error. Raises ValueError for an episode that has an arm
+    twice, or only one.
     """
     if not 2 <= len({block.arm for block in episode.blocks}) == len(episode.blocks):
         raise ValueError("an episode has two arms or more, and each once")
-    complete = all(b.parts and b.parts[-1].end >= 0.9 * design.block for b in episode.blocks)
+    complete = all(b.parts and b.parts[-1].end >= 0.75 * design.block for b in episode.blocks)
     paces = _paces(state, design, episode) if complete and not episode.incident else {}
     if ALL_TRAFFIC not in paces:
         return replace(state, excluded=state.excluded + 1)
@@ -92,9 +95,15 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
         differences=differences,
         settling=_settling(state, design, episode),
     )
-    losers = {arm for arm in design.arms if arm != design.usual and _loses(after, design, arm)}
-    losers.update(state.dropped.get(design.usual, ()))
-    return replace(after, dropped={**state.dropped, design.usual: tuple(sorted(losers))})
+    dropped = set(state.dropped.get(design.usual, ()))
+    confidence = 1 - (1 - CONFIDENCE) / (len(design.arms) - 1)
+    for arm in set(design.arms) - {design.usual}:
+        overall = speedup(after, arm, design.usual, confidence=confidence)
+        by_group = [_difference(after, group, design.usual, arm) for group in differences]
+        wins = any(m is not None and m.count >= _ENOUGH and m.mean > 0 for m in by_group)
+        if overall is not None and overall.below(1.0) and not wins:
+            dropped.add(arm)
+    return replace(after, dropped={**state.dropped, design.usual: tuple(sorted(dropped))})
 
 
 def _paces(
@@ -103,7 +112,8 @@ def _paces(
     """Log time per token by group, of those that have enough tokens, and by arm."""
     washout = washout_of(state, design)
     paces = {}
-    for group in {group for b in episode.blocks for part in b.parts for group in part.groups}:
+    groups = {group for b in episode.blocks for part in b.parts for group in part.groups}
+    for group in sorted(groups, key=lambda group: (group != ALL_TRAFFIC, group)):
         totals = {block.arm: block.totals(group, washout) for block in episode.blocks}
         enough = sum(t for _, t in totals.values()) >= design.least_tokens * len(totals)
         if enough and all(seconds > 0 and tokens > 0 for seconds, tokens in totals.values()):
@@ -174,7 +184,8 @@ def speedup(
 ) -> Interval | None:
     """Time per token of the reference over that of the arm; ``samples`` are episodes.
 
-    The interval is valid at all times at once. None for too few episodes, 6 at 95 %.
+    The interval is valid at all times at once. None for too few episodes, 6 at 95 %. To decide
+    by looking at n groups or arms, ask for a confidence of 1 - 0.05 / n.
     """
     moments = _difference(state, group, reference, arm)
     if moments is None or moments.count < 2:
@@ -187,17 +198,6 @@ def speedup(
     squared = (ratio - 1) / (1 - ratio / widened) * moments.squares / count
     half = math.sqrt(squared) + 2 * _SETTLED
     return Interval.around(math.exp(moments.mean), half, count, confidence)
-
-
-def _loses(state: SwitchbackState, design: SwitchbackDesign, arm: str) -> bool:
-    """Whether an arm is to be dropped: it certainly loses overall, the number of arms accounted
-    for, and no group seems to win. Groups can only keep an arm, so their number does not matter."""
-    confidence = 1 - (1 - CONFIDENCE) / (len(design.arms) - 1)
-    overall = speedup(state, arm, design.usual, confidence=confidence)
-    if overall is None or not overall.below(1.0):
-        return False
-    by_group = [_difference(state, group, design.usual, arm) for group in state.differences]
-    return not any(m is not None and m.count >= _ENOUGH and m.mean > 0 for m in by_group)
 
 
 def best_arm(state: SwitchbackState, design: SwitchbackDesign) -> str:

@@ -39,11 +39,17 @@ def next_step(
     An episode is abandoned too if a switch was missed by more than ``design.lateness``, or
     if the usual arm or the set of arms has changed.
     """
-    state = _add_elapsed(state, now)
+    elapsed = max(now - state.counted, 0.0) if state.arm != state.usual else 0.0
+    state = replace(
+        state,
+        counted=max(now, state.counted),
+        other_seconds=state.other_seconds + elapsed,
+        lost_seconds=state.lost_seconds + elapsed * state.loss,
+    )
     arms = _active(state, design)
     finished = False
     if state.order:
-        begin = state.start if state.start is not None else now
+        begin = now if state.start is None else state.start
         index = int((now - begin) // design.block)
         expected = state.order.index(state.arm)
         late = index > expected and now - begin - (expected + 1) * design.block > design.lateness
@@ -56,31 +62,26 @@ def next_step(
     state = replace(state, arm=design.usual, usual=design.usual, loss=0.0)
     if paused or len(arms) < 2:
         return ArmInForce(state, design.usual, now + design.block, finished)
-    allowed, _ = _allowance(state, design)
-    if state.start is not None and max(state.start, allowed) <= now <= state.start + design.block:
+    allowed, length = _allowance(state, design)
+    start = state.start
+    if start is not None and max(start, allowed) <= now <= start + design.block:
         order = list(arms)
         Random(f"{design.seed} order {state.plans}").shuffle(order)
         return _in_force(replace(state, start=now, order=tuple(order)), design, 0, now)
-    if state.start is None or state.start <= now:
-        state = _planned(state, design, now)
-    return ArmInForce(state, design.usual, state.start or now, finished)
+    if start is None or start <= now:
+        # What was allowed long ago is not made up for: episodes would follow each other closely.
+        begin = max(allowed, state.stratum_end, now)
+        latest = max(length - design.block * len(arms), 0.0)
+        plans = state.plans + 1
+        start = begin + latest * Random(f"{design.seed} start {plans}").random()
+        state = replace(state, plans=plans, start=start, stratum_end=begin + length)
+    return ArmInForce(state, design.usual, start, finished)
 
 
 def _active(state: SwitchbackState, design: SwitchbackDesign) -> tuple[str, ...]:
     """The arms of the next episode."""
     dropped = state.dropped.get(design.usual, ())
     return tuple(arm for arm in design.arms if arm not in dropped)
-
-
-def _add_elapsed(state: SwitchbackState, now: float) -> SwitchbackState:
-    """With the time since the last step added up for the arm that was in force."""
-    elapsed = max(now - state.counted, 0.0) if state.arm != state.usual else 0.0
-    return replace(
-        state,
-        counted=max(now, state.counted),
-        other_seconds=state.other_seconds + elapsed,
-        lost_seconds=state.lost_seconds + elapsed * state.loss,
-    )
 
 
 def _in_force(
@@ -101,14 +102,3 @@ def _allowance(state: SwitchbackState, design: SwitchbackDesign) -> tuple[float,
     share = (state.other_seconds + longest * len(others)) / design.share
     allowed = state.began + max(share, (state.lost_seconds + loss) / design.regret)
     return allowed, max(longest * len(others) / design.share, loss / design.regret)
-
-
-def _planned(state: SwitchbackState, design: SwitchbackDesign, now: float) -> SwitchbackState:
-    """With the start of the next episode, at a random time of its stratum."""
-    allowed, length = _allowance(state, design)
-    # What was allowed long ago is not made up for: episodes would follow each other closely.
-    begin = max(allowed, state.stratum_end, now)
-    latest = max(length - design.block * len(_active(state, design)), 0.0)
-    plans = state.plans + 1
-    start = begin + latest * Random(f"{design.seed} start {plans}").random()
-    return replace(state, plans=plans, start=start, stratum_end=begin + length)

@@ -162,7 +162,7 @@ def test_what_is_before_the_end_of_the_washout_does_not_count():
         lambda e: replace(e, incident=True),
         lambda e: replace(e, blocks=(*e.blocks[:2], replace(e.blocks[2], parts=()))),
         lambda e: replace(
-            e, blocks=(*e.blocks[:2], replace(e.blocks[2], parts=e.blocks[2].parts[:10]))
+            e, blocks=(*e.blocks[:2], replace(e.blocks[2], parts=e.blocks[2].parts[:8]))
         ),
         lambda e: replace(e, blocks=(*e.blocks[:2], block("k=4", [math.inf] * 12))),
         lambda e: replace(e, blocks=tuple(block(arm, [10.0] * 12) for arm in ARMS)),
@@ -279,6 +279,9 @@ def test_a_stored_state_is_small_however_many_episodes_and_groups_there_were():
     for n in range(2 * MOST_GROUPS):
         state = observe(state, DESIGN, episode(chance, **{f"prompt {n}": 1.0}))
     assert len(state.differences) == MOST_GROUPS
+    crowd = observe(EMPTY, DESIGN, episode(chance, **{f"P{n}": 1.0 for n in range(100)}))
+    assert len(crowd.differences) == MOST_GROUPS
+    assert ALL_TRAFFIC in crowd.differences
     assert state.episodes == 2 * MOST_GROUPS
     stored = msgspec.json.encode(state)
     assert len(stored) < 20_000

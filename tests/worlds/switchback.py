@@ -256,7 +256,7 @@ class Coverage:
     stopped: float
     """The same when it first excluded 1, or at the end."""
     recognised: Numbers
-    """Episodes until it excluded 1 on the right side; infinite where it did not."""
+    """Episodes, and hours, until it excluded 1 on the right side; infinite where it did not."""
     wrong: float
     """Share of the runs in which it ever excluded 1 on the side on which the truth was not."""
     width: float
@@ -271,7 +271,7 @@ def coverage(simulation: Simulation, episodes: int) -> Coverage:
     nominal, runs = simulation.speedups[arm], simulation.runs
     always, stopped = np.ones(runs, bool), np.zeros(runs, bool)
     decided, wrong = np.zeros(runs, bool), np.zeros(runs, bool)
-    recognised = np.full(runs, math.inf)
+    recognised = np.full((2, runs), math.inf)
     for _, _ in zip(range(episodes), simulation.episodes(), strict=False):
         for run, truths in enumerate(simulation.truths):
             interval = speedup(simulation.states[run], arm, usual)
@@ -286,7 +286,8 @@ def coverage(simulation: Simulation, episodes: int) -> Coverage:
             wrong[run] |= interval.above(1.0) and true < 1 + 1e-6
             wrong[run] |= interval.below(1.0) and true > 1 - 1e-6
             if interval.above(1.0) if nominal > 1 else interval.below(1.0):
-                recognised[run] = min(recognised[run], interval.samples)
+                hours = (simulation.states[run].counted - START) / 3600
+                recognised[:, run] = np.minimum(recognised[:, run], (interval.samples, hours))
     intervals = [speedup(state, arm, usual) for state in simulation.states]
     washouts = map(washout_of, simulation.states, simulation.designs)
     return Coverage(
@@ -306,13 +307,11 @@ def print_coverage(runs: int, episodes: int) -> None:
         for value in (0.8, 0.9, 1.0, 1.3):
             simulation = Simulation(world, {"usual": 1.0, "other": value}, runs, 1, drops=False)
             c = coverage(simulation, episodes)
-            until = np.quantile(c.recognised, (0.5, 0.9), method="higher")
-            design = simulation.designs[0]  # the share is used to the full
-            hours = until * (design.block + design.lateness) / design.share / 3600
+            ends = np.quantile(c.recognised, (0.5, 0.9), axis=1, method="higher")
+            until = ", ".join(f"{count:4.0f} ({hours:5.1f})" for count, hours in ends)
             print(
                 f"{name:26}{value:7.1f}{c.always:8.1%}{c.stopped:9.1%}{c.wrong:7.1%}{c.width:7.3f}"
-                f"{c.washout:7.1f} s  {until[0]:4.0f} ({hours[0]:5.1f}), {until[1]:4.0f}"
-                f" ({hours[1]:5.1f})",
+                f"{c.washout:7.1f} s  {until if value != 1 else '-'}",
                 flush=True,
             )
 
