@@ -134,16 +134,14 @@ def _settling(
     before = [episode.usual, *(block.arm for block in episode.blocks)]
     for arm, block in zip(before, episode.blocks, strict=False):
         change = _difference(state, ALL_TRAFFIC, arm, block.arm)
-        seconds, tokens = block.totals(ALL_TRAFFIC, design.block / 2)
-        if arm == block.arm or change is None or seconds <= 0 or tokens <= 0:
+        totals = [block.totals(ALL_TRAFFIC, design.block * part) for part in (*_WASHOUTS, 0.5)]
+        if arm == block.arm or change is None or min(map(min, totals)) <= 0:
             continue
-        settled = math.log(seconds / tokens)
+        *paces, settled = [math.log(seconds / tokens) for seconds, tokens in totals]
         direction = "faster" if change.mean > 0 else "slower"
         known = settling.get(direction, (Moments(),) * len(_WASHOUTS))
-        totals = [block.totals(ALL_TRAFFIC, design.block * washout) for washout in _WASHOUTS]
         settling[direction] = tuple(
-            moments.with_value(math.log(seconds / tokens) - settled)
-            for moments, (seconds, tokens) in zip(known, totals, strict=True)
+            moments.with_value(pace - settled) for moments, pace in zip(known, paces, strict=True)
         )
     return settling
 

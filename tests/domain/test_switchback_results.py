@@ -286,3 +286,14 @@ def test_a_stored_state_is_small_however_many_episodes_and_groups_there_were():
     stored = msgspec.json.encode(state)
     assert len(stored) < 20_000
     assert msgspec.json.decode(stored, type=SwitchbackState) == state
+
+
+def test_counters_that_went_back_before_the_washout_are_not_taken_for_a_pace():
+    state = observed(3)
+    steady = block("k=4", [0.03] * 12)
+    backward = SubInterval(5.0, {ALL_TRAFFIC: (100.0, -1e6)})
+    broken = replace(steady, parts=[steady.parts[0], backward, *steady.parts[2:]])
+    after = observe(state, DESIGN, Episode("usual", (broken, block("usual", [0.03] * 12))))
+    assert after.episodes == 4
+    assert after.settling["slower"][0].count == state.settling["slower"][0].count + 1
+    assert after.settling["faster"] == state.settling["faster"]

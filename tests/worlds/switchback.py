@@ -226,7 +226,8 @@ class Simulation:
             if world.open_loop:
                 # So that the usual arm has this load in the end.
                 arriving = load[:, n] / (REQUEST * PACE * (1 + CROWDING * load[:, n]))
-                running = np.minimum(running + arriving - running / (REQUEST * pace), 200)
+                leaving = np.minimum(running / (REQUEST * pace), running)
+                running = np.minimum(running + arriving - leaving, 200)
         return seconds, tokens
 
 
@@ -296,14 +297,14 @@ def coverage(simulation: Simulation, episodes: int) -> Coverage:
     )  # fmt: skip
 
 
-def print_coverage(runs: int, episodes: int) -> None:
+def print_coverage(worlds: Mapping[str, World], runs: int, episodes: int) -> None:
     """One line for each world and speedup."""
     print(
         f"{runs} experiments of {episodes} episodes, two arms; 95 % intervals that hold the truth"
     )
     print("world                     speedup  always  at stop  wrong  width  washout", end="")
     print("  episodes (hours) until recognised: median, 90 %")
-    for name, world in WORLDS.items():
+    for name, world in worlds.items():
         for value in (0.8, 0.9, 1.0, 1.3):
             simulation = Simulation(world, {"usual": 1.0, "other": value}, runs, 1, drops=False)
             c = coverage(simulation, episodes)
@@ -316,13 +317,13 @@ def print_coverage(runs: int, episodes: int) -> None:
             )
 
 
-def print_choices(runs: int, episodes: int) -> None:
+def print_choices(worlds: Mapping[str, World], runs: int, episodes: int) -> None:
     """Four arms, of which those that lose are dropped."""
     print(f"\n{runs} experiments of at most {episodes} episodes, four arms")
     print("world                     largest share  largest regret  chosen    gain below the best")
     print("                          (1: as allowed at that moment) the best  mean    largest")
     speedups = {"usual": 1.0, "standby": 0.8, "k=2": 1.15, "k=4": 1.3}
-    for name, world in WORLDS.items():
+    for name, world in worlds.items():
         simulation = Simulation(world, speedups, runs, 3)
         for _, _ in zip(range(episodes), simulation.episodes(), strict=False):
             pass
@@ -340,9 +341,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.worlds.switchback", description=__doc__)
     parser.add_argument("--runs", type=int, default=300, help="experiments for each line")
     parser.add_argument("--episodes", type=int, default=150, help="of each experiment")
+    parser.add_argument("worlds", nargs="*", help=f"by default all: {', '.join(WORLDS)}")
     asked = parser.parse_args()
-    print_coverage(asked.runs, asked.episodes)
-    print_choices(asked.runs // 10, 2 * asked.episodes)
+    worlds = {name: WORLDS[name] for name in asked.worlds or WORLDS}
+    print_coverage(worlds, asked.runs, asked.episodes)
+    print_choices(worlds, asked.runs // 10, 2 * asked.episodes)
 
 
 if __name__ == "__main__":
