@@ -1,0 +1,240 @@
+"""What follows from the episodes of an experiment on live traffic.
+
+The difference of log time per token between two arms within one episode is one observation. As
+the order is random, it is the difference that the arms make plus an error whose expectation,
+given all earlier episodes, is 0, also where load and noise are correlated: so errors of different
+episodes are uncorrelated. The speedup is the geometric mean over the episodes (over time, not
+over tokens), and its interval is a confidence sequence, which holds at all times at once: one
+may look after each episode and stop at will. It is that of the t-test with a normal mixture
+over the size of the effect and the right Haar measure over the scale (M. Lindon, D. Ham,
+M. Tingley, I. Bojinov, *Anytime-Valid Linear Models and Regression Adjusted Causal Inference in
+Randomized Experiments*, 2022; T. Lai, *Annals of Statistics* 4, 1976), exact for normal errors at
+each number of episodes; for others it is an asymptotic confidence sequence (I. Waudby-Smith
+et al., *Annals of Statistics* 52, 2024).
+
+Differences are not adjusted for the number of running requests: in an open loop a slower arm has
+more of them, which is part of its effect, and an adjustment would remove that part.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from specwatch.domain.interval import CONFIDENCE, Interval
+from specwatch.domain.model import load_bin, load_bin_label
+from specwatch.domain.switchback import (
+    ALL_TRAFFIC,
+    Episode,
+    Moments,
+    SwitchbackDesign,
+    SwitchbackState,
+)
+
+MOST_GROUPS = 64
+"""Groups that a state keeps; further ones are ignored."""
+_EFFECT_VARIANCE = 0.5
+"""Of the mixture, in variances of one observation: narrowest at about fifteen episodes."""
+_WASHOUTS = tuple(n / 24 for n in range(1, 12))
+"""Lengths of the washout that are compared with half a block, in blocks."""
+_SETTLED = 0.005
+"""Error of log time per token that is accepted for a shorter washout. Intervals are wider by it for
+each of the two arms, since this error does not become smaller with more episodes."""
+_LEAST_SWITCHES = 10
+_ENOUGH = 6
+"""Episodes of a group from which on it may keep an arm from being dropped."""
+
+
+class SwitchbackResults(Struct, frozen=True, kw_only=True):
+    """Speedups against the reference arm; None where there are too few episodes."""
+
+    reference: str
+    speedups: dict[str, Interval | None]
+    groups: dict[str, dict[str, Interval | None]]
+    """By group and arm; each interval is valid on its own."""
+    best: str
+    """The arm with the largest speedup of those that are certainly faster than the usual one;
+    otherwise that."""
+    washout: float
+    """Seconds at the beginning of a block that do not count."""
+
+
+def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) -> SwitchbackState:
+    """The state with an episode added that was run to its end, and with arms dropped that lose.
+
+    An episode counts as a whole or not at all: without incident, with three quarters of each
+    block observed, and with enough tokens. The tokens are those of all blocks together, since a
+    block has fewer when its arm is slow. An arm is dropped that certainly loses overall, the
+    number of arms accounted for, and seems to win in no group: groups can only keep an arm, so
+    their number does not add to the error. Raises ValueError for an episode that has an arm
+    twice, or only one.
+    """
+    if not 2 <= len({block.arm for block in episode.blocks}) == len(episode.blocks):
+        raise ValueError("an episode has two arms or more, and each once")
+    complete = all(b.parts and b.parts[-1].end >= 0.75 * design.block for b in episode.blocks)
+    paces = _paces(state, design, episode) if complete and not episode.incident else {}
+    if ALL_TRAFFIC not in paces:
+        return replace(state, excluded=state.excluded + 1)
+    differences = {
+        group: {first: dict(to) for first, to in arms.items()}
+        for group, arms in state.differences.items()
+    }
+    for group, by_arm in paces.items():
+        if group not in differences and len(differences) >= MOST_GROUPS:
+            continue
+        for first, second in combinations(sorted(by_arm), 2):
+            to = differences.setdefault(group, {}).setdefault(first, {})
+            difference = by_arm[first] - by_arm[second]
+            to[second] = to.get(second, Moments()).with_value(difference)
+    after = replace(
+        state,
+        episodes=state.episodes + 1,
+        differences=differences,
+        settling=_settling(state, design, episode),
+    )
+    dropped = set(state.dropped.get(design.usual, ()))
+    confidence = 1 - (1 - CONFIDENCE) / (len(design.arms) - 1)
+    for arm in set(design.arms) - {design.usual}:
+        overall = speedup(after, arm, design.usual, confidence=confidence)
+        by_group = [_difference(after, group, design.usual, arm) for group in differences]
+        wins = any(m is not None and m.count >= _ENOUGH and m.mean > 0 for m in by_group)
+        if overall is not None and overall.below(1.0) and not wins:
+            dropped.add(arm)
+    return replace(after, dropped={**state.dropped, design.usual: tuple(sorted(dropped))})
+
+
+def _paces(
+    state: SwitchbackState, design: SwitchbackDesign, episode: Episode
+) -> dict[str, dict[str, float]]:
+    """Log time per token by group, of those that have enough tokens, and by arm."""
+    washout = washout_of(state, design)
+    paces = {}
+    groups = {group for b in episode.blocks for part in b.parts for group in part.groups}
+    for group in sorted(groups, key=lambda group: (group != ALL_TRAFFIC, group)):
+        totals = {block.arm: block.totals(group, washout) for block in episode.blocks}
+        enough = sum(t for _, t in totals.values()) >= design.least_tokens * len(totals)
+        if enough and all(seconds > 0 and tokens > 0 for seconds, tokens in totals.values()):
+            paces[group] = {arm: math.log(s / tokens) for arm, (s, tokens) in totals.items()}
+    # Of the whole episode: the load of a block depends on its arm.
+    load = load_bin(sum(block.running for block in episode.blocks) / len(episode.blocks))
+    if ALL_TRAFFIC in paces and load is not None:
+        paces[f"load {load_bin_label(load)}"] = paces[ALL_TRAFFIC]
+    return paces
+
+
+def _settling(
+    state: SwitchbackState, design: SwitchbackDesign, episode: Episode
+) -> dict[str, tuple[Moments, ...]]:
+    """``settling`` of the state with the switches of an episode. Whether a switch is to a faster
+    arm is decided by earlier episodes, else noise would decide it."""
+    settling = dict(state.settling)
+    before = [episode.usual, *(block.arm for block in episode.blocks)]
+    for arm, block in zip(before, episode.blocks, strict=False):
+        change = _difference(state, ALL_TRAFFIC, arm, block.arm)
+        totals = [block.totals(ALL_TRAFFIC, design.block * part) for part in (*_WASHOUTS, 0.5)]
+        if arm == block.arm or change is None or min(map(min, totals)) <= 0:
+            continue
+        *paces, settled = [math.log(seconds / tokens) for seconds, tokens in totals]
+        direction = "faster" if change.mean > 0 else "slower"
+        known = settling.get(direction, (Moments(),) * len(_WASHOUTS))
+        settling[direction] = tuple(
+            moments.with_value(pace - settled) for moments, pace in zip(known, paces, strict=True)
+        )
+    return settling
+
+
+def washout_of(state: SwitchbackState, design: SwitchbackDesign) -> float:
+    """Seconds at the beginning of a block that do not count: half of it, until switches so far show
+    that with fewer seconds the time per token would be the same within 0.5 % (at twice the standard
+    error), both to faster and to slower arms. The first sub-interval never counts."""
+    washout = design.block / 2
+    for number in reversed(range(len(_WASHOUTS))):
+        for direction in ("faster", "slower"):
+            moments = state.settling.get(direction, (Moments(),) * len(_WASHOUTS))[number]
+            if moments.count < _LEAST_SWITCHES:
+                return washout
+            error = math.sqrt(moments.variance / moments.count)
+            if abs(moments.mean) + 2 * error > _SETTLED:
+                return washout
+        washout = design.block * _WASHOUTS[number]
+    return washout
+
+
+def _difference(state: SwitchbackState, group: str, first: str, second: str) -> Moments | None:
+    """Log time per token of the first arm less that of the second; None if never compared."""
+    low, high = sorted((first, second))
+    moments = state.differences.get(group, {}).get(low, {}).get(high)
+    if moments is None or low == first:
+        return moments
+    return Moments(moments.count, -moments.mean, moments.squares)
+
+
+def speedup(
+    state: SwitchbackState,
+    arm: str,
+    reference: str,
+    *,
+    group: str = ALL_TRAFFIC,
+    confidence: float = CONFIDENCE,
+) -> Interval | None:
+    """Time per token of the reference over that of the arm; ``samples`` are episodes.
+
+    The interval is valid at all times at once. None for too few episodes, 6 at 95 %. To decide
+    by looking at n groups or arms, ask for a confidence of 1 - 0.05 / n.
+    """
+    moments = _difference(state, group, reference, arm)
+    if moments is None or moments.count < 2:
+        return None
+    count = moments.count
+    widened = 1 + count * _EFFECT_VARIANCE
+    ratio = (widened / (1 - confidence) ** 2) ** (1 / count)
+    if ratio >= widened:
+        return None
+    squared = (ratio - 1) / (1 - ratio / widened) * moments.squares / count
+    half = math.sqrt(squared) + 2 * _SETTLED
+    return Interval.around(math.exp(moments.mean), half, count, confidence)
+
+
+def best_arm(state: SwitchbackState, design: SwitchbackDesign) -> str:
+    """The arm with the largest speedup of those that are certainly faster than the usual one;
+    otherwise that."""
+    intervals = {arm: speedup(state, arm, design.usual) for arm in design.arms}
+    faster = {arm: s.value for arm, s in intervals.items() if s is not None and s.above(1.0)}
+    return max(faster, key=lambda arm: faster[arm], default=design.usual)
+
+
+def assumed_loss(state: SwitchbackState, design: SwitchbackDesign, arm: str) -> float:
+    """Share of its time that an arm loses against the best one, at the worst end of the interval;
+    as long as that end says no more than nothing, ``design.assumed_loss``."""
+    best = best_arm(state, design)
+    if arm == best:
+        return 0.0
+    interval = speedup(state, arm, best)
+    if interval is None:
+        return design.assumed_loss
+    worst = max(1 - interval.lower, 0.0)
+    if 1 - interval.value > design.assumed_loss:
+        return worst
+    return min(worst, design.assumed_loss)
+
+
+def results(
+    state: SwitchbackState, design: SwitchbackDesign, reference: str | None = None
+) -> SwitchbackResults:
+    """All speedups against a reference arm, by default the usual one."""
+    reference = reference or design.usual
+    others = [arm for arm in design.arms if arm != reference]
+    groups = {
+        group: {arm: speedup(state, arm, reference, group=group) for arm in others}
+        for group in sorted(state.differences)
+    }
+    return SwitchbackResults(
+        reference=reference,
+        speedups=groups.pop(ALL_TRAFFIC, dict.fromkeys(others)),
+        groups=groups,
+        best=best_arm(state, design),
+        washout=washout_of(state, design),
+    )
