@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from specwatch.domain.merge import merge_windows, present_since
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
+from specwatch.domain.switchback_results import SwitchbackResults
 from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
 from specwatch.rules.decisions import TargetDecision
@@ -58,6 +59,22 @@ class TapStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ExperimentStatus:
+    """The experiment on the live traffic of a target now.
+
+    ``arm`` is in force, ``paused`` why no arm but the launch may be, ``next_at`` the Unix time of
+    the next switch; ``excluded`` episodes did not count.
+    """
+
+    arm: str
+    paused: str = ""
+    next_at: float | None = None
+    episodes: int = 0
+    excluded: int = 0
+    results: SwitchbackResults | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TargetStatus:
     """One target now. Times are Unix seconds, durations seconds."""
 
@@ -91,6 +108,8 @@ class TargetStatus:
     """That of the last page; None without a switch that follows orders."""
     decision: TargetDecision = field(default_factory=TargetDecision)
     guard: GuardStatus | None = None
+    experiment: ExperimentStatus | None = None
+    """None without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _WIDTH = 80
 _TYPES = {
     "AnyPath": "path", "Command": "list of words", "DatabaseUrl": "URL",
     "Edges": "list of numbers", "Gpus": "`auto`, `none` or list of GPU indices",
-    "HostName": "host name",
+    "DraftTokens": "number", "HostName": "host name",
     "Listen": "`HOST:PORT`", "ReadableFile": "path", "SecretFile": "path", "Ratio": "ratio",
     "parse_mailbox": "mail address", "parse_smtp_url": "URL",
     **dict.fromkeys(("parse_engine_url", "parse_server_url"), "URL"),

@@ -13,16 +13,52 @@ from pydantic import (
 )
 
 from specwatch.config.http_access import HttpAccess, timeout_within
-from specwatch.config.sections import ByteSize, Duration, Gpus, Limit, Name, Ratio, matching, within
+from specwatch.config.sections import (
+    ByteSize,
+    Duration,
+    Gpus,
+    Limit,
+    Name,
+    Ratio,
+    Section,
+    each_once,
+    matching,
+    not_empty,
+    within,
+)
 from specwatch.config.service import Service, SwitchAccess
 from specwatch.domain.model import Objective, PageLimits
 from specwatch.domain.units import (
     format_size,
     host_port,
     is_loopback,
+    parse_arm,
     parse_engine_url,
     server_address,
 )
+
+
+DraftTokens = Annotated[int, BeforeValidator(parse_arm)]
+
+
+class Experiments(Section):
+    """An experiment on live traffic: other numbers of draft tokens in short blocks at random times,
+    compared with the launch."""
+
+    arms: Annotated[
+        tuple[DraftTokens, ...],
+        not_empty("name numbers of draft tokens, like [0, 2]"),
+        each_once("arm"),
+    ] = Field(examples=["[0, 2]"])
+    """Numbers of draft tokens beside the launch, which is always an arm. 0 is standby: the drafter
+    still runs."""
+    share: Annotated[Ratio, within(0.001, 0.5, "{:.1%}".format)] = 0.05
+    """Share of the time for other arms than the launch; at most 50%."""
+    block: Annotated[Duration, within(8, 3600)] = 60.0
+    """How long each arm lasts; 8s to 1h. Where requests take longer than half a minute, 2m or
+    more."""
+    regret: Annotated[Ratio, within(0.001, 1.0, "{:.1%}".format)] = 0.02
+    """Share of the time that slower arms may lose, at most."""
 
 
 class Target(HttpAccess):
@@ -64,6 +100,8 @@ class Target(HttpAccess):
     """How vLLM is run, by its `kind`. Without it the guard cannot switch speculation."""
     switch: SwitchAccess | None = None
     """How the number of draft tokens is changed while vLLM runs."""
+    experiments: Experiments | None = None
+    """Whether other numbers of draft tokens are tried on live traffic; needs `switch`."""
     objective: Objective = Objective.E2E
     """What must become faster: whole requests (`e2e`), time per token (`tpot`) or time to
     the first token (`ttft`)."""
@@ -104,6 +142,19 @@ class Target(HttpAccess):
             raise ValueError(
                 "is the server's own url; give the server's as url, and as proxy that of"
                 " `specwatch tap proxy`, or remove it"
+            )
+        return value
+
+    @field_validator("experiments")
+    @classmethod
+    def _possible(cls, value: Experiments | None, info: ValidationInfo) -> Experiments | None:
+        if value is None:
+            return None
+        if info.data.get("switch") is None:
+            raise ValueError("needs a switch, to change the number of draft tokens")
+        if 8 * info.data.get("interval", 0.0) > value.block:
+            raise ValueError(
+                "a block needs at least 8 scrapes: make interval shorter, or block longer"
             )
         return value
 

@@ -19,6 +19,7 @@ from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.loading import Config
 from specwatch.config.sections import read_secret
 from specwatch.config.target import Target
+from specwatch.daemon.experiment_service import EVERY, ExperimentService
 from specwatch.daemon.guard_service import TURN_SECONDS, GuardService
 from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
@@ -46,7 +47,7 @@ _log = structlog.get_logger("specwatch.daemon.daemon")
 _SLOTS = 20
 """Scrape jobs per interval. A job of the scheduler costs as much as a scrape, so in a large fleet
 many targets share one."""
-_LANES = {"loop": 2, "flush": 1, "upkeep": 1, "gpu": 1, "guard": 1}
+_LANES = {"loop": 2, "flush": 1, "upkeep": 1, "gpu": 1, "guard": 1, "experiments": 1}
 """Jobs at a time in each lane, so that a database or driver that hangs does not delay scrapes."""
 _FLUSH_SECONDS = 5.0
 _CATCH_UP_SECONDS = 5.0
@@ -59,6 +60,8 @@ _LOOK_SECONDS = 0.25
 """How soon a signal or a step of the clock is handled."""
 _WRITE_SECONDS = 3.5
 """How long the database is waited for at the end."""
+_FIXED = ("daemon", "database", "listen", "store")
+"""Keys of the configuration that take effect at a start only."""
 _HUNG_SECONDS = 30.0
 """After which the main loop counts as hung."""
 
@@ -103,6 +106,13 @@ class Daemon:
             status=self.targets.status_of,
             healthy=self.targets.is_healthy,
             actuator=partial(actuator_of, supervisor=supervisor),
+        )
+        self._experiment_service = ExperimentService(
+            self._recorder.store,
+            config,
+            now=now,
+            status=self.targets.status_of,
+            guard=self._guard_service.status_of,
         )
         self._alertmanagers = Alertmanagers(config.alertmanager)
         self._deliveries = DeliveryMonitor()
@@ -232,6 +242,7 @@ class Daemon:
             scraper.status(current=current),
             decision=self._rule_service.decision_of(name),
             guard=self._guard_service.status_of(name),
+            experiment=self._experiment_service.status_of(name),
         )
 
     def _main_loop(self) -> None:
@@ -262,6 +273,7 @@ class Daemon:
                 None if indices == () else self._gpu.read(indices, self._now().monotonic)
             ),
             edges=lambda: self.config.temperature_buckets,
+            page=partial(self._experiment_service.see, target.name),
         )
 
     def _take(self, target: str, batch: Batch) -> None:
@@ -283,6 +295,9 @@ class Daemon:
                     interval, self.targets.scrape, scrapers[slot::slots], delay=delay, lane="loop"
                 )
         self._schedule.every(TURN_SECONDS, self._guard, delay=TURN_SECONDS, lane="guard")
+        experiments = self._experiment_service
+        if experiments.active:
+            self._schedule.every(EVERY, experiments.turn, delay=EVERY, lane="experiments")
         watchdog = self._service.watchdog_seconds
         beat = min(_HEARTBEAT_SECONDS, watchdog / 3) if watchdog else _HEARTBEAT_SECONDS
         soon = self._random.random()
@@ -325,6 +340,7 @@ class Daemon:
         self._recorder.flush(force=True)
         if self._recorder.ready:
             self._rule_service.flush(final=True)
+            self._experiment_service.close()
             self._guard_service.close()
         self._recorder.close()
 
@@ -332,11 +348,8 @@ class Daemon:
         self._recorder.prune(self.config.retention, self.config.baseline.max_age)
 
     def _heartbeat(self) -> None:
-        """Send the service manager a sign of life, as long as the main loop runs.
-
-        A stuck target is logged and shown. The watchdog gets no sign of life only if all targets
-        are stuck: a restart for one would interrupt watching all others.
-        """
+        """Send the service manager a sign of life, as long as the main loop runs, and not all
+        targets are stuck: a restart for one would interrupt watching the others."""
         now, looked = self._now(), self._looked
         stuck = self.targets.stuck(now)
         silent = 0.0 if looked is None else now.monotonic - looked
@@ -349,14 +362,7 @@ class Daemon:
         self._service.status(self._sentence())
 
     def _sentence(self) -> str:
-        scrapers = list(self.targets)
-        failing = [scraper.target.name for scraper in scrapers if scraper.failing]
-        stuck, store = self.targets.stuck(self._now()), self._recorder.status()
-        message = f"Watching {len(scrapers)} target{'s' if len(scrapers) != 1 else ''}"
-        if failing:
-            message += f", {len(failing)} failing ({', '.join(failing[:3])})"
-        if stuck:
-            message += f", {len(stuck)} stuck"
+        message, store = self.targets.sentence(self._now()), self._recorder.status()
         if store.error:
             message += f"; {store.queued} windows wait for the database: {store.error}"
         return message
@@ -374,16 +380,13 @@ class Daemon:
         self._service.ready(self._sentence())
 
     def _apply(self, config: Config) -> None:
-        fixed = [
-            key
-            for key in ("daemon", "database", "listen", "store")
-            if getattr(config, key) != getattr(self.config, key)
-        ]
+        fixed = [key for key in _FIXED if getattr(config, key) != getattr(self.config, key)]
         self.targets.configure(
             config.targets, self._recorder.cursors() if self._recorder.opened else {}
         )
         self._rule_service.configure(config)
         self._guard_service.configure(config)
+        self._experiment_service.configure(config)
         self._alertmanagers.configure(config.alertmanager)
         self.config = config.model_copy(update={key: getattr(self.config, key) for key in fixed})
         self._set_jobs()

@@ -22,12 +22,13 @@ from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.gauges import GpuMemory
 from specwatch.scrape.page_client import PageClient
-from specwatch.scrape.switch import FollowedSwitch
+from specwatch.scrape.switch import FollowedSwitch, SwitchSetting
 from specwatch.scrape.taps import LEAVES_OUT, Trouble
 from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
 
 _log = structlog.get_logger("specwatch.daemon.scraper")
+Page = Callable[[Mapping[Series, float], SwitchSetting | None, float | None], None]
 _QUERY_AGAIN = 60.0
 """Seconds until an engine that did not report its version is queried again."""
 _LARGEST_ANSWER = 1 << 20
@@ -53,8 +54,10 @@ class Scraper:
         gpu_memory: Callable[[], GpuMemory | None] = lambda: None,
         client: Callable[[], PageClient] | None = None,
         edges: Callable[[], Sequence[float]] = lambda: DEFAULT_EDGES,
+        page: Page = lambda *_: None,
     ) -> None:
         """``put`` takes closed windows; ``cursor_follows`` says that :meth:`resume` will be called;
+        ``page`` gets each good page, with the switch and the load that it shows;
         ``client`` makes the client that fetches pages, by default over HTTP; ``gpu_memory`` reads
         the memory of the target's GPUs, ``edges`` the configured temperature buckets.
 
@@ -62,7 +65,7 @@ class Scraper:
         """
         self.target = target
         self._clock = clock
-        self._put = put
+        self._put, self._page = put, page
         self._gpu_memory = gpu_memory
         self._edges = edges
         self._proxy = None if target.proxy is None else ProxyPage(target, target.proxy)
@@ -237,6 +240,8 @@ class Scraper:
                 self._watch.gpu_memory = memory
                 observation = self._watch.observe(samples, now, proxy)
                 self._followed.see(samples, self._watch.switch)
+                if observation.error is None:
+                    self._page(samples, self._watch.switch, self._watch.load)
                 error = observation.error
                 if self._proxy is not None and proxy is not None:
                     self._proxy.note(observation, now.wall)

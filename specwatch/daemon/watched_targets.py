@@ -121,6 +121,17 @@ class WatchedTargets:
             if scraper.target.name in cursors:
                 scraper.supersede(cursors[scraper.target.name])
 
+    def sentence(self, now: Moment) -> str:
+        """``Watching 3 targets, 1 failing (chat)``."""
+        scrapers, stuck = list(self), self.stuck(now)
+        failing = [scraper.target.name for scraper in scrapers if scraper.failing]
+        message = f"Watching {len(scrapers)} target{'s' if len(scrapers) != 1 else ''}"
+        if failing:
+            message += f", {len(failing)} failing ({', '.join(failing[:3])})"
+        if stuck:
+            message += f", {len(stuck)} stuck"
+        return message
+
     def stuck(self, now: Moment) -> tuple[str, ...]:
         """Names of targets whose last scrape does not end."""
         return tuple(scraper.target.name for scraper in self if scraper.stuck(now))

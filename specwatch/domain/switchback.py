@@ -178,3 +178,14 @@ def in_environment(state: SwitchbackState, environment: str) -> SwitchbackState:
         state, environment=environment, order=(), start=None, dropped={}, episodes=0, excluded=0,
         differences={}, settling={},
     )  # fmt: skip
+
+
+class Switchback(Struct, frozen=True, kw_only=True, tag_field="kind", tag="switchback"):
+    """An experiment of a target as it is stored. ``stopped`` is empty while it runs, else who
+    stopped it, and why."""
+
+    format: int = 1
+    target: str
+    design: SwitchbackDesign
+    state: SwitchbackState
+    stopped: str = ""

@@ -326,6 +326,13 @@ def parse_edges(value: object) -> tuple[float, ...]:
     return checked_edges(tuple(map(float, value)))
 
 
+def parse_arm(value: object) -> int:
+    """A number of draft tokens, from 0 to 64. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 64:
+        raise ValueError(f"{value!r} is not a number of draft tokens; write 0 to 64")
+    return value
+
+
 def parse_gpus(value: object) -> str | tuple[int, ...]:
     """``auto``, ``none``, or the NVML indices of GPUs, each once."""
     if value in ("auto", "none"):

@@ -1,4 +1,5 @@
-"""Rows of the table ``experiments``: probes, benches, comparisons and calibrations, as JSON."""
+"""Rows of the table ``experiments``: probes, benches, comparisons and calibrations, as JSON, and
+one row for each target with an experiment on live traffic."""
 
 from __future__ import annotations
 
@@ -15,10 +16,15 @@ from specwatch.domain.experiments import (
     Subject,
     read,
 )
+from specwatch.domain.switchback import Switchback
 from specwatch.errors import DamagedRow
 from specwatch.store import damage
 from specwatch.store.contexts import storable
 from specwatch.store.schema import experiments
+
+_SWITCHBACK = "switchback"
+_NO_RESULTS = ("calibration", _SWITCHBACK)
+"""Kinds of rows without a result of probe or bench."""
 
 
 class _Header(msgspec.Struct):
@@ -98,14 +104,14 @@ def between(
 
 
 def experiment_of(row: sa.Row[Any]) -> Experiment | None:
-    """Decode a row; None for a calibration, and for the format of another version.
+    """Decode a row; None without a result in it, and for the format of another version.
 
     Raises one of ``damage.UNDECODABLE``.
     """
     damage.require_types(experiments, row._fields, row)
     data = bytes(row.data)
     header = msgspec.json.decode(data, type=_Header)
-    if header.format != FORMAT or header.kind == "calibration":
+    if header.format != FORMAT or header.kind in _NO_RESULTS:
         return None
     return read(data, "")
 
@@ -128,3 +134,35 @@ def spans(connection: sa.Connection, since: float, target: str) -> list[LoadSpan
 def subject_of(experiment: Experiment | Calibration) -> Subject:
     """The server that was measured; of a comparison the one that speculates."""
     return experiment.on if isinstance(experiment, Comparison) else experiment.subject
+
+
+def switchbacks(connection: sa.Connection, target: str | None = None) -> list[Switchback]:
+    """The experiments on live traffic of all targets, or of one; others are skipped that cannot be
+    decoded, as from another version."""
+    query = sa.select(experiments.c.data).where(experiments.c.kind == _SWITCHBACK)
+    if target is not None:
+        query = query.where(experiments.c.target == storable(target))
+    stored = []
+    for data in connection.execute(query.order_by(experiments.c.target)).scalars():
+        try:
+            stored.append(msgspec.json.decode(bytes(data), type=Switchback))
+        except (msgspec.DecodeError, ValueError):
+            continue
+    return stored
+
+
+def put_switchback(connection: sa.Connection, switchback: Switchback, now: float) -> None:
+    """Store the experiment of a target, in place of the one before."""
+    name = storable(switchback.target)
+    connection.execute(
+        experiments.delete().where(experiments.c.kind == _SWITCHBACK, experiments.c.target == name)
+    )
+    connection.execute(
+        experiments.insert().values(
+            target=name,
+            model_name="",
+            kind=_SWITCHBACK,
+            ended_at=int(now),
+            data=msgspec.json.encode(switchback),
+        )
+    )

@@ -14,6 +14,7 @@ from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Experiment
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
+from specwatch.domain.switchback import Switchback
 from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
 from specwatch.store import damage, experiment_rows, measurement_rows, schema, verdict_rows
@@ -175,6 +176,11 @@ class Reader:
         """Experiments that ended in ``since <= at < until`` (Unix seconds), oldest first."""
         with self.connected() as connection:
             return experiment_rows.between(connection, since, until, target)
+
+    def switchbacks(self, target: str | None = None) -> list[Switchback]:
+        """The experiments on live traffic, of all targets or one."""
+        with self.connected() as connection:
+            return experiment_rows.switchbacks(connection, target)
 
     def experiment_spans(self, since: float, target: str) -> list[experiment_rows.LoadSpan]:
         """When experiments on a target ran since ``since`` (Unix seconds): its windows of these

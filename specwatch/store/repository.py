@@ -16,6 +16,7 @@ from specwatch import __version__
 from specwatch.domain.baseline import MAX_AGE, Measurement
 from specwatch.domain.experiments import Calibration, Experiment
 from specwatch.domain.model import HOUR, MINUTE, Cursor, SeriesId
+from specwatch.domain.switchback import Switchback
 from specwatch.errors import DamagedRow, StoreError, StoreUnavailable
 from specwatch.rules.decisions import Decision
 from specwatch.store import (
@@ -161,6 +162,18 @@ class Store(Reader):
         """Store a probe, bench, comparison or calibration; returns its number."""
         with self.writing(now) as connection:
             return experiment_rows.add(connection, experiment)
+
+    def change_switchback(
+        self, target: str, change: Callable[[Switchback | None], Switchback | None], now: float
+    ) -> Switchback | None:
+        """Store what ``change`` makes of the experiment of a target, None for no change; returns
+        what is stored then."""
+        with self.writing(now) as connection:
+            stored = next(iter(experiment_rows.switchbacks(connection, target)), None)
+            changed = change(stored)
+            if changed is not None:
+                experiment_rows.put_switchback(connection, changed, now)
+            return changed or stored
 
     def write_verdicts(self, decisions: Sequence[Decision], now: float) -> None:
         """Write changes of verdicts in one transaction; repeating it changes nothing."""

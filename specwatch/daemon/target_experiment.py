@@ -1,0 +1,358 @@
+"""The experiment on the live traffic of one target: it orders arms, and observes what they do."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+from msgspec.structs import replace
+
+from specwatch.actuators.switch import SwitchClient
+from specwatch.config.target import Experiments, Target
+from specwatch.domain.model import Environment, Series
+from specwatch.domain.switchback import (
+    ALL_TRAFFIC,
+    ArmBlock,
+    Episode,
+    SubInterval,
+    Switchback,
+    SwitchbackDesign,
+    SwitchbackState,
+    in_environment,
+    new_state,
+)
+from specwatch.domain.switchback_results import SwitchbackResults, observe, results
+from specwatch.domain.switchback_schedule import ArmInForce, next_step
+from specwatch.engines.switch import SwitchState
+from specwatch.errors import ActuatorError, ConfigError, StoreError
+from specwatch.guard.state import Phase
+from specwatch.guard.status import GuardStatus
+from specwatch.scrape.switch import SwitchSetting
+from specwatch.status import ExperimentStatus, TargetStatus
+from specwatch.store.repository import Store
+
+_log = structlog.get_logger("specwatch.experiments")
+
+LAUNCH = "launch"
+"""The arm that vLLM was launched in."""
+_BY = "specwatch experiment"
+_SPARE = 30.0
+"""Seconds that a lease is longer than its block."""
+_SETTLES = 3.0
+"""Seconds until the page has to show an order."""
+_STORED_EVERY = 60.0
+"""Seconds after which the state is stored although the arm is the same."""
+_QUIET_GUARD = frozenset({Phase.OBSERVING, Phase.SUSPECT})
+
+
+class _Counts(NamedTuple):
+    """Counters of a page: seconds of decoding, tokens after the first of each request."""
+
+    seconds: float
+    tokens: float
+
+    @classmethod
+    def of(cls, samples: Mapping[Series, float]) -> _Counts:
+        seconds = generated = first = 0.0
+        for series, value in samples.items():
+            if series.temperature:
+                continue
+            if series.quantity == "inter_token" and series.part == "sum":
+                seconds += value
+            elif series.quantity == "generation_tokens":
+                generated += value
+            elif series.quantity == "ttft" and series.part == "count":
+                first += value
+        return cls(seconds, generated - first)
+
+
+@dataclass(slots=True)
+class _Block:
+    """One arm under way, begun at a Unix time."""
+
+    arm: str
+    begin: float
+    parts: list[SubInterval] = field(default_factory=list)
+    running: list[float] = field(default_factory=list)
+
+    def ended(self) -> ArmBlock:
+        mean = sum(self.running) / len(self.running) if self.running else 0.0
+        return ArmBlock(self.arm, mean, tuple(self.parts))
+
+
+class TargetExperiment:
+    """The experiment of one target; :meth:`turn` is for one thread at a time, :meth:`see` for
+    another one. Neither raises anything."""
+
+    def __init__(
+        self, target: Target, design: Experiments, store: Store, wall: Callable[[], float]
+    ) -> None:
+        self.target = target
+        self._configured = design
+        self._store = store
+        self._wall = wall
+        self._client = SwitchClient(target)
+        self._launch: SwitchState | None = None
+        self._software: Environment | None = None
+        self._stored: Switchback | None = None
+        self._stored_at = 0.0
+        self._arm = LAUNCH
+        """The arm that was ordered last."""
+        self._lock = threading.Lock()
+        self._block: _Block | None = None
+        self._blocks: list[_Block] = []
+        self._before: _Counts | None = None
+        self._incident = ""
+        """What fell into the present episode."""
+        self._restarts: int | None = None
+        self._paused = "it begins"
+        self._next: float | None = None
+
+    # --- in the thread that scrapes
+
+    def see(
+        self, samples: Mapping[Series, float], setting: SwitchSetting | None, running: float | None
+    ) -> None:
+        """Process a page that was just read."""
+        with self._lock:
+            now, block = self._wall(), self._block
+            before, self._before = self._before, _Counts.of(samples)
+            if block is None:
+                return
+            elapsed = now - block.begin
+            ordered = None if setting is None or not setting.ordered else setting.draft_tokens
+            if elapsed > _SETTLES and ordered != _draft_tokens(block.arm):
+                self._incident = self._incident or "the switch was set by somebody else"
+            if before is None or any(a < b for a, b in zip(self._before, before, strict=True)):
+                self._incident = self._incident or "vLLM was restarted"
+                return
+            seconds, tokens = (a - b for a, b in zip(self._before, before, strict=True))
+            block.parts.append(SubInterval(elapsed, {ALL_TRAFFIC: (seconds, tokens)}))
+            if running is not None:
+                block.running.append(running)
+
+    # --- in the thread of experiments
+
+    def turn(self, status: TargetStatus, guard: GuardStatus | None) -> None:
+        """Switch to the arm that is due, and observe an episode that ended."""
+        try:
+            self._turn(status, guard)
+        except (ActuatorError, StoreError, ConfigError) as error:
+            self._give_up(str(error))
+
+    def _turn(self, status: TargetStatus, guard: GuardStatus | None) -> None:
+        now = self._wall()
+        if guard is None or not guard.ours:
+            self._stored = None
+            self._give_up("another daemon guards it" if guard else "the guard was not read yet")
+            return
+        if self._launch is None:
+            self._launch = self._client.state()
+        launch = self._launch
+        if launch.unavailable:
+            self._launch = None
+            self._give_up(f"its switch follows no orders: {launch.unavailable}")
+            return
+        design, environment = self._design(launch), self._environment(status, launch)
+        if environment is None:
+            self._give_up("no minute of it was seen yet")
+            return
+        stored = self._stored
+        if stored is None:
+            stored = self._open(design, environment, now)
+            if stored.state.arm != LAUNCH or stored.state.order:
+                self._note("the daemon was restarted")
+        reason = self._reason(stored, status, guard)
+        if stored.state.order:
+            reason = reason or self._seen_incident(status)
+        elif not status.load:
+            reason = reason or "no traffic"
+        self._restarts = status.restarts
+        state = in_environment(stored.state, environment)
+        step = next_step(state, design, now, paused=bool(reason))
+        self._paused, self._next = reason, None if reason else step.until
+        if step.finished:
+            step = step._replace(state=self._observed(step.state, design))
+        self._follow(stored, design, step, now)
+
+    def _reason(self, stored: Switchback, status: TargetStatus, guard: GuardStatus) -> str:
+        """Why no arm but the launch may be in force; empty if others may."""
+        state, setting = guard.state, status.switch
+        if stored.stopped:
+            return f"stopped by {stored.stopped}"
+        if status.failure is not None:
+            return "it cannot be read"
+        if state is None or state.phase not in _QUIET_GUARD or state.order is not None:
+            return "the guard is busy with it"
+        if state.pause is not None:
+            return f"the guard is paused by {state.pause.by}"
+        if setting is None:
+            return "its page shows no switch: does it have the tap?"
+        if self._arm == LAUNCH and setting.ordered and self._block is None:
+            return "the switch was set by somebody else"
+        return ""
+
+    def _seen_incident(self, status: TargetStatus) -> str:
+        """What fell into the present episode, if anything."""
+        if self._restarts is not None and status.restarts != self._restarts:
+            self._launch = None
+            return "vLLM was restarted"
+        with self._lock:
+            return self._incident
+
+    def _follow(
+        self, stored: Switchback, design: SwitchbackDesign, step: ArmInForce, now: float
+    ) -> None:
+        """Store the step, and then order its arm."""
+        switches = step.arm != self._arm
+        begins = bool(step.state.order) and step.state.order != stored.state.order
+        due = now - self._stored_at >= _STORED_EVERY
+        if switches or begins or step.finished or due:
+            stored = self._put(stored, design, step.state, now)
+        else:
+            stored = replace(stored, state=step.state)
+        self._stored = stored
+        with self._lock:
+            if not step.state.order:
+                self._block, self._blocks, self._incident = None, [], ""
+        if switches:
+            self._order(step.arm, step.until - now + _SPARE)
+        if step.state.order and (switches or begins):
+            with self._lock:
+                if self._block is not None:
+                    self._blocks.append(self._block)
+                self._block = _Block(step.arm, self._wall())
+
+    def _order(self, arm: str, lease: float) -> None:
+        """Order an arm; the launch only in place of an order of ours: the guard, or a person, may
+        have given another one."""
+        if arm == LAUNCH:
+            self._arm = LAUNCH
+            if not self._client.state().by.startswith(_BY):
+                return
+        self._client.order(_draft_tokens(arm), lease=lease, by=f"{_BY} ({arm})")
+        self._arm = arm
+        _log.info("arm_in_force", target=self.target.name, arm=arm)
+
+    def _observed(self, state: SwitchbackState, design: SwitchbackDesign) -> SwitchbackState:
+        with self._lock:
+            blocks = [*self._blocks, *([self._block] if self._block else [])]
+            incident = self._incident
+        if len(blocks) < 2:
+            return state
+        episode = Episode(LAUNCH, tuple(block.ended() for block in blocks), incident=bool(incident))
+        after = observe(state, design, episode)
+        _log.info(
+            "episode_observed",
+            target=self.target.name,
+            counted=after.episodes > state.episodes,
+            incident=incident or None,
+            episodes=after.episodes,
+        )
+        return after
+
+    def _open(self, design: SwitchbackDesign, environment: str, now: float) -> Switchback:
+        """The stored experiment, or a new one where its arms have changed."""
+        name = self.target.name
+
+        def change(stored: Switchback | None) -> Switchback | None:
+            if stored is not None and stored.design.arms == design.arms:
+                return replace(stored, design=design)
+            stopped = "" if stored is None else stored.stopped
+            state = new_state(design, environment, now)
+            return Switchback(target=name, design=design, state=state, stopped=stopped)
+
+        stored = self._store.change_switchback(name, change, now)
+        if stored is None:
+            raise StoreError(f"the experiment of {name} was not stored")
+        self._stored_at = now
+        return stored
+
+    def _put(
+        self, stored: Switchback, design: SwitchbackDesign, state: SwitchbackState, now: float
+    ) -> Switchback:
+        """Store a state; returns it with what a person wrote meanwhile."""
+
+        def change(other: Switchback | None) -> Switchback:
+            stopped = stored.stopped if other is None else other.stopped
+            return Switchback(target=self.target.name, design=design, state=state, stopped=stopped)
+
+        self._stored_at = now
+        return self._store.change_switchback(self.target.name, change, now) or stored
+
+    def _design(self, launch: SwitchState) -> SwitchbackDesign:
+        flat = len(launch.launch_schedule) < 2
+        k = launch.launch_draft_tokens
+        arms = [str(arm) for arm in self._configured.arms if arm <= k and not (flat and arm == k)]
+        if not arms:
+            raise ConfigError(
+                f"target {self.target.name}: experiments: no arm is left beside the launch of {k}"
+                " draft tokens; name smaller numbers"
+            )
+        return SwitchbackDesign(
+            arms=(LAUNCH, *arms),
+            usual=LAUNCH,
+            seed=zlib.crc32(self.target.name.encode()),
+            block=self._configured.block,
+            share=self._configured.share,
+            regret=self._configured.regret,
+            lateness=min(5.0, self._configured.block / 8),
+        )
+
+    def _environment(self, status: TargetStatus, launch: SwitchState) -> str | None:
+        """Of the newest minute; of an earlier one after each change of mode."""
+        newest = next(reversed(status.recent), None)
+        if newest is not None:
+            self._software = newest.environment
+        if self._software is None:
+            return None
+        version, configuration = self._software.engine_version, self._software.configuration
+        return f"{version}/{configuration}/{launch.launch_schedule}"
+
+    def _give_up(self, why: str) -> None:
+        """Return to the launch, and leave the present episode out."""
+        self._pause(why)
+        with self._lock:
+            self._block, self._incident = None, self._incident or why
+        if self._arm != LAUNCH:
+            try:
+                self._order(LAUNCH, _SPARE)
+            except (ActuatorError, ConfigError) as error:  # its lease ends
+                _log.warning("arm_not_ended", target=self.target.name, detail=str(error))
+
+    def _note(self, incident: str) -> None:
+        with self._lock:
+            self._incident = incident
+
+    def _pause(self, why: str) -> None:
+        if why != self._paused:
+            _log.info("experiment_waits", target=self.target.name, reason=why)
+        self._paused, self._next = why, None
+
+    def status(self) -> ExperimentStatus:
+        """The experiment now."""
+        stored = self._stored
+        measured: SwitchbackResults | None = None
+        if stored is not None:
+            measured = results(stored.state, stored.design)
+        return ExperimentStatus(
+            arm=self._arm,
+            paused=self._paused,
+            next_at=self._next,
+            episodes=0 if stored is None else stored.state.episodes,
+            excluded=0 if stored is None else stored.state.excluded,
+            results=measured,
+        )
+
+    def close(self) -> None:
+        """Return to the launch, and close connections."""
+        self._give_up("the daemon ends")
+        self._client.close()
+
+
+def _draft_tokens(arm: str) -> int | None:
+    return None if arm == LAUNCH else int(arm)
