@@ -7,6 +7,7 @@ as are ordered, or as launched if the server does not obey.
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Self
 
@@ -53,6 +54,11 @@ class SwitchedServer(contextlib.ExitStack):
         self.switch.start()
         self.callback(self.switch.stop)
         return self
+
+    def hang(self) -> None:
+        """Look for orders no more, as a process that was stopped: it keeps its lock."""
+        self.switch.turn = lambda: None  # type: ignore[method-assign]
+        time.sleep(0.15)
 
     async def _application(self, scope: Scope, receive: Receive, send: Send) -> None:
         text = self._page() if scope["path"] == "/metrics" else b"{}"

@@ -15,6 +15,7 @@ from specwatch.config.target import Target
 from specwatch.engines import switch_files
 from specwatch.engines.switch import (
     LARGEST,
+    LOCK_FILE,
     ORDER_FILE,
     PATH,
     STATE_FILE,
@@ -31,6 +32,7 @@ from specwatch.runtime.tls import tls_context
 _ANSWER_SECONDS = 5.0
 """A server looks ten times a second; one that is stopped, or starts, does not."""
 _LOOK_SECONDS = 0.05
+_HEADERS = {"User-Agent": f"specwatch/{__version__}", "Accept-Encoding": "identity"}
 
 
 class _Channel(Protocol):
@@ -55,7 +57,9 @@ class _Directory:
     def read(self) -> bytes:
         try:
             switch_files.check_directory(self._directory)
-            return switch_files.read(self._directory / STATE_FILE)
+            state = switch_files.read(self._directory / STATE_FILE)
+            if switch_files.is_locked(self._directory / LOCK_FILE):
+                return state
         except FileNotFoundError:
             raise ActuatorError(
                 f"there is no {self._directory / STATE_FILE}: start vLLM with what `specwatch tap"
@@ -64,6 +68,11 @@ class _Directory:
             ) from None
         except OSError as error:
             raise ActuatorError(f"the switch cannot be read: {error}", changed=False) from None
+        raise ActuatorError(
+            f"no vLLM uses {self._directory} now: is it starting, or started without the switch?",
+            changed=False,
+            retry=True,
+        )
 
     def write(self, order: bytes) -> None:
         try:
@@ -105,7 +114,7 @@ class _Http:
                 method,
                 url,
                 data=body,
-                headers={**headers, "User-Agent": f"specwatch/{__version__}"},
+                headers={**_HEADERS, **headers},
                 timeout=self._target.timeout,
                 verify=not self._target.insecure_skip_verify,
                 allow_redirects=False,
@@ -128,7 +137,8 @@ class _Http:
             why = f"{url} answered {response.status_code} ({text})"
             if response.status_code == requests.codes.not_found:
                 why += "; start vLLM with what `specwatch tap flags --switch` prints"
-        raise ActuatorError(why, changed=False, retry=True)
+        # An order whose answer is lost may be followed.
+        raise ActuatorError(why, changed=method == "PUT", retry=True)
 
 
 class SwitchClient:

@@ -40,10 +40,17 @@ def plan_of(target: Target, *, release_memory: bool = False) -> Plan:
     """
     if target.switch is None or release_memory:
         return restart_of(target)
-    with closing(SwitchClient(target)) as switch:
-        state = switch.state()
-    if state.unavailable:
-        raise ActuatorError(f"its switch follows no orders: {state.unavailable}", changed=False)
+    try:
+        with closing(SwitchClient(target)) as switch:
+            unavailable = switch.state().unavailable
+    except ActuatorError as error:
+        unavailable = str(error)
+    if unavailable:
+        problem = f"its switch follows no orders: {unavailable}"
+        if target.service is None:
+            raise ActuatorError(problem, changed=False)
+        restart = restart_of(target)
+        return replace(restart, notes=(*restart.notes, problem))
     order = (
         f"order 0 draft tokens of its switch for {format_duration(LEASE)}, again and again: nothing"
         " is restarted, and the drafter goes on running (standby)"

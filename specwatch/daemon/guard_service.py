@@ -140,7 +140,12 @@ class GuardService:
             if str(error) != self._error:
                 _log.error("guard_unread", detail=str(error))
             self._error = str(error)
-            ours = [guard for name, guard in guards.items() if self._is_ours(name) and guard.busy]
+            # What is under way is finished, and an order of a switch renewed, from memory.
+            ours = [
+                guard
+                for name, guard in guards.items()
+                if self._is_ours(name) and (guard.busy or guard.state.standby)
+            ]
         else:
             self._error = None
             ours = [guard for name, guard in guards.items() if self._is_ours(name)]

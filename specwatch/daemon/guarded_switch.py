@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -15,65 +17,76 @@ from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.switch_phases import LEASE
 
 _log = structlog.get_logger("specwatch.guard")
-_BY = "specwatch guard"
-"""Begins who gave an order, if it was a guard."""
+_OURS = "specwatch "
+"""Begins who gave an order, if it was the guard or an experiment."""
 _RENEWED_AFTER = LEASE / 4
 _AGAIN_SECONDS = 30.0
 """Seconds until a renewal that failed is tried again."""
 
 
 class GuardedSwitch:
-    """One switch; for one thread at a time. Times are those of the guard, in seconds."""
+    """One switch; for one thread at a time."""
 
-    def __init__(self, target: str, client: SwitchClient) -> None:
+    def __init__(
+        self,
+        target: str,
+        client: SwitchClient,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._target = target
         self._client = client
-        self._number, self._server = 0, ""
-        """Of our last order, and the process that it was for."""
+        # Steps of the clock must not delay a renewal.
+        self._monotonic = monotonic
         self._due = -math.inf
         """When the order has to be renewed."""
+        self._server = ""
+        """The process that our last order was for."""
+        self._lost_at: float | None = None
+        """Since when the switch cannot be reached."""
 
-    def order(self, goal: Mode, incident: str, now: float) -> None:
+    def order(self, goal: Mode, incident: str) -> None:
         """Order standby, or the launch mode. Raises ActuatorError."""
         try:
             state = self._client.order(
-                0 if goal is Mode.OFF else None, lease=LEASE, by=f"{_BY} ({incident})"
+                0 if goal is Mode.OFF else None, lease=LEASE, by=f"{_OURS}guard ({incident})"
             )
         except ConfigError as error:  # the file of the token has gone
             raise ActuatorError(str(error), changed=False) from None
-        self._number, self._server = state.number, state.server
-        self._due = now + _RENEWED_AFTER
+        self._server = state.server
+        self._due = self._monotonic() + _RENEWED_AFTER
 
-    def renew(self, incident: str, now: float) -> None:
-        """Order standby again when that is due; a failure is logged, and tried again later."""
-        if now < self._due:
+    def renew(self, incident: str) -> None:
+        """Order standby again when that is due, unless somebody else holds the switch; a failure is
+        logged, and tried again later."""
+        if self._monotonic() < self._due:
             return
         try:
             if not _of_others(self._client.state()):
-                self.order(Mode.OFF, incident, now)
+                self.order(Mode.OFF, incident)
         except (ActuatorError, ConfigError) as error:
             _log.error("switch_not_renewed", target=self._target, detail=str(error))
-            self._due = now + _AGAIN_SECONDS
+            self._due = self._monotonic() + _AGAIN_SECONDS
 
     def query(self, state: GuardState) -> dict[str, Any]:
         """What the server says of its switch; the keys are fields of a situation."""
+        problem = ""
         try:
             seen = self._client.state()
+            problem = seen.unavailable
         except (ActuatorError, ConfigError) as error:
-            return {"switch_error": str(error)}
-        if seen.unavailable:
-            return {"switch_error": seen.unavailable}
+            problem = str(error)
+        if problem:
+            self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
+            return {"switch_error": problem, "switch_lost": self._monotonic() - self._lost_at}
+        self._lost_at = None
         answer: dict[str, Any] = {"switchable": True}
-        if not state.standby or state.phase not in (Phase.VERIFYING, Phase.DISABLED):
-            return answer
-        if _of_others(seen):
-            answer["overridden"] = f"{seen.by or 'somebody'} to {seen.draft_tokens}"
-        elif seen.server != self._server:
-            self._due = -math.inf  # vLLM was restarted, or we were
-        elif seen.draft_tokens is None and seen.number > self._number:
-            answer["overridden"] = "somebody to the launch"
-        elif seen.draft_tokens is None:
-            self._due = -math.inf  # the lease has ended
+        in_standby = state.standby and state.phase in (Phase.VERIFYING, Phase.DISABLED)
+        if _of_others(seen) and (in_standby or seen.draft_tokens is not None):
+            k = seen.draft_tokens
+            answer["overridden"] = f"{seen.by} to {'the launch' if k is None else k}"
+        elif in_standby and (seen.server != self._server or seen.draft_tokens is None):
+            self._due = -math.inf  # a restart of vLLM, or of ours, or the lease has ended
         return answer
 
     def close(self) -> None:
@@ -82,4 +95,5 @@ class GuardedSwitch:
 
 
 def _of_others(state: SwitchState) -> bool:
-    return state.draft_tokens is not None and not state.by.startswith(_BY)
+    """Whether an order of a person is in force, also one to return to the launch."""
+    return bool(state.by) and not state.by.startswith(_OURS)

@@ -36,6 +36,8 @@ _MOST_STEPS = 12
 """Steps in one turn; a state machine that takes more is in a loop, which is a defect."""
 _QUERY_SECONDS = 30.0
 """Seconds between two queries of a server's manager while nothing is under way."""
+_ORDERED_AGAIN = 3.0
+"""Seconds until an order that failed is given again."""
 _AGAIN_SECONDS = 30.0
 """Seconds until a switch or a hook that failed is tried again."""
 _NO_SERVICE = "no service is configured for it any more"
@@ -208,6 +210,8 @@ class TargetGuard:
             self._unstored_error = error
             self._unstored.append(step)
             self._failed(error)
+        if (before.phase, before.goal) != (step.state.phase, step.state.goal):
+            self._outcome = None  # of another attempt
         self._report(before, step)
 
     def _advance(self, entry: Entry, step: Step) -> None:
@@ -269,11 +273,13 @@ class TargetGuard:
         incident = state.incident.id if state.incident else ""
         prepared = self._prepared == incident
         effect = state_machine.effect(state, seen, prepared=prepared)
-        if effect is None or seen.now < self._again_at:
+        # A longer wait is one in which the clock was set back.
+        waits = 0 < self._again_at - seen.now <= _AGAIN_SECONDS
+        if effect is None or (waits and effect is not Effect.RENEW):
             return False
         if effect is Effect.RENEW:
             if self._run_time is not None:
-                self._run_time.renew(incident, seen.now)
+                self._run_time.renew(incident)
             return False
         if effect is Effect.SWITCH:
             self._switch(state.goal or Mode.ON, incident)
@@ -290,16 +296,11 @@ class TargetGuard:
     def _switch(self, goal: Mode, incident: str) -> None:
         action = "disable" if goal is Mode.OFF else "enable"
         self._outcome_of = (self.state.phase, self.state.since)
-        _log.warning(
-            "guard_switches",
-            target=self.target.name,
-            action=action,
-            incident=incident,
-            standby=self.state.standby,
-        )
+        names = {"target": self.target.name, "incident": incident, "standby": self.state.standby}
+        _log.warning("guard_switches", action=action, **names)
         try:
             if self.state.standby and self._run_time is not None:
-                self._run_time.order(goal, incident, self._dependencies.now())
+                self._run_time.order(goal, incident)
             elif self._actuator is None or self.state.standby:
                 raise ActuatorError(_NO_SERVICE, changed=False)
             elif goal is Mode.OFF:
@@ -309,7 +310,8 @@ class TargetGuard:
         except ActuatorError as error:
             _log.error("guard_switch_failed", target=self.target.name, detail=str(error))
             self._outcome = SwitchOutcome(str(error), changed=error.changed, retry=error.retry)
-            self._again_at = self._dependencies.now() + _AGAIN_SECONDS
+            again = _ORDERED_AGAIN if self.state.standby else _AGAIN_SECONDS
+            self._again_at = self._dependencies.now() + again
             self.actions[action, "failed"] += 1
         else:
             self._outcome = SwitchOutcome()
@@ -364,6 +366,7 @@ class TargetGuard:
             aged=self._doubt[1],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
             followed=status.switch.followed if status.switch and not failing else None,
+            in_standby=status.switch is not None and status.switch.standby and not failing,
             **self._manager,
         )
         seen = self._measurements.extend(seen, state, self.policy)
@@ -373,7 +376,8 @@ class TargetGuard:
 
     def _query_manager(self, state: GuardState, now: float) -> None:
         """Query the server's manager; less often while nothing is under way."""
-        if state.phase in CALM and state.order is None and now - self._queried_at < _QUERY_SECONDS:
+        recently = 0 <= now - self._queried_at < _QUERY_SECONDS
+        if state.phase in CALM and state.order is None and recently:
             return
         self._queried_at = now
         switch = {} if self._run_time is None else self._run_time.query(state)
@@ -387,7 +391,8 @@ class TargetGuard:
         try:
             self._manager["service"] = self._actuator.status()
             ordered = state.order is not None and state.order.goal is Mode.OFF
-            if state.phase is Phase.CONFIRMED or ordered:
+            standby = state.standby and state.phase is Phase.VERIFYING
+            if state.phase is Phase.CONFIRMED or ordered or standby:
                 self._actuator.plan()  # so that a switch that is impossible is not begun
         except ActuatorError as error:
             self._manager |= {"service_error": str(error), "service_retry": error.retry}

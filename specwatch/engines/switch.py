@@ -63,6 +63,7 @@ class SwitchState(Struct, frozen=True, kw_only=True):
     number: int = 0
     """Number of the last order that was read, followed or not."""
     by: str = ""
+    """Who gave the order that is followed, also one for the launch mode; empty once it ended."""
     until: float | None = None
     """Unix time at which the order ends."""
     refused: str = ""
@@ -89,6 +90,8 @@ def decode(data: bytes, kind: type[Document]) -> Document:
         return msgspec.json.decode(data, type=kind)
     except UnicodeDecodeError:
         raise ValueError("not UTF-8 text") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 import tempfile
@@ -40,9 +41,21 @@ def write(file: Path, data: bytes) -> None:
             opened.write(data)
             os.fchmod(descriptor, 0o640)
             # The reader is another user, of the directory's group.
-            with contextlib.suppress(PermissionError):
+            with contextlib.suppress(OSError):
                 os.fchown(descriptor, -1, file.parent.stat().st_gid)
         os.replace(temporary, file)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds the lock of a directory. Raises OSError."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

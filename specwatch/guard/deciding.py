@@ -29,7 +29,7 @@ from specwatch.guard.state import (
 
 _GAIN_LASTS = float(HOUR)
 """Seconds for which traffic is expected to stay the same, for predicted gains."""
-_NOT_DISABLED: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
+NOT_DISABLED: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
 _MOST_CREDIT = 2.0
 """Explorations that the budget may accumulate."""
 _SETTLED = 900.0
@@ -94,7 +94,7 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         return to(state, Phase.OBSERVING, seen.now, why, incident=None)
     why = blocked(state, seen, policy)
     if not why and not by_switch(state, seen, policy, Mode.OFF):
-        why = _unprofitable(state, seen, policy)
+        why = unprofitable(state, seen, policy)
     if why:
         return wait(state, why)
     incident = state.incident or _incident(state, Cause.RULE, seen, seen.breaches[0])
@@ -103,11 +103,7 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """The guard switched speculation off: start a trial when it is due, or predicted to win."""
-    if state.standby:
-        step = _standing_by(state, seen, policy)
-        if step is not None or seen.switch_error:
-            return step
-    elif seen.service is not None and seen.service.stale:
+    if not state.standby and seen.service is not None and seen.service.stale:
         step = wait(state, HIDDEN_CHANGE)
         if step is not None:
             return step
@@ -202,7 +198,7 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     state, inputs = replace(state, order=None), {"ordered_by": order.by}
     if order.until is not None and seen.now >= order.until:
         return Step(state, f"{reason}; refused: its time is over already")
-    standing_by = state.standby and state.phase is Phase.DISABLED
+    standing_by = state.standby and state.phase in (Phase.DISABLED, Phase.VERIFYING)
     if seen.mode is order.goal or (standing_by and order.goal is Mode.OFF):
         step = _as_ordered(state, seen, reason, order.until)
         return replace(step, inputs=inputs)
@@ -215,7 +211,8 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         return None
     if seen.service_error or seen.service is None:
         why = seen.service_error or "the server's manager did not answer"
-        return Step(state, f"{reason}; refused: {why}")
+        switch = f"its switch cannot be used ({seen.switch_error}), and " * bool(seen.switch_error)
+        return Step(state, f"{reason}; refused: {switch}{why}")
     incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
     state = replace(state, rearm_at=order.until, disabled_at=None)
     return begin(state, seen, policy, order.goal, incident, reason, inputs, counts=False)
@@ -223,20 +220,25 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 def switched(state: GuardState, seen: Situation) -> Step | None:
     """A switch by others, such as a deploy or a manual restart, is respected."""
-    if seen.mode is None or state.goal in (None, seen.mode) or state.phase is Phase.HELD:
+    # In standby a lease may have ended, or vLLM was restarted: the order is renewed.
+    expected = (Mode.ON,) if state.standby else (None, state.goal)
+    if seen.mode is None or state.goal is None or state.phase is Phase.HELD:
         return None
-    if state.standby:
-        return None  # a lease has ended, or vLLM was restarted: the order is renewed
+    if seen.mode in expected:
+        return None
     if seen.scraped_at is None or seen.scraped_at < state.since:
         return None
     return to(
         state, Phase.OBSERVING, seen.now, f"speculation was switched {seen.mode} by another tool",
-        goal=seen.mode, incident=None, elsewhere=seen.now, **_NOT_DISABLED,
+        goal=seen.mode, incident=None, elsewhere=seen.now, standby=False, **NOT_DISABLED,
     )  # fmt: skip
 
 
-def blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
-    """Why the guard may not begin an automatic action; empty if it may."""
+def blocked(state: GuardState, seen: Situation, policy: Guard, *, goes_on: bool = False) -> str:
+    """Why the guard may not begin an automatic action; empty if it may.
+
+    An action that only ``goes_on`` in another way does not wait for the next one's turn.
+    """
     acted = state.acted(seen.now)
     if policy.mode != "act":
         return f"guard.mode is {policy.mode}: nothing is done"
@@ -252,11 +254,13 @@ def blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
     if closed:
         return closed
     switches = by_switch(state, seen, policy, Mode.ON if state.standby else Mode.OFF)
+    if switches and seen.overridden:
+        return f"the switch was set by {seen.overridden}"
     if switches and state.phase is Phase.DISABLED:
         return ""  # a trial that costs no restart
-    if len(acted) >= policy.max_actions_per_day:
+    if len(acted) >= policy.max_actions_per_day and not goes_on:
         return f"{len(acted)} actions within a day: guard.max_actions_per_day are used up"
-    if acted and seen.now - acted[-1] < policy.cooldown:
+    if acted and seen.now - acted[-1] < policy.cooldown and not goes_on:
         return f"cooling down for {format_duration(policy.cooldown)} after the last action"
     if switches:
         return ""
@@ -285,55 +289,16 @@ def begin(
     return to(
         state, Phase.DRAINING, seen.now, reason, inputs,
         goal=goal, incident=incident, why="", hooked=bool(hooks.before or hooks.after),
-        standby=False, actions=(*acted, seen.now) if counts else acted, **NO_RESTART,
+        from_standby=state.standby, standby=False,
+        actions=(*acted, seen.now) if counts else acted, **NO_RESTART,
     )  # fmt: skip
 
 
 def by_switch(state: GuardState, seen: Situation, policy: Guard, goal: Mode) -> bool:
     """Whether the switch reaches a goal without a restart."""
     if goal is Mode.ON:
-        return state.standby
+        return state.standby or (seen.switchable and seen.in_standby)
     return seen.switchable and not policy.release_memory and seen.now >= state.no_switch_until
-
-
-def overridden(state: GuardState, seen: Situation) -> Step | None:
-    """Respect an order that somebody else gave the switch."""
-    if not seen.overridden:
-        return None
-    return to(
-        state, Phase.OBSERVING, seen.now, f"the switch was set by {seen.overridden}",
-        goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False, **_NOT_DISABLED,
-    )  # fmt: skip
-
-
-def _standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
-    """In standby: respect others, and restart if that saves more than it costs."""
-    step = overridden(state, seen)
-    if step is not None:
-        return step
-    if seen.switch_error:
-        return wait(state, f"the switch cannot be reached: {seen.switch_error}")
-    cost = state.restart_cost(policy.restart_cost)
-    by_rule = state.incident is not None and state.incident.cause is not Cause.PERSON
-    if seen.standby_cost is None or seen.service is None or not by_rule:
-        return None
-    if not worth_it(
-        seen.standby_cost.inverse(), speculating=True, horizon=policy.rearm.wait(cost),
-        restart_seconds=2 * cost,
-    ):  # fmt: skip
-        return None
-    restarts = replace(state, standby=False, no_switch_until=seen.now + HOUR)
-    if blocked(restarts, seen, policy):
-        return None
-    incident = state.incident or _incident(state, Cause.RULE, seen)
-    reason = (
-        f"standby takes {with_interval(seen.standby_cost)} times as long as without speculation:"
-        " a restart pays"
-    )
-    inputs = {"standby_cost": asdict(seen.standby_cost)}
-    return begin(
-        restarts, seen, policy, Mode.OFF, replace(incident, cause=Cause.RULE), reason, inputs
-    )
 
 
 def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | None) -> Step:
@@ -345,7 +310,7 @@ def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | 
         )  # fmt: skip
     return to(
         state, Phase.OBSERVING, seen.now, reason,
-        goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False, **_NOT_DISABLED,
+        goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False, **NOT_DISABLED,
     )  # fmt: skip
 
 
@@ -355,7 +320,7 @@ def _calm(state: GuardState, seen: Situation) -> Step | None:
     return to(state, Phase.OBSERVING, seen.now, "no rule is in breach any more", incident=None)
 
 
-def _unprofitable(state: GuardState, seen: Situation, policy: Guard) -> str:
+def unprofitable(state: GuardState, seen: Situation, policy: Guard) -> str:
     """Why a restart would cost more than it saves; only for breaches that have a speedup."""
     cost = state.restart_cost(policy.restart_cost)
     horizon = state.delay or policy.rearm.wait(cost)

@@ -74,8 +74,12 @@ class Situation:
     """Whether the server follows orders of its switch."""
     switch_error: str = ""
     """Why its switch cannot be reached; empty if it can, and without a switch."""
+    switch_lost: float = 0.0
+    """Seconds for which the switch could not be reached."""
+    in_standby: bool = False
+    """Whether the page shows standby, whoever ordered it."""
     overridden: str = ""
-    """Who gave the switch another order than ours; empty if nobody did."""
+    """Who holds the switch in place of a guard; empty if nobody does."""
     followed: bool | None = None
     """Whether its counters follow the order of its switch; None if unknown."""
     standby_cost: Interval | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 
 from specwatch.config.guard import Guard
-from specwatch.domain.model import Mode
+from specwatch.domain.model import HOUR, Mode
 from specwatch.domain.units import format_duration
 from specwatch.guard.observation import Situation
 from specwatch.guard.plan import ProcessState
@@ -252,7 +253,8 @@ def _switch_on(state: GuardState, seen: Situation, policy: Guard, reason: str) -
         goal=Mode.ON, incident=incident,
         # If switching it on is given up, it stays off with a trial due, as after any action.
         disabled_at=seen.now, rearm_at=seen.now + delay,
-        hooked=bool(policy.hooks.before or policy.hooks.after), **NO_RESTART,
+        hooked=bool(policy.hooks.before or policy.hooks.after), from_standby=False,
+        **NO_RESTART,
     )  # fmt: skip
 
 
@@ -302,14 +304,28 @@ def _abandoned(state: GuardState, seen: Situation, why: str) -> Step:
     cause = state.incident.cause if state.incident else Cause.RULE
     goal = _other(state.goal)
     phase = Phase.DISABLED if goal is Mode.OFF else Phase.OBSERVING
-    if cause is Cause.TRIAL_LOST:
+    if state.from_standby:
+        goal, phase = Mode.OFF, Phase.DISABLED
+    elif cause is Cause.TRIAL_LOST:
         phase = Phase.TRIAL
     own = cause in (Cause.RULE, Cause.TRIAL, Cause.EXPLORATION)
     counted = state.actions[:-1] if own else state.actions
     incident = None if phase is Phase.OBSERVING else state.incident
     return to(
-        state, phase, seen.now, f"given up: {why}", goal=goal, actions=counted, incident=incident
-    )
+        state, phase, seen.now, f"given up: {why}", goal=goal, actions=counted, incident=incident,
+        standby=state.from_standby, **_still_disabled(state, seen),
+    )  # fmt: skip
+
+
+def _still_disabled(state: GuardState, seen: Situation) -> dict[str, Any]:
+    """When speculation was switched off, and a trial is due, if it stays in standby."""
+    if not state.from_standby:
+        return {}
+    due = None if _by_person(state) else seen.now + HOUR
+    return {
+        "disabled_at": state.disabled_at or seen.now,
+        "rearm_at": state.rearm_at or due,
+    }
 
 
 def _by_person(state: GuardState) -> bool:

@@ -127,6 +127,8 @@ class GuardState:
     """Whether the hook ``before`` may have run, and ``after`` has not."""
     standby: bool = False
     """Whether the switch is used in place of a restart: speculation is, or comes from, standby."""
+    from_standby: bool = False
+    """Whether a restart under way began in standby, whose order is renewed until then."""
     no_switch_until: float = 0.0
     """Until when the switch is not used: it failed, or did not help."""
     disabled_at: float | None = None

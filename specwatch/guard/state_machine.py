@@ -61,6 +61,7 @@ _HANDLERS: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] = 
 _BY_SWITCH: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] = {
     Phase.RESTARTING: switch_phases.switching,
     Phase.VERIFYING: switch_phases.verifying,
+    Phase.DISABLED: switch_phases.standing_by,
 }
 """For an action by the switch."""
 
@@ -69,9 +70,9 @@ def step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """The next step, or None if nothing changes; to be called again after each stored step."""
     if state.pause is not None and seen.now >= state.pause.until:
         return Step(replace(state, pause=None), f"the pause of {state.pause.by} is over")
-    if state.phase in CALM:
-        if policy.mode == "off" and state.order is None:
-            return None
+    if state.phase in CALM or (state.standby and state.phase is Phase.VERIFYING):
+        if policy.mode == "off" and state.order is None and state.phase in CALM:
+            return switch_phases.overridden_only(state, seen) if state.standby else None
         decided = deciding.ordered(state, seen, policy) or deciding.switched(state, seen)
         if decided is not None:
             return decided
@@ -85,8 +86,6 @@ def effect(state: GuardState, seen: Situation, *, prepared: bool) -> Effect | No
         return Effect.BEFORE
     if state.standby and state.phase is Phase.RESTARTING:
         return Effect.SWITCH
-    if state.standby and state.phase in (Phase.VERIFYING, Phase.DISABLED):
-        return Effect.RENEW
     if state.phase in (Phase.RESTARTING, Phase.ROLLING_BACK) and state.issued is None:
         # Its manager may still be busy with our request, so wait for it; but one whose restarts
         # keep failing never finishes.
@@ -95,6 +94,9 @@ def effect(state: GuardState, seen: Situation, *, prepared: bool) -> Effect | No
     back = state.phase in CALM and (state.phase is not Phase.HELD or seen.mode is not None)
     if state.hooked and (back or state.healthy_at is not None):
         return Effect.AFTER
+    held = state.standby and state.phase in (Phase.VERIFYING, Phase.DISABLED)
+    if held or (state.from_standby and state.phase is Phase.DRAINING):
+        return Effect.RENEW
     return None
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import HOUR, Mode
+from specwatch.domain.prediction import worth_it
 from specwatch.domain.units import format_duration
 from specwatch.guard import deciding
 from specwatch.guard.observation import Situation
@@ -27,6 +28,7 @@ _FOLLOWS_WITHIN = 30.0
 """Seconds until the counters have to follow an order."""
 _RETRIED = 30.0
 """Seconds for which an order that failed is tried again."""
+_LOST = "the switch cannot be reached"
 _REST = float(HOUR)
 """Seconds for which a switch that failed or did not help is not used."""
 
@@ -54,12 +56,10 @@ def switching(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """In standby: do the counters follow, and is it faster than with speculation?"""
-    step = deciding.overridden(state, seen)
+    step = _overridden(state, seen) or _unfollowed(state, seen, policy)
     if step is not None:
         return step
     watched = seen.now - (state.healthy_at or seen.now)
-    if seen.followed is False and watched >= _FOLLOWS_WITHIN:
-        return _by_restart(state, seen, policy, "the server does not follow its switch")
     if watched < policy.verify:
         return None
     verification, last = seen.verification, watched >= MOST_VERIFY * policy.verify
@@ -76,26 +76,98 @@ def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if speedup.value <= 1:
         helped = replace(state, backoff=0.0)
         return replace(arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
-    if state.pause is not None or policy.mode != "act":
-        return wait(state, f"it did not help, and the guard may not act now: {numbers}")
-    return replace(_by_restart(state, seen, policy, f"it did not help: {numbers}"), inputs=inputs)
+    why = f"it did not help: {numbers}"
+    return replace(_by_restart(state, seen, policy, why, before=verification.before), inputs=inputs)
 
 
-def _by_restart(state: GuardState, seen: Situation, policy: Guard, why: str) -> Step:
-    """Restart in place of the switch, or put it back where that is impossible."""
-    incident = state.incident
-    restarts = replace(state, standby=False, no_switch_until=seen.now + _REST)
-    may_act = state.pause is None and policy.mode == "act"
+def standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """In standby, as it should be: respect others, restart if that saves more than it costs."""
+    step = _overridden(state, seen) or _unfollowed(state, seen, policy)
+    if step is not None:
+        return step
+    if seen.switch_error and seen.switch_lost < LEASE:
+        return wait(state, f"{_LOST}: {seen.switch_error}")
+    if seen.switch_error:
+        return to(
+            state, Phase.OBSERVING, seen.now,
+            f"its order is not in force any more: {seen.switch_error}",
+            goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False,
+            **deciding.NOT_DISABLED,
+        )  # fmt: skip
+    if state.waiting.startswith(_LOST):
+        return Step(replace(state, waiting=""), "the switch can be reached again")
+    return _restart_that_pays(state, seen, policy) or deciding.disabled(state, seen, policy)
+
+
+def overridden_only(state: GuardState, seen: Situation) -> Step | None:
+    """For a guard that was switched off in standby: it renews its order, and respects others."""
+    return _overridden(state, seen) if state.phase is Phase.DISABLED else None
+
+
+def _overridden(state: GuardState, seen: Situation) -> Step | None:
+    if not seen.overridden:
+        return None
+    return to(
+        state, Phase.OBSERVING, seen.now, f"the switch was set by {seen.overridden}",
+        goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False, **deciding.NOT_DISABLED,
+    )  # fmt: skip
+
+
+def _unfollowed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    since = state.since if state.healthy_at is None else state.healthy_at
+    if seen.followed is not False or seen.now - since < _FOLLOWS_WITHIN:
+        return None
+    return _by_restart(state, seen, policy, "the server does not follow its switch")
+
+
+def _restart_that_pays(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    cost = state.restart_cost(policy.restart_cost)
+    by_rule = state.incident is not None and state.incident.cause is not Cause.PERSON
+    if seen.standby_cost is None or seen.service is None or not by_rule:
+        return None
+    if not worth_it(
+        seen.standby_cost.inverse(), speculating=True, horizon=policy.rearm.wait(cost),
+        restart_seconds=2 * cost,
+    ):  # fmt: skip
+        return None
+    later = replace(state, no_switch_until=seen.now + _REST)
+    if state.incident is None or deciding.blocked(replace(later, standby=False), seen, policy):
+        return None
+    reason = (
+        f"standby takes {with_interval(seen.standby_cost)} times as long as without speculation:"
+        " a restart pays"
+    )
+    incident = replace(state.incident, cause=Cause.RULE)
+    inputs = {"standby_cost": asdict(seen.standby_cost)}
+    return deciding.begin(later, seen, policy, Mode.OFF, incident, reason, inputs)
+
+
+def _by_restart(
+    state: GuardState, seen: Situation, policy: Guard, why: str, *, before: float | None = None
+) -> Step:
+    """Restart in place of the switch, or put it back where a restart may not be.
+
+    ``before`` is the speedup over a server without speculation, if it was measured.
+    """
+    incident, later = state.incident, replace(state, no_switch_until=seen.now + _REST)
+    plain = replace(later, standby=False)
     by_person = incident is not None and incident.cause is Cause.PERSON
-    possible = seen.service is not None and not seen.service_error and (may_act or by_person)
-    if incident is not None and possible:
+    refused = seen.service_error or ("" if seen.service else "its manager did not answer")
+    goes_on = state.phase is not Phase.DISABLED
+    if not refused and not by_person:
+        refused = deciding.blocked(plain, seen, policy, goes_on=goes_on)
+    cost = state.restart_cost(policy.restart_cost)
+    if before is not None and (1 - before) * policy.rearm.wait(cost) <= cost:
+        refused = refused or "a restart would cost more than it saves"
+    if incident is not None and not refused:
+        if not by_person and not goes_on:
+            incident = replace(incident, cause=Cause.RULE)
         return deciding.begin(
-            restarts, seen, policy, Mode.OFF, incident, f"{why}; restarting", counts=False
+            later, seen, policy, Mode.OFF, incident, f"{why}; restarting", counts=not by_person
         )
     rest = min(2 * state.backoff or policy.cooldown, max(policy.rearm.most, policy.cooldown))
     return to(
-        state, Phase.RESTARTING, seen.now,
-        f"{why}; {seen.service_error or 'a restart is not possible now'}",
+        state, Phase.RESTARTING, seen.now, f"{why}; {refused}",
         goal=Mode.ON, incident=incident and replace(incident, cause=Cause.NOT_HELPED),
         no_switch_until=seen.now + _REST, backoff=rest, rests_until=seen.now + rest,
         **NO_RESTART,

@@ -62,6 +62,11 @@ def engine_of(
             " itself"
         )
     setting = switch.setting_of(samples)
+    if setting is not None and setting.ordered:
+        raise ConfigError(
+            f"{where}: its switch is at {setting.draft_tokens} draft tokens by an order; end that"
+            " with `specwatch switch --launch`, and measure what it was launched with"
+        )
     names = {name or (served[0] if served else ""): name for name in parts.models}
     if model is None and len(names) > 1:
         raise ConfigError(f"{where} serves {', '.join(sorted(names))}; choose one with --model")
@@ -73,11 +78,7 @@ def engine_of(
     measured = MeasuredModel(
         names[chosen],
         chosen,
-        mode_of(
-            parts.models[names[chosen]],
-            drafting,
-            standby=setting is not None and setting.standby,
-        ),
+        mode_of(parts.models[names[chosen]], drafting),
         Environment(version, tally.fingerprint_of(samples)),
         tapped=any(series.temperature for series in parts.tap),
     )
@@ -100,11 +101,6 @@ def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
                 f"{option}: it is not known whether this server speculates: no draft was counted"
                 f" for {engine.model_name}, and /slots does not show it; start llama-server"
                 " without --no-slots, and give its API key"
-            )
-        if engine is not None and engine.mode is Mode.STANDBY:
-            raise ConfigError(
-                f"{option}: the switch of this server is at 0 draft tokens, with which the drafter"
-                " still runs; end that with `specwatch switch --launch`"
             )
     if off.mode is not Mode.OFF:
         raise ConfigError(

@@ -32,19 +32,24 @@ class SwitchSetting:
         return self.ordered and not self.draft_tokens
 
 
-def setting_of(samples: Mapping[Series, float]) -> SwitchSetting | None:
-    """The setting of the switch on a page; None without a switch that follows orders."""
+def setting_of(
+    samples: Mapping[Series, float], before: SwitchSetting | None = None
+) -> SwitchSetting | None:
+    """The setting of the switch on a page; None without a switch that follows orders.
+
+    ``before`` is that of the page before, which holds where the server cannot read its own.
+    """
     values = {s.quantity: value for s, value in samples.items() if s.quantity in QUANTITIES}
     draft_tokens, ordered = (values.get(quantity, math.nan) for quantity in QUANTITIES)
     if not 0 <= draft_tokens < _MOST_DRAFT_TOKENS or math.isnan(ordered):
-        return None
+        return before if values else None
     return SwitchSetting(int(draft_tokens), ordered > 0)
 
 
 def changed(before: SwitchSetting | None, now: SwitchSetting | None) -> bool:
     """Whether counts between two pages may be of several settings; ``before`` is None on the first
-    page of a process of ours: an order may have come since the last one."""
-    return now != before if before is not None else now is not None and now.ordered
+    page of a process of ours: orders may have come and gone since the last one."""
+    return now != before
 
 
 class DraftCounts(NamedTuple):
@@ -64,14 +69,14 @@ class DraftCounts(NamedTuple):
         return cls(**sums)
 
     def follow(self, draft_tokens: int, before: DraftCounts) -> bool | None:
-        """Whether no draft since ``before`` was longer than ``draft_tokens``, and some were made;
-        None if too little was generated to tell."""
+        """Whether no draft since ``before`` was longer than ``draft_tokens``; None if too little
+        was generated to tell, or nothing was drafted where it may be (n-grams without a match)."""
         drafts, drafted, generated = (now - then for now, then in zip(self, before, strict=True))
         if generated < _ENOUGH_TOKENS:
             return None
-        if not draft_tokens or not drafts:
-            return not draft_tokens and not drafts
-        return drafted <= draft_tokens * drafts
+        if not draft_tokens:
+            return not drafts
+        return drafted <= draft_tokens * drafts if drafts else None
 
 
 class FollowedSwitch:

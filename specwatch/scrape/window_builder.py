@@ -136,7 +136,7 @@ class WindowBuilder:
             self._end_process(window, before or {}, problems)
             self.drafting = None
         window.add(increments, tapped=bool(parts.tap))
-        setting = switch.setting_of(samples)
+        setting = switch.setting_of(samples, None if restarted else self.switch)
         switched = before is not None and not restarted and switch.changed(self.switch, setting)
         self.switch = setting
         self._sample(window, parts.models, now, restarted=restarted, switched=switched)

@@ -98,14 +98,24 @@ class Switch:
             self._look()
             self._end_lease()
             if self.state != self._written:
-                switch_files.write(self._directory / STATE_FILE, encode(self.state))
-                self._written = self.state
+                self._write_state()
             self._problem = ""
         except Exception as error:  # vLLM goes on as it was launched
             self._launch_mode("")
             if str(error) != self._problem:
                 self._problem = str(error)
                 _log.error("the switch in %s cannot be used: %s", self._directory, error)
+
+    def _write_state(self) -> None:
+        """Write the state; none stays that is not true, if the disk is full."""
+        file = self._directory / STATE_FILE
+        try:
+            switch_files.write(file, encode(self.state))
+        except OSError:
+            self._written = None
+            file.unlink(missing_ok=True)
+            raise
+        self._written = self.state
 
     def _take_directory(self) -> None:
         """Take the directory for this process; an order that is there already is not followed."""
@@ -148,11 +158,14 @@ class Switch:
 
     def _follow(self, order: Order) -> None:
         refused = objection(order, self.state)
+        if refused and order.server == self.state.server and order.number <= self.state.number:
+            # Sent twice, or two came at once: the first one holds.
+            self.state = msgspec.structs.replace(self.state, refused=refused)
+            return
         if refused:
             self._launch_mode(refused)
             if order.server == self.state.server:
-                number = max(self.state.number, order.number)
-                self.state = msgspec.structs.replace(self.state, number=number)
+                self.state = msgspec.structs.replace(self.state, number=order.number)
             return
         if order.draft_tokens != self.state.draft_tokens:
             self._use(order.draft_tokens)
@@ -163,7 +176,7 @@ class Switch:
             self.state,
             draft_tokens=order.draft_tokens,
             number=order.number,
-            by="" if launch else order.by,
+            by=order.by,
             until=None if launch else self._wall() + order.lease,
             refused="",
         )

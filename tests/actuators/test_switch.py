@@ -69,7 +69,7 @@ def test_a_server_that_cannot_switch(tmp_path: Path, way: str) -> None:
 
 def test_a_server_that_reads_no_order(server: SwitchedServer, way: str) -> None:
     with closing(SwitchClient(target_of(server, way), sleep=lambda _: None)) as switch:
-        server.switch.stop()
+        server.hang()
         with pytest.raises(ActuatorError, match="not read within 5 s") as silent:
             switch.order(1, lease=60.0, by="")
     assert silent.value.changed
@@ -127,7 +127,7 @@ def test_a_directory_that_may_not_be_written(
 
 
 def test_a_state_that_is_none(server: SwitchedServer) -> None:
-    server.switch.stop()
+    server.hang()
     (server.directory / "state.json").write_bytes(b"[]")
     with pytest.raises(ActuatorError, match="the state of the switch: Expected `object`"):
         SwitchClient(target_of(server, "directory")).state()
@@ -163,3 +163,11 @@ def test_a_server_that_is_down(tmp_path: Path) -> None:
     target = Target(url="http://127.0.0.1:1", switch={"token_file": token})
     with pytest.raises(ActuatorError, match="nothing listens"):
         SwitchClient(target).state()
+
+
+def test_a_server_that_has_ended_is_not_taken_for_a_live_one(server: SwitchedServer) -> None:
+    """Its state stays in the directory."""
+    server.switch.stop()
+    assert (server.directory / "state.json").exists()
+    with pytest.raises(ActuatorError, match="no vLLM uses"):
+        SwitchClient(target_of(server, "directory")).state()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
+from specwatch.errors import ActuatorError, StoreUnavailable
 from specwatch.guard import state_machine
+from specwatch.guard.observation import Situation
 from specwatch.guard.state import Phase
+from specwatch.guard.state_machine import Effect
 from specwatch.guard.switch_phases import LEASE
 from specwatch.store.repository import Store
+from tests.guard.daemons import GuardingDaemon, World
 from tests.guard.living import ACT, QUICK, Living
 from tests.guard.simulated_server import SimulatedServer
 
@@ -195,3 +201,169 @@ def test_killed_anywhere_it_goes_on(tmp_path: Path) -> None:
         assert living.state.phase is Phase.DISABLED, case
         assert (living.server.mode, living.server.starts) == (Mode.STANDBY, []), case
         assert [k for _, k in living.server.orders] == [0, None, 0], case
+
+
+# --- found by reading
+
+
+def order_of(living: Living, goal: Mode) -> None:
+    living.command(lambda state: state_machine.order(state, goal, by="ann", now=living.server.now))
+
+
+def test_the_order_of_a_person_comes_before_a_rule(living: Living) -> None:
+    living.server.order(2, lease=86_400.0, by="ann")
+    state = living.live(900)
+    assert (state.phase, state.waiting) == (Phase.CONFIRMED, "the switch was set by ann to 2")
+    assert living.server.orders == [(living.server.orders[0][0], 2)]
+
+
+def test_no_renewal_undoes_what_a_person_ordered(tmp_path: Path) -> None:
+    """At any moment between two looks, and while no daemon runs."""
+    policy = ACT.model_copy(update={"max_actions_per_day": 99})
+    living = Living(tmp_path / "s.db", server=SimulatedServer(switched=True), policy=policy)
+    living.live(600, until=Phase.DISABLED)
+    for moment in range(0, 170, 7):
+        living.server.now += moment
+        living.server.order(None, lease=60.0, by="ann")
+        living.guardian = living._born()
+        living.live(LEASE)
+        assert living.server.mode is Mode.ON, moment
+        assert any("was set by ann to the launch" in reason for reason in reasons(living))
+        living.live(ACT.respect + 1200, until=Phase.DISABLED)
+        assert living.server.mode is Mode.STANDBY, moment
+
+
+def test_a_guard_that_is_off_respects_a_person_too(living: Living) -> None:
+    living.live(600, until=Phase.DISABLED)
+    living.guardian.policy = ACT.model_copy(update={"mode": "off"})
+    living.live(3 * LEASE)
+    assert living.server.mode is Mode.STANDBY
+    living.server.order(None, lease=60.0, by="ann")
+    living.live(3 * LEASE)
+    assert living.server.mode is Mode.ON
+
+
+def test_an_order_that_fails_once_is_given_again(living: Living) -> None:
+    living.live(600, until=Phase.CONFIRMED)
+    order, failed = living.server.order, [False]
+
+    def fails_once(*args: Any, **options: Any) -> Any:
+        if not failed[0]:
+            failed[0] = True
+            raise ActuatorError("429", retry=True)
+        return order(*args, **options)
+
+    living.server.order = fails_once  # type: ignore[method-assign]
+    state = living.live(600, until=Phase.DISABLED)
+    assert (state.standby, living.server.starts) == (True, [])
+
+
+def test_no_restart_in_place_of_the_switch_where_none_may_be(tmp_path: Path) -> None:
+    """It would cost more than it saves, or cannot be done: back to the launch, and no hold."""
+    for number, changes in enumerate([{"fault": "limit"}, {}]):
+        server = SimulatedServer(switched=True, standby_helps=False, **changes)
+        policy = ACT if changes else ACT.model_copy(update={"restart_cost": 40_000.0})
+        living = Living(tmp_path / f"{number}.db", server=server, policy=policy)
+        living.live(600, until=Phase.VERIFYING)
+        state = living.live(600)
+        assert (state.phase, server.mode, server.starts) == (Phase.CONFIRMED, Mode.ON, [])
+
+
+def test_an_order_that_is_not_in_force_for_long_is_given_up(living: Living) -> None:
+    living.live(600, until=Phase.DISABLED)
+    living.server.fault = "no-switch"
+    living.live(300)
+    assert living.state.waiting.startswith("the switch cannot be reached")
+    living.server.fault = ""
+    living.live(120)
+    assert living.state.waiting == ""
+    living.server.fault = "no-switch"
+    living.live(2 * LEASE)
+    assert any("its order is not in force any more" in reason for reason in reasons(living))
+
+
+def test_a_deploy_without_speculation_is_respected(living: Living) -> None:
+    living.live(600, until=Phase.DISABLED)
+    living.server.configured = Mode.OFF
+    living.server.restart()
+    state = living.live(500)
+    assert (state.phase, state.goal, state.standby) == (Phase.OBSERVING, Mode.OFF, False)
+    assert "speculation was switched off by another tool" in reasons(living)
+
+
+def test_what_a_person_orders_is_restarted_where_the_switch_is_ignored(living: Living) -> None:
+    living.server.bad = living.server.follows = False
+    living.live(60)
+    order_of(living, Mode.OFF)
+    state = living.live(300)
+    assert (state.phase, state.standby, living.server.mode) == (Phase.DISABLED, False, Mode.OFF)
+
+
+def test_a_person_need_not_wait_for_a_verification(living: Living) -> None:
+    living.live(600, until=Phase.VERIFYING)
+    order_of(living, Mode.ON)
+    state = living.live(20)
+    assert (state.standby, living.server.mode) == (False, Mode.ON)
+
+
+def test_a_guard_that_may_not_act_ends_what_did_not_help(living: Living) -> None:
+    living.server.standby_helps = False
+    living.live(600, until=Phase.VERIFYING)
+    living.command(lambda state: state_machine.pause(state, until=4e9, by="ann"))
+    living.live(300)
+    assert (living.server.mode, living.server.starts) == (Mode.ON, [])
+
+
+def test_enable_ends_standby_whoever_ordered_it(living: Living) -> None:
+    living.server.bad = False
+    living.server.order(0, lease=86_400.0, by="ann")
+    living.live(60)
+    order_of(living, Mode.ON)
+    state = living.live(60)
+    assert (state.phase, living.server.mode, living.server.starts) == (
+        Phase.OBSERVING, Mode.ON, [],
+    )  # fmt: skip
+
+
+def test_a_pause_during_the_drain_of_a_restart_stays_in_standby(living: Living) -> None:
+    living.live(600, until=Phase.DISABLED)
+    living.server.standby_cost, living.server.load = Interval(2.0, 1.9, 2.1, 20), 3.0
+    living.live(2 * ACT.cooldown, until=Phase.DRAINING)
+    living.command(lambda state: state_machine.pause(state, until=4e9, by="ann"))
+    state = living.live(2 * LEASE)
+    assert (state.phase, state.standby, living.server.mode) == (
+        Phase.DISABLED, True, Mode.STANDBY,
+    )  # fmt: skip
+    assert state.rearm_at is not None
+
+
+def test_a_hook_that_failed_runs_although_it_is_standby_now(living: Living) -> None:
+    living.live(600, until=Phase.DISABLED)
+    hooked = dataclasses.replace(living.state, hooked=True)
+    seen = Situation(living.server.now, mode=None, switchable=True, in_standby=True)
+    assert state_machine.effect(hooked, seen, prepared=False) is Effect.AFTER
+
+
+def test_without_a_database_the_order_is_renewed(tmp_path: Path) -> None:
+    world = World()
+    server = world.server
+    server.switched, server.bad = True, True
+    daemon = GuardingDaemon(
+        world, store := Store(f"sqlite:///{tmp_path}/s.db", daemon="d"), acts=True
+    )
+    store.open(world.now)
+    guard = daemon.guarding._guards["chat"]
+    guard._run_time = GuardedSwitch("chat", cast(Any, server), monotonic=lambda: server.now)
+    daemon.live(1200, until=Phase.DISABLED)
+    assert server.mode is Mode.STANDBY
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("gone")
+
+    daemon.guarding._book.look = away  # type: ignore[method-assign]
+    daemon.guarding._book.hold = away  # type: ignore[method-assign]
+    end = world.now + 3 * LEASE
+    while world.now < end:
+        daemon.turn()
+        world.wait()
+    assert server.mode is Mode.STANDBY

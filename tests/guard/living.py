@@ -117,9 +117,12 @@ class Living:
             self.store, self.book, server.seen, server.decision, dict, lambda: None,
             lambda: server.healthy, lambda: server.now, lambda: server.now,
         )  # fmt: skip
-        switch = GuardedSwitch("chat", cast(SwitchClient, server)) if server.switched else None
+        client = cast(SwitchClient, server)
+        switch = GuardedSwitch("chat", client, monotonic=lambda: server.now)
         service = None if server.fault == "no-service" else server
-        guardian = TargetGuard(target, self.policy, service, world, switch=switch)
+        guardian = TargetGuard(
+            target, self.policy, service, world, switch=switch if server.switched else None
+        )
         survey = SimulatedMeasurements("chat", self.store, dict, Objective.E2E)
         survey.server = server
         guardian._measurements = survey

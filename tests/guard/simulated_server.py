@@ -96,7 +96,8 @@ class SimulatedServer:
         held = self.ordered is not None and self.now < self.lease_ends
         return SwitchState(
             server=str(self.instance), launch_draft_tokens=4, number=self.number,
-            draft_tokens=self.ordered if held else None, by=self.ordered_by if held else "",
+            draft_tokens=self.ordered if held else None,
+            by=self.ordered_by if held or self.ordered is None else "",
         )  # fmt: skip
 
     def order(self, draft_tokens: int | None, *, lease: float, by: str) -> SwitchState:
@@ -155,7 +156,7 @@ class SimulatedServer:
         """Whoever does it."""
         self.instance += 1
         self.running, self.started = self.configured, self.now
-        self.ordered, self.number = None, 0
+        self.ordered, self.ordered_by, self.number = None, "", 0
         self.starts.append((self.now, self.running))
 
     # What is seen of it

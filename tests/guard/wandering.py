@@ -165,7 +165,7 @@ class Wandering:
         if effect is Effect.AFTER:
             self.state = replace(state, hooked=False)
         if effect is Effect.RENEW:
-            assert state.standby
+            assert state.standby or (state.from_standby and state.phase is Phase.DRAINING)
             assert state.goal is Mode.OFF
             self.ordered = True
         elif not state.standby and self._happens(0.2):
@@ -211,9 +211,12 @@ class Wandering:
                 self.began.pop()
 
     def _may_begin(self, before: GuardState, after: GuardState) -> None:
-        if before.standby and before.phase not in CALM:
+        put_back = cause(after) is Cause.NOT_HELPED
+        if before.standby and (before.phase not in CALM or put_back):
             # A restart in place of the switch, or the switch put back without one.
             assert after.standby is (after.goal is Mode.ON)
+            if not after.standby and cause(after) is not Cause.PERSON:
+                self.began.append(self.now)
             return
         if cause(after) is Cause.NOT_HELPED:
             assert before.phase is Phase.VERIFYING
@@ -221,7 +224,8 @@ class Wandering:
             return
         assert before.phase in CALM
         if cause(after) is Cause.PERSON:
-            assert before.order is not None
+            # What a person ordered may need a restart after all: the switch is not followed.
+            assert before.order is not None or before.standby
             return
         if cause(after) is Cause.ORDER_OVER:
             assert cause(before) is Cause.PERSON

@@ -82,7 +82,7 @@ def test_an_order_of_the_launch_mode_ends_another(engine: Engine) -> None:
     engine.order(2)
     state = engine.order(None)
     assert engine.used == [2, None]
-    assert (state.draft_tokens, state.until, state.number) == (None, None, 2)
+    assert (state.draft_tokens, state.until, state.number, state.by) == (None, None, 2, "me")
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,13 @@ def test_an_order_that_is_gone_means_the_launch_mode(engine: Engine) -> None:
 
 
 def test_a_number_counts_once(engine: Engine) -> None:
+    """Two clients at once, or one that sends again: the first order holds."""
     first = engine.order(2, number=7)
-    sent_again = engine.order(2, number=7)
+    sent_again = engine.order(0, number=7)
     assert "its number 7 was used before" in sent_again.refused
-    assert engine.used == [2, None]
+    assert (sent_again.draft_tokens, sent_again.until) == (2, first.until)
     assert engine.order(1, number=8).draft_tokens == 1
-    assert first.number == 7
+    assert engine.used == [2, 1]
 
 
 def test_orders_of_an_earlier_process_are_not_followed(tmp_path: Path) -> None:
@@ -229,6 +230,22 @@ def test_a_state_that_cannot_be_written_means_the_launch_mode(
     assert engine.used == [1, None]
     engine.switch.turn()
     assert engine.written.draft_tokens is None
+
+
+def test_a_state_that_is_not_true_does_not_stay(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(switch_files, "write", full)
+        engine.now += 1
+        engine.switch.state = msgspec.structs.replace(engine.switch.state, refused="new")
+        engine.switch.turn()
+    assert not (engine.directory / STATE_FILE).exists()
+    engine.switch.turn()
+    assert engine.written == engine.switch.state
 
 
 def test_documents_are_readable_for_the_group_only(engine: Engine) -> None:
