@@ -94,8 +94,9 @@ _WHY_SCHEDULE = (
 )
 _SWITCH_DIRECTORY = (
     "The directory of the switch must exist when vLLM starts, writable for vLLM and for specwatch,"
-    " and for nobody else: `install -d -m 2770 -o VLLM_USER -g GROUP DIRECTORY`, with the user of"
-    " specwatch in the group; of a unit, RuntimeDirectory does it."
+    " and for nobody else: `install -d -m 2770 -o VLLM_USER -g GROUP DIRECTORY`, with both users in"
+    " the group; of a unit, RuntimeDirectory does it. The unit of specwatch needs"
+    " SupplementaryGroups=GROUP and ReadWritePaths=-DIRECTORY (`systemctl edit specwatch`)."
 )
 _SWITCH_GRAPHS = (
     "On a GPU, vLLM uses piecewise in place of full CUDA graphs with such a schedule, unless its V2"
@@ -206,6 +207,8 @@ def drop_in(advice: TapAdvice, install: str) -> str:
     if re.fullmatch(r"/run/[\w.-]+", directory):
         name = directory.removeprefix("/run/")
         lines += [f"RuntimeDirectory={name}", "RuntimeDirectoryMode=2770"]
+        # The unit of specwatch has it in a name space of its own.
+        lines += ["RuntimeDirectoryPreserve=yes"]
     lines += ["ExecStart=", f"ExecStart={exec_start(advice.command.words)}"]
     return "\n".join(lines) + "\n"
 

@@ -18,10 +18,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.e2e.conftest import StartVllm
-from tests.e2e.processes import DaemonProcess, specwatch
+from tests.e2e.processes import CHECKOUT, DaemonProcess, specwatch
+from tests.e2e.unit_lab import UNITS, install, seen_by_services
 from tests.e2e.waiting import eventually
+from tests.lab.http_get import is_ok
+from tests.lab.systemd_machine import SystemdMachine
 from tests.lab.traffic import Outcome, Request, send
-from tests.lab.vllm_server import VllmServer, speculation_flags
+from tests.lab.vllm_server import VllmServer, free_port, speculation_flags
 
 SWITCHES = 100
 K = 4
@@ -391,3 +394,48 @@ def test_the_guard_needs_no_restart(
             follows(server, K, exact=True)
         assert (server.pid, server.running) == (pid, True)
     traffic.check()
+
+
+def test_the_hardened_unit_gives_orders_to_another_user(systemd_machine: SystemdMachine) -> None:
+    """vLLM (simulated) is a unit of a user with its RuntimeDirectory, restarted meanwhile;
+    specwatch runs as confined as its own unit, in the group of that directory."""
+    port = free_port()
+    systemd_machine.shell("getent group vllm || groupadd vllm; id vllm || useradd -g vllm vllm")
+    config = json.dumps(
+        {"method": "ngram", "num_speculative_tokens": K,
+         "num_speculative_tokens_per_batch_size": [[1, 1, K]]}
+    ).replace('"', '\\"')  # fmt: skip
+    install(systemd_machine, "specwatch.service", "")
+    server = (
+        "[Service]\nUser=vllm\nEnvironment=SPECWATCH_SWITCH_DIRECTORY=/run/vllm-switch\n"
+        "RuntimeDirectory=vllm-switch\nRuntimeDirectoryMode=2770\nRuntimeDirectoryPreserve=yes\n"
+        f"Environment=PYTHONPATH={CHECKOUT}\n"
+        f"ExecStart=/opt/specwatch/bin/specwatch simulate tiny --port {port} --simulated-rate 5"
+        f' --speculative-config "{config}" --scheduler-cls specwatch.tap.scheduler.Scheduler'
+        " --middleware specwatch.tap.Tap\n" + seen_by_services()
+    )
+    systemd_machine.write_file(f"{UNITS}/vllm-switched.service", server)
+    switch = (
+        f"/opt/specwatch/bin/specwatch switch --url http://127.0.0.1:{port}"
+        " --directory /run/vllm-switch --k 1"
+    )
+    own = (
+        "[Service]\nType=oneshot\nRestart=no\nWatchdogSec=0\nNotifyAccess=none\nExecStart=\n"
+        f"ExecStart={switch}\nSupplementaryGroups=vllm\nReadWritePaths=-/run/vllm-switch\n"
+        f"Environment=PYTHONPATH={CHECKOUT}\nTimeoutStartSec=60\n" + seen_by_services()
+    )
+    systemd_machine.write_file(f"{UNITS}/specwatch.service.d/zz-switch.conf", own)
+    systemd_machine.run("systemctl", "daemon-reload")
+    for _ in range(2):
+        systemd_machine.run("systemctl", "restart", "vllm-switched.service")
+        try:
+            eventually(
+                lambda: is_ok(f"http://127.0.0.1:{port}/health"), what="an answer", within=60
+            )
+        except AssertionError:
+            raise AssertionError(systemd_machine.journal("vllm-switched.service")) from None
+        systemd_machine.run("systemctl", "start", "specwatch.service")
+        assert ": 1 draft token a step until" in systemd_machine.journal("specwatch.service")
+        state = json.loads(systemd_machine.shell("cat /run/vllm-switch/state.json"))
+        assert state["draft_tokens"] == 1
+    systemd_machine.run("systemctl", "stop", "vllm-switched.service")

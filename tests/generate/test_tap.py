@@ -248,7 +248,10 @@ def test_speculation_in_a_file_is_completed_there() -> None:
 
 def test_a_unit_makes_the_directory_of_the_switch() -> None:
     text = tap.drop_in(advised(f"/opt/{SWITCHED}", switch="/run/vllm-switch"), INSTALL)
-    assert "RuntimeDirectory=vllm-switch\nRuntimeDirectoryMode=2770\n" in text
+    assert (
+        "RuntimeDirectory=vllm-switch\nRuntimeDirectoryMode=2770\nRuntimeDirectoryPreserve=yes\n"
+        in text
+    )
     assert "Environment=SPECWATCH_SWITCH_DIRECTORY=/run/vllm-switch\n" in text.replace('"', "")
     elsewhere = tap.drop_in(advised(f"/opt/{SWITCHED}", switch="/srv/switch"), INSTALL)
     assert "RuntimeDirectory=" not in elsewhere.replace("RuntimeDirectory does", "")
