@@ -37,7 +37,6 @@ from specwatch.domain.units import (
     server_address,
 )
 
-
 DraftTokens = Annotated[int, BeforeValidator(parse_arm)]
 
 
