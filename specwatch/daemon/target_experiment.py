@@ -17,6 +17,7 @@ from specwatch.config.target import Experiments, Target
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
+    LAUNCH,
     ArmBlock,
     Episode,
     SubInterval,
@@ -26,20 +27,18 @@ from specwatch.domain.switchback import (
     in_environment,
     new_state,
 )
-from specwatch.domain.switchback_results import SwitchbackResults, observe, results
+from specwatch.domain.switchback_results import ExperimentStatus, observe, results
 from specwatch.domain.switchback_schedule import ArmInForce, next_step
 from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, ConfigError, StoreError
 from specwatch.guard.state import Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.scrape.switch import SwitchSetting
-from specwatch.status import ExperimentStatus, TargetStatus
+from specwatch.status import TargetStatus
 from specwatch.store.repository import Store
 
 _log = structlog.get_logger("specwatch.experiments")
 
-LAUNCH = "launch"
-"""The arm that vLLM was launched in."""
 _BY = "specwatch experiment"
 _SPARE = 30.0
 """Seconds that a lease is longer than its block."""
@@ -377,16 +376,15 @@ class TargetExperiment:
     def status(self) -> ExperimentStatus:
         """The experiment now."""
         stored = self._stored
-        measured: SwitchbackResults | None = None
-        if stored is not None:
-            measured = results(stored.state, stored.design)
+        measured = None if stored is None else results(stored.state, stored.design)
         return ExperimentStatus(
             arm=self._arm,
             paused=self._paused,
             next_at=self._next,
             episodes=0 if stored is None else stored.state.episodes,
             excluded=0 if stored is None else stored.state.excluded,
-            results=measured,
+            speedups={} if measured is None else measured.speedups,
+            best="" if measured is None else measured.best,
         )
 
     def close(self) -> None:
