@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from specwatch.domain.merge import merge_windows, present_since
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
-from specwatch.domain.switchback_results import SwitchbackResults
+from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
 from specwatch.rules.decisions import TargetDecision
@@ -56,22 +56,6 @@ class TapStatus:
     models: Mapping[str, Coverage] = field(default_factory=dict)
     """Its coverage of each model over the last minutes."""
     proxy: ProxyStatus | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentStatus:
-    """The experiment on the live traffic of a target now.
-
-    ``arm`` is in force, ``paused`` why no arm but the launch may be, ``next_at`` the Unix time of
-    the next switch; ``excluded`` episodes did not count.
-    """
-
-    arm: str
-    paused: str = ""
-    next_at: float | None = None
-    episodes: int = 0
-    excluded: int = 0
-    results: SwitchbackResults | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ _COMMANDS = {
     "rules": "show and replay the rules: list, test",
     "guard": "show and control the guard, which restarts vLLM: status, plan, pause, ...",
     "switch": "change the draft tokens of a running vLLM",
+    "experiment": "show and control the experiment of a target: status, results, stop, start",
     "db": "maintain the database: upgrade, current, prune, check, repair",
     "tap": "measure by temperature: flags for vLLM, or a proxy",
     "guard-helper": "",

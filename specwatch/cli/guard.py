@@ -13,7 +13,6 @@ import click
 from specwatch.cli import commands, guard_output, guard_plan, options
 from specwatch.cli.guard_orders import ACTOR, carry_out, chosen, guards, opened, unguarded
 from specwatch.domain.model import Mode
-from specwatch.domain.units import quoted
 from specwatch.errors import ActuatorError, SpecwatchError
 from specwatch.guard import state_machine
 from specwatch.guard.state import CALM, Order, Phase
@@ -21,7 +20,6 @@ from specwatch.store.guard_records import GuardBook, StepRecord
 from specwatch.wording.guard import phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
-_LONGEST_REASON = 500
 _LATEST = "latest"
 _MOST_STEPS = 10_000
 """Steps that are searched for incidents."""
@@ -36,18 +34,7 @@ def command() -> None:
     """
 
 
-def _reason(text: str) -> str:
-    if len(text) > _LONGEST_REASON or not text.isprintable():
-        expected = f"expected one line of at most {_LONGEST_REASON} characters"
-        raise ValueError(f"{quoted(text)}: {expected}")
-    return text.strip()
-
-
 _target_argument = click.argument("target", required=False, metavar="[TARGET]")
-_reason_option = click.option(
-    "--reason", default="", callback=options.parsed(_reason), metavar="TEXT",
-    help="Reason, shown in status and history.",
-)  # fmt: skip
 
 
 def _with_book(run: Callable[..., None]) -> Callable[..., None]:
@@ -121,7 +108,7 @@ def plan(target: str | None, file: Path | None, database: str | None, as_json: b
 @options.time_option(
     "--for", "24h", "Length of the pause; then the guard continues by itself.", "seconds"
 )
-@_reason_option
+@options.reason_option
 @options.by_option
 @_with_book
 def pause(
@@ -182,7 +169,7 @@ def resume(book: GuardBook, target: str | None, by: str, as_json: bool) -> None:
 _order_options = options.all_of(
     click.option("--no-wait", is_flag=True, help="Return once the daemon has begun, or refused."),
     options.time_option("--timeout", "30m", "Time to follow what the daemon does."),
-    _reason_option,
+    options.reason_option,
     options.by_option,
     _with_book,
 )  # fmt: skip

@@ -23,6 +23,7 @@ from specwatch.wording.text import clean_json
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
+_LONGEST_REASON = 500
 _FARTHEST = 1e10
 """Seconds from 1970: the year 2286; a time of today in milliseconds is later."""
 DEFAULT_FILE = SERVICE_FOLDER / "specwatch.yml"
@@ -134,6 +135,20 @@ def _operator(_: click.Context, __: click.Parameter, text: str | None) -> str:
 by_option = click.option(
     "--by", callback=_operator, metavar="NAME", help="Your name.  [default: the user]"
 )
+
+
+@parsed
+def _reason(text: str) -> str:
+    if len(text) > _LONGEST_REASON or not text.isprintable():
+        expected = f"expected one line of at most {_LONGEST_REASON} characters"
+        raise ValueError(f"{quoted(text)}: {expected}")
+    return text.strip()
+
+
+reason_option = click.option(
+    "--reason", default="", callback=_reason, metavar="TEXT",
+    help="Reason, shown in status and history.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 database_option = click.option(
     "--database", metavar="URL", help="The database, in place of the configuration's."

@@ -20,7 +20,7 @@ from specwatch.guard.state import Phase
 from specwatch.scrape.page_client import PageClient
 from specwatch.status import Failure, StoreStatus
 from specwatch.web.daemon_view import DaemonView, TargetView
-from specwatch.wording import figures, speculation
+from specwatch.wording import experiment, figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
 _DEFAULT_URL = "http://127.0.0.1:9469"
@@ -225,6 +225,9 @@ def _target_lines(target: TargetView | TargetHead, now: float) -> Lines:
     if target.tap.proxy and target.tap.proxy.failure:
         yield f"proxy {_failing(target.tap.proxy.failure, now)}", "red"
     yield from wrapped(speculation.switch(target.switch) or "", "yellow")
+    if target.experiment is not None:
+        text = experiment.standing(target.experiment, now)
+        yield from wrapped(f"experiment: {text}", "dim" if target.experiment.paused else "")
     yield from guard_lines(target.guard, now)
     yield from tables.trouble_lines(target.tap)
     yield from tables.recent_lines(target, now)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import structlog
 
 from specwatch.config.loading import Config
-from specwatch.daemon.target_experiment import TargetExperiment
 from specwatch.domain.model import Moment, Series
+from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.guard.status import GuardStatus
 from specwatch.scrape.switch import SwitchSetting
-from specwatch.status import ExperimentStatus, TargetStatus
+from specwatch.status import TargetStatus
 from specwatch.store.repository import Store
+
+if TYPE_CHECKING:
+    from specwatch.daemon.target_experiment import TargetExperiment
 
 _log = structlog.get_logger("specwatch.experiments")
 
@@ -60,6 +64,9 @@ class ExperimentService:
                 if present is not None and present.target == target:
                     experiments[target.name] = present
                 else:
+                    # Imported on first use: most daemons need neither it nor an HTTP client.
+                    from specwatch.daemon.target_experiment import TargetExperiment
+
                     experiments[target.name] = TargetExperiment(
                         target, target.experiments, self._store, self._wall
                     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import zlib
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from specwatch.config.target import Experiments, Target
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
+    LAUNCH,
     ArmBlock,
     Episode,
     SubInterval,
@@ -25,20 +27,18 @@ from specwatch.domain.switchback import (
     in_environment,
     new_state,
 )
-from specwatch.domain.switchback_results import SwitchbackResults, observe, results
+from specwatch.domain.switchback_results import ExperimentStatus, observe, results
 from specwatch.domain.switchback_schedule import ArmInForce, next_step
 from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, ConfigError, StoreError
 from specwatch.guard.state import Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.scrape.switch import SwitchSetting
-from specwatch.status import ExperimentStatus, TargetStatus
+from specwatch.status import TargetStatus
 from specwatch.store.repository import Store
 
 _log = structlog.get_logger("specwatch.experiments")
 
-LAUNCH = "launch"
-"""The arm that vLLM was launched in."""
 _BY = "specwatch experiment"
 _SPARE = 30.0
 """Seconds that a lease is longer than its block."""
@@ -46,6 +46,10 @@ _SETTLES = 3.0
 """Seconds until the page has to show an order."""
 _STORED_EVERY = 60.0
 """Seconds after which the state is stored although the arm is the same."""
+_RETRY_SECONDS = 10.0
+"""Seconds until an order to return to the launch that failed is tried again: it may take five, in
+which other experiments wait."""
+_SET_BY_OTHERS = "the switch was set by somebody else"
 _QUIET_GUARD = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 
 
@@ -89,19 +93,32 @@ class TargetExperiment:
     another one. Neither raises anything."""
 
     def __init__(
-        self, target: Target, design: Experiments, store: Store, wall: Callable[[], float]
+        self,
+        target: Target,
+        design: Experiments,
+        store: Store,
+        wall: Callable[[], float],
+        connect: Callable[[Target], SwitchClient] = SwitchClient,
     ) -> None:
         self.target = target
         self._configured = design
         self._store = store
         self._wall = wall
-        self._client = SwitchClient(target)
+        self._connect = connect
+        self._client: SwitchClient | None = None
+        """Made in a turn: its certificates may not be usable."""
         self._launch: SwitchState | None = None
         self._software: Environment | None = None
         self._stored: Switchback | None = None
         self._stored_at = 0.0
         self._arm = LAUNCH
-        """The arm that was ordered last."""
+        """The arm that may be in force: as ordered last, whether that failed or not."""
+        self._ends = 0.0
+        """When the last arm other than the launch ended, or will at the latest."""
+        self._pending = False
+        """Whether an order of ours failed, which vLLM may still follow."""
+        self._retry = 0.0
+        """When a failed order to return to the launch is tried again."""
         self._lock = threading.Lock()
         self._block: _Block | None = None
         self._blocks: list[_Block] = []
@@ -126,7 +143,7 @@ class TargetExperiment:
             elapsed = now - block.begin
             ordered = None if setting is None or not setting.ordered else setting.draft_tokens
             if elapsed > _SETTLES and ordered != _draft_tokens(block.arm):
-                self._incident = self._incident or "the switch was set by somebody else"
+                self._incident = self._incident or _SET_BY_OTHERS
             if before is None or any(a < b for a, b in zip(self._before, before, strict=True)):
                 self._incident = self._incident or "vLLM was restarted"
                 return
@@ -142,42 +159,50 @@ class TargetExperiment:
         try:
             self._turn(status, guard)
         except (ActuatorError, StoreError, ConfigError) as error:
+            self._launch = None
             self._give_up(str(error))
 
     def _turn(self, status: TargetStatus, guard: GuardStatus | None) -> None:
-        now = self._wall()
         if guard is None or not guard.ours:
             self._stored = None
             self._give_up("another daemon guards it" if guard else "the guard was not read yet")
             return
-        if self._launch is None:
-            self._launch = self._client.state()
-        launch = self._launch
+        if self._restarts is not None and status.restarts != self._restarts:
+            # It may have been launched in another mode.
+            self._launch = None
+            self._note("vLLM was restarted")
+        self._restarts = status.restarts
+        self._launch = launch = self._launch or self._connected().state()
         if launch.unavailable:
             self._launch = None
             self._give_up(f"its switch follows no orders: {launch.unavailable}")
             return
+        now = self._wall()
         design, environment = self._design(launch), self._environment(status, launch)
+        stored = self._read(design, environment or "", now)
+        state = stored.state if environment is None else in_environment(stored.state, environment)
+        with self._lock:
+            incident = self._incident if stored.state.order else ""
+        reason = self._reason(stored, status, guard) or incident
         if environment is None:
-            self._give_up("no minute of it was seen yet")
-            return
-        stored = self._stored
-        if stored is None:
-            stored = self._open(design, environment, now)
-            if stored.state.arm != LAUNCH or stored.state.order:
-                self._note("the daemon was restarted")
-        reason = self._reason(stored, status, guard)
-        if stored.state.order:
-            reason = reason or self._seen_incident(status)
-        elif not status.load:
+            reason = reason or "no minute of it was seen yet"
+        if not (stored.state.order or status.load):
             reason = reason or "no traffic"
-        self._restarts = status.restarts
-        state = in_environment(stored.state, environment)
-        step = next_step(state, design, now, paused=bool(reason))
+        # An arm is in force no longer than its lease, also if this process did not run meanwhile.
+        until = now if state.arm == LAUNCH else max(min(now, self._ends), state.counted)
+        step = next_step(state, design, until, paused=bool(reason))
         self._paused, self._next = reason, None if reason else step.until
         if step.finished:
             step = step._replace(state=self._observed(step.state, design))
+        elif stored.state.order and not step.state.order:
+            step = step._replace(state=replace(step.state, excluded=step.state.excluded + 1))
+            _log.info("episode_abandoned", target=self.target.name, reason=reason or None)
         self._follow(stored, design, step, now)
+
+    def _connected(self) -> SwitchClient:
+        if self._client is None:
+            self._client = self._connect(self.target)
+        return self._client
 
     def _reason(self, stored: Switchback, status: TargetStatus, guard: GuardStatus) -> str:
         """Why no arm but the launch may be in force; empty if others may."""
@@ -193,33 +218,30 @@ class TargetExperiment:
         if setting is None:
             return "its page shows no switch: does it have the tap?"
         if self._arm == LAUNCH and setting.ordered and self._block is None:
-            return "the switch was set by somebody else"
+            return _SET_BY_OTHERS
         return ""
-
-    def _seen_incident(self, status: TargetStatus) -> str:
-        """What fell into the present episode, if anything."""
-        if self._restarts is not None and status.restarts != self._restarts:
-            self._launch = None
-            return "vLLM was restarted"
-        with self._lock:
-            return self._incident
 
     def _follow(
         self, stored: Switchback, design: SwitchbackDesign, step: ArmInForce, now: float
     ) -> None:
-        """Store the step, and then order its arm."""
+        """Store the step, and order its arm: another one than the launch once it is stored that it
+        may be in force, the launch before it is stored that nothing else is."""
         switches = step.arm != self._arm
         begins = bool(step.state.order) and step.state.order != stored.state.order
+        ends = bool(stored.state.order) and not step.state.order
         due = now - self._stored_at >= _STORED_EVERY
-        if switches or begins or step.finished or due:
-            stored = self._put(stored, design, step.state, now)
+        if switches and step.arm == LAUNCH:
+            self._return()
+        if switches or begins or ends or due:
+            self._stored = self._put(stored, design, step.state, now)
+            if self._stored.stopped:
+                switches = switches and step.arm == LAUNCH
         else:
-            stored = replace(stored, state=step.state)
-        self._stored = stored
+            self._stored = replace(stored, design=design, state=step.state)
         with self._lock:
-            if not step.state.order:
+            if begins or not step.state.order:
                 self._block, self._blocks, self._incident = None, [], ""
-        if switches:
+        if switches and step.arm != LAUNCH:
             self._order(step.arm, step.until - now + _SPARE)
         if step.state.order and (switches or begins):
             with self._lock:
@@ -228,15 +250,36 @@ class TargetExperiment:
                 self._block = _Block(step.arm, self._wall())
 
     def _order(self, arm: str, lease: float) -> None:
-        """Order an arm; the launch only in place of an order of ours: the guard, or a person, may
-        have given another one."""
-        if arm == LAUNCH:
-            self._arm = LAUNCH
-            if not self._client.state().by.startswith(_BY):
-                return
-        self._client.order(_draft_tokens(arm), lease=lease, by=f"{_BY} ({arm})")
-        self._arm = arm
+        """Order an arm, unless the guard or a person has given an order meanwhile."""
+        client = self._connected()
+        by = client.state().by
+        if by and not by.startswith(_BY):
+            raise ActuatorError(_SET_BY_OTHERS, changed=False)
+        # Before it is ordered: an order that fails may be followed later.
+        self._arm, self._ends, self._pending = arm, self._wall() + lease + _SPARE, True
+        client.order(_draft_tokens(arm), lease=lease, by=f"{_BY} ({arm})")
+        self._pending = False
         _log.info("arm_in_force", target=self.target.name, arm=arm)
+
+    def _return(self) -> None:
+        """Order the launch, if an order of ours is in force or may be, and no other one."""
+        if self._arm == LAUNCH:
+            return
+        if (now := self._wall()) < self._ends:
+            if now < self._retry:
+                raise ActuatorError("vLLM did not return to the launch yet", changed=False)
+            self._retry = now + _RETRY_SECONDS
+            try:
+                client = self._connected()
+                by = client.state().by
+                if by.startswith(_BY) or (self._pending and not by):
+                    client.order(None, lease=_SPARE, by=f"{_BY} ({LAUNCH})")
+            except (ActuatorError, ConfigError) as error:
+                _log.warning("arm_not_ended", target=self.target.name, detail=str(error))
+                raise
+            _log.info("arm_in_force", target=self.target.name, arm=LAUNCH)
+        self._arm, self._ends = LAUNCH, min(self._ends, self._wall())
+        self._pending, self._retry = False, 0.0
 
     def _observed(self, state: SwitchbackState, design: SwitchbackDesign) -> SwitchbackState:
         with self._lock:
@@ -255,21 +298,22 @@ class TargetExperiment:
         )
         return after
 
-    def _open(self, design: SwitchbackDesign, environment: str, now: float) -> Switchback:
-        """The stored experiment, or a new one where its arms have changed."""
-        name = self.target.name
-
-        def change(stored: Switchback | None) -> Switchback | None:
-            if stored is not None and stored.design.arms == design.arms:
-                return replace(stored, design=design)
-            stopped = "" if stored is None else stored.stopped
+    def _read(self, design: SwitchbackDesign, environment: str, now: float) -> Switchback:
+        """The experiment with what a person has stored meanwhile; at first, and where its arms have
+        changed, as it is stored."""
+        name, present = self.target.name, self._stored
+        stored = next(iter(self._store.switchbacks(name)), None)
+        if present is not None and present.design.arms == design.arms:
+            return present if stored is None else replace(present, stopped=stored.stopped)
+        if stored is not None and present is None and stored.state.arm != LAUNCH:
+            self._arm = stored.state.arm
+            self._ends = stored.state.counted + stored.design.block + 2 * _SPARE
+        if stored is None or stored.design.arms != design.arms:
             state = new_state(design, environment, now)
+            stopped = "" if stored is None else stored.stopped
             return Switchback(target=name, design=design, state=state, stopped=stopped)
-
-        stored = self._store.change_switchback(name, change, now)
-        if stored is None:
-            raise StoreError(f"the experiment of {name} was not stored")
-        self._stored_at = now
+        if stored.state.order:
+            self._note("it was interrupted")
         return stored
 
     def _put(
@@ -315,43 +359,39 @@ class TargetExperiment:
 
     def _give_up(self, why: str) -> None:
         """Return to the launch, and leave the present episode out."""
-        self._pause(why)
-        with self._lock:
-            self._block, self._incident = None, self._incident or why
-        if self._arm != LAUNCH:
-            try:
-                self._order(LAUNCH, _SPARE)
-            except (ActuatorError, ConfigError) as error:  # its lease ends
-                _log.warning("arm_not_ended", target=self.target.name, detail=str(error))
-
-    def _note(self, incident: str) -> None:
-        with self._lock:
-            self._incident = incident
-
-    def _pause(self, why: str) -> None:
         if why != self._paused:
             _log.info("experiment_waits", target=self.target.name, reason=why)
         self._paused, self._next = why, None
+        with self._lock:
+            self._block = None
+        self._note(why)
+        with contextlib.suppress(ActuatorError, ConfigError):  # its lease ends
+            self._return()
+
+    def _note(self, incident: str) -> None:
+        """An incident in the present episode; the first one counts."""
+        with self._lock:
+            self._incident = self._incident or incident
 
     def status(self) -> ExperimentStatus:
         """The experiment now."""
         stored = self._stored
-        measured: SwitchbackResults | None = None
-        if stored is not None:
-            measured = results(stored.state, stored.design)
+        measured = None if stored is None else results(stored.state, stored.design)
         return ExperimentStatus(
             arm=self._arm,
             paused=self._paused,
             next_at=self._next,
             episodes=0 if stored is None else stored.state.episodes,
             excluded=0 if stored is None else stored.state.excluded,
-            results=measured,
+            speedups={} if measured is None else measured.speedups,
+            best="" if measured is None else measured.best,
         )
 
     def close(self) -> None:
         """Return to the launch, and close connections."""
-        self._give_up("the daemon ends")
-        self._client.close()
+        self._give_up("the daemon ends, or its configuration changed")
+        if self._client is not None:
+            self._client.close()
 
 
 def _draft_tokens(arm: str) -> int | None:

@@ -19,6 +19,10 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+FORMAT = 1
+"""Of a stored experiment."""
+LAUNCH = "launch"
+"""The arm that vLLM was launched in."""
 ALL_TRAFFIC = "all"
 """The group that has all requests."""
 _CLIP = 4.0
@@ -184,7 +188,7 @@ class Switchback(Struct, frozen=True, kw_only=True, tag_field="kind", tag="switc
     """An experiment of a target as it is stored. ``stopped`` is empty while it runs, else who
     stopped it, and why."""
 
-    format: int = 1
+    format: int = FORMAT
     target: str
     design: SwitchbackDesign
     state: SwitchbackState

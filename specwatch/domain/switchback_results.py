@@ -19,6 +19,7 @@ more of them, which is part of its effect, and an adjustment would remove that p
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import combinations
 
 from msgspec import Struct
@@ -44,8 +45,8 @@ _SETTLED = 0.005
 """Error of log time per token that is accepted for a shorter washout. Intervals are wider by it for
 each of the two arms, since this error does not become smaller with more episodes."""
 _LEAST_SWITCHES = 10
-_ENOUGH = 6
-"""Episodes of a group from which on it may keep an arm from being dropped."""
+LEAST_EPISODES = 6
+"""Episodes for an interval of 95 %; so many of a group may keep an arm from being dropped."""
 
 
 class SwitchbackResults(Struct, frozen=True, kw_only=True):
@@ -60,6 +61,24 @@ class SwitchbackResults(Struct, frozen=True, kw_only=True):
     otherwise that."""
     washout: float
     """Seconds at the beginning of a block that do not count."""
+
+
+class ExperimentStatus(Struct, frozen=True, kw_only=True):
+    """The experiment on the live traffic of a target now.
+
+    ``arm`` is in force, ``paused`` why no arm but the launch may be, ``next_at`` the Unix time of
+    the next switch; ``excluded`` episodes did not count. ``speedups`` are those of other arms
+    against the launch, None with too few episodes, and ``best`` is the best arm, the launch if none
+    is certainly faster; empty until the experiment was read.
+    """
+
+    arm: str
+    paused: str = ""
+    next_at: float | None = None
+    episodes: int = 0
+    excluded: int = 0
+    speedups: Mapping[str, Interval | None] = {}
+    best: str = ""
 
 
 def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) -> SwitchbackState:
@@ -100,7 +119,7 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     for arm in set(design.arms) - {design.usual}:
         overall = speedup(after, arm, design.usual, confidence=confidence)
         by_group = [_difference(after, group, design.usual, arm) for group in differences]
-        wins = any(m is not None and m.count >= _ENOUGH and m.mean > 0 for m in by_group)
+        wins = any(m is not None and m.count >= LEAST_EPISODES and m.mean > 0 for m in by_group)
         if overall is not None and overall.below(1.0) and not wins:
             dropped.add(arm)
     return replace(after, dropped={**state.dropped, design.usual: tuple(sorted(dropped))})
@@ -170,6 +189,14 @@ def _difference(state: SwitchbackState, group: str, first: str, second: str) -> 
     if moments is None or low == first:
         return moments
     return Moments(moments.count, -moments.mean, moments.squares)
+
+
+def compared_episodes(
+    state: SwitchbackState, arm: str, reference: str, *, group: str = ALL_TRAFFIC
+) -> int:
+    """Episodes that counted for a speedup."""
+    moments = _difference(state, group, reference, arm)
+    return 0 if moments is None else moments.count
 
 
 def speedup(

@@ -25,7 +25,7 @@ from specwatch.rules.decisions import Decision
 from specwatch.rules.last_hour import ModelHour
 from specwatch.rules.verdicts import Verdict
 from specwatch.status import DaemonStatus, TargetStatus
-from specwatch.wording import figures, guard, speculation
+from specwatch.wording import experiment, figures, guard, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 MOST_DETAILED = 8
@@ -65,6 +65,7 @@ class Detail:
     facts: str = ""
     guard: str | None = None
     guard_notes: tuple[str, ...] = ()
+    experiment: str | None = None
     models: tuple[StatusModel, ...] = ()
     left_out: int = 0
 
@@ -239,6 +240,9 @@ def _detail(
         guard_notes=()
         if state is None
         else tuple(note for note, _ in guard.notes(state, now, figures.moment)),
+        experiment=None
+        if target.experiment is None
+        else experiment.standing(target.experiment, now),
         models=tuple(
             status.attempt(
                 target.name,

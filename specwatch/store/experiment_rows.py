@@ -16,6 +16,7 @@ from specwatch.domain.experiments import (
     Subject,
     read,
 )
+from specwatch.domain.switchback import FORMAT as SWITCHBACK_FORMAT
 from specwatch.domain.switchback import Switchback
 from specwatch.errors import DamagedRow
 from specwatch.store import damage
@@ -111,6 +112,8 @@ def experiment_of(row: sa.Row[Any]) -> Experiment | None:
     damage.require_types(experiments, row._fields, row)
     data = bytes(row.data)
     header = msgspec.json.decode(data, type=_Header)
+    if header.kind == _SWITCHBACK:
+        _switchback_of(row)
     if header.format != FORMAT or header.kind in _NO_RESULTS:
         return None
     return read(data, "")
@@ -139,16 +142,22 @@ def subject_of(experiment: Experiment | Calibration) -> Subject:
 def switchbacks(connection: sa.Connection, target: str | None = None) -> list[Switchback]:
     """The experiments on live traffic of all targets, or of one; others are skipped that cannot be
     decoded, as from another version."""
-    query = sa.select(experiments.c.data).where(experiments.c.kind == _SWITCHBACK)
+    query = sa.select(experiments).where(experiments.c.kind == _SWITCHBACK)
     if target is not None:
         query = query.where(experiments.c.target == storable(target))
-    stored = []
-    for data in connection.execute(query.order_by(experiments.c.target)).scalars():
-        try:
-            stored.append(msgspec.json.decode(bytes(data), type=Switchback))
-        except (msgspec.DecodeError, ValueError):
-            continue
-    return stored
+    rows = connection.execute(query.order_by(experiments.c.target)).all()
+    decoded = damage.sound(damage.of(connection), experiments, rows, _switchback_of)
+    return [switchback for switchback in decoded if switchback is not None]
+
+
+def _switchback_of(row: sa.Row[Any]) -> Switchback | None:
+    """Decode a row; None for the format of another version. Raises one of
+    ``damage.UNDECODABLE``."""
+    damage.require_types(experiments, row._fields, row)
+    data = bytes(row.data)
+    if msgspec.json.decode(data, type=_Header).format != SWITCHBACK_FORMAT:
+        return None
+    return msgspec.json.decode(data, type=Switchback)
 
 
 def put_switchback(connection: sa.Connection, switchback: Switchback, now: float) -> None:

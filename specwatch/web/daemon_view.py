@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.guard.status import GuardView, guard_view
 from specwatch.rules import decision_view
 from specwatch.rules.decision_view import DecisionView
@@ -69,6 +70,7 @@ class TargetView(Struct, frozen=True):
     failure: Failure | None
     models: dict[str, str]
     switch: SwitchSetting | None
+    experiment: ExperimentStatus | None
     tap: TapView
     decision: DecisionView
     not_shown: list[str]

@@ -190,6 +190,13 @@ def _slos(status: DaemonStatus) -> Iterator[tuple[Labels, SloStatus]]:
             yield (slo.slo.name, *labels, label(slo.model_name)), slo
 
 
+def _arms(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
+    for labels, experiment in EXPERIMENT.items(status):
+        for arm, speedup in experiment.speedups.items():
+            if speedup is not None:
+                yield (*labels, arm), speedup
+
+
 _TARGET = ("target",)
 _MODEL = (*_TARGET, "model_name")
 _SERIES = (*_MODEL, "temperature")
@@ -214,6 +221,15 @@ FINDING = Subject(_RULE, _findings)
 COMPARISON = Subject((*_RULE, "metric"), _comparisons)
 SLO = Subject(("slo", *_MODEL), _slos)
 GOODPUT = Subject(_MODEL, _by_model(lambda target: target.decision.goodput))
+EXPERIMENT = Subject(
+    _TARGET,
+    lambda status: (
+        ((target.name,), target.experiment)
+        for target in status.targets
+        if target.experiment is not None
+    ),
+)
+ARM = Subject((*_TARGET, "arm"), _arms)
 GUARD = Subject(
     _TARGET,
     lambda status: (

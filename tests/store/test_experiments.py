@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 import sqlalchemy as sa
 
 from specwatch.domain.experiments import Comparison, Experiment, read
 from specwatch.domain.model import HOUR
+from specwatch.domain.switchback import Moments, Switchback, SwitchbackDesign, SwitchbackState
 from specwatch.errors import ConfigError
 from specwatch.store import schema
+from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
+from tests.fixtures import OpenStore
 from tests.store.examples import SUBJECT, T0, WORKLOAD, bench
 
 
@@ -64,3 +69,75 @@ def test_other_files_are_refused_by_name(data: str | bytes, message: str) -> Non
     with pytest.raises(ConfigError) as refused:
         read(data, "x")
     assert str(refused.value).startswith(f"x: {message}")
+
+
+DESIGN = SwitchbackDesign(arms=("launch", "0"), usual="launch", seed=7)
+
+
+def switchback(target: str = "chat", **changes: Any) -> Switchback:
+    """An experiment on live traffic, in the middle of an episode."""
+    state = SwitchbackState(
+        environment="0.33/abc", began=T0, counted=T0 + 60.5, arm="0", usual="launch",
+        order=("0", "launch"), start=T0 + 30.25, episodes=3, dropped={"launch": ("0",)},
+        differences={"all": {"0": {"launch": Moments(3, 0.25, 0.125)}}},
+        settling={"slower": (Moments(1, 0.5, 0.0),)},
+    )  # fmt: skip
+    return Switchback(target=target, design=DESIGN, state=state, **changes)
+
+
+def put(store: Store, one: Switchback) -> None:
+    assert store.change_switchback(one.target, lambda _: one, T0) == one
+
+
+def test_a_target_has_one_experiment_on_live_traffic_read_equal(store: Store) -> None:
+    put(store, switchback())
+    put(store, switchback("nul \0"))
+    put(store, switchback(stopped="ann: a demo"))
+    assert store.switchbacks() == [switchback(stopped="ann: a demo"), switchback("nul \0")]
+    assert store.switchbacks("chat") == [switchback(stopped="ann: a demo")]
+    assert store.switchbacks("code") == []
+    assert store.change_switchback("chat", lambda _: None, T0) == store.switchbacks("chat")[0]
+    assert store.change_switchback("code", lambda stored: stored, T0) is None
+
+
+def test_it_disturbs_no_result_of_probe_or_bench(store: Store) -> None:
+    number = store.add_experiment(bench(T0), T0)
+    put(store, switchback())
+    assert [row.id for row in store.experiments(0, T0 + HOUR)] == [number]
+    before = store.experiment_spans(0, "chat")
+    assert len(before) == 1
+    with pytest.raises(ConfigError, match="no result of specwatch probe or bench"):
+        store.experiment(number + 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "damaged"),
+    [
+        (b'{"kind": "switchback", "format": 1, "target": "chat"}', True),
+        (msgspec.json.encode(switchback()).replace(b'["launch","0"]', b'["launch"]', 1), True),
+        (b"\xff", True),
+        (b'{"kind": "switchback", "format": 2, "target": 5}', False),
+    ],
+    ids=["incomplete", "impossible", "garbage", "another version"],
+)
+def test_one_that_cannot_be_decoded_is_skipped_and_set_aside(
+    url: str, open_store: OpenStore, data: bytes, damaged: bool
+) -> None:
+    store = open_store(url)
+    store.add_experiment(bench(T0), T0)
+    put(store, switchback())
+    put(store, switchback("code"))
+    assert check(url).sound
+    with store.writing(T0) as connection:
+        chosen = (schema.experiments.c.kind == "switchback") & (
+            schema.experiments.c.target == "chat"
+        )
+        connection.execute(sa.update(schema.experiments).where(chosen).values(data=data))
+    assert [one.target for one in store.switchbacks()] == ["code"]
+    assert len(store.experiments(0, T0 + HOUR)) == 1
+    assert check(url).sound is not damaged
+    done = repair(url, T0)
+    assert (check(url).sound, done.left) == (True, [])
+    assert [one.target for one in store.switchbacks()] == ["code"]
+    put(store, switchback())
+    assert len(store.switchbacks()) == 2

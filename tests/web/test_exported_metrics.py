@@ -344,3 +344,12 @@ def test_the_incident_has_one_cause_at_most(cause: Cause | None) -> None:
     assert samples(status, "specwatch_guard_incident") == {
         (str(other), "chat"): int(other is cause) for other in Cause
     }
+
+
+def test_an_experiment_is_exported_by_arm_where_it_is_known() -> None:
+    values = [
+        samples(FULL, f"specwatch_experiment_{name}")
+        for name in ("speedup_ratio", "speedup_ratio_lower", "speedup_ratio_upper", "episodes")
+    ]
+    assert values == [{("2", "chat"): 1.1}, {("2", "chat"): 1.05}, {("2", "chat"): 1.16},
+                      {("chat",): 7}]  # fmt: skip

@@ -14,7 +14,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
+from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, Source
+from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
@@ -47,6 +49,9 @@ FULL = daemon(
         decision=decided(),
         guard=GuardStatus("act", GuardState("chat"), max_actions_per_day=4),
         switch=SwitchSetting(2, ordered=True),
+        experiment=ExperimentStatus(
+            arm="0", episodes=7, best="2", speedups={"2": Interval(1.1, 1.05, 1.16, 7), "0": None}
+        ),
     ),
     target("guessed", decision=decided(measured=False, target="guessed")),
     target(

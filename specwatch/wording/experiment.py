@@ -1,0 +1,75 @@
+"""Experiments on live traffic in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specwatch.domain.interval import Interval
+from specwatch.domain.switchback import LAUNCH
+from specwatch.domain.switchback_results import LEAST_EPISODES, ExperimentStatus
+from specwatch.wording import figures
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+
+def arm_name(arm: str) -> str:
+    """``the launch``, ``0 draft tokens (standby)``, ``2 draft tokens``."""
+    if arm == LAUNCH:
+        return "the launch"
+    if not (arm.isascii() and arm.isdigit() and len(arm) < 5):
+        return shown(arm)
+    name = figures.counted(int(arm), "draft token")
+    return name if int(arm) else f"{name} (standby)"
+
+
+def bounds(speedup: Interval | None) -> str:
+    """``0.76 to 0.87``."""
+    return "" if speedup is None else f"{speedup.lower:.2f} to {speedup.upper:.2f}"
+
+
+def pace(arm: str, reference: str, speedup: Interval) -> str:
+    """``2 draft tokens is 1.10 times as fast as the launch (1.05 to 1.16)``."""
+    slower = speedup.value < 1
+    ratio = speedup.inverse() if slower else speedup
+    text = (
+        f"{arm_name(arm)} is {ratio.value:.2f} times as {'slow' if slower else 'fast'} as"
+        f" {arm_name(reference)} ({bounds(ratio)})"
+    )
+    certain = speedup.above(1.0) or speedup.below(1.0)
+    return text if certain else f"not clear yet: {text}"
+
+
+def comparison(arm: str, reference: str, speedup: Interval | None, episodes: int) -> str:
+    """What is known about one arm against another; ``episodes`` counted for it."""
+    if speedup is None:
+        known = f"not known yet: {episodes} of {LEAST_EPISODES} episodes"
+        return f"{arm_name(arm)} against {arm_name(reference)}: {known}"
+    counted = figures.counted(speedup.samples, "episode")
+    return f"{pace(arm, reference, speedup)}, by experiment, {counted}"
+
+
+def best_arm(best: str, speedups: Mapping[str, Interval | None]) -> str:
+    """Which arm is the best, by speedups against the launch."""
+    speedup = speedups.get(best)
+    if best != LAUNCH and speedup is not None:
+        return pace(best, LAUNCH, speedup)
+    known = [speedup for speedup in speedups.values() if speedup is not None]
+    if known and len(known) == len(speedups) and all(speedup.below(1.0) for speedup in known):
+        return "the launch is the fastest"
+    return "no arm is known to be faster than the launch"
+
+
+def standing(experiment: ExperimentStatus, now: float) -> str:
+    """The arm in force, or why there is only the launch, and the best arm."""
+    next_switch = (
+        experiment.next_at and f", next switch in {figures.span(experiment.next_at - now)}"
+    )
+    if experiment.paused:
+        state = f"waiting: {shown(experiment.paused, LONGEST_SENTENCE)}"
+    else:
+        state = f"{arm_name(experiment.arm)} in force{next_switch or ''}"
+    if not experiment.best:
+        return state
+    episodes = figures.counted(experiment.episodes, "episode")
+    left_out = f", {experiment.excluded} left out" if experiment.excluded else ""
+    best = best_arm(experiment.best, experiment.speedups)
+    return f"{state}; {episodes}{left_out}; {best}"

@@ -1,0 +1,242 @@
+"""``specwatch experiment``: status, results, stop and start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from specwatch.domain.interval import Interval
+from specwatch.domain.switchback import Moments, Switchback, SwitchbackDesign, SwitchbackState
+from specwatch.domain.switchback_results import ExperimentStatus
+from specwatch.pages.status_html import StatusHistory, status_html
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
+from specwatch.wording import experiment
+from tests.cli.conftest import Run
+from tests.web.statuses import HOSTILE, NOW, Surface, daemon, target
+
+T0 = 1_795_003_200.0
+SLOW, FAST = Moments(42, 0.21, 0.4), Moments(42, -0.1, 0.1)
+"""Logarithms of time per token: of standby less the launch, of 2 draft tokens less the launch."""
+
+
+def switchback(name: str = "chat", stopped: str = "", **changes: Any) -> Switchback:
+    state = SwitchbackState(
+        environment="e", began=T0, counted=T0 + 100_000, arm="launch", usual="launch",
+        other_seconds=4000.0, lost_seconds=500.0, episodes=42, excluded=3,
+        differences={
+            "all": {"0": {"2": Moments(42, 0.31, 0.4), "launch": SLOW}, "2": {"launch": FAST}},
+            "load 3-4": {"0": {"launch": Moments(3, 0.2, 0.01)}, "2": {"launch": FAST}},
+        },
+    )  # fmt: skip
+    design = SwitchbackDesign(arms=("launch", "0", "2"), usual="launch", seed=1)
+    return Switchback(target=name, design=design, state=replace(state, **changes), stopped=stopped)
+
+
+Put = Callable[..., None]
+
+
+@pytest.fixture
+def put(database: str) -> Iterator[Put]:
+    """Stores experiments."""
+    store = Store(database, daemon="left")
+
+    def stored(one: Switchback) -> None:
+        store.change_switchback(one.target, lambda _: one, T0)
+
+    yield stored
+    store.close(T0)
+
+
+def stored(database: str, name: str = "chat") -> Switchback:
+    with closing(Reader.of(database)) as reader:
+        return reader.switchbacks(name)[0]
+
+
+def lines(run: Run, database: str, *words: object, code: int = 0) -> list[str]:
+    done = run("experiment", *words, "--database", database)
+    assert (done.exit_code, done.stderr) == (code, "")
+    printed: list[str] = done.stdout.splitlines()
+    assert max(map(len, printed)) <= 80
+    return printed
+
+
+def refusal(run: Run, database: str, *words: object, code: int) -> str:
+    done = run("experiment", *words, "--database", database)
+    assert (done.exit_code, done.stdout) == (code, "")
+    return str(done.stderr.splitlines()[-1])
+
+
+def test_results_begin_with_the_answer(run: Run, database: str, put: Put) -> None:
+    put(switchback())
+    printed = lines(run, database, "results")
+    answer = "chat: 2 draft tokens is 1.11 times as fast as the launch (1.07 to 1.14), by"
+    assert (printed[0], printed[1].strip()) == (answer, "experiment, 42 episodes")
+    rows = [line.split() for line in printed[3:8]]
+    assert rows[0] == ["running", "arm", "speedup", "95", "%", "interval", "episodes"]
+    assert rows[1][:6] == ["all", "0", "draft", "tokens", "(standby)", "0.81"]
+    assert rows[2] == ["all", "2", "draft", "tokens", "1.11", "1.07", "to", "1.14", "42"]
+    assert rows[3] == ["3-4", "0", "draft", "tokens", "(standby)", "-", "-", "3"]
+    assert rows[4] == ["3-4", *rows[2][1:]]
+    assert printed[-2].startswith("best: 2 draft tokens; 3 episodes left out; the first 30.0 s of")
+
+
+def test_an_arm_that_loses_is_slow_by_the_inverse(run: Run, database: str, put: Put) -> None:
+    put(switchback(differences={"all": {"0": {"launch": SLOW}}}))
+    answer = "chat: 0 draft tokens (standby) is 1.23 times as slow as the launch (1.1"
+    assert lines(run, database, "results", "chat")[0].startswith(answer)
+    assert lines(run, database, "results")[-2].startswith("no arm is known to be faster than the l")
+
+
+def test_what_is_not_known_yet_says_how_far_it_is(run: Run, database: str, put: Put) -> None:
+    put(switchback(differences={"all": {"0": {"launch": Moments(3, 0.2, 0.01)}}}, episodes=3))
+    text = " ".join(" ".join(lines(run, database, "results")).split())
+    assert "0 draft tokens (standby) against the launch: not known yet: 3 of 6 episodes" in text
+    put(switchback(differences={}, episodes=0))
+    assert "not known yet: 0 of 6" in lines(run, database, "results")[0]
+
+
+def test_an_interval_around_1_is_not_an_answer(run: Run, database: str, put: Put) -> None:
+    put(switchback(differences={"all": {"2": {"launch": Moments(42, -0.01, 1.0)}}}))
+    text = " ".join(lines(run, database, "results"))
+    assert "chat: not clear yet: 2 draft tokens is 1.01 times as fast as the launch (0.9" in text
+
+
+def test_any_arm_can_be_the_reference(run: Run, database: str, put: Put) -> None:
+    put(switchback())
+    printed = lines(run, database, "results", "--reference", "0")
+    assert printed[0].startswith("chat: 2 draft tokens is 1.36 times as fast as 0 draft tokens")
+    assert refusal(run, database, "results", "--reference", "3", code=2).startswith("Error: ")
+    done = run("experiment", "results", "--reference", "2", "--json", "--database", database)
+    result = json.loads(done.stdout)
+    assert (result["reference"], result["best"]) == ("2", "2")
+    assert [one["arm"] for one in result["arms"]] == ["launch", "0"]
+
+
+def test_results_as_json(run: Run, database: str, put: Put) -> None:
+    put(switchback(stopped="ann"))
+    done = run("experiment", "results", "--json", "--database", database)
+    result = json.loads(done.stdout)
+    assert sorted(result) == [
+        "answer", "arms", "best", "episodes", "excluded", "loads", "reference", "stopped",
+        "target", "washout",
+    ]  # fmt: skip
+    assert result["answer"].startswith("2 draft tokens is 1.11 times as fast as the launch")
+    assert list(result["loads"]) == ["3-4"]
+    assert result["loads"]["3-4"][0] == {"arm": "0", "speedup": None, "episodes": 3}
+    assert result["stopped"] == "ann"
+
+
+def test_status_has_what_it_cost_and_who_stopped_it(run: Run, database: str, put: Put) -> None:
+    put(switchback(stopped="ann: a demo", dropped={"launch": ("0",)}))
+    put(switchback("code"))
+    header, chat, who, dropped, code = lines(run, database, "status")
+    assert header.split() == [
+        "target", "episodes", "left", "out", "other", "arms", "lost", "washout",
+    ]  # fmt: skip
+    assert " ".join(chat.split()) == "chat 42 3 4.0% of 5.0% 0.5% of 2.0% 30.0 s"
+    assert who == "  stopped by ann: a demo"
+    assert dropped == "  no longer ordered, slower than the launch: 0 draft tokens (standby)"
+    assert code.split()[0] == "code"
+    done = run("experiment", "status", "code", "--json", "--database", database)
+    (row,) = json.loads(done.stdout)["experiments"]
+    assert (row["target"], row["share"], row["share_allowed"]) == ("code", 0.04, 0.05)
+    assert row["arms"] == ["launch", "0", "2"]
+
+
+def test_a_person_stops_and_starts_it(run: Run, database: str, put: Put) -> None:
+    put(switchback())
+    printed = lines(run, database, "stop", "chat", "--reason", "a demo", "--by", "ann")
+    assert printed == ["the experiment of chat is stopped by ann: a demo"]
+    assert stored(database) == switchback(stopped="ann: a demo")
+    printed = lines(run, database, "start", "--by", "bob")
+    assert printed == ["the experiment of chat is started by bob"]
+    assert stored(database) == switchback()
+    done = run("experiment", "stop", "--by", "bob", "--json", "--database", database)
+    assert json.loads(done.stdout) == {"target": "chat", "stopped": "bob"}
+
+
+@pytest.mark.parametrize("words", [["status"], ["results"], ["stop"], ["start"]])
+def test_without_an_experiment_it_exits_with_1(
+    run: Run, database: str, put: Put, tmp_path: Path, words: list[str]
+) -> None:
+    assert "does not exist (yet)" in refusal(run, database, *words, code=1)
+    assert not (tmp_path / "specwatch.db").exists()
+    store = Store(database, daemon="left")
+    store.open(T0)
+    store.close(T0)
+    assert refusal(run, database, *words, code=1).startswith("there is no experiment in the data")
+    put(switchback())
+    refused = refusal(run, database, *words, "chta", code=1)
+    assert refused == 'there is no experiment of "chta"; did you mean "chat"?'
+
+
+def test_with_several_a_target_is_needed(run: Run, database: str, put: Put) -> None:
+    put(switchback())
+    put(switchback("code"))
+    asked = "Error: which target? give one of chat, code"
+    assert refusal(run, database, "results", code=2) == asked
+    assert refusal(run, database, "stop", "--by", "ann", code=2) == asked
+    assert "one line" in refusal(run, database, "stop", "chat", "--reason", "a\nb", code=2)
+
+
+def test_what_a_database_says_cannot_command_a_terminal(run: Run, database: str, put: Put) -> None:
+    put(switchback(HOSTILE[:200], stopped=HOSTILE))
+    for words in (["status"], ["results"]):
+        assert all(line.isprintable() for line in lines(run, database, *words))
+
+
+RUNNING = ExperimentStatus(
+    arm="0", next_at=NOW + 40, episodes=42, excluded=3, best="2",
+    speedups={"0": Interval(0.81, 0.76, 0.87, 42), "2": Interval(1.11, 1.07, 1.14, 42)},
+)  # fmt: skip
+STANDING = {
+    "running": (
+        RUNNING,
+        "0 draft tokens (standby) in force, next switch in 40 s; 42 episodes, 3 left out; 2 draft"
+        " tokens is 1.11 times as fast as the launch (1.07 to 1.14)",
+    ),
+    "waiting": (
+        replace(RUNNING, paused="no traffic", next_at=None, excluded=0),
+        "waiting: no traffic; 42 episodes; 2 draft tokens is 1.11 times as fast as the launch (1.07"
+        " to 1.14)",
+    ),
+    "not read yet": (
+        ExperimentStatus(arm="launch", paused="the guard was not read yet"),
+        "waiting: the guard was not read yet",
+    ),
+    "not known": (
+        ExperimentStatus(arm="launch", best="launch", speedups={"0": None}, episodes=1),
+        "the launch in force; 1 episode; no arm is known to be faster than the launch",
+    ),
+    "the launch wins": (
+        replace(RUNNING, best="launch", speedups={"0": RUNNING.speedups["0"]}, arm="launch"),
+        "the launch in force, next switch in 40 s; 42 episodes, 3 left out; the launch is the"
+        " fastest",
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "sentence"), STANDING.values(), ids=STANDING)
+def test_the_status_has_a_sentence(
+    run: Run, surface: Surface, known: ExperimentStatus, sentence: str
+) -> None:
+    assert experiment.standing(known, NOW) == sentence
+    surface.status = daemon(target(experiment=known))
+    done = run("status", "--url", surface.url)
+    assert done.exit_code == 0
+    assert f"experiment: {sentence}" in " ".join(done.stdout.split())
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    page = status_html(surface.status, StatusHistory({}, ()), chosen=None, refresh=0)
+    assert f"<p>Experiment: {sentence}.</p>" in page
+    (shown,) = surface.get("/api/v1/targets").json["targets"]
+    assert shown["experiment"]["episodes"] == known.episodes
+    assert sorted(shown["experiment"]) == [
+        "arm", "best", "episodes", "excluded", "next_at", "paused", "speedups",
+    ]  # fmt: skip

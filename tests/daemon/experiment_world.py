@@ -1,0 +1,226 @@
+"""A target with an experiment in virtual time: the real store, a simulated vLLM and its switch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from specwatch.actuators.switch import SwitchClient
+from specwatch.config.service import SwitchAccess
+from specwatch.config.target import Experiments
+from specwatch.daemon.target_experiment import TargetExperiment
+from specwatch.domain.switchback import Switchback
+from specwatch.engines.switch import SwitchState
+from specwatch.errors import ActuatorError, StoreUnavailable
+from specwatch.guard.state import GuardState
+from specwatch.guard.status import GuardStatus
+from specwatch.scrape.switch import SwitchSetting
+from specwatch.status import Failure, TargetStatus
+from specwatch.store.repository import Store
+from tests import pages
+from tests.fixtures import target_of
+from tests.store.examples import minute
+
+START = 1_795_003_200.0
+PACES = {None: 0.02, 0: 0.025, 2: 0.016}
+"""Seconds per token by ordered number of draft tokens."""
+BLOCK = 16
+DESIGN = Experiments(arms=(0, 2), block="16s", share="50%", regret="100%")
+QUIET = GuardStatus("act", GuardState("chat"), ours=True)
+
+
+class Killed(BaseException):
+    """The daemon was killed."""
+
+
+class Server:
+    """A vLLM with three requests at all times, whose pace depends on its arm; its own client."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.state = SwitchState(server="a", launch_draft_tokens=4, launch_schedule=((1, 4),))
+        self.orders: list[int | None] = []
+        self.other_seconds = 0.0
+        self.fault = ""
+        """``refuses``: no order arrives; ``late``: it does, but there is no answer."""
+        self.seconds = self.tokens = 0.0
+        self.chance = random.Random(5)
+
+    def pass_second(self) -> None:
+        until = self.state.until
+        if until is not None and self.world.now >= until:
+            self.set(None, 0.0, "")
+        k = self.state.draft_tokens
+        self.other_seconds += k is not None
+        self.seconds += 3
+        self.tokens += 3 / (PACES[k] * self.chance.uniform(0.97, 1.03))
+
+    def set(self, k: int | None, lease: float, by: str) -> None:
+        until = None if k is None else self.world.now + lease
+        self.state = msgspec.structs.replace(
+            self.state, draft_tokens=k, until=until, by="" if k is None else by
+        )
+
+    def restart(self, k: int = 4) -> None:
+        self.seconds = self.tokens = 0.0
+        self.state = SwitchState(server="b", launch_draft_tokens=k, launch_schedule=((1, k),))
+        self.world.restarts += 1
+
+    def page(self) -> str:
+        labels = {"engine": "0", "model_name": "m"}
+        tokens = int(self.tokens)
+        return pages.page(
+            pages.counter("vllm:generation_tokens", tokens, **labels),
+            pages.histogram(
+                "vllm:inter_token_latency_seconds", (1.0,), (tokens, 0), self.seconds, **labels
+            ),
+        )
+
+    # What a SwitchClient has.
+
+    def look(self) -> SwitchState:
+        if self.fault == "away":
+            raise ActuatorError("the switch cannot be read", changed=False)
+        return self.state
+
+    def order(self, draft_tokens: int | None, *, lease: float, by: str) -> SwitchState:
+        self.world.point(f"order {draft_tokens}")
+        if self.fault == "refuses":
+            raise ActuatorError("the order was not read", changed=False)
+        if draft_tokens is not None:
+            stored = self.world.stored
+            assert stored is not None
+            assert stored.state.arm == str(draft_tokens), "it is stored before it is ordered"
+        self.set(draft_tokens, lease, by)
+        self.orders.append(draft_tokens)
+        self.world.point(f"ordered {draft_tokens}")
+        if self.fault == "late":
+            raise ActuatorError("there was no answer", changed=True)
+        return self.state
+
+
+class Client:
+    """The part of a SwitchClient that experiments use."""
+
+    def __init__(self, server: Server) -> None:
+        self.state = server.look
+        self.order = server.order
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class World:
+    """A target, its server, its guard and a store."""
+
+    def __init__(self, path: Path, kill_at: int | None = None) -> None:
+        self.now = START
+        self.points: list[str] = []
+        self.deaths = 0
+        self.kill_at = kill_at
+        self.server = Server(self)
+        self.store = Store(f"sqlite:///{path}", daemon="d")
+        self.store.open(START)
+        self.away = False
+        for name in ("change_switchback", "switchbacks"):
+            setattr(self.store, name, self.failing(getattr(self.store, name), name))
+        self.guard: GuardStatus | None = QUIET
+        self.failure: Failure | None = None
+        self.restarts = 0
+        self.load = 3.0
+        self.watched = True
+        self.most_share = 0.0
+        self.begin()
+
+    def begin(self, design: Experiments = DESIGN) -> None:
+        self.experiment = TargetExperiment(
+            target_of("http://h", name="chat", switch=SwitchAccess(directory=Path("/nowhere"))),
+            design,
+            self.store,
+            lambda: self.now,
+            lambda _: cast(SwitchClient, Client(self.server)),
+        )
+
+    def failing(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            if self.away:
+                raise StoreUnavailable("the database is away")
+            if name == "change_switchback":
+                self.point("put")
+            result = call(*arguments)
+            if name == "change_switchback":
+                self.point("stored")
+            return result
+
+        return called
+
+    def point(self, name: str) -> None:
+        """A place where the daemon may be killed."""
+        self.points.append(name)
+        if len(self.points) - 1 == self.kill_at:
+            raise Killed
+
+    @property
+    def stored(self) -> Switchback | None:
+        with_points, self.away = self.away, False
+        stored = next(iter(Store.switchbacks(self.store, "chat")), None)
+        self.away = with_points
+        return stored
+
+    @property
+    def state(self) -> Any:
+        stored = self.stored
+        assert stored is not None
+        return stored.state
+
+    @property
+    def setting(self) -> SwitchSetting:
+        state = self.server.state
+        return SwitchSetting(state.draft_tokens_now, ordered=state.draft_tokens is not None)
+
+    def second(self) -> None:
+        """A second of the server, a page of it, and a turn."""
+        self.now += 1
+        self.server.pass_second()
+        if self.watched:
+            if self.failure is None:
+                self.experiment.see(pages.read(self.server.page()), self.setting, 3.0)
+            status = TargetStatus(
+                "chat", "http://h", 1.0, failure=self.failure, restarts=self.restarts,
+                recent=(minute(int(START)),), load=self.load, switch=self.setting,
+            )  # fmt: skip
+            try:
+                self.experiment.turn(status, self.guard)
+            except Killed:
+                self.deaths += 1
+                self.begin()
+        self.most_share = max(self.most_share, self.server.other_seconds / (self.now - START))
+
+    def live(self, seconds: int, until: Callable[[], bool] = lambda: False) -> bool:
+        for _ in range(seconds):
+            if until():
+                return True
+            self.second()
+        return until()
+
+    def into_arm(self) -> None:
+        """Some seconds into a block of another arm than the launch."""
+        assert self.live(600, lambda: not self.at_launch)
+        self.live(4)
+        assert self.server.state.draft_tokens is not None
+
+    def goes_on(self) -> None:
+        before = self.counted()[0]
+        assert self.live(800, lambda: self.counted()[0] > before)
+
+    def counted(self) -> tuple[int, int]:
+        status = self.experiment.status()
+        return status.episodes, status.excluded
+
+    @property
+    def at_launch(self) -> bool:
+        return self.server.state.draft_tokens is None
