@@ -15,6 +15,7 @@ from specwatch.config.target import Target
 
 if TYPE_CHECKING:
     from specwatch.actuators.supervisor import Supervisor
+    from specwatch.actuators.switch import SwitchClient
 
 
 # Each imports its own module: the D-Bus client, for one, takes memory.
@@ -45,3 +46,10 @@ def actuator_of(target: Target, supervisor: Supervisor | None = None) -> Actuato
     """
     service = target.service
     return None if service is None else ACTUATORS[service.kind](service, target.name, supervisor)
+
+
+def switch_of(target: Target) -> SwitchClient:
+    """The client of the target's ``switch``."""
+    from specwatch.actuators.switch import SwitchClient  # its HTTP client takes memory
+
+    return SwitchClient(target)

@@ -9,8 +9,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
+from specwatch.actuators import switch_of
 from specwatch.actuators.base import Actuator
-from specwatch.actuators.switch import SwitchClient
 from specwatch.config.loading import Config
 from specwatch.config.target import Target
 from specwatch.daemon.guarded_switch import GuardedSwitch
@@ -85,7 +85,7 @@ class GuardService:
                     config.guard,
                     self._actuator(target),
                     self._dependencies_of(target.name),
-                    switch=GuardedSwitch(target.name, SwitchClient(target))
+                    switch=GuardedSwitch(target.name, switch_of(target))
                     if target.switch is not None
                     else None,
                     after=present,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from specwatch.actuators.switch import SwitchClient
 from specwatch.domain.model import Mode
 from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, ConfigError
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.switch_phases import LEASE
+
+if TYPE_CHECKING:
+    from specwatch.actuators.switch import SwitchClient
 
 _log = structlog.get_logger("specwatch.guard")
 _OURS = "specwatch "

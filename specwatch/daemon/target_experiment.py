@@ -7,12 +7,12 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from msgspec.structs import replace
 
-from specwatch.actuators.switch import SwitchClient
+from specwatch.actuators import switch_of
 from specwatch.config.target import Experiments, Target
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.switchback import (
@@ -36,6 +36,9 @@ from specwatch.guard.status import GuardStatus
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import TargetStatus
 from specwatch.store.repository import Store
+
+if TYPE_CHECKING:
+    from specwatch.actuators.switch import SwitchClient
 
 _log = structlog.get_logger("specwatch.experiments")
 
@@ -98,15 +101,14 @@ class TargetExperiment:
         design: Experiments,
         store: Store,
         wall: Callable[[], float],
-        connect: Callable[[Target], SwitchClient] = SwitchClient,
+        connect: Callable[[Target], SwitchClient] = switch_of,
     ) -> None:
         self.target = target
         self._configured = design
         self._store = store
         self._wall = wall
         self._connect = connect
-        self._client: SwitchClient | None = None
-        """Made in a turn: its certificates may not be usable."""
+        self._client: SwitchClient | None = None  # made in a turn, as that may fail
         self._launch: SwitchState | None = None
         self._software: Environment | None = None
         self._stored: Switchback | None = None
@@ -252,8 +254,8 @@ class TargetExperiment:
     def _order(self, arm: str, lease: float) -> None:
         """Order an arm, unless the guard or a person has given an order meanwhile."""
         client = self._connected()
-        by = client.state().by
-        if by and not by.startswith(_BY):
+        before = client.state()
+        if before.draft_tokens is not None and not before.by.startswith(_BY):
             raise ActuatorError(_SET_BY_OTHERS, changed=False)
         # Before it is ordered: an order that fails may be followed later.
         self._arm, self._ends, self._pending = arm, self._wall() + lease + _SPARE, True

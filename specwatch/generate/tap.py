@@ -207,7 +207,7 @@ def drop_in(advice: TapAdvice, install: str) -> str:
     if re.fullmatch(r"/run/[\w.-]+", directory):
         name = directory.removeprefix("/run/")
         lines += [f"RuntimeDirectory={name}", "RuntimeDirectoryMode=2770"]
-        # The unit of specwatch has it in a name space of its own.
+        # The name space of the unit of specwatch keeps the directory that it began with.
         lines += ["RuntimeDirectoryPreserve=yes"]
     lines += ["ExecStart=", f"ExecStart={exec_start(advice.command.words)}"]
     return "\n".join(lines) + "\n"

@@ -77,7 +77,7 @@ class Situation:
     switch_lost: float = 0.0
     """Seconds for which the switch could not be reached."""
     in_standby: bool = False
-    """Whether the page shows standby, whoever ordered it."""
+    """Whether the page shows standby, by any order."""
     overridden: str = ""
     """Who holds the switch in place of a guard; empty if nobody does."""
     followed: bool | None = None
