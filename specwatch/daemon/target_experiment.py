@@ -167,7 +167,8 @@ class TargetExperiment:
     def _turn(self, status: TargetStatus, guard: GuardStatus | None) -> None:
         if guard is None or not guard.ours:
             self._stored = None
-            self._give_up("another daemon guards it" if guard else "the guard was not read yet")
+            other = guard is not None and guard.holder
+            self._give_up("another daemon guards it" if other else "the guard was not read yet")
             return
         if self._restarts is not None and status.restarts != self._restarts:
             # It may have been launched in another mode.
@@ -198,7 +199,8 @@ class TargetExperiment:
             step = step._replace(state=self._observed(step.state, design))
         elif stored.state.order and not step.state.order:
             step = step._replace(state=replace(step.state, excluded=step.state.excluded + 1))
-            _log.info("episode_abandoned", target=self.target.name, reason=reason or None)
+            late = reason or "a switch was late, or the configuration changed"
+            _log.info("episode_abandoned", target=self.target.name, reason=late)
         self._follow(stored, design, step, now)
 
     def _connected(self) -> SwitchClient:
@@ -346,7 +348,7 @@ class TargetExperiment:
             block=self._configured.block,
             share=self._configured.share,
             regret=self._configured.regret,
-            lateness=min(5.0, self._configured.block / 8),
+            lateness=min(5.0, self._configured.block / 4),
         )
 
     def _environment(self, status: TargetStatus, launch: SwitchState) -> str | None:

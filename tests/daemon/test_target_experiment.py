@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -269,6 +270,17 @@ def test_stopped_while_the_state_is_written_nothing_is_ordered(world: World) -> 
     world.store.change_switchback = change  # type: ignore[method-assign]
     world.live(600)
     assert world.server.orders == []
+
+
+def test_turns_that_come_late_end_no_short_block(world: World) -> None:
+    """Turns are a second apart, and one may fall just before the end of a block."""
+    world.begin(DESIGN.model_copy(update={"block": 8.0}))
+    chance = random.Random(1)
+    for _ in range(600):
+        world.second()
+        world.now += chance.uniform(-0.01, 0.01)
+    assert world.counted()[0] > 6
+    assert world.counted()[1] == 0
 
 
 def test_without_traffic_no_episode_begins(world: World) -> None:
