@@ -7,6 +7,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -50,8 +51,7 @@ _SETTLES = 3.0
 _STORED_EVERY = 60.0
 """Seconds after which the state is stored although the arm is the same."""
 _RETRY_SECONDS = 10.0
-"""Seconds until an order to return to the launch that failed is tried again: it may take five, in
-which other experiments wait."""
+"""Seconds until a failed return to the launch is tried again: other experiments wait for it."""
 _SET_BY_OTHERS = "the switch was set by somebody else"
 _QUIET_GUARD = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 
@@ -87,8 +87,7 @@ class _Block:
     running: list[float] = field(default_factory=list)
 
     def ended(self) -> ArmBlock:
-        mean = sum(self.running) / len(self.running) if self.running else 0.0
-        return ArmBlock(self.arm, mean, tuple(self.parts))
+        return ArmBlock(self.arm, fmean(self.running or [0.0]), tuple(self.parts))
 
 
 class TargetExperiment:
@@ -167,8 +166,8 @@ class TargetExperiment:
     def _turn(self, status: TargetStatus, guard: GuardStatus | None) -> None:
         if guard is None or not guard.ours:
             self._stored = None
-            other = guard is not None and guard.holder
-            self._give_up("another daemon guards it" if other else "the guard was not read yet")
+            held = guard is not None and guard.holder
+            self._give_up("another daemon guards it" if held else "the guard was not read yet")
             return
         if self._restarts is not None and status.restarts != self._restarts:
             # It may have been launched in another mode.
@@ -199,8 +198,8 @@ class TargetExperiment:
             step = step._replace(state=self._observed(step.state, design))
         elif stored.state.order and not step.state.order:
             step = step._replace(state=replace(step.state, excluded=step.state.excluded + 1))
-            late = reason or "a switch was late, or the configuration changed"
-            _log.info("episode_abandoned", target=self.target.name, reason=late)
+            why = reason or "a switch was late, or the configuration changed"
+            _log.info("episode_abandoned", target=self.target.name, reason=why)
         self._follow(stored, design, step, now)
 
     def _connected(self) -> SwitchClient:
