@@ -44,10 +44,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("specwatch.experiments")
 
 _BY = "specwatch experiment"
-_SPARE = 30.0
-"""Seconds that a lease is longer than its block."""
-_SETTLES = 3.0
-"""Seconds until the page has to show an order."""
+_SPARE, _SETTLES = 30.0, 3.0
+"""Seconds that a lease is longer than its block, and until the page has to show an order."""
 _STORED_EVERY = 60.0
 """Seconds after which the state is stored although the arm is the same."""
 _RETRY_SECONDS = 10.0
