@@ -241,6 +241,8 @@ def test_the_tap_imports_only_what_vllm_has(vllm_install: Path, tap: object) -> 
         "specwatch.engines",
         "specwatch.engines.acceptance",
         "specwatch.engines.base",
+        "specwatch.engines.switch",
+        "specwatch.engines.switch_files",
         "specwatch.engines.tap",
     }
     assert not {"sqlalchemy", "alembic", "apscheduler", "structlog", "pydantic"} & set(modules)
