@@ -6,8 +6,8 @@ that work and measure. The exit status is 0 if all passed; the last line counts 
 interrupt ends all, in order.
 
 Two processors are few for so many servers and their clients, and a few tests measure: up to
-``_SECOND_LOOK`` tests that fail run again, with nothing beside them, and what fails again has
-failed. They are named in any case: each is a race in a test or in the product.
+``_SECOND_LOOK`` tests or fixtures that fail run again, with nothing beside them, and what fails
+again has failed. They are named in any case: each is a race in a test or in the product.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NOTHING_CHOSEN = 5
 _FAILED = 1
 """What it returns when tests failed."""
 _SECOND_LOOK = 3
-"""So many failed tests may be the machine's; more are a fault."""
+"""So many failed tests and fixtures may be the machine's; more are a fault."""
 _COUNT = re.compile(r"(\d+) (\w+)")
 _FAILURES = ("FAILED ", "ERROR ")
 
@@ -106,7 +106,6 @@ class Lane:
         """Its status, once it has ended and its output is passed on."""
         status = self._process.wait()
         self._reading.join(10.0)
-        self.seconds = time.monotonic() - self._begun
         return status
 
     def _read(self) -> None:
@@ -117,6 +116,7 @@ class Lane:
             last = line.strip() or last
             if line.startswith(_FAILURES):
                 self.failures.append(line)
+        self.seconds = time.monotonic() - self._begun
         if last.startswith("="):
             counted = last.strip("= ").partition(" in ")[0]
             self.counts.update({word.rstrip("s"): int(n) for n, word in _COUNT.findall(counted)})
@@ -160,7 +160,14 @@ def failed_test(line: str) -> str:
 
 def deserve_a_second_look(failures: Sequence[str], ended: Sequence[int]) -> bool:
     """Whether so few tests failed, and nothing else went wrong, that each runs again."""
-    return {*ended} <= {0, _NOTHING_CHOSEN, _FAILED} and 0 < len(failures) <= _SECOND_LOOK
+    return {*ended} <= {0, _NOTHING_CHOSEN, _FAILED} and 0 < causes(failures) <= _SECOND_LOOK
+
+
+def causes(failures: Sequence[str]) -> int:
+    """How many things went wrong: where a fixture fails, each test that needs it says the same."""
+    errors = {line.partition("::")[0] + line.partition(" - ")[2]
+              for line in failures if line.startswith("ERROR ")}  # fmt: skip
+    return len(errors) + sum(line.startswith("FAILED ") for line in failures)
 
 
 def status_of(ended: Sequence[int]) -> int:

@@ -9,20 +9,22 @@ import contextlib
 import gc
 import os
 import subprocess
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from tests.e2e import processes, tap_asks
+from tests.e2e.switching import K, Switched, prepare
 from tests.lab import systemd_machine as machines
 from tests.lab import vllm_install as lab
 from tests.lab.systemd_machine import SystemdMachine
-from tests.lab.vllm_server import VllmServer
+from tests.lab.vllm_server import VllmServer, speculation_flags
 from tests.plugins.no_skips import in_ci
 
 StartVllm = Callable[..., VllmServer]
+StartSwitched = Callable[..., Switched]
 SharedVllm = Callable[[str], VllmServer]
 
 SHARED = {
@@ -99,7 +101,7 @@ def tiny_models(vllm_install: Path) -> Path:
 def start_vllm(
     vllm_install: Path, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartVllm]:
-    """``start_vllm(*flags, speculation, k, wait, models)``: a server of the tiny target.
+    """``start_vllm(*flags, speculation, k, wait, models, environment)``: a server of the target.
 
     ``speculation`` is ``draft-good``, ``draft-bad``, ``ngram`` or None, with ``k`` draft tokens and
     per-request records. With ``wait`` it answers when the call returns. Tests should
@@ -115,11 +117,12 @@ def start_vllm(
         k: int = 4,
         wait: bool = True,
         models: Path = tiny_models,
+        environment: Mapping[str, str] | None = None,
     ) -> VllmServer:
         log = logs / f"vllm-{len(_servers)}.log"
         server = VllmServer(
             vllm_install, models, log, *flags,
-            speculation=speculation, k=k,
+            speculation=speculation, k=k, environment=environment,
         )  # fmt: skip
         _servers.append(server)
         stopping.callback(server.stop)
@@ -134,6 +137,25 @@ def start_vllm(
 
     with stopping:
         yield start
+
+
+@pytest.fixture(scope="session")
+def start_switched(
+    start_vllm: StartVllm,
+    tap: tuple[str, ...],
+    tiny_models: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> StartSwitched:
+    """``start_switched(draft, *flags)``: a server with the switch, as ``tap flags --switch`` prints
+    it."""
+
+    def start(draft: str, *flags: str) -> Switched:
+        folder = tmp_path_factory.mktemp("switched")
+        command, environment = prepare(folder, speculation_flags(tiny_models, draft, K))
+        server = start_vllm(*command, *flags, environment=environment)
+        return Switched(server, folder / "switch")
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -229,6 +229,7 @@ def alerting(
             lambda: {BREACH, SLO} <= receivers.groups(PAGE).keys(),
             what="both pages are there",
             within=TELLS_WITHIN,
+            evidence=lambda: (receivers.groups(PAGE), daemon.status()["targets"][0]["decision"]),
         )
         yield found
 

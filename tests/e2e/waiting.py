@@ -12,12 +12,20 @@ POLL_SECONDS = 0.1
 
 
 def eventually(
-    look: Callable[[], T | None], *, what: str, within: float, every: float = POLL_SECONDS
+    look: Callable[[], T | None],
+    *,
+    what: str,
+    within: float,
+    every: float = POLL_SECONDS,
+    evidence: Callable[[], object] = lambda: "",
 ) -> T:
-    """The first answer of ``look`` that is true; fails with ``what`` after ``within`` seconds."""
+    """The first answer of ``look`` that is true; fails after ``within`` seconds, with ``what`` and
+    the evidence."""
     deadline = time.monotonic() + within
     while not (found := look()):
-        assert time.monotonic() < deadline, f"not within {within:g} s: {what} (last: {found!r})"
+        if time.monotonic() >= deadline:
+            told = f"not within {within:g} s: {what} (last: {found!r}) {evidence()}"
+            raise AssertionError(told.rstrip())
         time.sleep(every)
     return found
 

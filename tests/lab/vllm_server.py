@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.lab.http_get import is_ok, page
@@ -59,7 +60,7 @@ class ServerFailed(Exception):
 class VllmServer:
     """One port on which a vLLM process is served, with one log for all its lives.
 
-    ``flags`` go to ``vllm serve`` as they are.
+    ``flags`` go to ``vllm serve`` as they are; ``environment`` is added to that of the tests.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class VllmServer:
         *flags: str,
         speculation: str | None = None,
         k: int = 4,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -79,6 +81,7 @@ class VllmServer:
         self._flags = flags
         self._speculation = speculation
         self._k = k
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -103,7 +106,7 @@ class VllmServer:
             "setpriv", "--pdeathsig", "TERM",
             str(SERVE), str(self._vllm), str(self._models), *flags, *self._flags,
         ]  # fmt: skip
-        environment = {**os.environ, "PORT": str(self.port)}
+        environment = {**os.environ, **self._environment, "PORT": str(self.port)}
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 command,

@@ -62,6 +62,13 @@ def test_a_few_failed_tests_run_again_and_many_do_not(
     assert deserve_a_second_look(["FAILED a"] * failed, ended) is deserve
 
 
+def test_tests_that_need_one_failed_fixture_count_as_one() -> None:
+    page = [f"ERROR tests/e2e/a.py::t{n} - AssertionError: no page" for n in range(7)]
+    assert deserve_a_second_look([*page, "FAILED tests/e2e/b.py::t - assert 1 == 2"], (0, 1))
+    others = [f"ERROR tests/e2e/{n}.py::t - AssertionError: no page" for n in range(4)]
+    assert not deserve_a_second_look(others, (0, 1))
+
+
 def test_a_failed_test_is_read_from_its_line() -> None:
     assert (
         failed_test("FAILED tests/e2e/a.py::t[b c] - assert 1 == 2\n") == "tests/e2e/a.py::t[b c]"
