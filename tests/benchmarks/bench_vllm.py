@@ -1,6 +1,6 @@
-"""Throughput of the real vLLM with and without the tap, as interleaved pairs.
+"""Throughput of the real vLLM with and without the tap and an idle switch, in turns.
 
-Needs the lab (``make lab``). Both servers run all the while; only one of them has work at a time.
+Needs the lab (``make lab``). All servers run all the while; only one of them has work at a time.
 """
 
 from __future__ import annotations
@@ -9,67 +9,78 @@ import math
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.benchmarks.figure import Figure
+from tests.e2e.switching import prepare
 from tests.lab import vllm_install as lab
 from tests.lab.traffic import requests_at, send_all
-from tests.lab.vllm_server import VllmServer
+from tests.lab.vllm_server import VllmServer, speculation_flags
 
-_PAIRS = 16
+_ROUNDS = 16
 _REQUESTS = 64
 _TOKENS = 48
 _CONCURRENCY = 4
+_BARE = "without the tap"
 _T = 2.13
 """Student's t of 15 degrees of freedom, 95 %."""
 
 
 def run() -> list[Figure]:
-    """Tokens a second of a closed loop of streams, in turn with and without the tap."""
+    """Tokens a second of a closed loop of streams, in turn without the tap, with it, and with the
+    switch as well."""
     if not lab.is_installed():
         raise RuntimeError(f"no vLLM in {lab.vllm_folder()}: 'make lab' installs it")
     lab.add_checkout(lab.vllm_folder())
     models = lab.tiny_models(lab.vllm_folder())
     with tempfile.TemporaryDirectory() as folder:
-        servers = [
-            VllmServer(
-                lab.vllm_folder(), models, Path(folder) / f"{name}.log", *flags,
-                speculation="draft-good",
+        speculation = speculation_flags(models, "draft-good", 4)
+        switch, environment = prepare(Path(folder), speculation)
+        servers = {
+            name: VllmServer(
+                lab.vllm_folder(), models, Path(folder) / f"{number}.log", *flags,
+                environment=environment if flags is switch else None,
             )
-            for name, flags in (
-                ("bare", ()), ("tapped", ("--middleware", "specwatch.tap.Tap")),
-            )
-        ]  # fmt: skip
+            for number, (name, flags) in enumerate({
+                _BARE: speculation,
+                "the tap": [*speculation, "--middleware", "specwatch.tap.Tap"],
+                "tap and idle switch": switch,
+            }.items())
+        }  # fmt: skip
         try:
-            for server in servers:
+            for server in servers.values():
                 server.start()
-            for server in servers:
+            for server in servers.values():
                 server.wait_healthy()
                 _run(server)
-            return _compare(*servers)
+            return _compare(servers)
         finally:
-            for server in servers:
+            for server in servers.values():
                 server.stop()
 
 
-def _compare(bare: VllmServer, tapped: VllmServer) -> list[Figure]:
-    runs: list[dict[VllmServer, _Run]] = []
-    for pair in range(_PAIRS):
-        order = (bare, tapped) if pair % 2 else (tapped, bare)
-        runs.append({server: _run(server) for server in order})
+def _compare(servers: Mapping[str, VllmServer]) -> list[Figure]:
+    names = list(servers)
+    rounds: list[dict[str, _Run]] = []
+    for number in range(_ROUNDS):
+        order = names if number % 2 else names[::-1]
+        rounds.append({name: _run(servers[name]) for name in order})
     figures = []
-    for name, unit in _UNITS.items():
-        of_bare = [getattr(run[bare], name) for run in runs]
-        ratios = [math.log(getattr(run[tapped], name) / getattr(run[bare], name)) for run in runs]
-        middle = statistics.mean(ratios)
-        error = _T * statistics.stdev(ratios) / math.sqrt(_PAIRS)
-        what = (
-            "real vLLM: throughput" if name == "throughput" else f"real vLLM: mean {name.upper()}"
-        )
-        figures.append(Figure(f"{what} without the tap", statistics.median(of_bare), unit))
-        for label, at in (("", middle), (", from", middle - error), (", to", middle + error)):
-            figures.append(Figure(f"  more with the tap{label}", 100 * math.expm1(at), "%"))
+    for quantity, unit in _UNITS.items():
+        what = "throughput" if quantity == "throughput" else f"mean {quantity.upper()}"
+        bare = [getattr(run[_BARE], quantity) for run in rounds]
+        figures.append(Figure(f"real vLLM: {what} {_BARE}", statistics.median(bare), unit))
+        for name in names[1:]:
+            ratios = [
+                math.log(getattr(run[name], quantity) / of_bare)
+                for run, of_bare in zip(rounds, bare, strict=True)
+            ]
+            middle = statistics.mean(ratios)
+            error = _T * statistics.stdev(ratios) / math.sqrt(_ROUNDS)
+            for label, log in (("", middle), (", from", middle - error), (", to", middle + error)):
+                figures.append(Figure(f"  more with {name}{label}", 100 * math.expm1(log), "%"))
     return figures
 
 

@@ -68,6 +68,8 @@ class Traffic:
 
     url: str
     clients: int = 3
+    pause: float = 0.0
+    """Seconds from the end of a client's request to its next one."""
     outcomes: list[Outcome] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -87,6 +89,7 @@ class Traffic:
         request = Request(prompt=PROMPT, max_tokens=300, stream=True)
         while not self._ended.is_set():
             self.outcomes.append(send(self.url, request))
+            self._ended.wait(self.pause)
 
     def check(self) -> None:
         """No request failed, and all have the same text."""

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -221,54 +220,6 @@ def test_a_lease_ends_and_a_restart_forgets(good: Switched) -> None:
     assert (state["draft_tokens"], state["number"], state["refused"]) == (None, 0, "")
     with Traffic(server.url, 1).running() as traffic:
         follows(server, K, exact=True)
-    traffic.check()
-
-
-def test_the_guard_needs_no_restart(start_switched: StartSwitched, tmp_path: Path) -> None:
-    """A breach, standby, kill -9 of the daemon, a trial that is lost, and standby again."""
-    low = {
-        "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
-        "clear_for": "1m", "min_drafts": 20, "action": "disable",
-    }  # fmt: skip
-    guard = {
-        "mode": "act", "cooldown": "0s", "verify": "10s", "max_actions_per_day": 9,
-        "rearm": {"after": "1m", "trial": "2m"},
-    }  # fmt: skip
-    database = f"sqlite:///{tmp_path}/specwatch.db"
-
-    def state(daemon: DaemonProcess) -> dict[str, Any]:
-        known: dict[str, Any] = daemon.status()["targets"][0]["guard"]["state"] or {}
-        return known
-
-    def reached(daemon: DaemonProcess, phase: str) -> dict[str, Any]:
-        eventually(lambda: state(daemon).get("phase") == phase, what=phase, within=300)
-        return state(daemon)
-
-    bad = start_switched("draft-bad")
-    with bad as (server, _), Traffic(server.url).running() as traffic:
-        config = {
-            "targets": [bad.target],
-            "rules": {"use_defaults": False, "extra": [low]},
-            "guard": guard,
-        }  # fmt: skip
-        pid = server.pid
-        with DaemonProcess.configured(tmp_path, database, config) as daemon:
-            off = reached(daemon, "disabled")
-            assert off["standby"] is True
-            follows(server, 0, exact=True)
-            assert ask(server, "GET")[1]["by"] == f"specwatch guard ({off['incident']['id']})"
-            daemon.kill()
-            daemon.start()
-            assert reached(daemon, "disabled")["standby"] is True
-            reached(daemon, "trial")
-            follows(server, K, exact=True)
-            lost = reached(daemon, "disabled")
-            assert (lost["standby"], lost["incident"]["cause"]) == (True, "trial_lost")
-            follows(server, 0, exact=True)
-            done = specwatch("guard", "enable", "chat", "--database", database, "--by", "e")
-            assert done.returncode == 0, done.stderr
-            follows(server, K, exact=True)
-        assert (server.pid, server.running) == (pid, True)
     traffic.check()
 
 
