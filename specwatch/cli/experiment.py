@@ -15,7 +15,8 @@ from specwatch.cli.terminal import Columns, Terminal, table
 from specwatch.config.sections import Baselines, nearest
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
-from specwatch.domain.speedup import StandbyCost
+from specwatch.domain.sample import samples_of
+from specwatch.domain.speedup import StandbyCost, standby_cost
 from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, STANDBY, Switchback
 from specwatch.domain.switchback_results import (
     compared_episodes,
@@ -25,7 +26,7 @@ from specwatch.domain.switchback_results import (
 )
 from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
-from specwatch.report.speedups import StandbyCosts
+from specwatch.report.speedups import Chosen
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording import experiment, figures
@@ -259,15 +260,21 @@ def _results(stored: Switchback, reference: str | None) -> ExperimentResults:
 
 
 def _against_off(url: str, stored: Switchback, max_age: float) -> AgainstOff:
-    """By minutes in standby and baselines that are at most ``max_age`` seconds old."""
+    """By minutes in standby and baselines that are at most ``max_age`` seconds old, of the model
+    with most of these minutes."""
     now, state = time.time(), stored.state
     with closing(Reader.of(url)) as reader:
-        windows = reader.windows(
-            since=now - max_age, until=now, target=stored.target, temperature=ALL_TEMPERATURES,
-            mode=Mode.STANDBY,
+        windows = list(
+            reader.windows(
+                since=now - max_age, until=now, target=stored.target,
+                temperature=ALL_TEMPERATURES, mode=Mode.STANDBY,
+            )
         )  # fmt: skip
-        known = reader.measurements(stored.target)
-        costs = StandbyCosts(list(windows), known, now, max_age)
+        measurements = reader.measurements(stored.target)
+    names = [window.series.model_name for window in windows]
+    model = max(sorted(set(names)), key=names.count, default="")
+    minutes = samples_of(window for window in windows if window.series.model_name == model)
+    baseline = Chosen([one for one in measurements if one.key.model_name == model], now, max_age)
 
     def arms(group: str, cost: Interval | None) -> list[ArmResult]:
         return [
@@ -279,13 +286,13 @@ def _against_off(url: str, stored: Switchback, max_age: float) -> AgainstOff:
             for arm in stored.design.arms
         ]
 
-    cost, missing = costs.at()
+    cost, missing = standby_cost(minutes, baseline)
     return AgainstOff(
         standby_cost=cost,
         missing=missing or "",
         arms=arms(ALL_TRAFFIC, cost),
         loads={
-            load: arms(group, costs.at([load]).cost)
+            load: arms(group, standby_cost(minutes, baseline, loads=[load]).cost)
             for group in sorted(state.differences)
             if (load := group.removeprefix("load ")) != group
         },

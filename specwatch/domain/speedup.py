@@ -9,7 +9,7 @@ where they gain (J. D. C. Little, *A Proof for the Queuing Formula L = lambda W*
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from specwatch.domain.counterfactual import (
     Row,
 )
 from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
-from specwatch.domain.model import Environment, Mode, Objective
+from specwatch.domain.model import Environment, Mode, Objective, load_bin_label
 from specwatch.domain.noise import (
     MOST_DOUBT,
     Noise,
@@ -282,11 +282,21 @@ def standby_cost(
     samples: Iterable[Sample],
     baseline: Baseline | Baselines,
     objective: Objective = Objective.TPOT,
+    *,
+    loads: Collection[str] | None = None,
 ) -> StandbyCost:
     """The standby cost, from minutes in standby of the newest environment among ``samples`` and its
-    baseline. It holds at the loads of these minutes; its interval includes the uncertainty of both.
+    baseline. It holds at the loads of these minutes, which are those in the bins ``loads`` or all
+    that there are; its interval includes the uncertainty of both.
     """
-    standby = [sample for sample in samples if sample.usable(Mode.STANDBY) and sample.pace]
+    standby = [
+        sample
+        for sample in samples
+        if sample.usable(Mode.STANDBY)
+        and sample.pace
+        and sample.load_bin is not None
+        and (loads is None or load_bin_label(sample.load_bin) in loads)
+    ]
     if not standby:
         return StandbyCost(None, NO_STANDBY)
     newest = max(standby, key=lambda sample: sample.start).environment

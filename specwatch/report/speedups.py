@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import specwatch.domain.baseline as baselines
@@ -12,9 +12,8 @@ from specwatch.domain.baseline_points import Point, point_at
 from specwatch.domain.breakeven import Assessment
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.merge import sum_tallies
-from specwatch.domain.model import HOUR, Environment, Mode, Objective, Window, load_bin_label
-from specwatch.domain.sample import Sample, samples_of
-from specwatch.domain.speedup import StandbyCost, standby_cost
+from specwatch.domain.model import HOUR, Environment, Mode, Objective
+from specwatch.domain.sample import Sample
 from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.latencies import summed
 from specwatch.report.window_sums import Ledger, LedgerCell
@@ -58,35 +57,6 @@ class Chosen:
 
     def _chosen(self, among: Sequence[Measurement], environment: Environment) -> Baseline:
         return baselines.choose(among, environment, now=self._now, max_age=self._max_age)
-
-
-class StandbyCosts:
-    """What standby costs one model, at any loads; of several the one with the most windows."""
-
-    def __init__(
-        self,
-        windows: Sequence[Window],
-        known: Iterable[Measurement],
-        now: float,
-        max_age: float,
-        objective: Objective = Objective.TPOT,
-    ) -> None:
-        """``windows`` are minutes in standby; ``now`` is in Unix, ``max_age`` in seconds."""
-        names = [window.series.model_name for window in windows]
-        model = max(sorted(set(names)), key=names.count, default="")
-        self._minutes = samples_of(one for one in windows if one.series.model_name == model)
-        self._baseline = Chosen([e for e in known if e.key.model_name == model], now, max_age)
-        self._objective = objective
-
-    def at(self, loads: Collection[str] | None = None) -> StandbyCost:
-        """The standby cost in minutes of these load bins, by default in all minutes."""
-        chosen = [
-            minute
-            for minute in self._minutes
-            if loads is None
-            or (minute.load_bin is not None and load_bin_label(minute.load_bin) in loads)
-        ]
-        return standby_cost(chosen, self._baseline, self._objective)
 
 
 @dataclass(frozen=True, slots=True)

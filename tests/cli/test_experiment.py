@@ -131,7 +131,7 @@ def test_results_as_json(run: Run, database: str, put: Put) -> None:
     done = run("experiment", "results", "--json", "--database", database)
     result = json.loads(done.stdout)
     assert sorted(result) == [
-        "answer", "arms", "best", "episodes", "excluded", "loads", "against_off", "reference",
+        "against_off", "answer", "arms", "best", "episodes", "excluded", "loads", "reference",
         "stopped", "target", "washout",
     ]  # fmt: skip
     assert result["answer"].startswith("2 draft tokens is 1.11 times as fast as the launch")
