@@ -12,12 +12,21 @@ import msgspec
 
 from specwatch.cli import commands, options
 from specwatch.cli.terminal import Columns, Terminal, table
-from specwatch.config.sections import nearest
+from specwatch.config.sections import Baselines, nearest
 from specwatch.domain.interval import Interval
-from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, Switchback
-from specwatch.domain.switchback_results import compared_episodes, results, washout_of
+from specwatch.domain.model import ALL_TEMPERATURES, Mode
+from specwatch.domain.sample import samples_of
+from specwatch.domain.speedup import StandbyCost, standby_cost
+from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, STANDBY, Switchback
+from specwatch.domain.switchback_results import (
+    compared_episodes,
+    results,
+    speedup_against_off,
+    washout_of,
+)
 from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
+from specwatch.report.speedups import Chosen
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording import experiment, figures
@@ -59,9 +68,23 @@ class ExperimentRow(msgspec.Struct, frozen=True):
     washout: float
 
 
+class AgainstOff(msgspec.Struct, frozen=True):
+    """Speedups against vLLM without speculation, None where that is unknown.
+
+    ``standby_cost`` is the time per token in standby over that without speculation; ``missing``
+    says why it is not known.
+    """
+
+    standby_cost: Interval | None
+    missing: str
+    arms: list[ArmResult]
+    loads: dict[str, list[ArmResult]]
+
+
 class ExperimentResults(msgspec.Struct, frozen=True):
     """Results as ``results --json`` has them; ``best`` is the best arm, the launch if none is
-    certainly faster. ``loads`` are by group of running requests."""
+    certainly faster. ``loads`` are by group of running requests. ``against_off`` is None
+    without an arm of 0 draft tokens."""
 
     target: str
     answer: str
@@ -73,6 +96,7 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     excluded: int
     arms: list[ArmResult]
     loads: dict[str, list[ArmResult]]
+    against_off: AgainstOff | None
 
 
 _STATUS: Columns[ExperimentRow] = {
@@ -90,6 +114,7 @@ _RESULTS: Columns[tuple[str, ArmResult]] = {
     "95 % interval": lambda row: experiment.bounds(row[1].speedup) or figures.UNKNOWN,
     "episodes": lambda row: figures.number(row[1].episodes),
 }
+_AGAINST_OFF = {header: cell for header, cell in _RESULTS.items() if header != "episodes"}
 
 
 @click.group(name="experiment", cls=commands.CommandGroup)
@@ -183,12 +208,18 @@ def show_results(
 
     A speedup of 1.10 means 1.10 times as many tokens in the same time of decoding. Its interval
     holds at all times at once, so you may look as often as you want. 0 draft tokens is standby: the
-    drafter still runs. Exit code 1 when there is no experiment.
+    drafter still runs. Speedups against vLLM without speculation follow where the cost of standby
+    is known: from minutes in standby, and a baseline. Exit code 1 when there is no experiment.
     """
-    stored = _chosen(_stored(options.database_url(database, file)), target)
+    url = options.database_url(database, file)
+    stored = _chosen(_stored(url), target)
     if reference is not None:
         options.choose(reference, stored.design.arms, "the experiment has no arm", "--reference")
     known = _results(stored, reference)
+    if STANDBY in stored.design.arms:
+        config = options.configured(database, file)
+        max_age = (Baselines() if config is None else config.baseline).max_age
+        known = msgspec.structs.replace(known, against_off=_against_off(url, stored, max_age))
     if as_json:
         options.print_json(known)
     else:
@@ -224,6 +255,47 @@ def _results(stored: Switchback, reference: str | None) -> ExperimentResults:
             group.removeprefix("load "): arms(group, speedups)
             for group, speedups in known.groups.items()
         },
+        against_off=None,
+    )
+
+
+def _against_off(url: str, stored: Switchback, max_age: float) -> AgainstOff:
+    """By minutes in standby and baselines that are at most ``max_age`` seconds old, of the model
+    with most of these minutes."""
+    now, state = time.time(), stored.state
+    with closing(Reader.of(url)) as reader:
+        windows = list(
+            reader.windows(
+                since=now - max_age, until=now, target=stored.target,
+                temperature=ALL_TEMPERATURES, mode=Mode.STANDBY,
+            )
+        )  # fmt: skip
+        measurements = reader.measurements(stored.target)
+    names = [window.series.model_name for window in windows]
+    model = max(sorted(set(names)), key=names.count, default="")
+    minutes = samples_of(window for window in windows if window.series.model_name == model)
+    baseline = Chosen([one for one in measurements if one.key.model_name == model], now, max_age)
+
+    def arms(group: str, cost: Interval | None) -> list[ArmResult]:
+        return [
+            ArmResult(
+                arm,
+                None if cost is None else speedup_against_off(state, arm, cost, group=group),
+                compared_episodes(state, arm, STANDBY, group=group),
+            )
+            for arm in stored.design.arms
+        ]
+
+    cost, missing = standby_cost(minutes, baseline)
+    return AgainstOff(
+        standby_cost=cost,
+        missing=missing or "",
+        arms=arms(ALL_TRAFFIC, cost),
+        loads={
+            load: arms(group, standby_cost(minutes, baseline, loads=[load]).cost)
+            for group in sorted(state.differences)
+            if (load := group.removeprefix("load ")) != group
+        },
     )
 
 
@@ -232,10 +304,8 @@ def _print_results(known: ExperimentResults) -> None:
     terminal.lines(wrapped(f"{shown(known.target)}: {known.answer}"))
     if known.stopped:
         terminal.lines(wrapped(f"stopped by {shown(known.stopped, LONGEST_SENTENCE)}", "yellow"))
-    rows = [("all", one) for one in known.arms]
-    loads = [(shown(load), one) for load, arms in known.loads.items() for one in arms]
     terminal.line()
-    terminal.lines(table(_RESULTS, rows + loads))
+    terminal.lines(table(_RESULTS, _rows(known)))
     terminal.line()
     best = f"best: {experiment.arm_name(known.best)}"
     if known.best == LAUNCH:
@@ -243,6 +313,19 @@ def _print_results(known: ExperimentResults) -> None:
     left_out = f"{figures.counted(known.excluded, 'episode')} left out"
     washout = f"the first {figures.seconds(known.washout)} of a block do not count"
     terminal.lines(wrapped(f"{best}; {left_out}; {washout}"))
+    if known.against_off is None:
+        return
+    cost = StandbyCost(known.against_off.standby_cost, known.against_off.missing)
+    terminal.line()
+    terminal.lines(wrapped(experiment.against_off(known.target, cost)))
+    if cost.cost is not None:
+        terminal.line()
+        terminal.lines(table(_AGAINST_OFF, _rows(known.against_off)))
+
+
+def _rows(known: ExperimentResults | AgainstOff) -> list[tuple[str, ArmResult]]:
+    loads = [(shown(load), one) for load, arms in known.loads.items() for one in arms]
+    return [*(("all", one) for one in known.arms), *loads]
 
 
 @command.command(short_help="order no other arm than the launch any more")

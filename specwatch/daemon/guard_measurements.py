@@ -10,6 +10,7 @@ from specwatch.config.guard import Guard
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import HOUR, MINUTE, Mode, Objective
 from specwatch.domain.sample import Sample, samples_of
+from specwatch.domain.speedup import standby_cost
 from specwatch.errors import StoreError
 from specwatch.guard import foresight
 from specwatch.guard.observation import Situation
@@ -92,9 +93,8 @@ class GuardMeasurements:
     def _standby_cost(self, now: float) -> Any:
         since = max(self._state.disabled_at or now, now - HOUR)
         model, minutes = self._minutes(since, now)
-        return foresight.standby_cost(
-            minutes, self._baselines().get(model, Baseline()), self._objective
-        )
+        baseline = self._baselines().get(model, Baseline())
+        return standby_cost(minutes, baseline, self._objective).cost
 
     def _predicted(self, now: float) -> Any:
         disabled = self._state.disabled_at or now

@@ -9,8 +9,9 @@ where they gain (J. D. C. Little, *A Proof for the Queuing Formula L = lambda W*
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.cost import CostModel, doubt
@@ -24,7 +25,7 @@ from specwatch.domain.counterfactual import (
     Row,
 )
 from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
-from specwatch.domain.model import Environment, Mode, Objective
+from specwatch.domain.model import Environment, Mode, Objective, load_bin_label
 from specwatch.domain.noise import (
     MOST_DOUBT,
     Noise,
@@ -41,6 +42,7 @@ NO_BASELINE = "no baseline"
 TOO_FEW = "too few minutes of traffic"
 NOT_READ = "baselines were not read from the database yet"
 NOT_SEEN = "no minute was seen since"
+NO_STANDBY = "no whole minute in standby was seen"
 """Reasons for which nothing is compared, in addition to unknown conditions."""
 LEAST_SHARE = 0.5
 """Share of the work that must have been done at conditions that the baseline covers."""
@@ -57,7 +59,7 @@ _REFERENCE_TAIL = 0.005
 def mended_by_calibration(missing: str) -> bool:
     """Whether a calibration at the present conditions would remove the reason for which nothing is
     compared (:attr:`Comparison.missing`)."""
-    return missing not in (NOTHING, TOO_FEW, NO_LENGTHS, NOT_READ, NOT_SEEN)
+    return missing not in (NOTHING, TOO_FEW, NO_LENGTHS, NOT_READ, NOT_SEEN, NO_STANDBY)
 
 
 class Comparison:
@@ -266,6 +268,42 @@ class Comparison:
                 factor = seconds / whole
                 parts += [(prediction, prediction.seconds * factor) for prediction in predictions]
         return doubt(parts)
+
+
+class StandbyCost(NamedTuple):
+    """Time in standby over time without speculation at the same conditions, above 1 where the
+    drafter costs time; None if unknown, and ``missing`` says why, as words."""
+
+    cost: Interval | None
+    missing: str | None = None
+
+
+def standby_cost(
+    samples: Iterable[Sample],
+    baseline: Baseline | Baselines,
+    objective: Objective = Objective.TPOT,
+    *,
+    loads: Collection[str] | None = None,
+) -> StandbyCost:
+    """The standby cost, from minutes in standby of the newest environment among ``samples`` and its
+    baseline. It holds at the loads of these minutes, which are those in the bins ``loads`` or all
+    that there are; its interval includes the uncertainty of both.
+    """
+    standby = [
+        sample
+        for sample in samples
+        if sample.usable(Mode.STANDBY)
+        and sample.pace
+        and sample.load_bin is not None
+        and (loads is None or load_bin_label(sample.load_bin) in loads)
+    ]
+    if not standby:
+        return StandbyCost(None, NO_STANDBY)
+    newest = max(standby, key=lambda sample: sample.start).environment
+    alike = [sample for sample in standby if sample.environment == newest]
+    compared = Comparison(alike, baseline, objective=objective, mode=Mode.STANDBY)
+    speedup = compared.interval()
+    return StandbyCost(None if speedup is None else speedup.inverse(), compared.missing)
 
 
 def _half_width(own: Spread, reference: Spread, tail: float) -> float:

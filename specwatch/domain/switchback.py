@@ -23,6 +23,8 @@ FORMAT = 1
 """Of a stored experiment."""
 LAUNCH = "launch"
 """The arm that vLLM was launched in."""
+STANDBY = "0"
+"""The arm of no draft tokens, with which the drafter still runs."""
 ALL_TRAFFIC = "all"
 """The group that has all requests."""
 _CLIP = 4.0

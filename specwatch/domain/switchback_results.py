@@ -29,6 +29,7 @@ from specwatch.domain.interval import CONFIDENCE, Interval
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
+    STANDBY,
     Episode,
     Moments,
     SwitchbackDesign,
@@ -223,6 +224,23 @@ def speedup(
     squared = (ratio - 1) / (1 - ratio / widened) * moments.squares / count
     half = math.sqrt(squared) + 2 * _SETTLED
     return Interval.around(math.exp(moments.mean), half, count, confidence)
+
+
+def speedup_against_off(
+    state: SwitchbackState, arm: str, standby_cost: Interval, *, group: str = ALL_TRAFFIC
+) -> Interval | None:
+    """Time per token without speculation over that of the arm; None for too few episodes.
+
+    It is the speedup over standby, by this experiment, divided by ``standby_cost``, the time per
+    token in standby over that without speculation; that of standby is the inverse of the cost. In
+    logarithms the errors of both add up as squares: the two are assumed to be independent, and
+    the cost to be at the time of the episodes, in their conditions, what it was in the minutes that
+    it was measured in. The interval is as valid as that of the cost: at one look.
+    """
+    if arm == STANDBY:
+        return standby_cost.inverse()
+    over_standby = speedup(state, arm, STANDBY, group=group)
+    return None if over_standby is None else over_standby.over(standby_cost)
 
 
 def best_arm(state: SwitchbackState, design: SwitchbackDesign) -> str:

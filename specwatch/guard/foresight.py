@@ -102,16 +102,6 @@ def verified(
     return Verification(before.value, 1 / overstated.value, speedup)
 
 
-def standby_cost(
-    minutes: Sequence[Sample], baseline: Baseline, objective: Objective
-) -> Interval | None:
-    """Time in standby over time without speculation at the same conditions; None for too little
-    traffic, or conditions that the baseline does not cover."""
-    standby = Comparison(minutes, baseline, objective=objective, mode=Mode.STANDBY)
-    speedup = standby.interval()
-    return None if speedup is None else speedup.inverse()
-
-
 def explored(
     minutes: Sequence[Sample], baseline: Baseline, *, switched: float, objective: Objective
 ) -> Verification | None:

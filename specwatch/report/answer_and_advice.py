@@ -9,17 +9,14 @@ from collections.abc import Iterator, Sequence
 from specwatch.domain.model import LOAD_BINS, load_bin_label
 from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
-from specwatch.report.estimates import Ratio
-from specwatch.report.loads import LEAST_GAIN
-from specwatch.report.model import ModelReport, ReportAnswer, ReportBestK, WhatIf
+from specwatch.report.estimates import Ratio, ReportBestK, WhatIf
+from specwatch.report.loads import LEAST_GAIN, WORTH_ANOTHER_K
+from specwatch.report.model import ModelReport, ReportAnswer
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVES
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
-WORTH_ANOTHER_K = 0.03
-"""Predicted gain over the present k, and over none, below which no other k is recommended:
-predictions are wrong by as much."""
 WORTH_A_SETTING = 0.01
 """Share of the time at losing loads below which no schedule is worth a try."""
 _SPARSE = 0.8
@@ -271,8 +268,7 @@ def _another_k(best: ReportBestK | None) -> str:
     if best is None or not 0 < best.k < len(best.speedups):
         return ""
     now, then = best.speedups[min(best.now, len(best.speedups) - 1)], best.speedups[best.k]
-    worth = 1 + WORTH_ANOTHER_K
-    if now <= 0 or then / now <= worth or then <= worth:
+    if now <= 0 or then / now <= WORTH_ANOTHER_K or then <= WORTH_ANOTHER_K:
         return ""
     return (
         f"Set `num_speculative_tokens` to {best.k} (now {best.now}): a speedup of {then:.2f}x per"
@@ -289,9 +285,11 @@ def _restricted(report: ModelReport, what_if: WhatIf) -> str:
     )
     if not schedule.stops_the_loss(what_if):
         return f"{text} A schedule by batch size does not help: {schedule.expected(what_if)}."
+    known = what_if.standby_cost is not None
     text += (
-        f" Or measure `{schedule.setting(what_if)}` in the speculative configuration"
-        f" ({schedule.needs(report.engine_version)}) with `specwatch bench` before you keep it:"
+        f" Or {'set' if known else 'measure'} `{schedule.setting(what_if)}` in the speculative"
+        f" configuration ({schedule.needs(report.engine_version)})"
+        f"{'' if known else ' with `specwatch bench` before you keep it'}:"
         f" {schedule.expected(what_if)}."
     )
     unmeasured = schedule.unmeasured(report, what_if)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -11,9 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from specwatch.domain.model import Environment, Tally, Window
+from specwatch.domain.sample import samples_of
+from specwatch.domain.speedup import StandbyCost, standby_cost
 from specwatch.report.answer import answer, traffic
 from specwatch.report.answer_and_advice import recommendation, sentence
 from specwatch.report.changes import changes
+from specwatch.report.estimates import ratio_of
 from specwatch.report.experiments import newest
 from specwatch.report.grouped_data import Recorded, ReportSources, WindowSlice, model_of, slices_of
 from specwatch.report.health import health
@@ -164,6 +167,12 @@ def _report(
         objective=sources.objective,
     )
     amount = traffic(cells)
+
+    def standby(loads: Collection[str] | None) -> StandbyCost:
+        minutes = (window for window in sources.standby() if window.series.model_name == name)
+        return standby_cost(samples_of(minutes), measured.baseline, loads=loads)
+
+    cost = standby(None) if amount.seconds_standby else StandbyCost(None)
     by_temperature = temperatures(cells, measured)
     by_load = loads(cells, measured)
     of_guard = incidents(sources.steps, *span)
@@ -182,7 +191,15 @@ def _report(
         crossing=crossing(by_load),
         best_k=best_k(measured),
         best_k_unknown=measured.assessment.best_k_unknown,
-        what_if=what_if(by_load, measured, present_k(cells, measured), sources.draft_cost_ratio),
+        standby_cost=ratio_of(cost.cost),
+        standby_cost_missing=cost.missing,
+        what_if=what_if(
+            by_load,
+            measured,
+            present_k(cells, measured),
+            sources.draft_cost_ratio,
+            lambda loads: standby(loads).cost,
+        ),
         objectives=objectives(sources.slos, kept.windows, since, until),
         goodput=goodput(sources.slos, kept.windows, since, until),
         incidents=of_guard,

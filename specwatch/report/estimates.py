@@ -1,4 +1,4 @@
-"""Figures of a report with their intervals or bounds."""
+"""Figures of a report with their intervals or bounds, and what is predicted from them."""
 
 from __future__ import annotations
 
@@ -85,3 +85,40 @@ class ReportAcceptance(Struct, frozen=True, kw_only=True):
     mean_length: float | None
     histogram: tuple[int, ...] | None = None
     per_request: ReportSpread | None = None
+
+
+class Crossing(Struct, frozen=True, kw_only=True):
+    """The number of running requests above which speculation loses."""
+
+    running: float
+
+
+class ReportBestK(Struct, frozen=True, kw_only=True):
+    """Predicted speedups per token for 0, 1, .. present draft tokens, and the best of them; 0 is a
+    server without speculation."""
+
+    k: int
+    now: int
+    speedups: tuple[float, ...]
+
+
+class WhatIf(Struct, frozen=True, kw_only=True):
+    """What to do about the loads at which speculation loses, ``share`` of the measured time.
+
+    If ``loads`` is empty it pays at none: switched off, the same work would have been done ``gain``
+    times as fast (1.24 is 24 % more). Else it pays at ``loads``, and ``setting`` is the value for
+    vLLM's ``num_speculative_tokens_per_batch_size`` that drafts less above them. The speedup there
+    is ``now``. With 0 draft tokens the drafter still runs: ``without_drafts`` is the inverse of the
+    ``standby_cost`` measured there, and where that is not known, what is expected at most by the
+    assumed cost of a draft token; ``gain`` is known only if it is measured. ``fewer`` is the
+    speedup predicted there if more than 0 draft tokens are better.
+    """
+
+    loads: tuple[str, ...]
+    setting: tuple[tuple[int, int, int], ...]
+    share: float
+    gain: float | None = None
+    now: float | None = None
+    without_drafts: float | None = None
+    standby_cost: Ratio | None = None
+    fewer: float | None = None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from specwatch.domain import acceptance
+from specwatch.domain import acceptance, breakeven
+from specwatch.domain.interval import Interval
 from specwatch.domain.merge import sum_fields, sum_tallies
 from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
 from specwatch.domain.sample import total
 from specwatch.report import latencies
-from specwatch.report.estimates import Ratio, ratio_of
+from specwatch.report.estimates import Crossing, Ratio, ReportBestK, WhatIf, ratio_of
 from specwatch.report.latencies import summed
-from specwatch.report.model import Crossing, ReportBestK, ReportLoad, WhatIf
+from specwatch.report.model import ReportLoad
 from specwatch.report.speedups import Speedups
 from specwatch.report.temperatures import without_speculation
 from specwatch.report.window_sums import LedgerCell
@@ -23,6 +24,9 @@ LARGEST_BATCH = 256
 LEAST_GAIN = 0.05
 """Tokens of a step beyond one below which speculation is not worth a schedule: it gains no more
 even if drafts cost nothing."""
+WORTH_ANOTHER_K = 1.03
+"""Predicted gain over the present k, and over none, below which no other k is recommended:
+predictions are wrong by as much."""
 _COUNTED = ("draft_tokens", "accepted_tokens", "generation_tokens")
 
 
@@ -86,14 +90,20 @@ def best_k(measured: Speedups) -> ReportBestK | None:
 
 
 def what_if(
-    rows: Sequence[ReportLoad], measured: Speedups, k: int | None, draft_cost_ratio: float
+    rows: Sequence[ReportLoad],
+    measured: Speedups,
+    k: int | None,
+    draft_cost_ratio: float,
+    standby: Callable[[Collection[str]], Interval | None],
 ) -> WhatIf | None:
     """What to do about the loads at which speculation loses; None if nothing can be recommended.
 
     A load loses if its whole interval is below 1. A schedule stops drafting from a losing load on,
     if every higher load that ran loses too; below, it keeps ``k`` draft tokens, if speculation is
     measured to pay there. If speculation pays at no measured load, it should be off.
-    ``draft_cost_ratio`` is the assumed cost of a draft token in steps of the target.
+    ``draft_cost_ratio`` is the assumed cost of a draft token in steps of the target. ``standby``
+    gives the standby cost at some loads, if that was measured: then the schedule ends with fewer
+    draft tokens instead of none if they are predicted to be faster.
     """
     seconds: dict[str, float] = {}
     for sample in measured.samples:
@@ -122,6 +132,14 @@ def what_if(
         return None
     of_these = [measured_loads[load.load] for load in above]
     spent = sum(seconds for seconds, _ in of_these)
+    now = sum(seconds * speedup.value for seconds, speedup in of_these) / spent
+    highest = [load.load for load in above]
+    cost = standby(highest)
+    without_drafts = 1 / (1 + draft_cost_ratio if cost is None else cost.value)
+    best = _fewer(measured, highest) if cost is not None else None
+    last, fewer = (
+        best if best and best[1] > WORTH_ANOTHER_K * max(without_drafts, now) else (0, None)
+    )
     begin = next(
         first
         for index, (first, _) in enumerate(LOAD_BINS)
@@ -129,11 +147,29 @@ def what_if(
     )
     return WhatIf(
         loads=tuple(load.load for load in kept),
-        setting=((1, begin - 1, k), (begin, max(LARGEST_BATCH, begin), 0)),
+        setting=((1, begin - 1, k), (begin, max(LARGEST_BATCH, begin), last)),
         share=spent / took,
-        now=sum(seconds * speedup.value for seconds, speedup in of_these) / spent,
-        without_drafts=1 / (1 + draft_cost_ratio),
+        gain=None
+        if cost is None
+        else took / (took + spent * (now / (fewer or without_drafts) - 1)),
+        now=now,
+        without_drafts=without_drafts,
+        standby_cost=ratio_of(cost),
+        fewer=fewer,
     )
+
+
+def _fewer(measured: Speedups, loads: Collection[str]) -> tuple[int, float] | None:
+    """Of fewer draft tokens than now the number with the greatest speedup that is predicted at
+    these loads, and that speedup; None where nothing can be predicted, or the present one is 1."""
+    samples = [
+        sample
+        for sample in measured.samples
+        if sample.load_bin is not None and load_bin_label(sample.load_bin) in loads
+    ]
+    best = breakeven.assess(samples, measured.baseline, given_loads=True).best_k
+    among = () if best is None else tuple(enumerate(best.speedups))[1:-1]
+    return max(among, key=lambda predicted: predicted[1], default=None)
 
 
 def present_k(cells: Sequence[LedgerCell], measured: Speedups) -> int | None:

@@ -17,10 +17,13 @@ from specwatch.domain.experiments import Verdict, Zone
 from specwatch.report.estimates import (
     Amount,
     Bounds,
+    Crossing,
     Quantiles,
     Ratio,
     ReportAcceptance,
+    ReportBestK,
     ReportLatency,
+    WhatIf,
 )
 
 FORMAT = 1
@@ -97,39 +100,6 @@ class ReportLoad(Struct, frozen=True, kw_only=True):
     break_even_acceptance: Ratio | None = None
     tpot_on: Quantiles | None = None
     tpot_off: Quantiles | None = None
-
-
-class Crossing(Struct, frozen=True, kw_only=True):
-    """The number of running requests above which speculation loses."""
-
-    running: float
-
-
-class ReportBestK(Struct, frozen=True, kw_only=True):
-    """Predicted speedups per token for 0, 1, .. present draft tokens, and the best of them; 0 is a
-    server without speculation."""
-
-    k: int
-    now: int
-    speedups: tuple[float, ...]
-
-
-class WhatIf(Struct, frozen=True, kw_only=True):
-    """What to do about the loads at which speculation loses, ``share`` of the measured time.
-
-    If ``loads`` is empty it pays at none: switched off, the same work would have been done ``gain``
-    times as fast (1.24 is 24 % more). Else it pays at ``loads``, and ``setting`` is the value for
-    vLLM's ``num_speculative_tokens_per_batch_size`` that stops drafting above them. Its gain is not
-    known, because the drafter still runs: the speedup there is ``now``, and is expected to be
-    ``without_drafts`` at most, by the assumed cost of a draft token.
-    """
-
-    loads: tuple[str, ...]
-    setting: tuple[tuple[int, int, int], ...]
-    share: float
-    gain: float | None = None
-    now: float | None = None
-    without_drafts: float | None = None
 
 
 class WorstHour(Struct, frozen=True, kw_only=True):
@@ -346,6 +316,9 @@ class Experiment(Struct, frozen=True, kw_only=True):
 class ModelReport(Struct, frozen=True, kw_only=True):
     """One model of one target; ``engine_version`` is the newest with speculation.
 
+    ``standby_cost`` is the time per token in standby (0 draft tokens) over that without
+    speculation; if it was in standby and this is not known, ``standby_cost_missing`` says why.
+
     ``all`` comes first in temperatures and goodput, the newest in experiments. The guard switched
     it off by itself for ``seconds_off_by_guard``, else by order for ``seconds_off_by_order``.
     """
@@ -355,6 +328,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     engine_version: str | None = None
     answer: ReportAnswer
     traffic: ReportTraffic
+    standby_cost: Ratio | None = None
+    standby_cost_missing: str | None = None
     temperatures: tuple[Temperature, ...]
     loads: tuple[ReportLoad, ...] = ()
     crossing: Crossing | None = None

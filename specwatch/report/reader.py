@@ -10,7 +10,7 @@ from specwatch.config.sections import Baselines, nearest
 from specwatch.config.target import Target
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.experiments import Experiment
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, SeriesId
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Mode, Objective, SeriesId
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
 from specwatch.report.bucket_sums import BucketSums
@@ -165,6 +165,15 @@ class _SourceReader:
             max_age=self._max_age,
             experiments=experiments,
             damaged=lambda: aside + self._reader.damage.about(storable(name), members),
+            standby=lambda: list(
+                self._reader.windows(
+                    since=self._until - self._max_age,
+                    until=self._until,
+                    target=name,
+                    temperature=ALL_TEMPERATURES,
+                    mode=Mode.STANDBY,
+                )
+            ),
         )
 
     def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Recorded]:

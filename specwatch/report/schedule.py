@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from specwatch.report.model import ModelReport, WhatIf
+from specwatch.report.estimates import WhatIf
+from specwatch.report.model import ModelReport
+from specwatch.wording import figures
 from specwatch.wording.text import shown
 
 _SINCE = (0, 24)
@@ -38,24 +40,33 @@ def setting(what_if: WhatIf) -> str:
 
 
 def stops_the_loss(what_if: WhatIf) -> bool:
-    """Whether less is expected to be lost with 0 draft tokens than is now."""
-    return (what_if.now or 0.0) < (what_if.without_drafts or 1.0)
+    """Whether less is expected to be lost with the setting than is now."""
+    return (what_if.now or 0.0) < (what_if.fewer or what_if.without_drafts or 1.0)
 
 
 def expected(what_if: WhatIf) -> str:
-    """The effect of the drafter, which still runs, as half a sentence."""
-    text = "with 0 draft tokens the drafter still runs, which is slower than off"
-    if what_if.now is None or what_if.without_drafts is None:
-        return text
-    return (
-        f"{text}: at most {what_if.without_drafts:.2f}x of it by the assumed draft cost, and"
-        f" {what_if.now:.2f}x is measured now"
-    )
+    """The effect of the drafter, which still runs, as half a sentence: measured, or assumed."""
+    text, cost = "0 is standby: the drafter still runs", what_if.standby_cost
+    now, without_drafts = what_if.now, what_if.without_drafts
+    if cost is None or cost.lower is None or cost.upper is None:
+        text += "; its cost is not measured here"
+        if now is None or without_drafts is None:
+            return text
+        text += f" (at most {without_drafts:.2f}x of off by the assumed draft cost)"
+    else:
+        text += (
+            f", and takes {cost.value:.2f} times as long as off there"
+            f" ({cost.lower:.2f} to {cost.upper:.2f}, measured): {without_drafts:.2f}x of off"
+        )
+    if what_if.fewer is not None:
+        tokens = figures.counted(what_if.setting[-1][2], "draft token")
+        text += f"; with {tokens} {what_if.fewer:.2f}x is predicted"
+    return f"{text}; now it is {now:.2f}x"
 
 
 def limit(what_if: WhatIf) -> int:
-    """The greatest number of running requests with speculation; 0 if it is to be off."""
-    return max((last for _, last, k in what_if.setting if k > 0), default=0)
+    """The greatest number of running requests at which it pays; 0 if it is to be off."""
+    return what_if.setting[-1][0] - 1 if what_if.setting else 0
 
 
 def unmeasured(model: ModelReport, what_if: WhatIf) -> list[str]:

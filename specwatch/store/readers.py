@@ -13,14 +13,14 @@ import sqlalchemy as sa
 from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Experiment
 from specwatch.domain.merge import merge_windows
-from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
+from specwatch.domain.model import HOUR, MINUTE, Mode, SeriesId, Window
 from specwatch.domain.switchback import Switchback
 from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
 from specwatch.store import damage, experiment_rows, measurement_rows, schema, verdict_rows
 from specwatch.store.damage import Damage
 from specwatch.store.database import Database
-from specwatch.store.packing import COLUMNS, assemble
+from specwatch.store.packing import COLUMNS, MODES, assemble
 from specwatch.store.statements import contents_of, sound_series
 from specwatch.store.verdict_rows import VerdictSelection
 
@@ -43,6 +43,7 @@ class Selection(TypedDict, total=False):
     model_name: str | None
     temperature: str | None
     daemon: str | None
+    mode: Mode | None
     limit: int | None
 
 
@@ -119,7 +120,7 @@ class Reader:
         ``length`` is 60 (the default) or 3600; ``limit`` is the largest number of windows. There
         is one minute per series and start: two runs of a daemon are added up, and of two daemons
         on one target the one with more good scrapes counts. An hour has a window for each mode,
-        load bin and environment.
+        load bin and environment. With a ``mode`` the rows of other modes do not count.
         """
         length = selection.get("length", MINUTE)
         if length not in TABLES:
@@ -129,7 +130,8 @@ class Reader:
             for name in ("target", "model_name", "temperature", "daemon")
             if (value := selection.get(name)) is not None
         }
-        windows = self._windows(selection["since"], selection["until"], length, chosen)
+        mode = selection.get("mode")
+        windows = self._windows(selection["since"], selection["until"], length, chosen, mode)
         return itertools.islice(windows, selection.get("limit"))
 
     def targets(self) -> list[WatchedModel]:
@@ -250,10 +252,15 @@ class Reader:
         return self._database.reading()
 
     def _windows(
-        self, since: float, until: float, length: int, chosen: Mapping[str, str]
+        self,
+        since: float,
+        until: float,
+        length: int,
+        chosen: Mapping[str, str],
+        mode: Mode | None,
     ) -> Iterator[Window]:
         contents: dict[int, str] = {}
-        for rows in self._chunks(since, until, TABLES[length], length, chosen):
+        for rows in self._chunks(since, until, length, chosen, mode):
             with self._database.reading() as connection:
                 missing = {row.context for row in rows} - contents.keys()
                 contents |= contents_of(connection, missing)
@@ -261,11 +268,17 @@ class Reader:
                 yield from _settle(self.damage, list(group), length, contents)
 
     def _chunks(
-        self, since: float, until: float, table: sa.Table, length: int, chosen: Mapping[str, str]
+        self,
+        since: float,
+        until: float,
+        length: int,
+        chosen: Mapping[str, str],
+        mode: Mode | None,
     ) -> Iterator[list[_Row]]:
         """Rows of whole spans of time, each list sorted by start, target, model, temperature."""
+        table = TABLES[length]
         with self.connected() as connection:
-            selection = _select_series(connection, chosen)
+            selection = _select_series(connection, chosen, mode)
         if not selection.series:
             return
         position: float = _next_multiple(max(since, selection.first), length)
@@ -294,11 +307,14 @@ class _Selection(NamedTuple):
     """By id, the position in the reading order and the series."""
     everything: bool
     few: bool
+    mode: int | None
     first: int
     last: int
 
 
-def _select_series(connection: sa.Connection, chosen: Mapping[str, str]) -> _Selection:
+def _select_series(
+    connection: sa.Connection, chosen: Mapping[str, str], mode: Mode | None
+) -> _Selection:
     table = schema.series
     rows = sound_series(connection, *(table.c[name] == value for name, value in chosen.items()))
     total = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
@@ -310,6 +326,7 @@ def _select_series(connection: sa.Connection, chosen: Mapping[str, str]) -> _Sel
         },
         len(rows) == total,
         4 * len(rows) <= total,
+        None if mode is None else MODES.index(mode),
         # An hour begins before the first minute in it.
         min((row.first_start - row.first_start % HOUR for row in rows), default=0),
         max((row.last_start for row in rows), default=0),
@@ -333,6 +350,8 @@ def _read_rows(
         query = query.where(table.c.start >= since, table.c.start < stop)
     if not selection.everything:
         query = query.where(table.c.series_id.in_(selection.series))
+    if selection.mode is not None:
+        query = query.where(table.c.mode == selection.mode)
     result = connection.execute(query)
 
     def decode(row: Any) -> _Row:

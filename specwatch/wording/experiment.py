@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from specwatch.domain.interval import Interval
+from specwatch.domain.speedup import StandbyCost, mended_by_calibration
 from specwatch.domain.switchback import LAUNCH
 from specwatch.domain.switchback_results import LEAST_EPISODES, ExperimentStatus
 from specwatch.wording import figures
@@ -45,6 +47,27 @@ def comparison(arm: str, reference: str, speedup: Interval | None, episodes: int
         return f"{arm_name(arm)} against {arm_name(reference)}: {known}"
     counted = figures.counted(speedup.samples, "episode")
     return f"{pace(arm, reference, speedup)}, by experiment, {counted}"
+
+
+def against_off(target: str, cost: StandbyCost) -> str:
+    """How much slower standby is than off, or why that is unknown, and what measures it."""
+    if cost.cost is not None:
+        return (
+            f"against off: standby takes {cost.cost.value:.2f} times as long per token as vLLM"
+            f" without speculation ({bounds(cost.cost)}),"
+            f" {figures.counted(cost.cost.samples, 'minute')}"
+        )
+    why = cost.missing or ""
+    whose = shlex.quote(shown(target))
+    remedy = f"let it run for a quarter of an hour: specwatch switch {whose} --k 0 --lease 15m"
+    if mended_by_calibration(why):
+        remedy = (
+            f"measure serving without speculation: specwatch calibrate --off URL --target {whose}"
+        )
+    return (
+        "against standby only: how much slower standby is than off is not known:"
+        f" {shown(why, LONGEST_SENTENCE)}; {remedy}"
+    )
 
 
 def best_arm(best: str, speedups: Mapping[str, Interval | None]) -> str:

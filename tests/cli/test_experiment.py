@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,13 +14,16 @@ import pytest
 from msgspec.structs import replace
 
 from specwatch.domain.interval import Interval
+from specwatch.domain.model import Batch, Mode
 from specwatch.domain.switchback import Moments, Switchback, SwitchbackDesign, SwitchbackState
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.pages.status_html import StatusHistory, status_html
+from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording import experiment
 from tests.cli.conftest import Run
+from tests.report import history
 from tests.web.statuses import HOSTILE, NOW, Surface, daemon, target
 
 T0 = 1_795_003_200.0
@@ -84,14 +89,16 @@ def test_results_begin_with_the_answer(run: Run, database: str, put: Put) -> Non
     assert rows[2] == ["all", "2", "draft", "tokens", "1.11", "1.07", "to", "1.14", "42"]
     assert rows[3] == ["3-4", "0", "draft", "tokens", "(standby)", "-", "-", "3"]
     assert rows[4] == ["3-4", *rows[2][1:]]
-    assert printed[-2].startswith("best: 2 draft tokens; 3 episodes left out; the first 30.0 s of")
+    assert printed[9].startswith("best: 2 draft tokens; 3 episodes left out; the first 30.0 s of")
 
 
 def test_an_arm_that_loses_is_slow_by_the_inverse(run: Run, database: str, put: Put) -> None:
     put(switchback(differences={"all": {"0": {"launch": SLOW}}}))
     answer = "chat: 0 draft tokens (standby) is 1.23 times as slow as the launch (1.1"
     assert lines(run, database, "results", "chat")[0].startswith(answer)
-    assert lines(run, database, "results")[-2].startswith("no arm is known to be faster than the l")
+    assert "no arm is known to be faster than the launch" in "".join(
+        lines(run, database, "results")
+    )
 
 
 def test_what_is_not_known_yet_says_how_far_it_is(run: Run, database: str, put: Put) -> None:
@@ -124,13 +131,99 @@ def test_results_as_json(run: Run, database: str, put: Put) -> None:
     done = run("experiment", "results", "--json", "--database", database)
     result = json.loads(done.stdout)
     assert sorted(result) == [
-        "answer", "arms", "best", "episodes", "excluded", "loads", "reference", "stopped",
-        "target", "washout",
+        "against_off", "answer", "arms", "best", "episodes", "excluded", "loads", "reference",
+        "stopped", "target", "washout",
     ]  # fmt: skip
     assert result["answer"].startswith("2 draft tokens is 1.11 times as fast as the launch")
     assert list(result["loads"]) == ["3-4"]
     assert result["loads"]["3-4"][0] == {"arm": "0", "speedup": None, "episodes": 3}
     assert result["stopped"] == "ann"
+
+
+def serve_in_standby(database: str, minutes: int, *, baseline: bool = True) -> None:
+    """Minutes until now of 36 ms a token, with four requests running; a baseline of 30 ms."""
+    now = int(time.time()) // 60 * 60
+    windows = [
+        history.hour(
+            0, history.counted(rate=None, tpot=0.036), mode=Mode.STANDBY, length=60, busy=60.0,
+            environment=history.ON, start=now - 60 * n,
+        )[0]
+        for n in range(1, minutes + 1)
+    ]  # fmt: skip
+    store = Store(database, daemon="left")
+    store.open(now)
+    store.write([pack_batch(Batch(tuple(windows), None))], now)
+    if baseline:
+        store.write_measurements([history.measurement(at=now - 3600.0)], now)
+    store.close(now)
+
+
+def test_with_the_cost_of_standby_arms_are_compared_with_off(
+    run: Run, database: str, put: Put
+) -> None:
+    put(switchback())
+    serve_in_standby(database, 12)
+    printed = lines(run, database, "results")
+    said = printed.index(next(line for line in printed if line.startswith("against off:")))
+    answer = "against off: standby takes 1.20 times as long per token as vLLM without speculation"
+    assert " ".join(" ".join(printed[said : said + 2]).split()).startswith(answer)
+    rows = [" ".join(line.split()) for line in printed[said + 3 :]]
+    assert rows[0] == "running arm speedup 95 % interval"
+    assert rows[1].startswith("all the launch 1.03 0.9")
+    assert rows[2].startswith("all 0 draft tokens (standby) 0.83 0.8")
+    assert rows[3].startswith("all 2 draft tokens 1.14 1.0")
+    # At 3-4 running requests there were too few episodes with standby.
+    assert rows[4:] == [
+        "3-4 the launch - -", f"3-4{rows[2][3:]}", "3-4 2 draft tokens - -",
+    ]  # fmt: skip
+    done = run("experiment", "results", "--json", "--database", database)
+    against_off = json.loads(done.stdout)["against_off"]
+    assert against_off["standby_cost"]["value"] == pytest.approx(1.2)
+    assert against_off["missing"] == ""
+    launch = against_off["arms"][0]
+    assert (launch["arm"], launch["episodes"]) == ("launch", 42)
+    assert launch["speedup"]["value"] == pytest.approx(math.exp(0.21) / 1.2)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "baseline", "why"),
+    [
+        (
+            0, True,
+            "no whole minute in standby was seen; let it run for a quarter of an hour: specwatch"
+            " switch chat --k 0 --lease 15m",
+        ),
+        (
+            12, False,
+            "no baseline; measure serving without speculation: specwatch calibrate --off URL"
+            " --target chat",
+        ),
+    ],
+    ids=["no standby", "no baseline"],
+)  # fmt: skip
+def test_without_it_they_are_compared_with_standby_only(
+    run: Run, database: str, put: Put, minutes: int, baseline: bool, why: str
+) -> None:
+    put(switchback())
+    serve_in_standby(database, minutes, baseline=baseline)
+    text = " ".join(" ".join(lines(run, database, "results")).split())
+    assert "against standby only: how much slower standby is than off is not known: " in text
+    assert text.endswith(why)
+    done = run("experiment", "results", "--json", "--database", database)
+    against_off = json.loads(done.stdout)["against_off"]
+    assert against_off["standby_cost"] is None
+    assert against_off["missing"] == why.partition(";")[0]
+    assert against_off["arms"][0] == {"arm": "launch", "speedup": None, "episodes": 42}
+
+
+def test_without_an_arm_of_0_nothing_is_compared_with_standby(
+    run: Run, database: str, put: Put
+) -> None:
+    design = SwitchbackDesign(arms=("launch", "2"), usual="launch", seed=1)
+    put(replace(switchback(differences={"all": {"2": {"launch": FAST}}}), design=design))
+    assert "standby" not in " ".join(lines(run, database, "results"))
+    done = run("experiment", "results", "--json", "--database", database)
+    assert json.loads(done.stdout)["against_off"] is None
 
 
 def test_status_has_what_it_cost_and_who_stopped_it(run: Run, database: str, put: Put) -> None:

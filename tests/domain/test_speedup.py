@@ -13,7 +13,8 @@ from specwatch.domain.baseline import Baseline, Origin, choose, measured
 from specwatch.domain.counterfactual import LIKE, Memory
 from specwatch.domain.model import MINUTE, Environment, Gauges, Histogram, Mode, Objective, Tally
 from specwatch.domain.sample import Sample
-from specwatch.domain.speedup import STRETCHES, Comparison
+from specwatch.domain.speedup import NO_STANDBY, STRETCHES, TOO_FEW, Comparison, standby_cost
+from tests.domain import minutes
 from tests.domain.minutes import KEY, on, per_request
 
 STEP, SEQUENCE, PREFILL, CONTEXT = 0.012, 0.0004, 1e-4, 1e-7
@@ -390,3 +391,51 @@ def test_minutes_without_a_baseline_do_not_hide_those_with_one() -> None:
     assert interval is not None
     assert interval.value == pytest.approx(1.0, rel=0.02)
     assert Comparison(samples[20:], asked.__getitem__).missing == "no baseline"
+
+
+def standby(
+    first: int, count: int, tpot: float, *, step: int = 1, **changes: object
+) -> list[Sample]:
+    return [
+        replace(minutes.off(first + n * step, tpot=tpot), mode=Mode.STANDBY, **changes)
+        for n in range(count)
+    ]
+
+
+PLAIN = minutes.baseline([minutes.off(n, tpot=0.05) for n in range(20)])
+
+
+def test_the_standby_cost_is_its_time_over_the_time_without_speculation() -> None:
+    """In a baseline and in standby that vary."""
+    plain = minutes.baseline([minutes.off(n, tpot=0.05 * (1 + n % 5 / 50)) for n in range(25)])
+    served = [one for n in range(5) for one in standby(100 + n, 3, 0.06 * (1 + n / 50), step=5)]
+    others = [
+        *(on(n, tpot=0.2) for n in range(112, 124)),
+        *(minutes.off(130 + n) for n in range(9)),
+    ]
+    cost, missing = standby_cost([*served, *others], plain)
+    assert missing is None
+    assert (cost.value, cost.samples) == (pytest.approx(1.2), 15)
+    assert cost.lower < 1.2 < cost.upper
+
+
+def test_the_standby_cost_is_that_of_the_newest_environment() -> None:
+    """Another version costs twice as much; the order of the minutes does not count."""
+    older = standby(60, 30, 0.1, environment=Environment("0.31.0"))
+    newer = standby(100, 12, 0.06, environment=Environment("0.32.0"))
+    assert standby_cost([*newer, *older], PLAIN).cost.value == pytest.approx(1.2)
+    assert standby_cost([*older, *newer], lambda _: PLAIN).cost.samples == 12
+
+
+@pytest.mark.parametrize(
+    ("samples", "known", "missing"),
+    [
+        ([on(n) for n in range(20)], PLAIN, NO_STANDBY),
+        (standby(100, 12, 0.06, sound=False), PLAIN, NO_STANDBY),
+        (standby(100, 4, 0.06), PLAIN, TOO_FEW),
+        (standby(100, 12, 0.06), Baseline(), "no baseline"),
+    ],
+    ids=["no standby", "unsound", "too few", "no baseline"],
+)
+def test_it_says_why_the_standby_cost_is_not_known(samples, known, missing) -> None:
+    assert standby_cost(samples, known) == (None, missing)

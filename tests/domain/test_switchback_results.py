@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from specwatch.domain.interval import Interval
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
     ArmBlock,
@@ -28,6 +29,7 @@ from specwatch.domain.switchback_results import (
     observe,
     results,
     speedup,
+    speedup_against_off,
     washout_of,
 )
 from tests.worlds.switchback import WORLDS, Simulation, World, coverage
@@ -297,3 +299,18 @@ def test_counters_that_went_back_before_the_washout_are_not_taken_for_a_pace():
     assert after.episodes == 4
     assert after.settling["slower"][0].count == state.settling["slower"][0].count + 1
     assert after.settling["faster"] == state.settling["faster"]
+
+
+def test_against_off_the_speedup_over_standby_is_divided_by_the_standby_cost():
+    """As if independent: squares of relative errors add up."""
+    moments = {"0": {"launch": Moments(40, 0.3, 0.4), "2": Moments(3, 0.2, 0.1)}}
+    state = replace(EMPTY, differences={ALL_TRAFFIC: moments})
+    cost = Interval.around(1.25, 0.1, 12)
+    over_standby = speedup(state, "launch", "0")
+    against_off = speedup_against_off(state, "launch", cost)
+    assert against_off.value == pytest.approx(math.exp(0.3) / 1.25)
+    assert against_off.up == pytest.approx(math.hypot(over_standby.up, 0.1))
+    assert against_off.down == pytest.approx(math.hypot(over_standby.down, 0.1))
+    assert speedup_against_off(state, "0", cost) == cost.inverse()
+    assert speedup_against_off(state, "2", cost) is None
+    assert speedup_against_off(state, "launch", cost, group="load 1") is None

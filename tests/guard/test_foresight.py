@@ -14,7 +14,6 @@ from specwatch.guard.foresight import (
     explored,
     predicted_speedup,
     quiet_in,
-    standby_cost,
     trial_speedup,
     verified,
 )
@@ -193,14 +192,6 @@ def test_standby_is_verified_from_its_first_minute_on() -> None:
     assert verification.before == pytest.approx(0.05 / 0.08)
     assert verification.speedup.value == pytest.approx(0.06 / 0.08)
     assert verified(before + plain(BEGAN, 20, 0.06), KNOWN, **given) is None
-
-
-def test_the_cost_of_standby_is_its_time_over_the_time_without_speculation() -> None:
-    minutes = [*standby(BEGAN, 12, 0.06), *speculating(BEGAN + 12, 12, 0.2)]
-    cost = standby_cost(minutes, KNOWN, Objective.TPOT)
-    assert cost.value == pytest.approx(1.2)
-    assert cost.lower <= 1.2 <= cost.upper
-    assert standby_cost(standby(BEGAN, 3, 0.06), KNOWN, Objective.TPOT) is None
 
 
 def test_an_exploration_tells_what_speculation_was_worth_by_what_was_learned() -> None:

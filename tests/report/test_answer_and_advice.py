@@ -9,14 +9,8 @@ from msgspec.structs import replace
 
 from specwatch.cli.calibrate import command
 from specwatch.report.answer_and_advice import recommendation, sentence
-from specwatch.report.estimates import Amount, Ratio
-from specwatch.report.model import (
-    ReportBestK,
-    ReportIncident,
-    ReportLoad,
-    ReportStep,
-    WhatIf,
-)
+from specwatch.report.estimates import Amount, Ratio, ReportBestK, WhatIf
+from specwatch.report.model import ReportIncident, ReportLoad, ReportStep
 from tests.report import sample
 from tests.report.hours import at
 
@@ -162,14 +156,22 @@ ABOVE_2 = (
     " chat`)."
 )
 DRAFTER = (
-    "with 0 draft tokens the drafter still runs, which is slower than off: at most 0.91x of it"
+    "0 is standby: the drafter still runs; its cost is not measured here (at most 0.91x of off by"
+    " the assumed draft cost); now it is"
+)
+IN_STANDBY = replace(
+    WHAT_IF, gain=1.01, without_drafts=1 / 1.12,
+    standby_cost=Ratio(value=1.12, lower=1.1, upper=1.14),
+)  # fmt: skip
+KNOWN = (
+    "0 is standby: the drafter still runs, and takes 1.12 times as long as off there (1.10 to 1.14,"
+    " measured):"
 )
 RESTRICT = (
     f"{ABOVE_2} Or measure"
     ' `"num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 256, 0]]` in the speculative'
     " configuration (needs vLLM 0.24 or later, no data parallelism; tested by vLLM with Eagle,"
-    f" Eagle-3 and DFlash only) with `specwatch bench` before you keep it: {DRAFTER} by the assumed"
-    " draft cost, and 0.80x is measured now."
+    f" Eagle-3 and DFlash only) with `specwatch bench` before you keep it: {DRAFTER} 0.80x."
 )
 KEEP = "Keep it as it is."
 OFF = (
@@ -325,8 +327,27 @@ ADVICE = {
     ),
     "no schedule, where the drafter alone costs as much": (
         pays(others={"what_if": replace(WHAT_IF, now=0.95)}),
-        f"{ABOVE_2} A schedule by batch size does not help: {DRAFTER} by the assumed draft cost,"
-        " and 0.95x is measured now.",
+        f"{ABOVE_2} A schedule by batch size does not help: {DRAFTER} 0.95x.",
+    ),
+    "a schedule, where the drafter is known to cost less than drafts": (
+        pays(others={"what_if": IN_STANDBY}),
+        RESTRICT.replace("Or measure", "Or set").replace(
+            f" with `specwatch bench` before you keep it: {DRAFTER}",
+            f": {KNOWN} 0.89x of off; now it is",
+        ),
+    ),
+    "a schedule to one draft token, where that is faster than none": (
+        pays(
+            others={"what_if": replace(IN_STANDBY, setting=((1, 2, 4), (3, 256, 1)), fewer=0.95)}
+        ),
+        RESTRICT.replace("Or measure", "Or set").replace("256, 0", "256, 1").replace(
+            f" with `specwatch bench` before you keep it: {DRAFTER}",
+            f": {KNOWN} 0.89x of off; with 1 draft token 0.95x is predicted; now it is",
+        ),
+    ),
+    "no schedule, where the drafter alone is known to cost as much": (
+        pays(others={"what_if": replace(IN_STANDBY, now=0.9)}),
+        f"{ABOVE_2} A schedule by batch size does not help: {KNOWN} 0.89x of off; now it is 0.90x.",
     ),
     "another k": (pays(others={"best_k": ANOTHER_K}), SET_K),
     "another k before a schedule": (

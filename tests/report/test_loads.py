@@ -9,24 +9,25 @@ from typing import Any
 
 import pytest
 
-from specwatch.domain.model import Environment, Histogram, Mode
+from specwatch.domain.model import Environment, Histogram, Mode, Window
 from specwatch.report.estimates import Ratio
 from specwatch.report.loads import crossing
 from specwatch.report.model import ModelReport, ReportLoad
-from tests.report.history import HOURS, counted, flat, hour, measurement, report
+from tests.report.history import HOURS, ON, counted, flat, hour, measurement, report
 
 PLAIN = {1.0: 0.02, 3.0: 0.03, 6.0: 0.04, 12.0: 0.05, 100.0: 0.2}
 """Seconds per token without speculation, by running requests."""
 
 
-def at_loads(speedups: Mapping[float, float], tokens: int = 10_000) -> ModelReport:
+def at_loads(speedups: Mapping[float, float], tokens: int = 10_000, **others: Any) -> ModelReport:
     """Hours at each load in turn, as much faster there as asked for."""
     windows = []
     for at in range(HOURS):
         running = list(speedups)[at % len(speedups)]
         whole = counted(tpot=PLAIN[running] / speedups[running], tokens=tokens)
         windows.append(hour(at, whole, running=running))
-    return report(flat(windows), *(measurement(speedup, PLAIN[speedup]) for speedup in speedups))
+    known = (measurement(speedup, PLAIN[speedup]) for speedup in speedups)
+    return report(flat(windows), *known, **others)
 
 
 def test_each_load_has_the_speedup_that_it_had():
@@ -112,6 +113,58 @@ def test_a_schedule_stops_above_the_winning_loads_and_its_gain_is_not_known():
     assert what_if.share == pytest.approx(lost / (0.02 / 1.6 + 0.03 / 1.3 + lost))
     assert what_if.gain is None
     assert (what_if.now, what_if.without_drafts) == (pytest.approx(0.8), pytest.approx(1 / 1.1))
+
+
+def standby(running: float, cost: float, count: int = 12) -> list[Window]:
+    """Minutes in standby at a load, that take so many times as long as without speculation."""
+    whole = counted(rate=None, tpot=PLAIN[running] * cost)
+    minutes = (
+        hour(n, whole, mode=Mode.STANDBY, running=running, length=60, busy=60.0, environment=ON)
+        for n in range(count)
+    )
+    return flat(minutes)
+
+
+def test_a_schedule_to_standby_gains_what_the_standby_cost_leaves():
+    """Of off there, 1/1.1 in standby and 0.4 now: 50 ms / 0.4 become 50 ms * 1.1."""
+    what_if = at_loads({1.0: 1.6, 12.0: 0.4}, standby=lambda: standby(12.0, 1.1)).what_if
+    assert what_if.setting == ((1, 8, 4), (9, 256, 0))
+    assert what_if.standby_cost.value == pytest.approx(1.1)
+    assert what_if.without_drafts == pytest.approx(1 / 1.1)
+    assert what_if.fewer is None
+    before, after = 0.02 / 1.6 + 0.05 / 0.4, 0.02 / 1.6 + 0.05 * 1.1
+    assert what_if.gain == pytest.approx(before / after)
+
+
+def test_where_standby_costs_more_than_a_few_drafts_the_schedule_keeps_the_fewest():
+    """A step costs 3.4 / 0.4 plain ones, with one draft token (1 + 7.5 / 4): 2 tokens of it."""
+    what_if = at_loads({1.0: 1.6, 12.0: 0.4}, standby=lambda: standby(12.0, 3.0)).what_if
+    assert what_if.setting == ((1, 8, 4), (9, 256, 1))
+    assert what_if.fewer == pytest.approx(2 / (1 + 7.5 / 4), rel=0.01)
+    before, after = 0.02 / 1.6 + 0.05 / 0.4, 0.02 / 1.6 + 0.05 / what_if.fewer
+    assert what_if.gain == pytest.approx(before / after)
+
+
+def test_standby_at_another_load_says_nothing_of_this_one():
+    model = at_loads({1.0: 1.6, 12.0: 0.4}, standby=lambda: standby(1.0, 1.1))
+    assert model.what_if.standby_cost is None
+    assert model.what_if.gain is None
+    assert model.what_if.without_drafts == pytest.approx(1 / 1.1)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "cost", "missing"),
+    [(12, pytest.approx(1.2), None), (3, None, "too few minutes of traffic")],
+)
+def test_a_period_with_standby_has_its_cost(minutes, cost, missing):
+    windows = flat([hour(0), hour(1, counted(rate=None), mode=Mode.STANDBY, environment=ON)])
+    other = [replace(one, series=replace(one.series, model_name="x")) for one in windows]
+    rows = standby(12.0, 1.2, minutes)
+    model = report(windows, measurement(12.0, PLAIN[12.0]), standby=lambda: [*rows, *other])
+    assert model.traffic.seconds_standby == 3600.0
+    assert (model.standby_cost and model.standby_cost.value, model.standby_cost_missing) == (
+        cost, missing,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from specwatch.config.loading import Config, from_targets
-from specwatch.domain.model import HOUR, MINUTE, Objective
+from specwatch.domain.model import HOUR, MINUTE, Mode, Objective
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.guard.state import Step
 from specwatch.report import reader
@@ -91,6 +91,17 @@ def test_a_period_and_the_one_before_it_are_read_as_hours(store: Store, taken: A
     starts = [window.start for window in windows]
     assert starts == [T0 + 3 * DAY + HOUR * at for at in range(4 * 24)]
     assert {window.length for window in windows} == {HOUR}
+
+
+def test_minutes_in_standby_are_read_as_far_back_as_a_baseline_holds(
+    store: Store, taken: Any
+) -> None:
+    modes = {0: Mode.STANDBY, 30: Mode.STANDBY, 31: Mode.ON}
+    known = [minute(T0 + DAY + 60 * n, mode=mode) for n, mode in modes.items()]
+    store.write([batch(minute(T0, mode=Mode.STANDBY), *known)], now=0)
+    config = _config("chat", baseline={"max_age": "6d"})
+    _read(store, T0 + 6 * DAY, T0 + 7 * DAY, config=config)
+    assert taken["chat"][0].standby() == known[:2]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from specwatch.pages.report_html import report_html
 from specwatch.report import layout
-from specwatch.report.estimates import Amount, Bounds, Quantiles, Ratio, ReportLatency
+from specwatch.report.estimates import Amount, Bounds, Quantiles, Ratio, ReportLatency, WhatIf
 from specwatch.report.layout import Listing, Part, Sentence, Table
 from specwatch.report.markdown import markdown
-from specwatch.report.model import ModelReport, Report, WhatIf
+from specwatch.report.model import ModelReport, Report
 from specwatch.report.sections import sections
 from specwatch.report.sections.answer import overview
 from specwatch.report.text import plain
@@ -134,7 +134,7 @@ SENTENCES = (
     '`"num_speculative_tokens_per_batch_size": [[1, 32, 4], [33, 512, 0]]` in the speculative'
     " configuration stops drafting there; it needs vLLM 0.24 or later, no data parallelism; tested"
     " by vLLM with Eagle, Eagle-3 and DFlash only.",
-    "What that gains has to be measured: with 0 draft tokens the drafter still runs",
+    "What that gains has to be measured: 0 is standby: the drafter still runs; its cost is not",
     "With MTP there are reports of crashes at graph capture (vLLM issue 48494)",
     "2026-11-03 10:00 UTC, probe at temperatures 0, 0.7, 1.3, 4 requests at a time, broken off:"
     " what follows is what was measured until then. Break-even at load 3-4",
@@ -285,9 +285,32 @@ def test_a_schedule_that_would_lose_as_much_is_not_recommended() -> None:
     text = all_sentences(
         replace(PAYS, what_if=replace(PAYS.what_if, now=0.95, without_drafts=0.91))
     )
-    assert "A schedule by batch size does not: with 0 draft tokens the drafter still" in text
+    assert "A schedule by batch size does not: 0 is standby: the drafter still runs" in text
     assert "per_batch_size" not in text
     assert "this is 0.19.1" in all_sentences(replace(PAYS, engine_version="0.19.1"))
+
+
+def test_a_schedule_whose_gain_is_known_says_so() -> None:
+    assert PAYS.what_if is not None
+    cost = Ratio(value=1.1, lower=1.05, upper=1.15)
+    known = replace(PAYS.what_if, now=0.8, without_drafts=0.91, standby_cost=cost, gain=1.02)
+    text = all_sentences(replace(PAYS, what_if=known))
+    assert "stops drafting there" in text
+    assert (
+        "With it the same work would have been done 1.02x as fast as it was: 0 is standby: the"
+        " drafter still runs, and takes 1.10 times as long as off there (1.05 to 1.15, measured)"
+    ) in text
+    assert "drafts less there" in all_sentences(replace(PAYS, what_if=replace(known, fewer=0.95)))
+
+
+def test_the_standby_cost_is_among_the_figures_or_why_it_is_not_known() -> None:
+    traffic = replace(PAYS.traffic, seconds_standby=3600.0)
+    known = replace(PAYS, traffic=traffic, standby_cost=Ratio(value=1.1, lower=1.05, upper=1.15))
+    rows = {row[0]: row[1] for row in table(known, "Speedup, traffic and time")}
+    assert rows["Time per token in standby over off"] == "1.10x (1.05 to 1.15)"
+    unknown = replace(PAYS, traffic=traffic, standby_cost_missing="no baseline")
+    assert "What standby costs against off is not known: no baseline." in all_sentences(unknown)
+    assert "standby" not in all_sentences(replace(PAYS, what_if=None))
 
 
 def test_what_was_not_measured_is_not_said_to_pay() -> None:

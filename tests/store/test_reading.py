@@ -64,6 +64,15 @@ def test_selected_windows_are_read_in_order_of_start(
     assert read(store, **selection) == expected
 
 
+@pytest.mark.parametrize("others", [0, 30])
+def test_minutes_of_a_mode_are_read_alone(store: Store, others: int) -> None:
+    modes = [Mode.ON, Mode.STANDBY, Mode.MIXED, Mode.STANDBY, Mode.OFF]
+    windows = [minute(T0 + 60 * n, mode=mode) for n, mode in enumerate(modes)]
+    store.write([batch(*windows, *(minute(T0, target=f"x{n}") for n in range(others)))], now=0)
+    assert read(store, target="chat", mode=Mode.STANDBY) == [windows[1], windows[3]]
+    assert read(store, target="chat", mode=None) == windows
+
+
 def test_windows_with_long_gaps_in_many_chunks_are_all_read(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,9 @@ def answer(model: ModelReport) -> ReportSection:
     parts: list[Part] = []
     if result.missing:
         parts.append(Sentence(f"Not measured: {layout.sentence(result.missing)}."))
+    if model.standby_cost_missing:
+        why = layout.sentence(model.standby_cost_missing)
+        parts.append(Sentence(f"What standby costs against off is not known: {why}."))
     of = "" if result.objective is None else f" {OBJECTIVES[result.objective]}"
     speedup = Cell(f"Speedup{of}, with its 95 % interval", f"Speedup{of}")
     rows: list[tuple[str | Cell, str | Cell, str]] = [(speedup, layout.ratio(result.speedup), "")]
@@ -95,6 +98,8 @@ def answer(model: ModelReport) -> ReportSection:
         rows.append((f"Time with speculation {mode}", time, ""))
     if traffic.seconds_standby:
         rows.append(("Time in standby", layout.length(traffic.seconds_standby), ""))
+        cost = Cell(layout.ratio(model.standby_cost).text)
+        rows.append(("Time per token in standby over off", cost, ""))
     if traffic.seconds_mixed:
         rows.append(("Time in which it changed", layout.length(traffic.seconds_mixed), ""))
     if traffic.seconds_unknown:

@@ -134,10 +134,17 @@ def _what_if(model: ModelReport) -> Iterator[Part]:
         yield Sentence(f"A schedule by batch size does not: {schedule.expected(what_if)}.")
         return
     yield Sentence(
-        f"`{schedule.setting(what_if)}` in the speculative configuration stops drafting there;"
+        f"`{schedule.setting(what_if)}` in the speculative configuration"
+        f" {'stops drafting' if what_if.fewer is None else 'drafts less'} there;"
         f" it {schedule.needs(model.engine_version)}."
     )
-    yield Sentence(f"What that gains has to be measured: {schedule.expected(what_if)}.")
+    if what_if.gain is None:
+        yield Sentence(f"What that gains has to be measured: {schedule.expected(what_if)}.")
+    else:
+        yield Sentence(
+            f"With it the same work would have been done {layout.times(what_if.gain)} as fast as it"
+            f" was: {schedule.expected(what_if)}."
+        )
     yield Sentence(schedule.WITH_MTP)
     unmeasured = schedule.unmeasured(model, what_if)
     if unmeasured:
