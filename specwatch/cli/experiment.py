@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from specwatch.cli import commands, options
 from specwatch.cli.terminal import Columns, Terminal, table
 from specwatch.config.sections import nearest
 from specwatch.domain.interval import Interval
-from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, Switchback
+from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, Grouping, Switchback
 from specwatch.domain.switchback_results import compared_episodes, results, washout_of
 from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
+from specwatch.report.columns import Line
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording import experiment, figures
@@ -61,7 +62,8 @@ class ExperimentRow(msgspec.Struct, frozen=True):
 
 class ExperimentResults(msgspec.Struct, frozen=True):
     """Results as ``results --json`` has them; ``best`` is the best arm, the launch if none is
-    certainly faster. ``loads`` are by group of running requests."""
+    certainly faster. ``loads`` are by running requests, ``temperatures`` by bucket,
+    ``prompt_lengths`` by tokens; ``shares`` are those of the tokens, by grouping and value."""
 
     target: str
     answer: str
@@ -73,6 +75,9 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     excluded: int
     arms: list[ArmResult]
     loads: dict[str, list[ArmResult]]
+    temperatures: dict[str, list[ArmResult]]
+    prompt_lengths: dict[str, list[ArmResult]]
+    shares: dict[Grouping, dict[str, float]]
 
 
 _STATUS: Columns[ExperimentRow] = {
@@ -84,7 +89,6 @@ _STATUS: Columns[ExperimentRow] = {
     "washout": lambda row: figures.seconds(row.washout),
 }
 _RESULTS: Columns[tuple[str, ArmResult]] = {
-    "running": lambda row: row[0],
     "arm": lambda row: experiment.arm_name(row[1].arm),
     "speedup": lambda row: f"{row[1].speedup.value:.2f}" if row[1].speedup else figures.UNKNOWN,
     "95 % interval": lambda row: experiment.bounds(row[1].speedup) or figures.UNKNOWN,
@@ -151,7 +155,6 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
 
 def _status_row(stored: Switchback) -> ExperimentRow:
     state, design = stored.state, stored.design
-    elapsed = max(state.counted - state.began, 1.0)
     return ExperimentRow(
         target=stored.target,
         stopped=stored.stopped,
@@ -160,9 +163,9 @@ def _status_row(stored: Switchback) -> ExperimentRow:
         began=state.began,
         episodes=state.episodes,
         excluded=state.excluded,
-        share=state.other_seconds / elapsed,
+        share=state.other_share,
         share_allowed=design.share,
-        regret=state.lost_seconds / elapsed,
+        regret=state.lost_share,
         regret_allowed=design.regret,
         washout=washout_of(state, design),
     )
@@ -199,30 +202,34 @@ def _results(stored: Switchback, reference: str | None) -> ExperimentResults:
     state, design = stored.state, stored.design
     known = results(state, design, reference)
 
+    def groups(by: Grouping) -> dict[str, list[ArmResult]]:
+        return {
+            value: arms(by.group(value), group.speedups)
+            for value, group in known.groups[by].items()
+        }
+
     def arms(group: str, speedups: Mapping[str, Interval | None]) -> list[ArmResult]:
         return [
             ArmResult(arm, speedup, compared_episodes(state, arm, known.reference, group=group))
             for arm, speedup in speedups.items()
         ]
 
-    overall = arms(ALL_TRAFFIC, known.speedups)
-    # The answer is on the best arm; where that is the reference, on the fastest other one.
-    answer = next((one for one in overall if one.arm == known.best), None) or max(
-        overall, key=lambda one: (one.speedup.value if one.speedup else 0.0, one.episodes)
-    )
     return ExperimentResults(
         target=stored.target,
-        answer=experiment.comparison(answer.arm, known.reference, answer.speedup, answer.episodes),
+        answer=experiment.answer(state, known),
         reference=known.reference,
         best=known.best,
         washout=known.washout,
         stopped=stored.stopped,
         episodes=state.episodes,
         excluded=state.excluded,
-        arms=overall,
-        loads={
-            group.removeprefix("load "): arms(group, speedups)
-            for group, speedups in known.groups.items()
+        arms=arms(ALL_TRAFFIC, known.speedups),
+        loads=groups(Grouping.LOAD),
+        temperatures=groups(Grouping.TEMPERATURE),
+        prompt_lengths=groups(Grouping.PROMPT_LENGTH),
+        shares={
+            by: {value: group.share for value, group in of.items()}
+            for by, of in known.groups.items()
         },
     )
 
@@ -232,17 +239,35 @@ def _print_results(known: ExperimentResults) -> None:
     terminal.lines(wrapped(f"{shown(known.target)}: {known.answer}"))
     if known.stopped:
         terminal.lines(wrapped(f"stopped by {shown(known.stopped, LONGEST_SENTENCE)}", "yellow"))
-    rows = [("all", one) for one in known.arms]
-    loads = [(shown(load), one) for load, arms in known.loads.items() for one in arms]
     terminal.line()
-    terminal.lines(table(_RESULTS, rows + loads))
+    terminal.lines(_groups("running", {"all": known.arms, **known.loads}))
+    for header, groups, by in (
+        ("temperature", known.temperatures, Grouping.TEMPERATURE),
+        ("prompt tokens", known.prompt_lengths, Grouping.PROMPT_LENGTH),
+    ):
+        if groups:
+            terminal.line()
+            terminal.lines(_groups(header, groups, known.shares[by]))
     terminal.line()
+    if known.episodes:
+        covered = sum(known.shares[Grouping.TEMPERATURE].values())
+        terminal.lines(wrapped(experiment.coverage(covered)))
     best = f"best: {experiment.arm_name(known.best)}"
     if known.best == LAUNCH:
         best = "no arm is known to be faster than the launch"
     left_out = f"{figures.counted(known.excluded, 'episode')} left out"
     washout = f"the first {figures.seconds(known.washout)} of a block do not count"
     terminal.lines(wrapped(f"{best}; {left_out}; {washout}"))
+
+
+def _groups(
+    header: str, groups: Mapping[str, list[ArmResult]], shares: Mapping[str, float] | None = None
+) -> Iterator[Line]:
+    """A table with the arms of each group, and the group's share of the tokens."""
+    columns: Columns[tuple[str, ArmResult]] = {header: lambda row: shown(row[0]), **_RESULTS}
+    if shares is not None:
+        columns = {**columns, "of tokens": lambda row: figures.percent(shares[row[0]])}
+    return table(columns, [(name, arm) for name, arms in groups.items() for arm in arms])
 
 
 @command.command(short_help="order no other arm than the launch any more")

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specwatch.domain.interval import Interval
-from specwatch.domain.switchback import LAUNCH
-from specwatch.domain.switchback_results import LEAST_EPISODES, ExperimentStatus
+from specwatch.domain.switchback import LAUNCH, SwitchbackState
+from specwatch.domain.switchback_results import (
+    LEAST_EPISODES,
+    ExperimentStatus,
+    SwitchbackResults,
+    compared_episodes,
+)
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -45,6 +50,32 @@ def comparison(arm: str, reference: str, speedup: Interval | None, episodes: int
         return f"{arm_name(arm)} against {arm_name(reference)}: {known}"
     counted = figures.counted(speedup.samples, "episode")
     return f"{pace(arm, reference, speedup)}, by experiment, {counted}"
+
+
+def answer(state: SwitchbackState, known: SwitchbackResults) -> str:
+    """What is known about the best arm; where that is the reference, about the fastest other one.
+
+    ``state`` is that of the results.
+    """
+
+    def episodes(arm: str) -> int:
+        return compared_episodes(state, arm, known.reference)
+
+    def merit(arm: str) -> tuple[bool, float, int]:
+        speedup = known.speedups[arm]
+        return arm == known.best, speedup.value if speedup else 0.0, episodes(arm)
+
+    arm = max(known.speedups, key=merit)
+    return comparison(arm, known.reference, known.speedups[arm], episodes(arm))
+
+
+def coverage(share: float) -> str:
+    """Of which share of the tokens temperature and prompt length are known."""
+    known = figures.percent(min(share, 1.0))
+    return (
+        f"temperature and prompt length are known of {known} of the tokens: of those of streamed"
+        " requests for one completion"
+    )
 
 
 def best_arm(best: str, speedups: Mapping[str, Interval | None]) -> str:
