@@ -20,6 +20,7 @@ from specwatch.domain.model import (
     Window,
     load_bin,
 )
+from specwatch.domain.switchback import Switchback
 from specwatch.guard.status import StepRecord
 from specwatch.rules.decisions import Decision
 
@@ -72,7 +73,8 @@ class ReportSources:
     They begin a period earlier than the report, and are read once. If temperature buckets come as
     sums, each window of all temperatures comes with their drafts. ``decisions`` are changes of
     verdicts. Speedups are of ``objective``. ``max_age`` is that of a baseline, in seconds.
-    ``experiments`` are those of the period by model, oldest first. ``damaged`` counts the stored
+    ``experiments`` are those of the period by model, oldest first, ``switchback`` is the one on its
+    live traffic. ``damaged`` counts the stored
     rows that could not be decoded, once windows were read.
     """
 
@@ -87,6 +89,7 @@ class ReportSources:
     objective: Objective = Objective.E2E
     max_age: float = MAX_AGE
     experiments: Mapping[str, Sequence[Experiment]] = field(default_factory=dict)
+    switchback: Switchback | None = None
     damaged: Callable[[], int] = lambda: 0
 
 
