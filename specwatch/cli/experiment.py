@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
 from specwatch.domain.sample import samples_of
 from specwatch.domain.speedup import StandbyCost, standby_cost
-from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, STANDBY, Switchback
+from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, STANDBY, Grouping, Switchback
 from specwatch.domain.switchback_results import (
     compared_episodes,
     results,
@@ -26,6 +26,7 @@ from specwatch.domain.switchback_results import (
 )
 from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
+from specwatch.report.columns import Line
 from specwatch.report.speedups import Chosen
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
@@ -83,8 +84,9 @@ class AgainstOff(msgspec.Struct, frozen=True):
 
 class ExperimentResults(msgspec.Struct, frozen=True):
     """Results as ``results --json`` has them; ``best`` is the best arm, the launch if none is
-    certainly faster. ``loads`` are by group of running requests. ``against_off`` is None
-    without an arm of 0 draft tokens."""
+    certainly faster. ``loads`` are by running requests, ``temperatures`` by bucket,
+    ``prompt_lengths`` by tokens; ``shares`` are those of the tokens, by grouping and value.
+    ``against_off`` is None without an arm of 0 draft tokens."""
 
     target: str
     answer: str
@@ -96,6 +98,9 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     excluded: int
     arms: list[ArmResult]
     loads: dict[str, list[ArmResult]]
+    temperatures: dict[str, list[ArmResult]]
+    prompt_lengths: dict[str, list[ArmResult]]
+    shares: dict[Grouping, dict[str, float]]
     against_off: AgainstOff | None
 
 
@@ -108,7 +113,6 @@ _STATUS: Columns[ExperimentRow] = {
     "washout": lambda row: figures.seconds(row.washout),
 }
 _RESULTS: Columns[tuple[str, ArmResult]] = {
-    "running": lambda row: row[0],
     "arm": lambda row: experiment.arm_name(row[1].arm),
     "speedup": lambda row: f"{row[1].speedup.value:.2f}" if row[1].speedup else figures.UNKNOWN,
     "95 % interval": lambda row: experiment.bounds(row[1].speedup) or figures.UNKNOWN,
@@ -176,7 +180,6 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
 
 def _status_row(stored: Switchback) -> ExperimentRow:
     state, design = stored.state, stored.design
-    elapsed = max(state.counted - state.began, 1.0)
     return ExperimentRow(
         target=stored.target,
         stopped=stored.stopped,
@@ -185,9 +188,9 @@ def _status_row(stored: Switchback) -> ExperimentRow:
         began=state.began,
         episodes=state.episodes,
         excluded=state.excluded,
-        share=state.other_seconds / elapsed,
+        share=state.other_share,
         share_allowed=design.share,
-        regret=state.lost_seconds / elapsed,
+        regret=state.lost_share,
         regret_allowed=design.regret,
         washout=washout_of(state, design),
     )
@@ -219,7 +222,9 @@ def show_results(
     if STANDBY in stored.design.arms:
         config = options.configured(database, file)
         max_age = (Baselines() if config is None else config.baseline).max_age
-        known = msgspec.structs.replace(known, against_off=_against_off(url, stored, max_age))
+        known = msgspec.structs.replace(
+            known, against_off=_against_off(url, stored, list(known.loads), max_age)
+        )
     if as_json:
         options.print_json(known)
     else:
@@ -230,36 +235,40 @@ def _results(stored: Switchback, reference: str | None) -> ExperimentResults:
     state, design = stored.state, stored.design
     known = results(state, design, reference)
 
+    def groups(by: Grouping) -> dict[str, list[ArmResult]]:
+        return {
+            value: arms(by.group(value), group.speedups)
+            for value, group in known.groups[by].items()
+        }
+
     def arms(group: str, speedups: Mapping[str, Interval | None]) -> list[ArmResult]:
         return [
             ArmResult(arm, speedup, compared_episodes(state, arm, known.reference, group=group))
             for arm, speedup in speedups.items()
         ]
 
-    overall = arms(ALL_TRAFFIC, known.speedups)
-    # The answer is on the best arm; where that is the reference, on the fastest other one.
-    answer = next((one for one in overall if one.arm == known.best), None) or max(
-        overall, key=lambda one: (one.speedup.value if one.speedup else 0.0, one.episodes)
-    )
     return ExperimentResults(
         target=stored.target,
-        answer=experiment.comparison(answer.arm, known.reference, answer.speedup, answer.episodes),
+        answer=experiment.answer(state, known),
         reference=known.reference,
         best=known.best,
         washout=known.washout,
         stopped=stored.stopped,
         episodes=state.episodes,
         excluded=state.excluded,
-        arms=overall,
-        loads={
-            group.removeprefix("load "): arms(group, speedups)
-            for group, speedups in known.groups.items()
+        arms=arms(ALL_TRAFFIC, known.speedups),
+        loads=groups(Grouping.LOAD),
+        temperatures=groups(Grouping.TEMPERATURE),
+        prompt_lengths=groups(Grouping.PROMPT_LENGTH),
+        shares={
+            by: {value: group.share for value, group in of.items()}
+            for by, of in known.groups.items()
         },
         against_off=None,
     )
 
 
-def _against_off(url: str, stored: Switchback, max_age: float) -> AgainstOff:
+def _against_off(url: str, stored: Switchback, loads: Sequence[str], max_age: float) -> AgainstOff:
     """By minutes in standby and baselines that are at most ``max_age`` seconds old, of the model
     with most of these minutes."""
     now, state = time.time(), stored.state
@@ -292,9 +301,10 @@ def _against_off(url: str, stored: Switchback, max_age: float) -> AgainstOff:
         missing=missing or "",
         arms=arms(ALL_TRAFFIC, cost),
         loads={
-            load: arms(group, standby_cost(minutes, baseline, loads=[load]).cost)
-            for group in sorted(state.differences)
-            if (load := group.removeprefix("load ")) != group
+            load: arms(
+                Grouping.LOAD.group(load), standby_cost(minutes, baseline, loads=[load]).cost
+            )
+            for load in loads
         },
     )
 
@@ -305,8 +315,18 @@ def _print_results(known: ExperimentResults) -> None:
     if known.stopped:
         terminal.lines(wrapped(f"stopped by {shown(known.stopped, LONGEST_SENTENCE)}", "yellow"))
     terminal.line()
-    terminal.lines(table(_RESULTS, _rows(known)))
+    terminal.lines(_groups("running", {"all": known.arms, **known.loads}))
+    for header, groups, by in (
+        ("temperature", known.temperatures, Grouping.TEMPERATURE),
+        ("prompt tokens", known.prompt_lengths, Grouping.PROMPT_LENGTH),
+    ):
+        if groups:
+            terminal.line()
+            terminal.lines(_groups(header, groups, known.shares[by]))
     terminal.line()
+    if known.episodes:
+        covered = sum(known.shares[Grouping.TEMPERATURE].values())
+        terminal.lines(wrapped(experiment.coverage(covered)))
     best = f"best: {experiment.arm_name(known.best)}"
     if known.best == LAUNCH:
         best = "no arm is known to be faster than the launch"
@@ -320,12 +340,21 @@ def _print_results(known: ExperimentResults) -> None:
     terminal.lines(wrapped(experiment.against_off(known.target, cost)))
     if cost.cost is not None:
         terminal.line()
-        terminal.lines(table(_AGAINST_OFF, _rows(known.against_off)))
+        off = known.against_off
+        terminal.lines(_groups("running", {"all": off.arms, **off.loads}, columns=_AGAINST_OFF))
 
 
-def _rows(known: ExperimentResults | AgainstOff) -> list[tuple[str, ArmResult]]:
-    loads = [(shown(load), one) for load, arms in known.loads.items() for one in arms]
-    return [*(("all", one) for one in known.arms), *loads]
+def _groups(
+    header: str,
+    groups: Mapping[str, list[ArmResult]],
+    shares: Mapping[str, float] | None = None,
+    columns: Columns[tuple[str, ArmResult]] = _RESULTS,
+) -> Iterator[Line]:
+    """A table with the arms of each group, and the group's share of the tokens."""
+    columns = {header: lambda row: shown(row[0]), **columns}
+    if shares is not None:
+        columns = {**columns, "of tokens": lambda row: figures.percent(shares[row[0]])}
+    return table(columns, [(name, arm) for name, arms in groups.items() for arm in arms])
 
 
 @command.command(short_help="order no other arm than the launch any more")

@@ -1,27 +1,21 @@
-"""The experiment on the live traffic of one target: it orders arms, and observes what they do."""
+"""The experiment on the live traffic of one target: it orders arms, and lets them be observed."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec.structs import replace
 
 from specwatch.actuators import switch_of
 from specwatch.config.target import Experiments, Target
+from specwatch.daemon.episode_observer import RESTARTED, SET_BY_OTHERS, EpisodeObserver
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.switchback import (
-    ALL_TRAFFIC,
     LAUNCH,
-    ArmBlock,
-    Episode,
-    SubInterval,
     Switchback,
     SwitchbackDesign,
     SwitchbackState,
@@ -44,48 +38,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("specwatch.experiments")
 
 _BY = "specwatch experiment"
-_SPARE, _SETTLES = 30.0, 3.0
-"""Seconds that a lease is longer than its block, and until the page has to show an order."""
+_SPARE = 30.0
+"""Seconds that a lease is longer than its block."""
 _STORED_EVERY = 60.0
 """Seconds after which the state is stored although the arm is the same."""
 _RETRY_SECONDS = 10.0
 """Seconds until a failed return to the launch is tried again: other experiments wait for it."""
-_SET_BY_OTHERS = "the switch was set by somebody else"
 _QUIET_GUARD = frozenset({Phase.OBSERVING, Phase.SUSPECT})
-
-
-class _Counts(NamedTuple):
-    """Counters of a page: seconds of decoding, tokens after the first of each request."""
-
-    seconds: float
-    tokens: float
-
-    @classmethod
-    def of(cls, samples: Mapping[Series, float]) -> _Counts:
-        seconds = generated = first = 0.0
-        for series, value in samples.items():
-            if series.temperature:
-                continue
-            if series.quantity == "inter_token" and series.part == "sum":
-                seconds += value
-            elif series.quantity == "generation_tokens":
-                generated += value
-            elif series.quantity == "ttft" and series.part == "count":
-                first += value
-        return cls(seconds, generated - first)
-
-
-@dataclass(slots=True)
-class _Block:
-    """One arm under way, begun at a Unix time."""
-
-    arm: str
-    begin: float
-    parts: list[SubInterval] = field(default_factory=list)
-    running: list[float] = field(default_factory=list)
-
-    def ended(self) -> ArmBlock:
-        return ArmBlock(self.arm, fmean(self.running or [0.0]), tuple(self.parts))
 
 
 class TargetExperiment:
@@ -118,12 +77,7 @@ class TargetExperiment:
         """Whether an order of ours failed, which vLLM may still follow."""
         self._retry = 0.0
         """When a failed order to return to the launch is tried again."""
-        self._lock = threading.Lock()
-        self._block: _Block | None = None
-        self._blocks: list[_Block] = []
-        self._before: _Counts | None = None
-        self._incident = ""
-        """What fell into the present episode."""
+        self._observer = EpisodeObserver()
         self._restarts: int | None = None
         self._paused = "it begins"
         self._next: float | None = None
@@ -134,22 +88,7 @@ class TargetExperiment:
         self, samples: Mapping[Series, float], setting: SwitchSetting | None, running: float | None
     ) -> None:
         """Process a page that was just read."""
-        with self._lock:
-            now, block = self._wall(), self._block
-            before, self._before = self._before, _Counts.of(samples)
-            if block is None:
-                return
-            elapsed = now - block.begin
-            ordered = None if setting is None or not setting.ordered else setting.draft_tokens
-            if elapsed > _SETTLES and ordered != _draft_tokens(block.arm):
-                self._incident = self._incident or _SET_BY_OTHERS
-            if before is None or any(a < b for a, b in zip(self._before, before, strict=True)):
-                self._incident = self._incident or "vLLM was restarted"
-                return
-            seconds, tokens = (a - b for a, b in zip(self._before, before, strict=True))
-            block.parts.append(SubInterval(elapsed, {ALL_TRAFFIC: (seconds, tokens)}))
-            if running is not None:
-                block.running.append(running)
+        self._observer.see(samples, setting, running, self._wall())
 
     # --- in the thread of experiments
 
@@ -170,7 +109,7 @@ class TargetExperiment:
         if self._restarts is not None and status.restarts != self._restarts:
             # It may have been launched in another mode.
             self._launch = None
-            self._note("vLLM was restarted")
+            self._observer.note(RESTARTED)
         self._restarts = status.restarts
         self._launch = launch = self._launch or self._connected().state()
         if launch.unavailable:
@@ -181,8 +120,7 @@ class TargetExperiment:
         design, environment = self._design(launch), self._environment(status, launch)
         stored = self._read(design, environment or "", now)
         state = stored.state if environment is None else in_environment(stored.state, environment)
-        with self._lock:
-            incident = self._incident if stored.state.order else ""
+        incident = self._observer.incident if stored.state.order else ""
         reason = self._reason(stored, status, guard) or incident
         if environment is None:
             reason = reason or "no minute of it was seen yet"
@@ -218,8 +156,8 @@ class TargetExperiment:
             return f"the guard is paused by {state.pause.by}"
         if setting is None:
             return "its page shows no switch: does it have the tap?"
-        if self._arm == LAUNCH and setting.ordered and self._block is None:
-            return _SET_BY_OTHERS
+        if self._arm == LAUNCH and setting.ordered and not self._observer.observes:
+            return SET_BY_OTHERS
         return ""
 
     def _follow(
@@ -239,23 +177,19 @@ class TargetExperiment:
                 switches = switches and step.arm == LAUNCH
         else:
             self._stored = replace(stored, design=design, state=step.state)
-        with self._lock:
-            if begins or not step.state.order:
-                self._block, self._blocks, self._incident = None, [], ""
+        if begins or not step.state.order:
+            self._observer.clear()
         if switches and step.arm != LAUNCH:
             self._order(step.arm, step.until - now + _SPARE)
         if step.state.order and (switches or begins):
-            with self._lock:
-                if self._block is not None:
-                    self._blocks.append(self._block)
-                self._block = _Block(step.arm, self._wall())
+            self._observer.begin(step.arm, _draft_tokens(step.arm), self._wall())
 
     def _order(self, arm: str, lease: float) -> None:
         """Order an arm, unless the guard or a person has given an order meanwhile."""
         client = self._connected()
         before = client.state()
         if before.draft_tokens is not None and not before.by.startswith(_BY):
-            raise ActuatorError(_SET_BY_OTHERS, changed=False)
+            raise ActuatorError(SET_BY_OTHERS, changed=False)
         # Before it is ordered: an order that fails may be followed later.
         self._arm, self._ends, self._pending = arm, self._wall() + lease + _SPARE, True
         client.order(_draft_tokens(arm), lease=lease, by=f"{_BY} ({arm})")
@@ -283,18 +217,15 @@ class TargetExperiment:
         self._pending, self._retry = False, 0.0
 
     def _observed(self, state: SwitchbackState, design: SwitchbackDesign) -> SwitchbackState:
-        with self._lock:
-            blocks = [*self._blocks, *([self._block] if self._block else [])]
-            incident = self._incident
-        if len(blocks) < 2:
+        episode = self._observer.episode(LAUNCH)
+        if episode is None:
             return state
-        episode = Episode(LAUNCH, tuple(block.ended() for block in blocks), incident=bool(incident))
         after = observe(state, design, episode)
         _log.info(
             "episode_observed",
             target=self.target.name,
             counted=after.episodes > state.episodes,
-            incident=incident or None,
+            incident=self._observer.incident or None,
             episodes=after.episodes,
         )
         return after
@@ -314,7 +245,7 @@ class TargetExperiment:
             stopped = "" if stored is None else stored.stopped
             return Switchback(target=name, design=design, state=state, stopped=stopped)
         if stored.state.order:
-            self._note("it was interrupted")
+            self._observer.note("it was interrupted")
         return stored
 
     def _put(
@@ -363,16 +294,9 @@ class TargetExperiment:
         if why != self._paused:
             _log.info("experiment_waits", target=self.target.name, reason=why)
         self._paused, self._next = why, None
-        with self._lock:
-            self._block = None
-        self._note(why)
+        self._observer.abandon(why)
         with contextlib.suppress(ActuatorError, ConfigError):  # its lease ends
             self._return()
-
-    def _note(self, incident: str) -> None:
-        """An incident in the present episode; the first one counts."""
-        with self._lock:
-            self._incident = self._incident or incident
 
     def status(self) -> ExperimentStatus:
         """The experiment now."""
@@ -385,6 +309,7 @@ class TargetExperiment:
             episodes=0 if stored is None else stored.state.episodes,
             excluded=0 if stored is None else stored.state.excluded,
             speedups={} if measured is None else measured.speedups,
+            groups={} if measured is None else measured.groups,
             best="" if measured is None else measured.best,
         )
 

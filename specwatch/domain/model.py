@@ -23,7 +23,13 @@ LOAD_BINS: tuple[tuple[int, int | None], ...] = (
     (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, None),
 )  # fmt: skip
 """Concurrent running requests, first and last of each bin; the last bin is open."""
+PROMPT_LENGTHS: tuple[tuple[int, int | None], ...] = (
+    (1, 256), (257, 2048), (2049, 16_384), (16_385, None),
+)  # fmt: skip
+"""Tokens of a prompt, first and last of each class; the last class is open."""
+UNKNOWN_PROMPT_LENGTH = "unknown"
 _LASTS = [last for _, last in LOAD_BINS if last is not None]
+_LONGEST_PROMPTS = [last for _, last in PROMPT_LENGTHS if last is not None]
 _LONGEST = 1.5
 """A window whose counts cover more than this multiple of its length made up for a gap."""
 
@@ -320,7 +326,17 @@ def load_bin(concurrency: float | None) -> int | None:
 
 def load_bin_label(index: int) -> str:
     """``1``, ``3-4``, ``65+``."""
-    first, last = LOAD_BINS[index]
+    return _range_label(*LOAD_BINS[index])
+
+
+def prompt_length_label(tokens: int | None) -> str:
+    """``1-256``, ``16385+``; ``unknown`` for None."""
+    if tokens is None:
+        return UNKNOWN_PROMPT_LENGTH
+    return _range_label(*PROMPT_LENGTHS[bisect.bisect_left(_LONGEST_PROMPTS, tokens)])
+
+
+def _range_label(first: int, last: int | None) -> str:
     if last is None:
         return f"{first}+"
     return str(first) if first == last else f"{first}-{last}"

@@ -13,6 +13,7 @@ Times are Unix seconds, durations are seconds.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping, Sequence
 
@@ -27,9 +28,29 @@ STANDBY = "0"
 """The arm of no draft tokens, with which the drafter still runs."""
 ALL_TRAFFIC = "all"
 """The group that has all requests."""
+MOST_GROUPS = 64
+"""Groups that a state keeps; further ones are ignored. There are at most 36: 22 of temperatures,
+8 of loads, 5 of prompt lengths, and all traffic."""
 _CLIP = 4.0
 _PRIOR_VARIANCE, _PRIOR_COUNT = 0.25, 4
 """Assumed variance of a logarithm, and the observations that it counts for."""
+
+
+class Grouping(enum.StrEnum):
+    """By what speedups are measured separately; a group is named by it and a value."""
+
+    LOAD = "load"
+    TEMPERATURE = "temperature"
+    PROMPT_LENGTH = "prompt length"
+
+    def group(self, value: str) -> str:
+        """``temperature (0,0.3]``."""
+        return f"{self} {value}"
+
+    def value_of(self, group: str) -> str | None:
+        """``(0,0.3]`` of the group ``temperature (0,0.3]``; None for a group of another kind."""
+        value = group.removeprefix(f"{self} ")
+        return None if value == group else value
 
 
 class SwitchbackDesign(Struct, frozen=True, kw_only=True):
@@ -71,7 +92,9 @@ class SubInterval(Struct, frozen=True):
     groups: Mapping[str, tuple[float, float]]
     """For each group the seconds of decoding (the sum of inter-token times over all requests) and
     the tokens generated in them. A group must not depend on the arm: temperature or
-    prompt length, but not the load at the time; groups by load are added by ``observe``."""
+    prompt length, but not the load at the time; groups by load are added by ``observe``. Those of
+    all traffic are counted while they are decoded, those of other groups at the end of a request.
+    """
 
 
 class ArmBlock(Struct, frozen=True):
@@ -160,12 +183,24 @@ class SwitchbackState(Struct, frozen=True, kw_only=True):
     episodes: int = 0
     excluded: int = 0
     """Episodes that did not count: an incident, a block observed in part, or too few tokens."""
+    tokens: Mapping[str, float] = {}
+    """By group the tokens of the second halves of all blocks that counted."""
     differences: Mapping[str, Mapping[str, Mapping[str, Moments]]] = {}
     """By group and two arms, in alphabetical order: log time per token of the first less that of
     the second."""
     settling: Mapping[str, tuple[Moments, ...]] = {}
     """For switches to a ``faster`` and to a ``slower`` arm, and by length of the washout: log time
     per token of a block after it, less that of the second half of the block."""
+
+    @property
+    def other_share(self) -> float:
+        """Share of the elapsed time in arms other than the usual one."""
+        return self.other_seconds / max(self.counted - self.began, 1.0)
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the elapsed time that those arms lost, conservatively."""
+        return self.lost_seconds / max(self.counted - self.began, 1.0)
 
 
 def new_state(design: SwitchbackDesign, environment: str, now: float) -> SwitchbackState:
@@ -182,7 +217,7 @@ def in_environment(state: SwitchbackState, environment: str) -> SwitchbackState:
         return state
     return replace(
         state, environment=environment, order=(), start=None, dropped={}, episodes=0, excluded=0,
-        differences={}, settling={},
+        tokens={}, differences={}, settling={},
     )  # fmt: skip
 
 

@@ -19,25 +19,26 @@ more of them, which is part of its effect, and an adjustment would remove that p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from specwatch.domain.buckets import order_of
 from specwatch.domain.interval import CONFIDENCE, Interval
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
+    MOST_GROUPS,
     STANDBY,
     Episode,
+    Grouping,
     Moments,
     SwitchbackDesign,
     SwitchbackState,
 )
 
-MOST_GROUPS = 64
-"""Groups that a state keeps; further ones are ignored."""
 _EFFECT_VARIANCE = 0.5
 """Of the mixture, in variances of one observation: narrowest at about fifteen episodes."""
 _WASHOUTS = tuple(n / 24 for n in range(1, 12))
@@ -50,13 +51,22 @@ LEAST_EPISODES = 6
 """Episodes for an interval of 95 %; so many of a group may keep an arm from being dropped."""
 
 
+class GroupResults(Struct, frozen=True):
+    """The speedups of one group by arm, each interval valid on its own."""
+
+    speedups: dict[str, Interval | None]
+    share: float
+    """Of the tokens of all traffic in the episodes, this group's."""
+
+
 class SwitchbackResults(Struct, frozen=True, kw_only=True):
     """Speedups against the reference arm; None where there are too few episodes."""
 
     reference: str
     speedups: dict[str, Interval | None]
-    groups: dict[str, dict[str, Interval | None]]
-    """By group and arm; each interval is valid on its own."""
+    groups: dict[Grouping, dict[str, GroupResults]]
+    """By the value of the group, in ascending order. The shares of a grouping add up to less than
+    1 by what the tap does not cover."""
     best: str
     """The arm with the largest speedup of those that are certainly faster than the usual one;
     otherwise that."""
@@ -69,8 +79,9 @@ class ExperimentStatus(Struct, frozen=True, kw_only=True):
 
     ``arm`` is in force, ``paused`` why no arm but the launch may be, ``next_at`` the Unix time of
     the next switch; ``excluded`` episodes did not count. ``speedups`` are those of other arms
-    against the launch, None with too few episodes, and ``best`` is the best arm, the launch if none
-    is certainly faster; empty until the experiment was read.
+    against the launch, None with too few episodes, ``groups`` those by load, temperature and prompt
+    length, and ``best`` is the best arm, the launch if none is certainly faster; empty until the
+    experiment was read.
     """
 
     arm: str
@@ -79,6 +90,7 @@ class ExperimentStatus(Struct, frozen=True, kw_only=True):
     episodes: int = 0
     excluded: int = 0
     speedups: Mapping[str, Interval | None] = {}
+    groups: Mapping[Grouping, Mapping[str, GroupResults]] = {}
     best: str = ""
 
 
@@ -88,9 +100,9 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     An episode counts as a whole or not at all: without incident, with three quarters of each
     block observed, and with enough tokens. The tokens are those of all blocks together, since a
     block has fewer when its arm is slow. An arm is dropped that certainly loses overall, the
-    number of arms accounted for, and seems to win in no group: groups can only keep an arm, so
-    their number does not add to the error. Raises ValueError for an episode that has an arm
-    twice, or only one.
+    number of arms accounted for, and seems to win at no load: loads can only keep an arm, so their
+    number does not add to the error. Other groups keep none: an order is for all requests. Raises
+    ValueError for an episode that has an arm twice, or only one.
     """
     if not 2 <= len({block.arm for block in episode.blocks}) == len(episode.blocks):
         raise ValueError("an episode has two arms or more, and each once")
@@ -112,6 +124,7 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     after = replace(
         state,
         episodes=state.episodes + 1,
+        tokens=_tokens(state, design, episode, paces),
         differences=differences,
         settling=_settling(state, design, episode),
     )
@@ -119,8 +132,12 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     confidence = 1 - (1 - CONFIDENCE) / (len(design.arms) - 1)
     for arm in set(design.arms) - {design.usual}:
         overall = speedup(after, arm, design.usual, confidence=confidence)
-        by_group = [_difference(after, group, design.usual, arm) for group in differences]
-        wins = any(m is not None and m.count >= LEAST_EPISODES and m.mean > 0 for m in by_group)
+        by_load = [
+            _difference(after, group, design.usual, arm)
+            for group in differences
+            if Grouping.LOAD.value_of(group) is not None
+        ]
+        wins = any(m is not None and m.count >= LEAST_EPISODES and m.mean > 0 for m in by_load)
         if overall is not None and overall.below(1.0) and not wins:
             dropped.add(arm)
     return replace(after, dropped={**state.dropped, design.usual: tuple(sorted(dropped))})
@@ -130,19 +147,41 @@ def _paces(
     state: SwitchbackState, design: SwitchbackDesign, episode: Episode
 ) -> dict[str, dict[str, float]]:
     """Log time per token by group, of those that have enough tokens, and by arm."""
-    washout = washout_of(state, design)
     paces = {}
-    groups = {group for b in episode.blocks for part in b.parts for group in part.groups}
-    for group in sorted(groups, key=lambda group: (group != ALL_TRAFFIC, group)):
+    for group in _observed_groups(episode):
+        # Other groups are counted at the end of a request: those that end after half a block, and
+        # began to decode in it, are of one arm.
+        washout = washout_of(state, design) if group == ALL_TRAFFIC else design.block / 2
         totals = {block.arm: block.totals(group, washout) for block in episode.blocks}
         enough = sum(t for _, t in totals.values()) >= design.least_tokens * len(totals)
         if enough and all(seconds > 0 and tokens > 0 for seconds, tokens in totals.values()):
             paces[group] = {arm: math.log(s / tokens) for arm, (s, tokens) in totals.items()}
+    if ALL_TRAFFIC not in paces:
+        return {}
     # Of the whole episode: the load of a block depends on its arm.
     load = load_bin(sum(block.running for block in episode.blocks) / len(episode.blocks))
-    if ALL_TRAFFIC in paces and load is not None:
-        paces[f"load {load_bin_label(load)}"] = paces[ALL_TRAFFIC]
-    return paces
+    of_all = {ALL_TRAFFIC: paces[ALL_TRAFFIC]}
+    if load is not None:
+        of_all[Grouping.LOAD.group(load_bin_label(load))] = paces[ALL_TRAFFIC]
+    return {**of_all, **paces}
+
+
+def _observed_groups(episode: Episode) -> list[str]:
+    return sorted({group for b in episode.blocks for part in b.parts for group in part.groups})
+
+
+def _tokens(
+    state: SwitchbackState, design: SwitchbackDesign, episode: Episode, measured: Iterable[str]
+) -> dict[str, float]:
+    """``tokens`` of the state with those of the second halves of the blocks; ``measured`` groups
+    come first."""
+    tokens = dict(state.tokens)
+    for group in dict.fromkeys([*measured, *_observed_groups(episode)]):
+        if group in tokens or len(tokens) < MOST_GROUPS:
+            counted = ALL_TRAFFIC if Grouping.LOAD.value_of(group) is not None else group
+            added = sum(block.totals(counted, design.block / 2)[1] for block in episode.blocks)
+            tokens[group] = tokens.get(group, 0.0) + added
+    return tokens
 
 
 def _settling(
@@ -251,6 +290,23 @@ def best_arm(state: SwitchbackState, design: SwitchbackDesign) -> str:
     return max(faster, key=lambda arm: faster[arm], default=design.usual)
 
 
+def fastest_other(state: SwitchbackState, design: SwitchbackDesign) -> tuple[str, Interval] | None:
+    """The arm other than the usual one that is the fastest by the lower end of its speedup against
+    that; None with too few episodes.
+
+    The intervals hold for all arms together, so that one may decide by the arm that they single
+    out.
+    """
+    others = [arm for arm in design.arms if arm != design.usual]
+    confidence = 1 - (1 - CONFIDENCE) / len(others)
+    known = [(arm, speedup(state, arm, design.usual, confidence=confidence)) for arm in others]
+    return max(
+        ((arm, interval) for arm, interval in known if interval is not None),
+        key=lambda one: one[1].lower,
+        default=None,
+    )
+
+
 def assumed_loss(state: SwitchbackState, design: SwitchbackDesign, arm: str) -> float:
     """Share of its time that an arm loses against the best one, at the worst end of the interval;
     as long as that end says no more than nothing, ``design.assumed_loss``."""
@@ -266,19 +322,37 @@ def assumed_loss(state: SwitchbackState, design: SwitchbackDesign, arm: str) -> 
     return min(worst, design.assumed_loss)
 
 
+def _first(value: str) -> tuple[float, str]:
+    """A sort key of ``3-4`` and ``65+``; ``unknown`` comes last."""
+    first = value.partition("-")[0].removesuffix("+")
+    return (int(first) if first.isascii() and first.isdigit() else math.inf), value
+
+
 def results(
     state: SwitchbackState, design: SwitchbackDesign, reference: str | None = None
 ) -> SwitchbackResults:
     """All speedups against a reference arm, by default the usual one."""
     reference = reference or design.usual
     others = [arm for arm in design.arms if arm != reference]
-    groups = {
-        group: {arm: speedup(state, arm, reference, group=group) for arm in others}
-        for group in sorted(state.differences)
-    }
+
+    def speedups(group: str) -> dict[str, Interval | None]:
+        return {arm: speedup(state, arm, reference, group=group) for arm in others}
+
+    tokens = state.tokens.get(ALL_TRAFFIC, 0.0)
+    groups: dict[Grouping, dict[str, GroupResults]] = {}
+    for by in Grouping:
+        known = {**state.tokens, **state.differences}
+        named = {value: group for group in known if (value := by.value_of(group))}
+        groups[by] = {
+            value: GroupResults(
+                speedups(named[value]),
+                state.tokens.get(named[value], 0.0) / tokens if tokens else 0.0,
+            )
+            for value in sorted(named, key=order_of if by is Grouping.TEMPERATURE else _first)
+        }
     return SwitchbackResults(
         reference=reference,
-        speedups=groups.pop(ALL_TRAFFIC, dict.fromkeys(others)),
+        speedups=speedups(ALL_TRAFFIC),
         groups=groups,
         best=best_arm(state, design),
         washout=washout_of(state, design),

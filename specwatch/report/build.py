@@ -17,7 +17,7 @@ from specwatch.report.answer import answer, traffic
 from specwatch.report.answer_and_advice import recommendation, sentence
 from specwatch.report.changes import changes
 from specwatch.report.estimates import ratio_of
-from specwatch.report.experiments import newest
+from specwatch.report.experiments import live_experiment, newest
 from specwatch.report.grouped_data import Recorded, ReportSources, WindowSlice, model_of, slices_of
 from specwatch.report.health import health
 from specwatch.report.incidents import breaches, incidents, seconds_off
@@ -216,6 +216,7 @@ def _report(
         series=model.plots.series(),
         experiments=experiments,
         more_experiments=left_out,
+        live_experiment=None if sources.switchback is None else live_experiment(sources.switchback),
     )
     worded = msgspec.structs.replace(
         built.answer, sentence=sentence(built), recommendation=recommendation(built)

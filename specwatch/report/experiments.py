@@ -1,13 +1,24 @@
-"""Probes, benches and comparisons, each with a headline."""
+"""Probes, benches and comparisons, each with a headline, and the experiment on live traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specwatch.domain import experiments as measured
+from specwatch.domain.interval import Interval
+from specwatch.domain.switchback import ALL_TRAFFIC, Grouping, Switchback
+from specwatch.domain.switchback_results import compared_episodes, results
 from specwatch.loadtest.break_even_zones import by_zone, line_sentence
 from specwatch.report.estimates import Ratio, ratio_of
-from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature
+from specwatch.report.experiment_model import (
+    Experiment,
+    LiveArm,
+    LiveExperiment,
+    LiveGroup,
+    MeasuredLoad,
+    ProbedTemperature,
+)
+from specwatch.wording import experiment as wording
 from specwatch.wording import figures
 from specwatch.wording.figures import finite, moment
 from specwatch.wording.text import shown
@@ -152,3 +163,47 @@ def _loads(levels: Sequence[_Load]) -> str:
     opened = ", ".join(figures.UNKNOWN if rate is None else f"{rate:g}" for rate in rates)
     texts = (closed and f"concurrency {closed}", opened and f"{opened} requests a second")
     return " and ".join(filter(None, texts))
+
+
+def live_experiment(stored: Switchback) -> LiveExperiment:
+    """An experiment as it is stored, with ``all`` first in its groups."""
+    state, design = stored.state, stored.design
+    known = results(state, design)
+
+    def arms(group: str, speedups: Mapping[str, Interval | None]) -> tuple[LiveArm, ...]:
+        return tuple(
+            LiveArm(
+                arm=arm,
+                speedup=ratio_of(speedup),
+                episodes=compared_episodes(state, arm, known.reference, group=group),
+            )
+            for arm, speedup in speedups.items()
+        )
+
+    groups = [
+        LiveGroup(by="all", value="all", share=1.0, arms=arms(ALL_TRAFFIC, known.speedups)),
+        *(
+            LiveGroup(
+                by=by.value,
+                value=value,
+                share=group.share,
+                arms=arms(by.group(value), group.speedups),
+            )
+            for by, values in known.groups.items()
+            for value, group in values.items()
+        ),
+    ]
+    return LiveExperiment(
+        sentence=wording.answer(state, known),
+        began=state.began,
+        episodes=state.episodes,
+        excluded=state.excluded,
+        share=state.other_share,
+        share_allowed=design.share,
+        regret=state.lost_share,
+        regret_allowed=design.regret,
+        covered=sum(group.share for group in known.groups[Grouping.TEMPERATURE].values()),
+        dropped=state.dropped.get(design.usual, ()),
+        stopped=stored.stopped,
+        groups=tuple(groups),
+    )

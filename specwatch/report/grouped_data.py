@@ -20,6 +20,7 @@ from specwatch.domain.model import (
     Window,
     load_bin,
 )
+from specwatch.domain.switchback import Switchback
 from specwatch.guard.status import StepRecord
 from specwatch.rules.decisions import Decision
 
@@ -72,9 +73,9 @@ class ReportSources:
     They begin a period earlier than the report, and are read once. If temperature buckets come as
     sums, each window of all temperatures comes with their drafts. ``decisions`` are changes of
     verdicts. Speedups are of ``objective``. ``max_age`` is that of a baseline, in seconds.
-    ``experiments`` are those of the period by model, oldest first. ``damaged`` counts the stored
-    rows that could not be decoded, once windows were read. ``standby`` reads the minutes in standby
-    of all temperatures, as old as a baseline may be.
+    ``experiments`` are those of the period by model, oldest first, ``switchback`` is the one on its
+    live traffic. ``damaged`` counts the stored rows that could not be decoded, once windows were
+    read. ``standby`` reads the minutes in standby of all temperatures, as old as a baseline may be.
     """
 
     target: str
@@ -88,6 +89,7 @@ class ReportSources:
     objective: Objective = Objective.E2E
     max_age: float = MAX_AGE
     experiments: Mapping[str, Sequence[Experiment]] = field(default_factory=dict)
+    switchback: Switchback | None = None
     damaged: Callable[[], int] = lambda: 0
     standby: Callable[[], Sequence[Window]] = lambda: ()
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from specwatch.domain.experiments import Verdict, Zone
 from specwatch.report.estimates import (
     Amount,
     Bounds,
@@ -25,6 +24,7 @@ from specwatch.report.estimates import (
     ReportLatency,
     WhatIf,
 )
+from specwatch.report.experiment_model import Experiment, LiveExperiment
 
 FORMAT = 1
 """Incremented when programs that read reports have to be changed."""
@@ -261,58 +261,6 @@ class ReportSeries(Struct, frozen=True, kw_only=True):
     latency: tuple[LatencyPoint, ...] = ()
 
 
-class ProbedTemperature(Struct, frozen=True, kw_only=True):
-    """One temperature of a probe, and the zone of its acceptance against the break-even line."""
-
-    temperature: float
-    acceptance_rate: Ratio | None
-    zone: Zone
-    speedup: Ratio | None = None
-
-
-class MeasuredLoad(Struct, frozen=True, kw_only=True):
-    """One load of a bench or a comparison: so many clients, or requests a second.
-
-    ``throughput`` is in tokens a second, ``per_user`` the median of what single requests got after
-    their first token; of a comparison both are with speculation, and so is ``tpot_p99``.
-    ``throughput_off``, ``speedup`` and ``verdict`` are of a comparison only. A load that was broken
-    off is not ``complete``.
-    """
-
-    concurrency: int | None
-    rate: float | None
-    throughput: float
-    per_user: float | None = None
-    tpot_p99: float | None = None
-    throughput_off: float | None = None
-    speedup: Ratio | None = None
-    verdict: Verdict | None = None
-    complete: bool = True
-
-
-class Experiment(Struct, frozen=True, kw_only=True):
-    """A probe, a bench or a comparison, which ended at the time ``at``.
-
-    ``asked`` is what was to be measured, in words; if it is not ``complete`` some of that is
-    missing. ``speculation`` is whether the server speculated, of a comparison always true.
-    """
-
-    at: float
-    kind: Literal["probe", "bench", "comparison"]
-    complete: bool
-    speculation: bool
-    asked: str
-    sentence: str
-    temperatures: tuple[ProbedTemperature, ...] = ()
-    break_even_acceptance: Ratio | None = None
-    """Of a probe, at its load."""
-    loads: tuple[MeasuredLoad, ...] = ()
-    speedup: Ratio | None = None
-    crossing: float | None = None
-    """The load at which the speedup falls to 1, in the unit of the loads."""
-    verdict: Verdict | None = None
-
-
 class ModelReport(Struct, frozen=True, kw_only=True):
     """One model of one target; ``engine_version`` is the newest with speculation.
 
@@ -348,6 +296,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     series: ReportSeries
     experiments: tuple[Experiment, ...] = ()
     more_experiments: int = 0
+    live_experiment: LiveExperiment | None = None
+    """That of the target, over all its models."""
 
 
 class Report(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,13 @@ from specwatch.report.grouped_data import Recorded, ReportSources
 from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
 from specwatch.runtime.workers import spread
-from specwatch.store import damaged_rows, guard_records, measurement_rows, verdict_rows
+from specwatch.store import (
+    damaged_rows,
+    experiment_rows,
+    guard_records,
+    measurement_rows,
+    verdict_rows,
+)
 from specwatch.store.contexts import storable
 from specwatch.store.experiment_rows import subject_of
 from specwatch.store.readers import Reader
@@ -151,6 +157,7 @@ class _SourceReader:
                 connection, since=self._since - _BREACHES_BEFORE, until=self._until, target=name
             )
             steps = guard_records.read_steps(connection, target=name)
+            of_live_traffic = experiment_rows.switchbacks(connection, name)
         return ReportSources(
             target=name,
             windows=self._windows(name, members),
@@ -164,6 +171,14 @@ class _SourceReader:
             objective=Objective.E2E if target is None else target.objective,
             max_age=self._max_age,
             experiments=experiments,
+            switchback=next(
+                (
+                    one
+                    for one in of_live_traffic
+                    if one.state.began < self._until and one.state.counted >= self._since
+                ),
+                None,
+            ),
             damaged=lambda: aside + self._reader.damage.about(storable(name), members),
             standby=lambda: list(
                 self._reader.windows(

@@ -33,6 +33,8 @@ class ResponseUsage(msgspec.Struct, gc=False):
 
     completion_tokens: int | None = None
     output_tokens: int | None = None
+    prompt_tokens: Any = None
+    input_tokens: Any = None
 
     @property
     def tokens(self) -> int | None:
@@ -138,12 +140,24 @@ class ResponsePart(msgspec.Struct, gc=False):
         generated: Any = None if usage is None else usage.tokens
         if generated is None:
             generated = self.tokens_predicted if self.timings is None else self.timings.predicted_n
-        return generated if isinstance(generated, int) and generated >= 0 else None
+        return _count(generated)
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of the prompt, those from a cache included; None if it does not say."""
+        usage = self.usage if self.response is None else self.response.usage
+        if usage is None:
+            return None
+        return _count(usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
 
     @property
     def acceptance(self) -> Acceptance | None:
         """The acceptance record, if there is one without contradictions."""
         return acceptance_of(self.metrics, self.timings)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 _ANSWER = msgspec.json.Decoder(ResponsePart)

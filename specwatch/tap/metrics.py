@@ -12,6 +12,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from specwatch.domain.model import prompt_length_label
 from specwatch.engines.acceptance import Acceptance
 from specwatch.engines.base import Family
 from specwatch.engines.tap import TAP
@@ -69,6 +70,10 @@ class TapCounters:
             child("ttft").observe(outcome.ttft)
         if outcome.tpot is not None:
             child("tpot").observe(outcome.tpot)
+            if outcome.tokens is not None and outcome.tokens > 1:
+                prompt_length = prompt_length_label(outcome.prompt_tokens)
+                child("decode_seconds", prompt_length).inc(outcome.tpot * (outcome.tokens - 1))
+                child("decode_tokens", prompt_length).inc(outcome.tokens - 1)
         if outcome.acceptance is not None:
             _count_acceptance(child, outcome.acceptance)
         elif outcome.uncovered is not None:

@@ -20,6 +20,7 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 
     finish_reason: str | None = None
     tokens: int | None = None
+    prompt_tokens: int | None = None
     ttft: float | None = None
     tpot: float | None = None
     acceptance: Acceptance | None = None
@@ -90,6 +91,7 @@ class ObservedRequest(msgspec.Struct):
         return RequestOutcome(
             finish_reason=finish_reason or OTHER,
             tokens=answer.tokens,
+            prompt_tokens=answer.prompt_tokens,
             ttft=None if metrics is None else metrics.ttft,
             tpot=None if metrics is None else metrics.tpot,
             acceptance=acceptance,
@@ -106,6 +108,7 @@ class ObservedRequest(msgspec.Struct):
         return RequestOutcome(
             finish_reason=(stream.finish_reason or OTHER) if ended else None,
             tokens=stream.tokens,
+            prompt_tokens=stream.prompt_tokens,
             ttft=self._ttft(stream),
             tpot=self._tpot(stream) if ended else None,
             acceptance=acceptance,

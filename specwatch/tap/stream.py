@@ -60,6 +60,7 @@ class StreamReader:
         self.finish_reason: str | None = None
         self.stopped_by_string = False
         self.tokens: int | None = None
+        self.prompt_tokens: int | None = None
         self.acceptance: Acceptance | None = None
         self.failed = False
         self.ended = False
@@ -136,6 +137,8 @@ class StreamReader:
             self.stopped_by_string = self.stopped_by_string or chunk.stopped_by_string
         if chunk.tokens is not None:
             self.tokens = chunk.tokens
+        if chunk.prompt_tokens is not None:
+            self.prompt_tokens = chunk.prompt_tokens
         self.acceptance = chunk.acceptance or self.acceptance
         over = chunk.stop is True or not self._is_openai  # these end without a [DONE]
         self.ended = self.ended or (over and self.finish_reason is not None)

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.speedup import StandbyCost, mended_by_calibration
-from specwatch.domain.switchback import LAUNCH
-from specwatch.domain.switchback_results import LEAST_EPISODES, ExperimentStatus
+from specwatch.domain.switchback import LAUNCH, SwitchbackState
+from specwatch.domain.switchback_results import (
+    LEAST_EPISODES,
+    ExperimentStatus,
+    SwitchbackResults,
+    compared_episodes,
+)
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -67,6 +72,32 @@ def against_off(target: str, cost: StandbyCost) -> str:
     return (
         "against standby only: how much slower standby is than off is not known:"
         f" {shown(why, LONGEST_SENTENCE)}; {remedy}"
+    )
+
+
+def answer(state: SwitchbackState, known: SwitchbackResults) -> str:
+    """What is known about the best arm; where that is the reference, about the fastest other one.
+
+    ``state`` is that of the results.
+    """
+
+    def episodes(arm: str) -> int:
+        return compared_episodes(state, arm, known.reference)
+
+    def merit(arm: str) -> tuple[bool, float, int]:
+        speedup = known.speedups[arm]
+        return arm == known.best, speedup.value if speedup else 0.0, episodes(arm)
+
+    arm = max(known.speedups, key=merit)
+    return comparison(arm, known.reference, known.speedups[arm], episodes(arm))
+
+
+def coverage(share: float) -> str:
+    """Of which share of the tokens temperature and prompt length are known."""
+    known = figures.percent(min(share, 1.0))
+    return (
+        f"temperature and prompt length are known of {known} of the tokens: of those of streamed"
+        " requests for one completion"
     )
 
 

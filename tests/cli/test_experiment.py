@@ -38,6 +38,12 @@ def switchback(name: str = "chat", stopped: str = "", **changes: Any) -> Switchb
         differences={
             "all": {"0": {"2": Moments(42, 0.31, 0.4), "launch": SLOW}, "2": {"launch": FAST}},
             "load 3-4": {"0": {"launch": Moments(3, 0.2, 0.01)}, "2": {"launch": FAST}},
+            "temperature >1": {"2": {"launch": Moments(42, 0.2, 0.1)}},
+            "temperature 0": {"2": {"launch": Moments(42, -0.2, 0.1)}},
+        },
+        tokens={
+            "all": 1000.0, "load 3-4": 1000.0, "temperature 0": 600.0, "temperature >1": 300.0,
+            "prompt length 16385+": 900.0,
         },
     )  # fmt: skip
     design = SwitchbackDesign(arms=("launch", "0", "2"), usual="launch", seed=1)
@@ -89,7 +95,35 @@ def test_results_begin_with_the_answer(run: Run, database: str, put: Put) -> Non
     assert rows[2] == ["all", "2", "draft", "tokens", "1.11", "1.07", "to", "1.14", "42"]
     assert rows[3] == ["3-4", "0", "draft", "tokens", "(standby)", "-", "-", "3"]
     assert rows[4] == ["3-4", *rows[2][1:]]
-    assert printed[9].startswith("best: 2 draft tokens; 3 episodes left out; the first 30.0 s of")
+    best = "best: 2 draft tokens; 3 episodes left out; the first 30.0 s of"
+    assert any(line.startswith(best) for line in printed)
+
+
+def test_results_by_temperature_and_prompt_length(run: Run, database: str, put: Put) -> None:
+    put(switchback())
+    rows = [" ".join(line.split()) for line in lines(run, database, "results")[8:]]
+    assert rows[:6] == [
+        "",
+        "temperature arm speedup 95 % interval episodes of tokens",
+        "0 0 draft tokens (standby) - - 0 60.0%",
+        "0 2 draft tokens 1.22 1.18 to 1.26 42 60.0%",
+        ">1 0 draft tokens (standby) - - 0 30.0%",
+        ">1 2 draft tokens 0.82 0.79 to 0.85 42 30.0%",
+    ]
+    assert rows[7:9] == [
+        "prompt tokens arm episodes of tokens",
+        "16385+ 0 draft tokens (standby) 0 90.0%",
+    ]
+    assert " ".join(rows[11:13]).startswith(
+        "temperature and prompt length are known of 90.0% of the tokens"
+    )
+
+
+def test_without_groups_there_is_one_table(run: Run, database: str, put: Put) -> None:
+    put(switchback(differences={"all": {"2": {"launch": FAST}}}, tokens={"all": 9.0}))
+    text = " ".join(lines(run, database, "results"))
+    assert ("of tokens" in text, "running" in text) == (False, True)
+    assert "known of 0.0% of the tokens" in text
 
 
 def test_an_arm_that_loses_is_slow_by_the_inverse(run: Run, database: str, put: Put) -> None:
@@ -131,12 +165,18 @@ def test_results_as_json(run: Run, database: str, put: Put) -> None:
     done = run("experiment", "results", "--json", "--database", database)
     result = json.loads(done.stdout)
     assert sorted(result) == [
-        "against_off", "answer", "arms", "best", "episodes", "excluded", "loads", "reference",
-        "stopped", "target", "washout",
+        "against_off", "answer", "arms", "best", "episodes", "excluded", "loads", "prompt_lengths",
+        "reference", "shares", "stopped", "target", "temperatures", "washout",
     ]  # fmt: skip
     assert result["answer"].startswith("2 draft tokens is 1.11 times as fast as the launch")
     assert list(result["loads"]) == ["3-4"]
     assert result["loads"]["3-4"][0] == {"arm": "0", "speedup": None, "episodes": 3}
+    assert list(result["temperatures"]) == ["0", ">1"]
+    assert result["temperatures"][">1"][1]["speedup"]["value"] == pytest.approx(0.82, abs=0.01)
+    assert result["prompt_lengths"] == {
+        "16385+": [{"arm": arm, "speedup": None, "episodes": 0} for arm in ("0", "2")]
+    }
+    assert result["shares"]["temperature"] == {"0": 0.6, ">1": 0.3}
     assert result["stopped"] == "ann"
 
 

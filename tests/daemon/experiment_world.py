@@ -28,6 +28,8 @@ from tests.store.examples import minute
 START = 1_795_003_200.0
 PACES = {None: 0.02, 0: 0.025, 2: 0.016}
 """Seconds per token by ordered number of draft tokens."""
+BY_TEMPERATURE = {"0": {2: 0.8}, ">1": {2: 1.5}}
+"""By what a token takes longer in an arm at a temperature."""
 BLOCK = 16
 DESIGN = Experiments(arms=(0, 2), block="16s", share="50%", regret="100%")
 QUIET = GuardStatus("act", GuardState("chat"), ours=True)
@@ -49,6 +51,8 @@ class Server:
         """``refuses``: no order arrives; ``late``: it does, but there is no answer."""
         self.seconds = self.tokens = 0.0
         self.chance = random.Random(5)
+        self.by_temperature = dict.fromkeys(BY_TEMPERATURE, (0.0, 0.0))
+        """Seconds and tokens, as a tap counts them."""
 
     def pass_second(self) -> None:
         until = self.state.until
@@ -56,8 +60,13 @@ class Server:
             self.set(None, 0.0, "")
         k = self.state.draft_tokens
         self.other_seconds += k is not None
+        pace = PACES[k] * self.chance.uniform(0.97, 1.03)
         self.seconds += 3
-        self.tokens += 3 / (PACES[k] * self.chance.uniform(0.97, 1.03))
+        self.tokens += 3 / pace
+        for temperature, factors in BY_TEMPERATURE.items():
+            seconds, tokens = self.by_temperature[temperature]
+            at_temperature = pace * factors.get(k or 0, 1.0)
+            self.by_temperature[temperature] = (seconds + 1, tokens + 1 / at_temperature)
 
     def set(self, k: int | None, lease: float, by: str) -> None:
         until = None if k is None else self.world.now + lease
@@ -67,6 +76,7 @@ class Server:
 
     def restart(self, k: int = 4) -> None:
         self.seconds = self.tokens = 0.0
+        self.by_temperature = dict.fromkeys(BY_TEMPERATURE, (0.0, 0.0))
         self.state = SwitchState(server="b", launch_draft_tokens=k, launch_schedule=((1, k),))
         self.world.restarts += 1
 
@@ -77,6 +87,17 @@ class Server:
             pages.counter("vllm:generation_tokens", tokens, **labels),
             pages.histogram(
                 "vllm:inter_token_latency_seconds", (1.0,), (tokens, 0), self.seconds, **labels
+            ),
+            *(
+                pages.counter(
+                    f"specwatch_decode_{quantity}",
+                    value,
+                    model_name="m",
+                    temperature=temperature,
+                    prompt_length="1-256",
+                )
+                for temperature, counts in self.by_temperature.items()
+                for quantity, value in zip(("seconds", "tokens"), counts, strict=True)
             ),
         )
 

@@ -16,13 +16,22 @@ from specwatch.config.target import Target
 from specwatch.daemon.experiment_service import ExperimentService
 from specwatch.daemon.target_experiment import TargetExperiment
 from specwatch.domain.model import Mode, Moment
-from specwatch.domain.switchback import Switchback
+from specwatch.domain.switchback import Grouping, Switchback
+from specwatch.domain.switchback_results import results
 from specwatch.engines.switch import SwitchState
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState, Order, Pause, Phase
 from specwatch.status import Failure, TargetStatus
 from specwatch.store.repository import Store
-from tests.daemon.experiment_world import BLOCK, DESIGN, PACES, QUIET, START, World
+from tests.daemon.experiment_world import (
+    BLOCK,
+    BY_TEMPERATURE,
+    DESIGN,
+    PACES,
+    QUIET,
+    START,
+    World,
+)
 from tests.daemon.running import config_of
 from tests.fixtures import target_of
 
@@ -46,6 +55,21 @@ def test_the_speedup_is_the_true_one(world: World) -> None:
     assert status.best == "2"
     assert world.most_share <= 0.5
     assert world.state.episodes == status.episodes
+
+
+def test_temperatures_and_prompt_lengths_have_the_true_speedups(world: World) -> None:
+    assert world.live(3000, lambda: world.counted()[0] >= 12)
+    stored = world.stored
+    assert stored is not None
+    groups = results(stored.state, stored.design).groups
+    for temperature, factors in BY_TEMPERATURE.items():
+        speedup = groups[Grouping.TEMPERATURE][temperature].speedups["2"]
+        true = PACES[None] / (PACES[2] * factors[2])
+        assert speedup is not None
+        assert speedup.value == pytest.approx(true, rel=0.01)
+        assert speedup.lower < true < speedup.upper
+    assert set(groups[Grouping.PROMPT_LENGTH]) == {"1-256"}
+    assert set(groups[Grouping.LOAD]) == {"3-4"}
 
 
 def test_an_arm_that_loses_is_dropped_and_no_longer_ordered(world: World) -> None:

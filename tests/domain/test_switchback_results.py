@@ -14,8 +14,10 @@ from msgspec.structs import replace
 from specwatch.domain.interval import Interval
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
+    MOST_GROUPS,
     ArmBlock,
     Episode,
+    Grouping,
     Moments,
     SubInterval,
     SwitchbackDesign,
@@ -23,9 +25,9 @@ from specwatch.domain.switchback import (
     new_state,
 )
 from specwatch.domain.switchback_results import (
-    MOST_GROUPS,
     assumed_loss,
     best_arm,
+    fastest_other,
     observe,
     results,
     speedup,
@@ -198,14 +200,48 @@ def test_groups_have_their_own_speedups_and_loads_are_those_of_whole_episodes():
             pace = 0.03 * math.exp(chance.gauss(0, 0.02))
             cold = 1 / 1.5 if arm == "k=4" else 1.0
             running = {"usual": 4.0, "standby": 12.0, "k=4": 2.0}[arm]
-            blocks.append(block(arm, [pace] * 12, running, **{"0": cold, ">1": 1.1}))
+            groups = {"temperature 0": cold, "temperature >1": 1.1, "prompt length 1-256": cold}
+            blocks.append(block(arm, [pace] * 12, running, **groups))
         state = observe(state, DESIGN, Episode("usual", tuple(blocks)))
-    found = results(state, DESIGN)
-    assert set(found.groups) == {"0", ">1", "load 5-8"}
-    assert found.groups["0"]["k=4"].value == pytest.approx(1.5, rel=0.03)
-    assert found.groups[">1"]["k=4"].value == pytest.approx(1.0, rel=0.03)
-    assert found.groups["load 5-8"] == found.speedups
+    known = results(state, DESIGN)
+    names = {by: list(groups) for by, groups in known.groups.items()}
+    assert names == {"load": ["5-8"], "temperature": ["0", ">1"], "prompt length": ["1-256"]}
+    by_temperature = known.groups[Grouping.TEMPERATURE]
+    assert by_temperature["0"].speedups["k=4"].value == pytest.approx(1.5, rel=0.03)
+    assert by_temperature[">1"].speedups["k=4"].value == pytest.approx(1.0, rel=0.03)
+    by_length = known.groups[Grouping.PROMPT_LENGTH]["1-256"]
+    assert by_length.speedups["k=4"].value == pytest.approx(1.5, rel=0.03)
+    load = known.groups[Grouping.LOAD]["5-8"]
+    assert (load.speedups, load.share) == (known.speedups, 1.0)
+    assert by_temperature[">1"].share == pytest.approx(1 / 1.1)
     assert set(results(state, DESIGN, "k=4").speedups) == {"usual", "standby"}
+
+
+def test_values_of_a_group_are_in_ascending_order():
+    named = {
+        "load": ["1", "2", "3-4", "17-32", "65+"],
+        "temperature": ["0", "(0,0.3]", "(0.3,0.7]", ">1", "unknown"],
+        "prompt length": ["1-256", "257-2048", "2049-16384", "16385+", "unknown"],
+    }
+    groups = [f"{by} {value}" for by, values in named.items() for value in sorted(values)]
+    state = replace(EMPTY, tokens=dict.fromkeys([*groups, "all", "of an older version"], 1.0))
+    known = results(state, DESIGN).groups
+    assert {by: list(values) for by, values in known.items()} == named
+
+
+def test_other_groups_do_not_count_before_half_a_block():
+    """Until then requests end that began in the arm before."""
+    state, chance = observed(30, noise=0.0), random.Random(3)
+    assert washout_of(state, DESIGN) < DESIGN.block / 3
+    early = replace(DESIGN, least_tokens=0)
+    for _ in range(8):
+        blocks = []
+        for arm in chance.sample(ARMS, 3):
+            paces = [0.03 if n < 6 else 0.03 / SPEEDUPS[arm] for n in range(12)]
+            blocks.append(block(arm, paces, **{"temperature 0": 1.0}))
+        state = observe(state, early, Episode("usual", tuple(blocks)))
+    speedups = results(state, early).groups[Grouping.TEMPERATURE]["0"].speedups
+    assert speedups["k=4"].value == pytest.approx(1.3, rel=1e-6)
 
 
 def test_an_arm_that_certainly_loses_is_dropped_and_stays_so():
@@ -219,18 +255,35 @@ def test_an_arm_that_certainly_loses_is_dropped_and_stays_so():
     assert state.dropped == {"usual": ("standby",)}
 
 
-def test_an_arm_that_seems_to_win_in_a_group_is_not_dropped():
-    state = observed(30, **{"0": 1.0})
-    assert state.dropped == {"usual": ("standby",)}
+def test_an_arm_that_seems_to_win_at_a_load_is_not_dropped():
     chance, state = random.Random(5), EMPTY
-    for _ in range(30):
+    for n in range(60):
+        quick = n % 4 == 0
+        paces = {**SPEEDUPS, "standby": 1.2} if quick else SPEEDUPS
         blocks = tuple(
-            block(b.arm, [0.03 / SPEEDUPS[b.arm]] * 12, **{"0": 0.7 if b.arm == "standby" else 1})
-            for b in episode(chance).blocks
+            block(arm, [0.03 / paces[arm]] * 12, 2.0 if quick else 8.0)
+            for arm in chance.sample(ARMS, 3)
         )
         state = observe(state, DESIGN, Episode("usual", blocks))
     assert speedup(state, "standby", "usual").below(1.0)
     assert state.dropped == {"usual": ()}
+
+
+def test_an_arm_that_loses_is_dropped_although_it_wins_at_a_temperature():
+    """An order is for all requests, so that no arm is used at one temperature only."""
+    chance, state = random.Random(5), EMPTY
+    for _ in range(30):
+        blocks = tuple(
+            block(
+                b.arm,
+                [0.03 / SPEEDUPS[b.arm]] * 12,
+                **{"temperature 0": 0.7 if b.arm == "standby" else 1},
+            )
+            for b in episode(chance).blocks
+        )
+        state = observe(state, DESIGN, Episode("usual", blocks))
+    assert speedup(state, "standby", "usual", group="temperature 0").above(1.0)
+    assert state.dropped == {"usual": ("standby",)}
 
 
 def test_the_more_arms_the_more_certain_a_loss_has_to_be():
@@ -249,6 +302,18 @@ def test_the_best_arm_is_the_one_in_use_until_another_is_certainly_faster():
     assert best_arm(observed(5), DESIGN) == "usual"
     assert best_arm(observed(30), DESIGN) == "k=4"
     assert results(observed(30), DESIGN).best == "k=4"
+
+
+def test_the_fastest_other_arm_is_that_of_the_largest_lower_end():
+    assert fastest_other(observed(3), DESIGN) is None
+    arm, interval = fastest_other(observed(30), DESIGN)
+    assert (arm, interval.confidence) == ("k=4", 0.975)
+    unsure, sure = Moments(7, -0.5, 9.0), Moments(50, -0.1, 0.1)
+    state = replace(
+        EMPTY, differences={"all": {"k=4": {"usual": sure}, "standby": {"usual": unsure}}}
+    )
+    assert speedup(state, "standby", "usual").value > speedup(state, "k=4", "usual").value
+    assert fastest_other(state, DESIGN)[0] == "k=4"
 
 
 def test_an_unknown_arm_loses_as_assumed_and_a_known_one_at_the_worst_end_of_its_interval():
@@ -280,10 +345,11 @@ def test_a_stored_state_is_small_however_many_episodes_and_groups_there_were():
     chance, state = random.Random(2), EMPTY
     for n in range(2 * MOST_GROUPS):
         state = observe(state, DESIGN, episode(chance, **{f"prompt {n}": 1.0}))
-    assert len(state.differences) == MOST_GROUPS
+    assert len(state.differences) == len(state.tokens) == MOST_GROUPS
     crowd = observe(EMPTY, DESIGN, episode(chance, **{f"P{n}": 1.0 for n in range(100)}))
     assert len(crowd.differences) == MOST_GROUPS
-    assert ALL_TRAFFIC in crowd.differences
+    assert {ALL_TRAFFIC, "load 5-8"} <= crowd.differences.keys() & crowd.tokens.keys()
+    assert len(crowd.tokens) == MOST_GROUPS
     assert state.episodes == 2 * MOST_GROUPS
     stored = msgspec.json.encode(state)
     assert len(stored) < 20_000

@@ -1,6 +1,8 @@
-"""Probes, benches and comparisons of a server whose names are given."""
+"""Probes, benches and comparisons of a server whose names are given, and an experiment."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from specwatch.domain.experiments import (
     Subject,
     Zone,
 )
+from specwatch.domain.switchback import Moments, Switchback, SwitchbackDesign, SwitchbackState
 from specwatch.loadtest.compare import compare
 from tests.loadtest.benches import WORK, batches, bench, level, noise
 
@@ -84,3 +87,21 @@ def measured(ended: float, mode: str = "on", name: str = "chat") -> Bench:
 def comparison(ended: float, name: str = "chat") -> Comparison:
     result = compare(measured(ended, "off", name), measured(ended, "on", name), version="1")
     return replace(result, complete=False)
+
+
+def switchback(began: float, **changes: Any) -> Switchback:
+    """Of 42 episodes, in which 2 draft tokens win, but not at temperatures above 1."""
+    wins, loses = Moments(42, -0.1, 0.1), Moments(42, 0.2, 0.1)
+    state = SwitchbackState(
+        environment="e", began=began, counted=began + 100_000, arm="launch", usual="launch",
+        other_seconds=4000.0, lost_seconds=500.0, episodes=42, excluded=3,
+        dropped={"launch": ("0",)},
+        tokens={"all": 1000.0, "load 3-4": 1000.0, "temperature >1": 900.0},
+        differences={
+            "all": {"0": {"launch": loses}, "2": {"launch": wins}},
+            "load 3-4": {"0": {"launch": Moments(3, 0.2, 0.01)}, "2": {"launch": wins}},
+            "temperature >1": {"2": {"launch": loses}},
+        },
+    )  # fmt: skip
+    design = SwitchbackDesign(arms=("launch", "0", "2"), usual="launch", seed=1)
+    return Switchback(target="chat", design=design, state=state, **changes)

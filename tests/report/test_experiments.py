@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from specwatch.loadtest.compare import compare
+from specwatch.pages.report_html import report_html
 from specwatch.report.estimates import Ratio
-from specwatch.report.experiments import MOST, experiment, headline, newest, notes
+from specwatch.report.experiments import (
+    MOST,
+    experiment,
+    headline,
+    live_experiment,
+    newest,
+    notes,
+)
+from specwatch.report.layout import Sentence, Table
+from specwatch.report.markdown import markdown
 from specwatch.report.model import Report
+from specwatch.report.sections import sections
+from specwatch.report.text import plain
 from tests.report import sample
-from tests.report.experiments import comparison, measured, probe
+from tests.report.experiments import comparison, measured, probe, switchback
 
 NOON = 1_793_620_800.0
 """2 November 2026, 12:00 UTC."""
@@ -114,6 +127,61 @@ def test_the_newest_come_first_and_the_rest_is_counted() -> None:
     assert [item.at - NOON for item in result] == [6, 5, 4, 3, 2]
     assert left_out == 2
     assert newest([]) == ((), 0)
+
+
+def test_the_experiment_on_live_traffic_has_its_answer_its_groups_and_its_cost() -> None:
+    live = live_experiment(switchback(NOON))
+    assert live.sentence.startswith("2 draft tokens is 1.11 times as fast as the launch (1.07 to")
+    assert [(group.by, group.value, group.share) for group in live.groups] == [
+        ("all", "all", 1.0), ("load", "3-4", 1.0), ("temperature", ">1", 0.9),
+    ]  # fmt: skip
+    assert [(arm.arm, arm.episodes) for arm in live.groups[1].arms] == [("0", 3), ("2", 42)]
+    assert live.groups[1].arms[0].speedup is None
+    speedup = live.groups[2].arms[1].speedup
+    assert speedup is not None
+    assert speedup.value == pytest.approx(0.82, abs=0.01)
+    assert (live.share, live.share_allowed, live.regret, live.covered) == (0.04, 0.05, 0.005, 0.9)
+
+
+def test_the_section_of_the_experiment_on_live_traffic() -> None:
+    live = live_experiment(switchback(NOON, stopped="ann: <b>a demo"))
+    model = msgspec.structs.replace(sample.blank(), live_experiment=live)
+    (section,) = [one for one in sections(model) if one.title == "Experiment on live traffic"]
+    answer, table, cost, covered, dropped, stopped = section.parts
+    assert isinstance(answer, Sentence)
+    assert answer.text.startswith("2 draft tokens is 1.11 times as fast as the launch")
+    assert isinstance(table, Table)
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["all", "0 draft tokens (standby)", "0.82x (0.79 to 0.85)", "42", "100.0%"],
+        ["all", "2 draft tokens", "1.11x (1.07 to 1.14)", "42", "100.0%"],
+        ["3-4 running", "0 draft tokens (standby)", "-", "3", "100.0%"],
+        ["3-4 running", "2 draft tokens", "1.11x (1.07 to 1.14)", "42", "100.0%"],
+        ["temperature >1", "0 draft tokens (standby)", "-", "0", "90.0%"],
+        ["temperature >1", "2 draft tokens", "0.82x (0.79 to 0.85)", "42", "90.0%"],
+    ]
+    texts = [part.text for part in (cost, covered, dropped, stopped) if isinstance(part, Sentence)]
+    assert texts[0] == (
+        "42 episodes since 2026-11-02 12:00 UTC, 3 left out. Other numbers than the launch's were"
+        " in force for 4.0% of the time (5.0% allowed), and lost 0.5% of it at most (2.0% allowed)."
+    )
+    assert "known of 90.0% of the tokens" in texts[1]
+    assert texts[2:] == [
+        "No longer ordered, slower than the launch: 0 draft tokens (standby).",
+        "Stopped by ann: <b>a demo.",
+    ]
+    assert "Experiment on live traffic" not in [one.title for one in sections(sample.blank())]
+
+
+@pytest.mark.parametrize("render", [plain, markdown, report_html], ids=["text", "md", "html"])
+def test_every_format_has_the_experiment_on_live_traffic(render: Callable[[Report], str]) -> None:
+    live = live_experiment(switchback(NOON, stopped="ann: <b>a demo"))
+    report = sample.full()
+    model = msgspec.structs.replace(report.targets[0], live_experiment=live)
+    text = render(msgspec.structs.replace(report, targets=(model,)))
+    assert "1.11 times as fast as the launch" in text
+    assert "temperature" in text
+    assert "4.0%" in text
+    assert ("<b>a demo" in text) == (render is plain)
 
 
 def test_of_a_model_that_was_not_watched_each_is_a_note() -> None:

@@ -23,7 +23,7 @@ from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests.cli import history
 from tests.fixtures import OpenStore
-from tests.report.experiments import probe
+from tests.report.experiments import probe, switchback
 from tests.store.examples import T0, batch, minute
 
 DAY = 86400
@@ -276,3 +276,19 @@ def test_a_database_that_cannot_be_read_is_an_error(
     with pytest.raises(StoreUnavailable):
         read_report(reader, since=T0, until=NOW, now=NOW)
     reader.close()
+
+
+def test_the_experiment_on_live_traffic_is_that_of_the_target_if_it_ran_in_the_period(
+    store: Store, taken: dict[str, tuple[ReportSources, list[Any]]]
+) -> None:
+    store.write([batch(minute(T0)), batch(minute(T0, target="code"))], now=0)
+    running = switchback(T0 + HOUR)
+    store.change_switchback("chat", lambda _: running, T0)
+    ended = running.state.counted
+    for since, until, present in (
+        (T0, T0 + HOUR, None), (T0, T0 + 2 * HOUR, running), (ended - HOUR, NOW, running),
+        (ended + HOUR, NOW, None),
+    ):  # fmt: skip
+        _read(store, since, until)
+        assert taken["chat"][0].switchback == present
+        assert taken["code"][0].switchback is None

@@ -153,6 +153,8 @@ def counts(registry: CollectorRegistry) -> dict[str, float]:
     """What a registry's page says, but for zeros, buckets and sums: ``requests stop (0,1]``."""
     counted = {}
     for family in registry.collect():
+        if family.name == "specwatch_decode_seconds":
+            continue
         for sample in family.samples:
             if sample.name.endswith(("_total", "_count")) and sample.value:
                 name = sample.name.removeprefix("specwatch_").removesuffix("_total")

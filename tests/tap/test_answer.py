@@ -122,6 +122,26 @@ def test_the_number_of_tokens(members: dict[str, Any], expected: int | None) -> 
     assert read(**members).tokens == expected
 
 
+PROMPTS: dict[str, tuple[dict[str, Any], int | None]] = {
+    "OpenAI's": ({"usage": {"prompt_tokens": 7, "completion_tokens": 3}}, 7),
+    "of responses and messages": ({"usage": {"input_tokens": 7, "output_tokens": 3}}, 7),
+    "inside the last event of responses": ({"response": {"usage": {"input_tokens": 7}}}, 7),
+    "none": ({}, None),
+    "not reported": ({"usage": {"completion_tokens": 3}}, None),
+    "fewer than none": ({"usage": {"prompt_tokens": -7}}, None),
+}
+
+
+@pytest.mark.parametrize(("members", "expected"), PROMPTS.values(), ids=PROMPTS)
+def test_the_tokens_of_the_prompt(members: dict[str, Any], expected: int | None) -> None:
+    assert read(**members).prompt_tokens == expected
+
+
+def test_an_odd_length_of_the_prompt_does_not_hide_the_tokens() -> None:
+    response = read(usage={"prompt_tokens": "many", "completion_tokens": 9})
+    assert (response.prompt_tokens, response.tokens) == (None, 9)
+
+
 def test_the_time_in_the_queue_is_part_of_the_time_to_the_first_token() -> None:
     timing = {"time_to_first_token_ms": 40.0, "queue_time_ms": 10.0, "mean_itl_ms": 5.0}
     metrics = read(metrics=timing).metrics

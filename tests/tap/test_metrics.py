@@ -21,7 +21,9 @@ from specwatch.tap.metrics import BOUNDS, STAGES, TapCounters
 from specwatch.tap.outcome import RequestOutcome
 
 RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 0))
-ALL = RequestOutcome(finish_reason="stop", tokens=28, ttft=0.3, tpot=0.02, acceptance=RECORD)
+ALL = RequestOutcome(
+    finish_reason="stop", tokens=28, prompt_tokens=300, ttft=0.3, tpot=0.02, acceptance=RECORD
+)
 
 
 def page(registry: CollectorRegistry) -> dict[Series, float]:
@@ -51,6 +53,7 @@ def test_an_outcome_with_everything() -> None:
         "accepted_per_position 0": 7, "accepted_per_position 1": 5,
         "accepted_per_position 2": 4, "accepted_per_position 3": 0,
         "ttft count": 1, "ttft sum": 0.3, "tpot count": 1, "tpot sum": 0.02,
+        "decode_seconds 257-2048": pytest.approx(27 * 0.02), "decode_tokens 257-2048": 27,
         "request_acceptance count": 1, "request_acceptance sum": 19 / 32,
     }  # fmt: skip
 
@@ -65,6 +68,19 @@ def test_what_is_not_known_is_not_counted() -> None:
     assert counted(RequestOutcome()) == {}
     assert counted(RequestOutcome(uncovered="several")) == {"uncovered several": 1}
     assert counted(RequestOutcome(finish_reason="stop", tokens=0)) == {"requests stop": 1}
+
+
+def test_decoding_is_counted_by_the_tokens_of_the_prompt() -> None:
+    outcomes = [
+        RequestOutcome(tokens=11, prompt_tokens=prompt, tpot=0.5)
+        for prompt in (256, 257, 257, None)
+    ]
+    counts = counted(*outcomes)
+    assert {name: count for name, count in counts.items() if name.startswith("decode")} == {
+        "decode_tokens 1-256": 10, "decode_seconds 1-256": 5.0,
+        "decode_tokens 257-2048": 20, "decode_seconds 257-2048": 10.0,
+        "decode_tokens unknown": 10, "decode_seconds unknown": 5.0,
+    }  # fmt: skip
 
 
 def test_a_request_that_drafted_nothing_has_no_rate() -> None:

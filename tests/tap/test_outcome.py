@@ -136,7 +136,9 @@ def test_without_speculation_nothing_is_uncovered(reason: str) -> None:
 
 def test_a_whole_response_with_its_record() -> None:
     outcome = ended(answer=whole()).outcome()
-    assert outcome == RequestOutcome(finish_reason="length", tokens=24, acceptance=RECORD)
+    assert outcome == RequestOutcome(
+        finish_reason="length", tokens=24, prompt_tokens=13, acceptance=RECORD
+    )
 
 
 def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None:

@@ -1,4 +1,4 @@
-"""Load, draft tokens, and experiments, as sections."""
+"""Load, draft tokens, and what was measured by experiment, as sections."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from collections.abc import Iterator
 from specwatch.domain.experiments import Verdict, Zone
 from specwatch.loadtest import break_even_zones, verdicts
 from specwatch.report import layout, schedule
+from specwatch.report.experiment_model import Experiment, MeasuredLoad
 from specwatch.report.experiments import headline, others
 from specwatch.report.layout import Cell, Figure, Part, ReportSection, Sentence, Style, Table, table
-from specwatch.report.model import Experiment, MeasuredLoad, ModelReport, ReportLoad
+from specwatch.report.model import ModelReport, ReportLoad
+from specwatch.wording import experiment as wording
 from specwatch.wording import figures, speculation
 from specwatch.wording.figures import finite, moment
 from specwatch.wording.text import shown
 
+_GROUPS = {
+    "all": "{}",
+    "load": "{} running",
+    "temperature": "temperature {}",
+    "prompt length": "prompt of {}",
+}
 _VERDICTS: dict[Verdict, Style] = {"ship": "good", "not_worth_it": "warn", "do_not": "bad"}
 _ZONES: dict[Zone, Style] = {"wins": "good", "near": "warn", "loses": "bad"}
 
@@ -149,6 +157,49 @@ def _what_if(model: ModelReport) -> Iterator[Part]:
     unmeasured = schedule.unmeasured(model, what_if)
     if unmeasured:
         yield Sentence(f"Of these loads nothing was measured: {', '.join(map(shown, unmeasured))}.")
+
+
+def live_experiment(model: ModelReport) -> ReportSection | None:
+    """The experiment on live traffic, with what it cost; no section without one."""
+    live = model.live_experiment
+    if live is None:
+        return None
+    known = layout.sentence(live.sentence)
+    left_out = f", {figures.number(live.excluded)} left out" if live.excluded else ""
+    parts: list[Part] = [
+        Sentence(f"{known[:1].upper()}{known[1:]}."),
+        table(
+            "Measured by experiment on live traffic: time per token at the launch over that of"
+            " other numbers of draft tokens",
+            "*Requests|*Arm|Speedup|Episodes|Share of tokens=?Share",
+            [
+                (
+                    _GROUPS[group.by].format(shown(group.value)),
+                    wording.arm_name(arm.arm),
+                    layout.ratio(arm.speedup),
+                    figures.number(arm.episodes),
+                    figures.percent(group.share),
+                )
+                for group in live.groups
+                for arm in group.arms
+            ],
+        ),
+        Sentence(
+            f"{figures.counted(live.episodes, 'episode')} since {moment(live.began)}{left_out}."
+            f" Other numbers than the launch's were in force for {figures.percent(live.share)} of"
+            f" the time ({figures.percent(live.share_allowed)} allowed), and lost"
+            f" {figures.percent(live.regret)} of it at most"
+            f" ({figures.percent(live.regret_allowed)} allowed)."
+        ),
+    ]
+    covered = wording.coverage(live.covered)
+    parts.append(Sentence(f"{covered[:1].upper()}{covered[1:]}."))
+    if live.dropped:
+        names = ", ".join(map(wording.arm_name, live.dropped))
+        parts.append(Sentence(f"No longer ordered, slower than the launch: {names}."))
+    if live.stopped:
+        parts.append(Sentence(f"Stopped by {layout.short(live.stopped)}.", "warn"))
+    return ReportSection("Experiment on live traffic", parts)
 
 
 def experiments(model: ModelReport) -> ReportSection | None:
