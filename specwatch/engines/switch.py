@@ -28,6 +28,8 @@ UNSWITCHABLE = frozenset({
 
 Source: ``propose_draft_token_ids`` in ``vllm/v1/worker/gpu_model_runner.py`` of vLLM 0.24 to 0.33.
 """
+SKIPPABLE = frozenset({"draft_model", "eagle", "eagle3", "mtp", "dflash"})
+"""Methods of speculation whose drafter is a model that runs at 0 draft tokens, too."""
 LARGEST = 4096
 """Bytes of a document, at most."""
 LONGEST_LEASE = 86_400.0

@@ -16,8 +16,8 @@ import importlib
 import inspect
 from typing import Any
 
-METHODS = frozenset({"draft_model", "eagle", "eagle3", "mtp", "dflash"})
-"""Methods of speculation whose drafter is a model that runs at 0 draft tokens, too."""
+from specwatch.engines.switch import SKIPPABLE
+
 V2_RUNNER = "vLLM uses its V2 model runner: VLLM_USE_V2_MODEL_RUNNER=0 chooses the other one"
 CONNECTOR = "a KV connector would keep what the drafter has not seen"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
@@ -94,7 +94,7 @@ class DeepStandby:
         method = vllm_config.speculative_config.method
         if getattr(vllm_config, "use_v2_model_runner", False):
             raise ValueError(V2_RUNNER)
-        if method not in METHODS:
+        if method not in SKIPPABLE:
             raise ValueError(f"with {method} no model drafts that could be skipped")
         if vllm_config.kv_transfer_config is not None:
             raise ValueError(CONNECTOR)

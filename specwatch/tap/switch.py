@@ -58,7 +58,7 @@ class Switch:
     ) -> None:
         """``launch`` says what the server was launched with; ``use`` is called with the number of
         draft tokens from now on, None for the launch mode. ``deep`` is told at each look whether
-        the drafter is to be skipped, and returns how many running requests were in a deep standby that has ended."""
+        the drafter is to be skipped, and returns the ``stale_requests`` of the state."""
         self.state = msgspec.structs.replace(launch, server=secrets.token_hex(8))
         self._directory = directory
         self._use = use
