@@ -23,6 +23,7 @@ from specwatch.guard.observation import Situation, SwitchOutcome, guarded_rules,
 from specwatch.guard.state import CALM, GuardState, Phase, Step
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.status import no_actions
+from specwatch.guard.switch_phases import skips_drafter
 from specwatch.rules.decisions import TargetDecision
 from specwatch.runtime.child_process import environment_for
 from specwatch.status import TargetStatus
@@ -279,7 +280,7 @@ class TargetGuard:
             return False
         if effect is Effect.RENEW:
             if self._run_time is not None:
-                self._run_time.renew(incident)
+                self._run_time.renew(incident, deep=skips_drafter(state, seen.now))
             return False
         if effect is Effect.SWITCH:
             self._switch(state.goal or Mode.ON, incident)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
@@ -105,9 +106,11 @@ def verified(
 def standby_cost(
     minutes: Sequence[Sample], baseline: Baseline, objective: Objective
 ) -> Interval | None:
-    """Time in standby over time without speculation at the same conditions; None for too little
-    traffic, or conditions that the baseline does not cover."""
-    standby = Comparison(minutes, baseline, objective=objective, mode=Mode.STANDBY)
+    """Time in standby, deep where the last minute is, over time without speculation at the same
+    conditions; None for too little traffic, or conditions that the baseline does not cover."""
+    deep = bool(minutes) and max(minutes, key=attrgetter("start")).mode is Mode.DEEP
+    mode = Mode.DEEP if deep else Mode.STANDBY
+    standby = Comparison(minutes, baseline, objective=objective, mode=mode)
     speedup = standby.interval()
     return None if speedup is None else speedup.inverse()
 

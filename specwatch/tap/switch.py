@@ -57,8 +57,8 @@ class Switch:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``launch`` says what the server was launched with; ``use`` is called with the number of
-        draft tokens from now on, None for the launch mode. ``deep`` is told at each look whether
-        the drafter is to be skipped, and returns the ``stale_requests`` of the state."""
+        draft tokens from now on, None for the launch mode. ``deep`` is called at each look with
+        whether the drafter is to be skipped, and returns the ``stale_requests`` of the state."""
         self.state = msgspec.structs.replace(launch, server=secrets.token_hex(8))
         self._directory = directory
         self._use = use

@@ -203,6 +203,13 @@ def test_the_cost_of_standby_is_its_time_over_the_time_without_speculation() -> 
     assert standby_cost(standby(BEGAN, 3, 0.06), KNOWN, Objective.TPOT) is None
 
 
+def test_the_cost_of_deep_standby_is_not_that_of_the_minutes_before_it() -> None:
+    deep = [replace(minute, mode=Mode.DEEP) for minute in plain(BEGAN + 12, 12, 0.05)]
+    cost = standby_cost([*standby(BEGAN, 12, 0.1), *deep], KNOWN, Objective.TPOT)
+    assert cost.value == pytest.approx(1.0)
+    assert standby_cost([*standby(BEGAN, 12, 0.1), deep[0]], KNOWN, Objective.TPOT) is None
+
+
 def test_an_exploration_tells_what_speculation_was_worth_by_what_was_learned() -> None:
     """0.05 s a token by the baseline of before, 0.08 s by what the exploration measured."""
     known = [*plain(0, 20, 0.05), *plain(BEGAN, 60, 0.08)]

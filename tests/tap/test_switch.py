@@ -30,12 +30,12 @@ class Engine:
         self.stale = 0
         self.now = 100.0
         self.switch = Switch(
-            directory, launch, self.used.append, deep=self._told,
+            directory, launch, self.used.append, deep=self._set_deep,
             monotonic=lambda: self.now, wall=lambda: 1000.0 + self.now,
         )  # fmt: skip
         self.switch.turn()
 
-    def _told(self, deep: bool) -> int:
+    def _set_deep(self, deep: bool) -> int:
         self.deep.append(deep)
         return self.stale
 
