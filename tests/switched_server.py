@@ -30,13 +30,21 @@ class SwitchedServer(contextlib.ExitStack):
     """Serves from entering to leaving; ``url`` is where."""
 
     def __init__(
-        self, directory: Path, launch: SwitchState = LAUNCH, *, tokens: int = 40, obeys: bool = True
+        self,
+        directory: Path,
+        launch: SwitchState = LAUNCH,
+        *,
+        tokens: int = 40,
+        obeys: bool = True,
+        stale: int = 0,
     ) -> None:
+        """``stale`` requests are left when a deep standby ends."""
         super().__init__()
         directory.mkdir(mode=0o770, exist_ok=True)
         self.directory = directory
         self.used: list[int | None] = []
-        self.switch = Switch(directory, launch, self.used.append)
+        left = {True: 0, False: stale}
+        self.switch = Switch(directory, launch, self.used.append, deep=left.__getitem__)
         self._launch = launch
         self._tokens = tokens
         self._obeys = obeys

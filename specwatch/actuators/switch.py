@@ -163,10 +163,12 @@ class SwitchClient:
         except ValueError as error:
             raise ActuatorError(f"the state of the switch: {error}", changed=False) from None
 
-    def order(self, draft_tokens: int | None, *, lease: float, by: str) -> SwitchState:
+    def order(
+        self, draft_tokens: int | None, *, lease: float, by: str, deep: bool = False
+    ) -> SwitchState:
         """Give an order for ``lease`` seconds, and return the state in which it is followed.
 
-        ``draft_tokens`` is None for the launch mode.
+        ``draft_tokens`` is None for the launch mode; ``deep`` skips the drafter at 0.
         """
         before = self.state()
         order = Order(
@@ -175,6 +177,7 @@ class SwitchClient:
             draft_tokens=draft_tokens,
             lease=lease,
             by=by,
+            deep=deep,
         )
         refused = objection(order, before)
         if refused:
@@ -194,7 +197,7 @@ class SwitchClient:
                 changed=True,
                 retry=True,
             )
-        if state.refused or state.draft_tokens != draft_tokens:
+        if state.refused or (state.draft_tokens, state.deep) != (draft_tokens, deep):
             why = state.refused or "another order came at the same time"
             raise ActuatorError(f"the order is not followed: {why}", changed=True, retry=True)
         return state

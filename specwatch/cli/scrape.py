@@ -134,7 +134,7 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
     yield tables.known(parts), ""
     if model.speculation == "unknown":
         yield from wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
-    if model.speculation in ("on", "standby"):
+    if model.speculation in ("on", "standby", "deep"):
         yield from _acceptance_lines(model, bar)
     latencies = [("TTFT", model.ttft), ("TPOT", model.tpot), ("inter-token", model.inter_token)]
     if any(latency for _, latency in latencies):

@@ -42,30 +42,34 @@ class GuardedSwitch:
         self._monotonic = monotonic
         self._due = -math.inf
         """When the order has to be renewed."""
+        self._deep = False
+        """Whether the drafter was to be skipped at the last renewal."""
         self._server = ""
         """The process that our last order was for."""
         self._lost_at: float | None = None
         """Since when the switch cannot be reached."""
 
-    def order(self, goal: Mode, incident: str) -> None:
-        """Order standby, or the launch mode. Raises ActuatorError."""
+    def order(self, goal: Mode, incident: str, *, deep: bool = False) -> None:
+        """Order standby, ``deep`` without the drafter, or the launch mode. Raises ActuatorError."""
+        k, by = 0 if goal is Mode.OFF else None, f"{_OURS}guard ({incident})"
         try:
-            state = self._client.order(
-                0 if goal is Mode.OFF else None, lease=LEASE, by=f"{_OURS}guard ({incident})"
-            )
+            state = self._client.order(k, lease=LEASE, by=by, deep=deep)
         except ConfigError as error:  # the file of the token has gone
             raise ActuatorError(str(error), changed=False) from None
         self._server = state.server
         self._due = self._monotonic() + _RENEWED_AFTER
 
-    def renew(self, incident: str) -> None:
-        """Order standby again when that is due, unless somebody else holds the switch; a failure is
-        logged, and tried again later."""
-        if self._monotonic() < self._due:
+    def renew(self, incident: str, *, deep: bool) -> None:
+        """Order standby again when that is due, or when it is to become ``deep`` or no longer, with
+        a server that can; not while somebody else holds the switch. A failure is logged, and tried
+        again later."""
+        if self._monotonic() < self._due and deep is self._deep:
             return
+        self._deep = deep
         try:
-            if not _of_others(self._client.state()):
-                self.order(Mode.OFF, incident)
+            state = self._client.state()
+            if not _of_others(state):
+                self.order(Mode.OFF, incident, deep=deep and not state.deep_unavailable)
         except (ActuatorError, ConfigError) as error:
             _log.error("switch_not_renewed", target=self._target, detail=str(error))
             self._due = self._monotonic() + _AGAIN_SECONDS
@@ -82,7 +86,9 @@ class GuardedSwitch:
             self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
             return {"switch_error": problem, "switch_lost": self._monotonic() - self._lost_at}
         self._lost_at = None
-        answer: dict[str, Any] = {"switchable": True}
+        answer: dict[str, Any] = {
+            "switchable": True, "deep": seen.deep, "stale_requests": seen.stale_requests,
+        }  # fmt: skip
         in_standby = state.standby and state.phase in (Phase.VERIFYING, Phase.DISABLED)
         if _of_others(seen) and (in_standby or seen.draft_tokens is not None):
             k = seen.draft_tokens

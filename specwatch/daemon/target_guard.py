@@ -23,6 +23,7 @@ from specwatch.guard.observation import Situation, SwitchOutcome, guarded_rules,
 from specwatch.guard.state import CALM, GuardState, Phase, Step
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.status import no_actions
+from specwatch.guard.switch_phases import skips_drafter
 from specwatch.rules.decisions import TargetDecision
 from specwatch.runtime.child_process import environment_for
 from specwatch.status import TargetStatus
@@ -279,7 +280,7 @@ class TargetGuard:
             return False
         if effect is Effect.RENEW:
             if self._run_time is not None:
-                self._run_time.renew(incident)
+                self._run_time.renew(incident, deep=skips_drafter(state, seen.now))
             return False
         if effect is Effect.SWITCH:
             self._switch(state.goal or Mode.ON, incident)
@@ -340,7 +341,7 @@ class TargetGuard:
         now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
         # In standby somebody measures, or the switch has taken over: nothing to decide on.
-        unknown = not modes or not modes.isdisjoint((Mode.UNKNOWN, Mode.STANDBY))
+        unknown = not modes or not modes.isdisjoint((Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP))
         mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
         failing = status.failure is not None
         decision = dependencies.decision()
@@ -366,7 +367,7 @@ class TargetGuard:
             aged=self._doubt[1],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
             followed=status.switch.followed if status.switch and not failing else None,
-            in_standby=status.switch is not None and status.switch.standby and not failing,
+            in_standby=bool(status.switch and status.switch.mode is not Mode.ON) and not failing,
             **self._manager,
         )
         seen = self._measurements.extend(seen, state, self.policy)

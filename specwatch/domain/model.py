@@ -37,13 +37,15 @@ _LONGEST = 1.5
 class Mode(enum.StrEnum):
     """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
     neither drafts nor the server show it, ``standby`` where the switch is at 0 draft tokens, with
-    which the drafter still runs. Only ``on`` is judged, and only ``off`` is a baseline."""
+    which the drafter still runs, ``deep`` where it does not. Only ``on`` is judged, and only
+    ``off`` is a baseline."""
 
     ON = "on"
     OFF = "off"
     MIXED = "mixed"
     UNKNOWN = "unknown"
     STANDBY = "standby"
+    DEEP = "deep"
 
 
 class Objective(enum.StrEnum):

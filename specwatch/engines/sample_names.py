@@ -33,7 +33,8 @@ SUPERSEDED: Mapping[str, str] = {
 GAUGES = frozenset(f.quantity for f in FAMILIES if f.kind == "gauge")
 TAKE_MAXIMUM = frozenset(
     {"kv_cache_usage", "kv_cache_usage_old", "cache_config", "process_start",
-     "lifetime_acceptance_rate", "switch_draft_tokens", "switch_ordered"}
+     "lifetime_acceptance_rate", "switch_draft_tokens", "switch_ordered",
+     "switch_deep"}
 )  # fmt: skip
 """Quantities whose samples over several engines combine to their maximum, not their sum."""
 
@@ -105,14 +106,14 @@ def meaningful(samples: Mapping[Series, float]) -> Mapping[Series, float]:
 
 
 def mode_of(
-    samples: Mapping[Series, float], drafting: bool | None = None, *, standby: bool = False
+    samples: Mapping[Series, float], drafting: bool | None = None, *, on: Mode = Mode.ON
 ) -> Mode:
     """Whether speculation is on for the model with these samples.
 
     Where an engine's page does not show it, a draft proves that it is on. Without a draft
-    ``drafting`` decides, which is what the server reports. ``standby``: the switch is at 0.
+    ``drafting`` decides, which is what the server reports. ``on`` is what its switch makes
+    of that.
     """
-    on = Mode.STANDBY if standby else Mode.ON
     named = all(series.model_name for series in itertools.islice(samples, 1))
     shown = next(engine.shows_speculation for engine in ENGINES if engine.names_models == named)
     for series, value in samples.items():

@@ -28,19 +28,25 @@ UNSWITCHABLE = frozenset({
 
 Source: ``propose_draft_token_ids`` in ``vllm/v1/worker/gpu_model_runner.py`` of vLLM 0.24 to 0.33.
 """
+SKIPPABLE = frozenset({"draft_model", "eagle", "eagle3", "mtp", "dflash"})
+"""Methods of speculation whose drafter is a model that runs at 0 draft tokens, too."""
 LARGEST = 4096
 """Bytes of a document, at most."""
 LONGEST_LEASE = 86_400.0
 """Seconds that an order may hold."""
+EXTENSION = "specwatch.tap.deep.Worker"
+"""The extension of vLLM's worker that skips the drafter."""
+NO_EXTENSION = f"vLLM was started without --worker-extension-cls {EXTENSION}"
 
 Document = TypeVar("Document", "Order", "SwitchState")
 
 
-class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A number of draft tokens a step, ``None`` for what the server was launched with.
 
     ``server`` and ``number`` are explained above; ``lease`` is in seconds from when the server
-    reads the order, ``by`` says who gave it.
+    reads the order, ``by`` says who gave it. ``deep`` skips the drafter at 0 draft tokens; it is
+    left out where it is false, since earlier servers do not know it.
     """
 
     server: Annotated[str, Meta(max_length=64)]
@@ -48,6 +54,7 @@ class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     draft_tokens: Annotated[int, Meta(ge=0, le=1024)] | None
     lease: Annotated[float, Meta(gt=0, le=LONGEST_LEASE)]
     by: Annotated[str, Meta(max_length=200)] = ""
+    deep: bool = False
 
 
 class SwitchState(Struct, frozen=True, kw_only=True):
@@ -70,6 +77,13 @@ class SwitchState(Struct, frozen=True, kw_only=True):
     """Why the last order is not followed; empty if it is, or its time is over."""
     unavailable: str = ""
     """Why this server follows no order; empty if it does."""
+    deep: bool = False
+    """Whether the drafter is skipped."""
+    deep_unavailable: str = NO_EXTENSION
+    """Why this server cannot skip it; empty if it can."""
+    stale_requests: int = 0
+    """Running requests that were in a deep standby that has ended: nearly all their drafts are
+    rejected until they finish."""
 
     @property
     def draft_tokens_now(self) -> int:
@@ -109,4 +123,8 @@ def objection(order: Order, state: SwitchState) -> str:
             f"{order.draft_tokens} draft tokens are more than the {state.launch_draft_tokens} that"
             " the server was launched with"
         )
+    if order.deep and order.draft_tokens != 0:
+        return "deep standby is only at 0 draft tokens"
+    if order.deep and state.deep_unavailable:
+        return f"it has no deep standby: {state.deep_unavailable}"
     return ""

@@ -44,5 +44,7 @@ SWITCH = (
         "Draft tokens of each step that the switch allows; in the launch mode the launch's k."),
     Family("specwatch_switch_ordered", "gauge", "switch_ordered", "",
         "Whether the switch follows an order, 0 in the launch mode."),
+    Family("specwatch_switch_deep", "gauge", "switch_deep", "",
+        "Whether the drafter is skipped: deep standby."),
 )  # fmt: skip
 """About the process; NaN if it follows no orders."""

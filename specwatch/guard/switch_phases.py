@@ -28,7 +28,14 @@ _FOLLOWS_WITHIN = 30.0
 """Seconds until the counters have to follow an order."""
 _RETRIED = 30.0
 """Seconds for which an order that failed is tried again."""
+DEEP_ENDS = 900.0
+"""Seconds before a trial from which on the drafter runs: requests that were in deep standby finish
+meanwhile. Requests seldom take longer."""
 _LOST = "the switch cannot be reached"
+_DEEP_FIRST = (
+    f"a trial begins within {format_duration(DEEP_ENDS)}: requests that were in deep standby have"
+    " to finish first"
+)
 _REST = float(HOUR)
 """Seconds for which a switch that failed or did not help is not used."""
 
@@ -42,6 +49,11 @@ def switching(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         done = replace(state, issued=seen.now, healthy_at=seen.now)
         if not compares(state):
             reached = "at 0 draft tokens" if state.goal is Mode.OFF else "back to the launch"
+            if seen.stale_requests:
+                reached += (
+                    f"; requests that were in deep standby and still run: {seen.stale_requests},"
+                    " nearly all their drafts will be rejected"
+                )
             return arrived(done, seen, policy, f"the switch is {reached}")
         watched = format_duration(policy.verify)
         reason = f"the switch is at 0 draft tokens; latency is watched for {watched}"
@@ -96,7 +108,19 @@ def standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | Non
         )  # fmt: skip
     if state.waiting.startswith(_LOST):
         return Step(replace(state, waiting=""), "the switch can be reached again")
-    return _restart_that_pays(state, seen, policy) or deciding.disabled(state, seen, policy)
+    step = _restart_that_pays(state, seen, policy) or deciding.disabled(state, seen, policy)
+    begins_trial = step is not None and step.state.phase is Phase.RESTARTING
+    if not begins_trial or not (seen.deep or seen.stale_requests):
+        return step
+    if skips_drafter(state, seen.now):
+        return Step(replace(state, rearm_at=seen.now + DEEP_ENDS), _DEEP_FIRST)
+    return step if state.rearm_at is None or seen.now >= state.rearm_at else None
+
+
+def skips_drafter(state: GuardState, now: float) -> bool:
+    """Whether the drafter need not run in the standby of a guard, at a Unix time."""
+    trial_is_far = state.rearm_at is None or now < state.rearm_at - DEEP_ENDS
+    return state.standby and state.phase is Phase.DISABLED and trial_is_far
 
 
 def overridden_only(state: GuardState, seen: Situation) -> Step | None:

@@ -132,7 +132,7 @@ def _loses(target: TargetStatus, model: str, now: float) -> bool:
     known = target.decision.models[model]
     measured = known.assessment.speedup
     loses = known.current(now) and measured is not None and measured.upper < 1
-    return loses and target.models.get(model) not in (Mode.OFF, Mode.STANDBY)
+    return loses and target.models.get(model) not in (Mode.OFF, Mode.STANDBY, Mode.DEEP)
 
 
 def selections(target: TargetStatus) -> Iterator[dict[str, str]]:
@@ -317,7 +317,7 @@ def modes(status: DaemonStatus) -> str:
             continue
         for mode in target.models.values():
             counts[mode] = counts.get(mode, 0) + 1
-    words = {Mode.STANDBY: "on standby"}
+    words = {Mode.STANDBY: "on standby", Mode.DEEP: "in deep standby"}
     parts = [
         f"{words.get(mode, mode)} for {figures.counted(counts[mode], 'model')}"
         for mode in Mode

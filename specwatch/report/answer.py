@@ -40,7 +40,7 @@ def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
         seconds_off=observed[Mode.OFF],
         seconds_mixed=observed[Mode.MIXED],
         seconds_unknown=observed[Mode.UNKNOWN],
-        seconds_standby=observed[Mode.STANDBY],
+        seconds_standby=observed[Mode.STANDBY] + observed[Mode.DEEP],
         busy_on=busy[Mode.ON],
         busy_off=busy[Mode.OFF],
         requests_before=_requests(before) if before else None,

@@ -253,13 +253,13 @@ def models_of(
     parts = tally.parts_of(samples)
     taps = _taps(parts, problems) if parts.tap and parts.models else {}
     setting = switch.setting_of(samples)
-    standby = setting is not None and setting.standby
+    on = Mode.ON if setting is None else setting.mode
     return [
         _model(
             name or unnamed,
             part,
             problems,
-            mode_of(part, drafting, standby=standby),
+            mode_of(part, drafting, on=on),
             *taps.get(name, (None, [])),
         )
         for name, part in sorted(parts.models.items())

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from specwatch.domain.model import Series
+from specwatch.domain.model import Mode, Series
 
-QUANTITIES = ("switch_draft_tokens", "switch_ordered")
+QUANTITIES = ("switch_draft_tokens", "switch_ordered", "switch_deep")
 _MOST_DRAFT_TOKENS = 1000
 _ENOUGH_TOKENS = 20
 """Generated tokens that show whether an order is followed."""
@@ -19,17 +19,21 @@ _ENOUGH_TOKENS = 20
 class SwitchSetting:
     """The draft tokens that a server's switch allows, and whether they are ordered.
 
-    ``followed``: whether the counters follow the order; None if that is not known.
+    ``followed``: whether the counters follow the order; None if that is not known. ``deep``:
+    whether the drafter is skipped.
     """
 
     draft_tokens: int
     ordered: bool
     followed: bool | None = None
+    deep: bool = False
 
     @property
-    def standby(self) -> bool:
-        """Whether nothing may be drafted."""
-        return self.ordered and not self.draft_tokens
+    def mode(self) -> Mode:
+        """The mode of a server that speculates, with this setting."""
+        if self.draft_tokens or not self.ordered:
+            return Mode.ON
+        return Mode.DEEP if self.deep else Mode.STANDBY
 
 
 def setting_of(
@@ -40,10 +44,10 @@ def setting_of(
     ``before`` is that of the page before, which holds where the server cannot read its own.
     """
     values = {s.quantity: value for s, value in samples.items() if s.quantity in QUANTITIES}
-    draft_tokens, ordered = (values.get(quantity, math.nan) for quantity in QUANTITIES)
+    draft_tokens, ordered, deep = (values.get(quantity, math.nan) for quantity in QUANTITIES)
     if not 0 <= draft_tokens < _MOST_DRAFT_TOKENS or math.isnan(ordered):
         return before if values else None
-    return SwitchSetting(int(draft_tokens), ordered > 0)
+    return SwitchSetting(int(draft_tokens), ordered > 0, deep=deep > 0)
 
 
 def changed(before: SwitchSetting | None, now: SwitchSetting | None) -> bool:

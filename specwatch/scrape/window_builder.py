@@ -345,8 +345,8 @@ class WindowBuilder:
         window.scrapes_ok += 1
         self._downtime.end(now.monotonic)
         known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
-        standby = self.switch is not None and self.switch.standby
-        self.models = {m: mode_of(s, self.drafting, standby=standby) for m, s in models.items()}
+        on = Mode.ON if self.switch is None else self.switch.mode
+        self.models = {m: mode_of(s, self.drafting, on=on) for m, s in models.items()}
         sampled = {model: tally.sampled(samples) for model, samples in models.items()}
         for model, sample in sampled.items():
             before = self._sampled.get(model) if known else None

@@ -11,9 +11,12 @@ import copy
 import logging
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from specwatch.engines.switch import UNSWITCHABLE, SwitchState
+import msgspec
+
+from specwatch.engines.switch import EXTENSION, UNSWITCHABLE, SwitchState
 from specwatch.tap import settings
 from specwatch.tap.switch import Switch, schedule_of
 
@@ -42,10 +45,28 @@ class Scheduler:
         try:
             directory = settings.from_environment(os.environ).switch_directory
             if directory is not None:
-                Switch(directory, _launch(scheduler, vllm_config), _lookup_of(scheduler)).start()
+                _start(directory, scheduler, vllm_config)
         except Exception:
             _log.exception("the switch failed to start; vLLM goes on without it")
         return scheduler
+
+
+def _start(directory: Path, scheduler: Any, vllm_config: Any) -> None:
+    launch, use = _launch(scheduler, vllm_config), _lookup_of(scheduler)
+    extension = getattr(vllm_config.parallel_config, "worker_extension_cls", "")
+    if launch.unavailable or extension != EXTENSION:
+        Switch(directory, launch, use).start()
+        return
+    from specwatch.tap import deep  # loading it changes vLLM's model runner
+
+    try:
+        order = deep.DeepStandby(scheduler, vllm_config).order
+    except Exception as error:  # an attribute that this vLLM does not have, among others
+        launch = msgspec.structs.replace(launch, deep_unavailable=str(error))
+        Switch(directory, launch, use).start()
+    else:
+        launch = msgspec.structs.replace(launch, deep_unavailable="")
+        Switch(directory, launch, use, deep=order).start()
 
 
 def _lookup_of(scheduler: Any) -> Any:

@@ -52,14 +52,17 @@ class Switch:
         launch: SwitchState,
         use: Callable[[int | None], None],
         *,
+        deep: Callable[[bool], int] = lambda _: 0,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``launch`` says what the server was launched with; ``use`` is called with the number of
-        draft tokens from now on, None for the launch mode."""
+        draft tokens from now on, None for the launch mode. ``deep`` is called at each look with
+        whether the drafter is to be skipped, and returns the ``stale_requests`` of the state."""
         self.state = msgspec.structs.replace(launch, server=secrets.token_hex(8))
         self._directory = directory
         self._use = use
+        self._deep = deep
         self._monotonic = monotonic
         self._wall = wall
         self._lock: int | None = None
@@ -97,11 +100,14 @@ class Switch:
                 self._take_directory()
             self._look()
             self._end_lease()
+            stale = self._deep(self.state.deep)
+            self.state = msgspec.structs.replace(self.state, stale_requests=stale)
             if self.state != self._written:
                 self._write_state()
             self._problem = ""
         except Exception as error:  # vLLM goes on as it was launched
             self._launch_mode("")
+            self._deep(False)
             if str(error) != self._problem:
                 self._problem = str(error)
                 _log.error("the switch in %s cannot be used: %s", self._directory, error)
@@ -170,11 +176,14 @@ class Switch:
         if order.draft_tokens != self.state.draft_tokens:
             self._use(order.draft_tokens)
             _log.info("switched to %s draft tokens by %s", order.draft_tokens, order.by or "order")
+        if order.deep != self.state.deep:
+            _log.info("deep standby %s", "begins" if order.deep else "ends")
         launch = order.draft_tokens is None
         self._ends = None if launch else self._monotonic() + order.lease
         self.state = msgspec.structs.replace(
             self.state,
             draft_tokens=order.draft_tokens,
+            deep=order.deep,
             number=order.number,
             by=order.by,
             until=None if launch else self._wall() + order.lease,
@@ -191,5 +200,5 @@ class Switch:
             _log.info("back to the launch's %s draft tokens", self.state.launch_draft_tokens)
         self._ends = None
         self.state = msgspec.structs.replace(
-            self.state, draft_tokens=None, by="", until=None, refused=refused[:500]
+            self.state, draft_tokens=None, deep=False, by="", until=None, refused=refused[:500]
         )

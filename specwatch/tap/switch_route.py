@@ -79,13 +79,16 @@ class SwitchRoute:
             state = self._state()
         except Exception:  # the page is vLLM's own, and must not fail for us
             state = None
-        known = state is not None and not state.unavailable
-        self._gauges["switch_draft_tokens"].set(
-            state.draft_tokens_now if state is not None and known else math.nan
-        )
-        self._gauges["switch_ordered"].set(
-            state.draft_tokens is not None if state is not None and known else math.nan
-        )
+        if state is None or state.unavailable:
+            values = dict.fromkeys(self._gauges, math.nan)
+        else:
+            values = {
+                "switch_draft_tokens": state.draft_tokens_now,
+                "switch_ordered": state.draft_tokens is not None,
+                "switch_deep": state.deep,
+            }
+        for quantity, value in values.items():
+            self._gauges[quantity].set(value)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode
 from specwatch.rules.decision_view import (
     AssumedSpeedup,
     FindingView,
@@ -43,7 +43,9 @@ def switch(setting: SwitchSetting | None) -> str | None:
         return None
     if setting.followed is False:
         return "the switch has an order, which the server does not follow"
-    if setting.standby:
+    if setting.mode is Mode.DEEP:
+        return "deep standby: the switch is at 0 draft tokens, the drafter does not run"
+    if setting.mode is Mode.STANDBY:
         return "standby: the switch is at 0 draft tokens, the drafter still runs"
     return f"the switch is at {figures.counted(setting.draft_tokens, 'draft token')} a step"
 

@@ -175,7 +175,8 @@ def test_without_a_service_the_switch_is_enough(tmp_path: Path) -> None:
     assert living.live(ACT.rearm.trial + 100, until=Phase.OBSERVING).phase is Phase.OBSERVING
 
 
-def test_killed_anywhere_it_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("can_skip", [False, True])
+def test_killed_anywhere_it_goes_on(tmp_path: Path, can_skip: bool) -> None:
     """An incident, a trial that is lost, and standby again: never a restart."""
     empty = Store(f"sqlite:///{tmp_path}/empty.db", daemon="d")
     empty.open(0.0)
@@ -184,7 +185,7 @@ def test_killed_anywhere_it_goes_on(tmp_path: Path) -> None:
 
     def told(**options: Any) -> Living:
         path = shutil.copy(tmp_path / "empty.db", tmp_path / f"{next(numbers)}.db")
-        server = SimulatedServer(switched=True)
+        server = SimulatedServer(switched=True, can_skip=can_skip)
         living = Living(Path(path), server=server, policy=QUICK, every=4.0, **options)
         living.live(600, until=Phase.DISABLED)
         living.live(QUICK.rearm.after + 400, until=Phase.TRIAL)
@@ -194,12 +195,13 @@ def test_killed_anywhere_it_goes_on(tmp_path: Path) -> None:
 
     points = told().points
     assert len([point for point in points if "order" in point]) >= 6
+    mode = Mode.DEEP if can_skip else Mode.STANDBY
     for number in range(len(points)):
         living = told(kill_at=number)
         case = f"killed {living.points[number]}"
         assert living.deaths == 1, case
         assert living.state.phase is Phase.DISABLED, case
-        assert (living.server.mode, living.server.starts) == (Mode.STANDBY, []), case
+        assert (living.server.mode, living.server.starts) == (mode, []), case
         assert [k for _, k in living.server.orders] == [0, None, 0], case
 
 

@@ -49,6 +49,10 @@ class SimulatedServer:
     lease_ends: float = 0.0
     number: int = 0
     follows: bool = True
+    can_skip: bool = False
+    """Whether it has deep standby."""
+    deep: bool = False
+    stale_requests: int = 0
     orders: list[tuple[float, int | None]] = field(default_factory=list)
     """Every order that changed something."""
     standby_helps: bool = True
@@ -79,7 +83,7 @@ class SimulatedServer:
         if self.fault == "silent" and self.running is self.fault_with:
             return Mode.UNKNOWN
         if self.standing_by and self.running is Mode.ON:
-            return Mode.STANDBY
+            return Mode.DEEP if self.deep else Mode.STANDBY
         ignores = self.fault == "ignore" and self.running is self.fault_with
         return (Mode.ON if self.running is Mode.OFF else Mode.OFF) if ignores else self.running
 
@@ -98,9 +102,13 @@ class SimulatedServer:
             server=str(self.instance), launch_draft_tokens=4, number=self.number,
             draft_tokens=self.ordered if held else None,
             by=self.ordered_by if held or self.ordered is None else "",
+            deep=held and self.deep, stale_requests=self.stale_requests,
+            deep_unavailable="" if self.can_skip else "not installed",
         )  # fmt: skip
 
-    def order(self, draft_tokens: int | None, *, lease: float, by: str) -> SwitchState:
+    def order(
+        self, draft_tokens: int | None, *, lease: float, by: str, deep: bool = False
+    ) -> SwitchState:
         self.state()
         self.point("before the order")
         if self.running is Mode.OFF:
@@ -108,6 +116,7 @@ class SimulatedServer:
         if draft_tokens != self.ordered or self.now >= self.lease_ends:
             self.orders.append((self.now, draft_tokens))
         self.ordered, self.lease_ends, self.ordered_by = draft_tokens, self.now + lease, by
+        self.deep = deep
         self.number += 1
         self.point("after the order")
         return self.state()
@@ -170,7 +179,9 @@ class SimulatedServer:
             "chat", "http://127.0.0.1:8000", 5.0,
             models={"another" if other else "tiny": self.mode},
             last_success=self.scraped or None, failure=failure, load=self.load,
-            switch=SwitchSetting(self.ordered or 0, ordered=True, followed=self.follows)
+            switch=SwitchSetting(
+                self.ordered or 0, ordered=True, followed=self.follows, deep=self.deep
+            )
             if self.standing_by else None,
         )  # fmt: skip
 

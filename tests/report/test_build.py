@@ -65,10 +65,11 @@ def lived() -> list[Window]:
 
 
 def test_time_is_distinguished_by_mode():
-    modes = [*[Mode.ON] * 3, *[Mode.OFF] * 2, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY]
+    modes = [*[Mode.ON] * 3, *[Mode.OFF] * 2, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP]
     traffic = report(flat(hour(at, mode=mode) for at, mode in enumerate(modes))).traffic
     assert (traffic.seconds_on, traffic.seconds_off) == (3 * HOUR, 2 * HOUR)
-    assert traffic.seconds_mixed == traffic.seconds_unknown == traffic.seconds_standby == HOUR
+    assert traffic.seconds_mixed == traffic.seconds_unknown == HOUR
+    assert traffic.seconds_standby == 2 * HOUR
     assert (traffic.busy_on, traffic.busy_off) == (3 * 3000.0, 2 * 3000.0)
 
 

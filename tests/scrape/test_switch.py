@@ -6,14 +6,15 @@ import math
 
 import pytest
 
-from specwatch.domain.model import Series
+from specwatch.domain.model import Mode, Series
 from specwatch.scrape import switch, tally
 from specwatch.scrape.switch import DraftCounts, FollowedSwitch, SwitchSetting
 from tests.pages import counter, gauge, page, read
 
 
-def page_of(draft_tokens: float, ordered: float) -> str:
+def page_of(draft_tokens: float, ordered: float, *deep: float) -> str:
     return page(
+        *(gauge("specwatch_switch_deep", value) for value in deep),
         gauge("specwatch_switch_draft_tokens", draft_tokens),
         gauge("specwatch_switch_ordered", ordered),
     )
@@ -22,11 +23,26 @@ def page_of(draft_tokens: float, ordered: float) -> str:
 def test_the_setting_of_a_switch():
     assert switch.setting_of(read(page_of(2, 1))) == SwitchSetting(2, ordered=True)
     assert switch.setting_of(read(page_of(4, 0))) == SwitchSetting(4, ordered=False)
-    assert switch.setting_of(read(page_of(0, 1))).standby
-    assert not switch.setting_of(read(page_of(0, 0))).standby
+    assert switch.setting_of(read(page_of(0, 1, 1))) == SwitchSetting(0, ordered=True, deep=True)
     for unknown in (page(), page_of(math.nan, math.nan), page_of(-1, 1), page_of(1e9, 1)):
         assert switch.setting_of(read(unknown)) is None
     assert tally.parts_of(read(page_of(0, 1))) == tally.Parts({}, {})
+
+
+@pytest.mark.parametrize(
+    ("shown", "mode"),
+    [
+        ((0, 1), Mode.STANDBY),  # the page of an earlier tap
+        ((0, 1, 0), Mode.STANDBY),
+        ((0, 1, 1), Mode.DEEP),
+        ((0, 0, 0), Mode.ON),
+        ((2, 1, 0), Mode.ON),
+    ],
+)
+def test_the_mode_that_a_setting_makes(shown: tuple[float, ...], mode: Mode) -> None:
+    setting = switch.setting_of(read(page_of(*shown)))
+    assert setting is not None
+    assert setting.mode is mode
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -137,24 +138,24 @@ def test_without_a_token_it_is_a_path_of_vllms(
     assert asked(tap, "GET").body == b"not ours"
 
 
-def gauges(registry: CollectorRegistry) -> tuple[float | None, float | None]:
-    return (
-        registry.get_sample_value("specwatch_switch_draft_tokens"),
-        registry.get_sample_value("specwatch_switch_ordered"),
-    )
+def gauges(registry: CollectorRegistry) -> tuple[float | None, ...]:
+    names = ("draft_tokens", "ordered", "deep")
+    return tuple(registry.get_sample_value(f"specwatch_switch_{name}") for name in names)
 
 
 def test_the_gauges_are_set_before_a_page_is_read(
     tap: Tap, directory: Path, registry: CollectorRegistry
 ) -> None:
-    def scraped() -> tuple[float | None, float | None]:
+    def scraped() -> tuple[float | None, ...]:
         visit(tap, [DISCONNECT], scope("/metrics", method="GET"))
         return gauges(registry)
 
-    assert scraped() == (4, 0)
+    assert scraped() == (4, 0, 0)
     ordered = SwitchState(server="s", launch_draft_tokens=4, draft_tokens=0, number=4)
     switch_files.write(directory / STATE_FILE, encode(ordered))
-    assert scraped() == (0, 1)
+    assert scraped() == (0, 1, 0)
+    switch_files.write(directory / STATE_FILE, encode(msgspec.structs.replace(ordered, deep=True)))
+    assert scraped() == (0, 1, 1)
     stuck = SwitchState(server="s", launch_draft_tokens=4, unavailable="no schedule")
     switch_files.write(directory / STATE_FILE, encode(stuck))
     assert all(math.isnan(value or 0) for value in scraped())
@@ -164,7 +165,7 @@ def test_the_gauges_are_set_before_a_page_is_read(
 
 def test_without_a_directory_there_are_no_gauges(registry: CollectorRegistry) -> None:
     Tap(answering(b""), settings=Settings(), registry=registry)
-    assert gauges(registry) == (None, None)
+    assert gauges(registry) == (None, None, None)
 
 
 def test_the_settings(tmp_path: Path) -> None:
