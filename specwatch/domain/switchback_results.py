@@ -18,9 +18,9 @@ more of them, which is part of its effect, and an adjustment would remove that p
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
-from itertools import combinations
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,10 +29,12 @@ from specwatch.domain.interval import CONFIDENCE, Interval
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
+    LAUNCH,
     Episode,
     Moments,
     SwitchbackDesign,
     SwitchbackState,
+    TunedSchedule,
 )
 
 MOST_GROUPS = 64
@@ -69,7 +71,8 @@ class ExperimentStatus(Struct, frozen=True, kw_only=True):
     ``arm`` is in force, ``paused`` why no arm but the launch may be, ``next_at`` the Unix time of
     the next switch; ``excluded`` episodes did not count. ``speedups`` are those of other arms
     against the launch, None with too few episodes, and ``best`` is the best arm, the launch if none
-    is certainly faster; empty until the experiment was read.
+    is certainly faster; empty until the experiment was read. ``tuning`` is None where no schedule
+    is learned.
     """
 
     arm: str
@@ -79,6 +82,7 @@ class ExperimentStatus(Struct, frozen=True, kw_only=True):
     excluded: int = 0
     speedups: Mapping[str, Interval | None] = {}
     best: str = ""
+    tuning: TunedSchedule | None = None
 
 
 def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) -> SwitchbackState:
@@ -88,8 +92,8 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     block observed, and with enough tokens. The tokens are those of all blocks together, since a
     block has fewer when its arm is slow. An arm is dropped that certainly loses overall, the
     number of arms accounted for, and seems to win in no group: groups can only keep an arm, so
-    their number does not add to the error. Raises ValueError for an episode that has an arm
-    twice, or only one.
+    their number does not add to the error. The launch is not dropped, since gains are against it.
+    Raises ValueError for an episode that has an arm twice, or only one.
     """
     if not 2 <= len({block.arm for block in episode.blocks}) == len(episode.blocks):
         raise ValueError("an episode has two arms or more, and each once")
@@ -104,7 +108,7 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     for group, by_arm in paces.items():
         if group not in differences and len(differences) >= MOST_GROUPS:
             continue
-        for first, second in combinations(sorted(by_arm), 2):
+        for first, second in itertools.combinations(sorted(by_arm), 2):
             to = differences.setdefault(group, {}).setdefault(first, {})
             difference = by_arm[first] - by_arm[second]
             to[second] = to.get(second, Moments()).with_value(difference)
@@ -116,13 +120,18 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     )
     dropped = set(state.dropped.get(design.usual, ()))
     confidence = 1 - (1 - CONFIDENCE) / (len(design.arms) - 1)
-    for arm in set(design.arms) - {design.usual}:
+    for arm in set(design.arms) - {design.usual, LAUNCH}:
         overall = speedup(after, arm, design.usual, confidence=confidence)
         by_group = [_difference(after, group, design.usual, arm) for group in differences]
         wins = any(m is not None and m.count >= LEAST_EPISODES and m.mean > 0 for m in by_group)
         if overall is not None and overall.below(1.0) and not wins:
             dropped.add(arm)
     return replace(after, dropped={**state.dropped, design.usual: tuple(sorted(dropped))})
+
+
+def load_group(load: str) -> str:
+    """The group of the episodes with a load, given by the label of its bin."""
+    return f"load {load}"
 
 
 def _paces(
@@ -140,7 +149,7 @@ def _paces(
     # Of the whole episode: the load of a block depends on its arm.
     load = load_bin(sum(block.running for block in episode.blocks) / len(episode.blocks))
     if ALL_TRAFFIC in paces and load is not None:
-        paces[f"load {load_bin_label(load)}"] = paces[ALL_TRAFFIC]
+        paces[load_group(load_bin_label(load))] = paces[ALL_TRAFFIC]
     return paces
 
 
@@ -199,6 +208,21 @@ def compared_episodes(
     return 0 if moments is None else moments.count
 
 
+def _widening(count: int, confidence: float) -> tuple[float, float]:
+    """Two terms of the confidence sequence; without an interval unless the first is larger."""
+    widened = 1 + count * _EFFECT_VARIANCE
+    return widened, (widened / (1 - confidence) ** 2) ** (1 / count)
+
+
+def least_episodes(confidence: float) -> int:
+    """Episodes that an interval needs."""
+    for count in itertools.count(2):
+        widened, ratio = _widening(count, confidence)
+        if ratio < widened:
+            return count
+    raise AssertionError("the ratio tends to 1")
+
+
 def speedup(
     state: SwitchbackState,
     arm: str,
@@ -216,8 +240,7 @@ def speedup(
     if moments is None or moments.count < 2:
         return None
     count = moments.count
-    widened = 1 + count * _EFFECT_VARIANCE
-    ratio = (widened / (1 - confidence) ** 2) ** (1 / count)
+    widened, ratio = _widening(count, confidence)
     if ratio >= widened:
         return None
     squared = (ratio - 1) / (1 - ratio / widened) * moments.squares / count
