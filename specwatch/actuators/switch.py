@@ -20,6 +20,7 @@ from specwatch.engines.switch import (
     PATH,
     STATE_FILE,
     Order,
+    Schedule,
     SwitchState,
     decode,
     encode,
@@ -163,16 +164,18 @@ class SwitchClient:
         except ValueError as error:
             raise ActuatorError(f"the state of the switch: {error}", changed=False) from None
 
-    def order(self, draft_tokens: int | None, *, lease: float, by: str) -> SwitchState:
+    def order(self, ordered: int | Schedule | None, *, lease: float, by: str) -> SwitchState:
         """Give an order for ``lease`` seconds, and return the state in which it is followed.
 
-        ``draft_tokens`` is None for the launch mode.
+        ``ordered`` is a number of draft tokens, a schedule without gaps, or None for the launch
+        mode.
         """
         before = self.state()
         order = Order(
             server=before.server,
             number=before.number + 1,
-            draft_tokens=draft_tokens,
+            draft_tokens=None if isinstance(ordered, tuple) else ordered,
+            schedule=ordered if isinstance(ordered, tuple) else (),
             lease=lease,
             by=by,
         )
@@ -194,7 +197,7 @@ class SwitchClient:
                 changed=True,
                 retry=True,
             )
-        if state.refused or state.draft_tokens != draft_tokens:
+        if state.refused or state.ordered != ordered:
             why = state.refused or "another order came at the same time"
             raise ActuatorError(f"the order is not followed: {why}", changed=True, retry=True)
         return state

@@ -14,8 +14,9 @@ from specwatch.cli import commands, options
 from specwatch.cli.terminal import Columns, Terminal, table
 from specwatch.config.sections import nearest
 from specwatch.domain.interval import Interval
-from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, Switchback
+from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, Switchback, TunedSchedule
 from specwatch.domain.switchback_results import compared_episodes, results, washout_of
+from specwatch.domain.tuning import advice
 from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
 from specwatch.store.readers import Reader
@@ -42,12 +43,14 @@ class ArmResult(msgspec.Struct, frozen=True):
 class ExperimentRow(msgspec.Struct, frozen=True):
     """An experiment as ``status --json`` has it; shares are of the time since ``began``.
 
-    ``dropped`` arms lose, and are not ordered any more; ``stopped`` says by whom, and why.
+    ``dropped`` arms lose against the ``usual`` one, which is in use between episodes, and are not
+    ordered any more; ``stopped`` says by whom, and why.
     """
 
     target: str
     stopped: str
     arms: tuple[str, ...]
+    usual: str
     dropped: tuple[str, ...]
     began: float
     episodes: int
@@ -61,7 +64,8 @@ class ExperimentRow(msgspec.Struct, frozen=True):
 
 class ExperimentResults(msgspec.Struct, frozen=True):
     """Results as ``results --json`` has them; ``best`` is the best arm, the launch if none is
-    certainly faster. ``loads`` are by group of running requests."""
+    certainly faster. ``loads`` are by group of running requests. ``tuning`` is None without
+    ``experiments.tune``."""
 
     target: str
     answer: str
@@ -73,6 +77,7 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     excluded: int
     arms: list[ArmResult]
     loads: dict[str, list[ArmResult]]
+    tuning: TunedSchedule | None
 
 
 _STATUS: Columns[ExperimentRow] = {
@@ -146,7 +151,8 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
             terminal.lines(wrapped(text, "yellow"))
         if row.dropped:
             names = ", ".join(map(experiment.arm_name, row.dropped))
-            terminal.lines(wrapped(f"  no longer ordered, slower than the launch: {names}"))
+            usual = experiment.arm_name(row.usual)
+            terminal.lines(wrapped(f"  no longer ordered, slower than {usual}: {names}"))
 
 
 def _status_row(stored: Switchback) -> ExperimentRow:
@@ -156,6 +162,7 @@ def _status_row(stored: Switchback) -> ExperimentRow:
         target=stored.target,
         stopped=stored.stopped,
         arms=design.arms,
+        usual=design.usual,
         dropped=state.dropped.get(design.usual, ()),
         began=state.began,
         episodes=state.episodes,
@@ -197,7 +204,7 @@ def show_results(
 
 def _results(stored: Switchback, reference: str | None) -> ExperimentResults:
     state, design = stored.state, stored.design
-    known = results(state, design, reference)
+    known = results(state, design, reference or LAUNCH)
 
     def arms(group: str, speedups: Mapping[str, Interval | None]) -> list[ArmResult]:
         return [
@@ -224,6 +231,7 @@ def _results(stored: Switchback, reference: str | None) -> ExperimentResults:
             group.removeprefix("load "): arms(group, speedups)
             for group, speedups in known.groups.items()
         },
+        tuning=advice(state, design),
     )
 
 
@@ -243,6 +251,8 @@ def _print_results(known: ExperimentResults) -> None:
     left_out = f"{figures.counted(known.excluded, 'episode')} left out"
     washout = f"the first {figures.seconds(known.washout)} of a block do not count"
     terminal.lines(wrapped(f"{best}; {left_out}; {washout}"))
+    if known.tuning is not None:
+        terminal.lines(wrapped(experiment.tuning(known.tuning)))
 
 
 @command.command(short_help="order no other arm than the launch any more")

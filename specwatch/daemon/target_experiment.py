@@ -30,6 +30,7 @@ from specwatch.domain.switchback import (
 )
 from specwatch.domain.switchback_results import ExperimentStatus, observe, results
 from specwatch.domain.switchback_schedule import ArmInForce, next_step
+from specwatch.domain.tuning import advice, learned
 from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, ConfigError, StoreError
 from specwatch.guard.state import Phase
@@ -193,7 +194,7 @@ class TargetExperiment:
         step = next_step(state, design, until, paused=bool(reason))
         self._paused, self._next = reason, None if reason else step.until
         if step.finished:
-            step = step._replace(state=self._observed(step.state, design))
+            step = step._replace(state=learned(self._observed(step.state, design), design))
         elif stored.state.order and not step.state.order:
             step = step._replace(state=replace(step.state, excluded=step.state.excluded + 1))
             why = reason or "a switch was late, or the configuration changed"
@@ -346,6 +347,8 @@ class TargetExperiment:
             share=self._configured.share,
             regret=self._configured.regret,
             lateness=min(5.0, self._configured.block / 4),
+            launch_schedule=launch.launch_schedule,
+            tune=self._configured.tune,
         )
 
     def _environment(self, status: TargetStatus, launch: SwitchState) -> str | None:
@@ -377,7 +380,7 @@ class TargetExperiment:
     def status(self) -> ExperimentStatus:
         """The experiment now."""
         stored = self._stored
-        measured = None if stored is None else results(stored.state, stored.design)
+        measured = None if stored is None else results(stored.state, stored.design, LAUNCH)
         return ExperimentStatus(
             arm=self._arm,
             paused=self._paused,
@@ -386,6 +389,7 @@ class TargetExperiment:
             excluded=0 if stored is None else stored.state.excluded,
             speedups={} if measured is None else measured.speedups,
             best="" if measured is None else measured.best,
+            tuning=None if stored is None else advice(stored.state, stored.design),
         )
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from specwatch.domain.model import Series
 
-QUANTITIES = ("switch_draft_tokens", "switch_ordered")
+QUANTITIES = ("switch_draft_tokens", "switch_ordered", "switch_schedule")
 _MOST_DRAFT_TOKENS = 1000
 _ENOUGH_TOKENS = 20
 """Generated tokens that show whether an order is followed."""
@@ -19,12 +19,14 @@ _ENOUGH_TOKENS = 20
 class SwitchSetting:
     """The draft tokens that a server's switch allows, and whether they are ordered.
 
-    ``followed``: whether the counters follow the order; None if that is not known.
+    ``followed``: whether the counters follow the order; None if that is not known. ``schedule``
+    identifies an ordered schedule, of which ``draft_tokens`` is the largest number; 0 without one.
     """
 
     draft_tokens: int
     ordered: bool
     followed: bool | None = None
+    schedule: int = 0
 
     @property
     def standby(self) -> bool:
@@ -40,10 +42,12 @@ def setting_of(
     ``before`` is that of the page before, which holds where the server cannot read its own.
     """
     values = {s.quantity: value for s, value in samples.items() if s.quantity in QUANTITIES}
-    draft_tokens, ordered = (values.get(quantity, math.nan) for quantity in QUANTITIES)
+    draft_tokens, ordered, schedule = (values.get(one, math.nan) for one in QUANTITIES)
     if not 0 <= draft_tokens < _MOST_DRAFT_TOKENS or math.isnan(ordered):
         return before if values else None
-    return SwitchSetting(int(draft_tokens), ordered > 0)
+    # A server of an earlier version knows no schedules.
+    number = int(schedule) if 0 < schedule < math.inf else 0
+    return SwitchSetting(int(draft_tokens), ordered > 0, schedule=number)
 
 
 def changed(before: SwitchSetting | None, now: SwitchSetting | None) -> bool:

@@ -43,6 +43,14 @@ def schedule_of(lookup: Sequence[int]) -> tuple[tuple[int, int], ...]:
     )
 
 
+def lookup_of(schedule: Sequence[tuple[int, int, int]], length: int) -> list[int]:
+    """Draft tokens by number of requests, from 0: each range goes on until the next one begins."""
+    lookup = [0] * length
+    for first, _, draft_tokens in schedule:
+        lookup[first:] = [draft_tokens] * len(lookup[first:])
+    return lookup
+
+
 class Switch:
     """The switch of one engine; :meth:`start` begins to follow orders."""
 
@@ -50,14 +58,15 @@ class Switch:
         self,
         directory: Path,
         launch: SwitchState,
-        use: Callable[[int | None], None],
+        use: Callable[[int | tuple[tuple[int, int, int], ...] | None], None],
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``launch`` says what the server was launched with; ``use`` is called with the number of
-        draft tokens from now on, None for the launch mode."""
-        self.state = msgspec.structs.replace(launch, server=secrets.token_hex(8))
+        draft tokens from now on, or their schedule, None for the launch mode."""
+        server = secrets.token_hex(8)
+        self.state = msgspec.structs.replace(launch, server=server, schedules=True)
         self._directory = directory
         self._use = use
         self._monotonic = monotonic
@@ -167,14 +176,16 @@ class Switch:
             if order.server == self.state.server:
                 self.state = msgspec.structs.replace(self.state, number=order.number)
             return
-        if order.draft_tokens != self.state.draft_tokens:
-            self._use(order.draft_tokens)
-            _log.info("switched to %s draft tokens by %s", order.draft_tokens, order.by or "order")
-        launch = order.draft_tokens is None
+        ordered = order.schedule or order.draft_tokens
+        if ordered != self.state.ordered:
+            self._use(ordered)
+            _log.info("switched to %s draft tokens by %s", ordered, order.by or "order")
+        launch = ordered is None
         self._ends = None if launch else self._monotonic() + order.lease
         self.state = msgspec.structs.replace(
             self.state,
             draft_tokens=order.draft_tokens,
+            schedule=order.schedule,
             number=order.number,
             by=order.by,
             until=None if launch else self._wall() + order.lease,
@@ -186,10 +197,10 @@ class Switch:
             self._launch_mode("")
 
     def _launch_mode(self, refused: str) -> None:
-        if self.state.draft_tokens is not None:
+        if self.state.ordered is not None:
             self._use(None)
             _log.info("back to the launch's %s draft tokens", self.state.launch_draft_tokens)
         self._ends = None
         self.state = msgspec.structs.replace(
-            self.state, draft_tokens=None, by="", until=None, refused=refused[:500]
+            self.state, draft_tokens=None, schedule=(), by="", until=None, refused=refused[:500]
         )

@@ -23,6 +23,7 @@ from specwatch.engines.switch import (
     decode,
     encode,
     objection,
+    schedule_number,
 )
 from specwatch.engines.tap import SWITCH
 from specwatch.tap.exchange import Receive, Send
@@ -84,7 +85,10 @@ class SwitchRoute:
             state.draft_tokens_now if state is not None and known else math.nan
         )
         self._gauges["switch_ordered"].set(
-            state.draft_tokens is not None if state is not None and known else math.nan
+            state.ordered is not None if state is not None and known else math.nan
+        )
+        self._gauges["switch_schedule"].set(
+            schedule_number(state.schedule) if state is not None and known else math.nan
         )
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

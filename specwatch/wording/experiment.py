@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specwatch.domain.interval import Interval
-from specwatch.domain.switchback import LAUNCH
+from specwatch.domain.switchback import LAUNCH, TUNED, TunedSchedule
 from specwatch.domain.switchback_results import LEAST_EPISODES, ExperimentStatus
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
 def arm_name(arm: str) -> str:
-    """``the launch``, ``0 draft tokens (standby)``, ``2 draft tokens``."""
+    """``the launch``, ``the tuned schedule``, ``0 draft tokens (standby)``, ``2 draft tokens``."""
     if arm == LAUNCH:
         return "the launch"
+    if arm == TUNED:
+        return "the tuned schedule"
     if not (arm.isascii() and arm.isdigit() and len(arm) < 5):
         return shown(arm)
     name = figures.counted(int(arm), "draft token")
@@ -58,6 +60,25 @@ def best_arm(best: str, speedups: Mapping[str, Interval | None]) -> str:
     return "no arm is known to be faster than the launch"
 
 
+def tuning(advised: TunedSchedule) -> str:
+    """The schedule that an experiment proposes as that of the launch, or why it proposes none."""
+    gain = advised.gain
+    if gain is None:
+        missing = (
+            "no arm is certainly faster than the launch at any load"
+            if advised.episodes >= advised.needed
+            else f"no load has more than {advised.episodes} of the {advised.needed} episodes needed"
+        )
+        return f"no schedule is proposed: {missing}"
+    ranges = ", ".join(str(list(entry)) for entry in advised.schedule)
+    standby = any(k == 0 for *_, k in advised.schedule)
+    return (
+        f'proposed for the launch: "num_speculative_tokens_per_batch_size": [{ranges}]'
+        f"{' (0 is standby)' if standby else ''}, expected {gain.value:.2f} times as fast"
+        f" ({bounds(gain)}) at the loads of {figures.counted(gain.samples, 'episode')}"
+    )
+
+
 def standing(experiment: ExperimentStatus, now: float) -> str:
     """The arm in force, or why there is only the launch, and the best arm."""
     next_switch = (
@@ -72,4 +93,5 @@ def standing(experiment: ExperimentStatus, now: float) -> str:
     episodes = figures.counted(experiment.episodes, "episode")
     left_out = f", {experiment.excluded} left out" if experiment.excluded else ""
     best = best_arm(experiment.best, experiment.speedups)
-    return f"{state}; {episodes}{left_out}; {best}"
+    advised = f"; {tuning(experiment.tuning)}" if experiment.tuning else ""
+    return f"{state}; {episodes}{left_out}; {best}{advised}"

@@ -45,7 +45,10 @@ def switch(setting: SwitchSetting | None) -> str | None:
         return "the switch has an order, which the server does not follow"
     if setting.standby:
         return "standby: the switch is at 0 draft tokens, the drafter still runs"
-    return f"the switch is at {figures.counted(setting.draft_tokens, 'draft token')} a step"
+    most = figures.counted(setting.draft_tokens, "draft token")
+    if setting.schedule:
+        return f"the switch follows a schedule of up to {most} a step"
+    return f"the switch is at {most} a step"
 
 
 def speedup(known: ModelView) -> str:

@@ -12,8 +12,9 @@ from specwatch.scrape.switch import DraftCounts, FollowedSwitch, SwitchSetting
 from tests.pages import counter, gauge, page, read
 
 
-def page_of(draft_tokens: float, ordered: float) -> str:
+def page_of(draft_tokens: float, ordered: float, *more: str) -> str:
     return page(
+        *more,
         gauge("specwatch_switch_draft_tokens", draft_tokens),
         gauge("specwatch_switch_ordered", ordered),
     )
@@ -27,6 +28,24 @@ def test_the_setting_of_a_switch():
     for unknown in (page(), page_of(math.nan, math.nan), page_of(-1, 1), page_of(1e9, 1)):
         assert switch.setting_of(read(unknown)) is None
     assert tally.parts_of(read(page_of(0, 1))) == tally.Parts({}, {})
+
+
+def test_minutes_under_a_schedule_are_neither_the_launchs_nor_of_another_one():
+    drafts = [
+        counter("vllm:spec_decode_num_accepted_tokens_per_pos", 7, model_name="m", engine="0",
+                position=str(position))
+        for position in range(4)
+    ]  # fmt: skip
+
+    def shown(ordered: int, schedule: float) -> dict[Series, float]:
+        return read(page_of(4, ordered, *drafts, gauge("specwatch_switch_schedule", schedule)))
+
+    first = switch.setting_of(shown(1, 47))
+    assert first == SwitchSetting(4, ordered=True, schedule=47)
+    assert switch.changed(first, switch.setting_of(shown(1, 48)))
+    assert switch.setting_of(shown(0, math.nan)) == SwitchSetting(4, ordered=False)
+    prints = [tally.fingerprint_of(shown(*one)) for one in ((0, 0), (1, 0), (1, 47), (1, 48))]
+    assert [one.partition("-")[2] for one in prints] == ["4", "4", "schedule 2f", "schedule 30"]
 
 
 @pytest.mark.parametrize(
