@@ -80,7 +80,7 @@ class SwitchState(Struct, frozen=True, kw_only=True):
     """By ascending number of scheduled requests, from which on the launch has how many tokens."""
     draft_tokens: int | None = None
     """The number that is ordered; None in the launch mode, and with a schedule."""
-    schedule: tuple[tuple[int, int, int], ...] = ()
+    schedule: Schedule = ()
     """The schedule that is ordered, as in an order; empty without one."""
     schedules: bool = False
     """Whether it follows orders of schedules."""
@@ -96,7 +96,7 @@ class SwitchState(Struct, frozen=True, kw_only=True):
     """Why this server follows no order; empty if it does."""
 
     @property
-    def ordered(self) -> int | tuple[tuple[int, int, int], ...] | None:
+    def ordered(self) -> int | Schedule | None:
         """The number of draft tokens, or the schedule, that is ordered; None in the launch mode."""
         return self.schedule or self.draft_tokens
 
@@ -108,7 +108,7 @@ class SwitchState(Struct, frozen=True, kw_only=True):
         return self.launch_draft_tokens if self.draft_tokens is None else self.draft_tokens
 
 
-def check_schedule(schedule: tuple[tuple[int, int, int], ...]) -> None:
+def check_schedule(schedule: Schedule) -> None:
     """Raise ValueError for ranges that do not follow each other from 1 on."""
     for (_, before, _), (first, last, k) in pairwise(((0, 0, 0), *schedule)):
         if first != before + 1 or last < first:
@@ -117,7 +117,7 @@ def check_schedule(schedule: tuple[tuple[int, int, int], ...]) -> None:
             )
 
 
-def schedule_number(schedule: tuple[tuple[int, int, int], ...]) -> int:
+def schedule_number(schedule: Schedule) -> int:
     """A number from 1 that identifies a schedule, as the server's page shows it; 0 without one."""
     return zlib.crc32(msgspec.json.encode(schedule)) or 1 if schedule else 0
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 
+from specwatch.engines.switch import Schedule
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.http_stats import SimulatedHttpStats
 from specwatch.simulator.page import SimulatedPage
@@ -101,7 +102,7 @@ class SimulatedRuntime:
             data_parallel_size=self.settings.engines,
         )
 
-        def use(ordered: int | tuple[tuple[int, int, int], ...] | None) -> None:
+        def use(ordered: int | Schedule | None) -> None:
             chosen: int | list[int] | None = (
                 lookup_of(ordered, self.settings.max_num_seqs + 1)
                 if isinstance(ordered, tuple)

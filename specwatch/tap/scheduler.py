@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from specwatch.engines.switch import UNSWITCHABLE, SwitchState
+from specwatch.engines.switch import UNSWITCHABLE, Schedule, SwitchState
 from specwatch.tap import settings
 from specwatch.tap.switch import Switch, lookup_of, schedule_of
 
@@ -52,7 +52,7 @@ def _lookup_of(scheduler: Any) -> Any:
     """A function that gives a scheduler a number of draft tokens, or a schedule of them."""
     launch: list[int] | None = getattr(scheduler, "dynamic_sd_lookup", None)
 
-    def use(ordered: int | tuple[tuple[int, int, int], ...] | None) -> None:
+    def use(ordered: int | Schedule | None) -> None:
         if launch is None:
             return
         if isinstance(ordered, tuple):

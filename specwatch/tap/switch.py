@@ -23,6 +23,7 @@ from specwatch.engines.switch import (
     ORDER_FILE,
     STATE_FILE,
     Order,
+    Schedule,
     SwitchState,
     decode,
     encode,
@@ -43,7 +44,7 @@ def schedule_of(lookup: Sequence[int]) -> tuple[tuple[int, int], ...]:
     )
 
 
-def lookup_of(schedule: Sequence[tuple[int, int, int]], length: int) -> list[int]:
+def lookup_of(schedule: Schedule, length: int) -> list[int]:
     """Draft tokens by number of requests, from 0: each range goes on until the next one begins."""
     lookup = [0] * length
     for first, _, draft_tokens in schedule:
@@ -58,7 +59,7 @@ class Switch:
         self,
         directory: Path,
         launch: SwitchState,
-        use: Callable[[int | tuple[tuple[int, int, int], ...] | None], None],
+        use: Callable[[int | Schedule | None], None],
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
