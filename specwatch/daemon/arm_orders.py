@@ -86,7 +86,8 @@ class ArmOrders:
         client.order(setting_of(arm, schedule), lease=lease, by=f"{_BY} ({arm})")
         self._pending = False
         if switches:
-            _log.info("arm_in_force", target=self._target.name, arm=arm, schedule=schedule or None)
+            used = schedule if arm == TUNED else None
+            _log.info("arm_in_force", target=self._target.name, arm=arm, schedule=used)
 
     def _respect(self, before: SwitchState, now: float) -> None:
         """Refuse to replace the order of somebody else, or that of a person for the launch."""

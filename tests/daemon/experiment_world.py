@@ -49,6 +49,8 @@ class Server:
         self.other_seconds = self.tuned_seconds = 0.0
         self.fault = ""
         """``refuses``: no order arrives; ``late``: it does, but there is no answer."""
+        self.tuned_pace: float | None = None
+        """With a schedule, in place of what its number of draft tokens has."""
         self.seconds = self.tokens = 0.0
         self.chance = random.Random(5)
 
@@ -61,8 +63,9 @@ class Server:
             k = draft_tokens if first <= RUNNING <= last else k
         self.other_seconds += k is not None
         self.tuned_seconds += bool(self.state.schedule)
+        pace = (self.state.schedule and self.tuned_pace) or PACES[k]
         self.seconds += RUNNING
-        self.tokens += RUNNING / (PACES[k] * self.chance.uniform(0.97, 1.03))
+        self.tokens += RUNNING / (pace * self.chance.uniform(0.97, 1.03))
 
     def set(self, ordered: int | Schedule | None, lease: float, by: str) -> None:
         by_batch = isinstance(ordered, tuple)
@@ -147,12 +150,13 @@ class World:
         self.load = 3.0
         self.watched = True
         self.most_share = 0.0
+        self.design = DESIGN
         self.begin()
 
-    def begin(self, design: Experiments = DESIGN) -> None:
+    def begin(self, design: Experiments | None = None) -> None:
         self.experiment = TargetExperiment(
             target_of("http://h", name="chat", switch=SwitchAccess(directory=Path("/nowhere"))),
-            design,
+            design or self.design,
             self.store,
             lambda: self.now,
             lambda _: cast(SwitchClient, Client(self.server)),
