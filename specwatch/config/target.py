@@ -58,9 +58,9 @@ class Experiments(Section):
     more."""
     regret: Annotated[Ratio, within(0.001, 1.0, "{:.1%}".format)] = 0.02
     """Share of the time that slower arms may lose, at most."""
-    tune: Literal["observe", "act"] | None = None
+    tune: Literal["off", "observe", "act"] = "off"
     """Whether the best arm at each load becomes a schedule: `observe` proposes it for the launch,
-    `act` uses it between episodes. Without it neither."""
+    `act` also uses it between episodes, `off` does neither."""
 
 
 class Target(HttpAccess):

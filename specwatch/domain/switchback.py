@@ -57,7 +57,7 @@ class SwitchbackDesign(Struct, frozen=True, kw_only=True):
     launch_schedule: tuple[tuple[int, int], ...] = ()
     """By ascending number of requests in a step, from which on the launch has how many draft
     tokens."""
-    tune: Literal["observe", "act"] | None = None
+    tune: Literal["off", "observe", "act"] = "off"
     """Whether a schedule is learned, and with ``act`` used."""
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ def learned(state: SwitchbackState, design: SwitchbackDesign) -> SwitchbackState
     loses against the launch is dropped: it is not used again unless it changes.
     """
     tuned = {}
-    for load in _LOADS if design.tune else ():
+    for load in () if design.tune == "off" else _LOADS:
         used = state.tuned.get(load, LAUNCH)
         speedups = {arm: _speedup(state, design, load, arm) for arm in _fixed_arms(design)}
         faster = {arm: s.value for arm, s in speedups.items() if s is not None and s.above(1.0)}
@@ -114,7 +114,7 @@ def tuned_schedule(
 ) -> tuple[tuple[int, int, int], ...]:
     """The learned schedule: first and last number of requests in a step, and the draft tokens.
 
-    Loads without an arm of their own have the launch's schedule. Empty where nothing is learned.
+    Other loads have the schedule of the launch. Empty where nothing is learned.
     """
     if not state.tuned or not design.launch_schedule:
         return ()
@@ -133,7 +133,7 @@ def tuned_schedule(
 
 def advice(state: SwitchbackState, design: SwitchbackDesign) -> TunedSchedule | None:
     """The learned schedule and what it gains; None where none is learned."""
-    if design.tune is None:
+    if design.tune == "off":
         return None
     episodes = {
         load: max(

@@ -21,6 +21,8 @@ from specwatch.domain.switchback import (
 )
 from specwatch.domain.switchback_results import observe
 from specwatch.domain.tuning import advice, learned, tuned_schedule, untuned, with_tuned
+from tests.worlds import tuning
+from tests.worlds.switchback import Simulation, World
 
 FLAT = ((1, 4),)
 DESIGN = SwitchbackDesign(
@@ -53,7 +55,7 @@ def tuned(known: SwitchbackState, design: SwitchbackDesign = DESIGN) -> dict[str
 def test_each_load_has_the_fastest_arm_that_is_certainly_faster_than_the_launch() -> None:
     known = state({"1": {"2": 1.2}, "3-4": {"0": 1.2, "2": 1.3}, "65+": {"0": 1.1}, "2": {}})
     assert tuned(known) == {"1": "2", "3-4": "2", "65+": "0"}
-    assert tuned(known, replace(DESIGN, tune=None)) == {}
+    assert tuned(known, replace(DESIGN, tune="off")) == {}
 
 
 def test_what_is_not_certain_leaves_the_launch() -> None:
@@ -115,7 +117,7 @@ def test_without_a_schedule_there_is_no_gain() -> None:
     advised = advice(state({"1": {"2": 1.2}}, count=7), DESIGN)
     assert advised is not None
     assert (advised.schedule, advised.gain, advised.episodes, advised.needed) == ((), None, 7, 9)
-    assert advice(state({}), replace(DESIGN, tune=None)) is None
+    assert advice(state({}), replace(DESIGN, tune="off")) is None
 
 
 def measured(speedup: float, **changes: Any) -> SwitchbackState:
@@ -169,3 +171,17 @@ def test_the_launch_is_not_dropped_against_the_schedule() -> None:
         known = observe(known, design, Episode(TUNED, blocks(number)))
     assert known.episodes == 42
     assert known.dropped[TUNED] == ("0", "2")
+
+
+def test_in_a_world_whose_best_arm_depends_on_the_load_it_is_found() -> None:
+    world = World(by_hours=10, noise=0.05)
+    simulation = Simulation(
+        world, tuning.SPEEDUPS, 20, 7, design=tuning.DESIGN, slopes=tuning.SLOPES
+    )
+    truth = tuning.Truth(world, tuning.SPEEDUPS, tuning.SLOPES)
+    assert truth.oracle == {"3-4": LAUNCH, "5-8": "2", "9-16": "2", "17-32": "0"}
+    known = tuning.learned_schedules(simulation, truth, 150)
+    assert known.near >= 0.9
+    assert known.slower <= 0.05
+    assert known.held >= 0.95
+    assert known.changes <= 1.0
