@@ -68,7 +68,7 @@ class SwitchbackResults(Struct, frozen=True, kw_only=True):
 class ExperimentStatus(Struct, frozen=True, kw_only=True):
     """The experiment on the live traffic of a target now.
 
-    ``arm`` is in force, ``paused`` why no arm but the launch may be, ``next_at`` the Unix time of
+    ``arm`` is in force, ``paused`` why no episode may begin, ``next_at`` the Unix time of
     the next switch; ``excluded`` episodes did not count. ``speedups`` are those of other arms
     against the launch, None with too few episodes, and ``best`` is the best arm, the launch if none
     is certainly faster; empty until the experiment was read. ``tuning`` is None where no schedule

@@ -85,7 +85,8 @@ def standing(experiment: ExperimentStatus, now: float) -> str:
         experiment.next_at and f", next switch in {figures.span(experiment.next_at - now)}"
     )
     if experiment.paused:
-        state = f"waiting: {shown(experiment.paused, LONGEST_SENTENCE)}"
+        in_force = f"{arm_name(TUNED)} in force, " if experiment.arm == TUNED else ""
+        state = f"{in_force}waiting: {shown(experiment.paused, LONGEST_SENTENCE)}"
     else:
         state = f"{arm_name(experiment.arm)} in force{next_switch or ''}"
     if not experiment.best:

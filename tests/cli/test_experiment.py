@@ -285,6 +285,10 @@ STANDING = {
         ' "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 256, 2]], expected 1.12 times as'
         " fast (1.05 to 1.19) at the loads of 42 episodes",
     ),
+    "tuned without traffic": (
+        ExperimentStatus(arm="tuned", paused="no traffic"),
+        "the tuned schedule in force, waiting: no traffic",
+    ),
     "not read yet": (
         ExperimentStatus(arm="launch", paused="the guard was not read yet"),
         "waiting: the guard was not read yet",
