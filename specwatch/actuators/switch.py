@@ -20,6 +20,7 @@ from specwatch.engines.switch import (
     PATH,
     STATE_FILE,
     Order,
+    Schedule,
     SwitchState,
     decode,
     encode,
@@ -164,17 +165,19 @@ class SwitchClient:
             raise ActuatorError(f"the state of the switch: {error}", changed=False) from None
 
     def order(
-        self, draft_tokens: int | None, *, lease: float, by: str, deep: bool = False
+        self, ordered: int | Schedule | None, *, lease: float, by: str, deep: bool = False
     ) -> SwitchState:
         """Give an order for ``lease`` seconds, and return the state in which it is followed.
 
-        ``draft_tokens`` is None for the launch mode; ``deep`` skips the drafter at 0.
+        ``ordered`` is a number of draft tokens, a schedule without gaps, or None for the launch
+        mode; ``deep`` skips the drafter at 0.
         """
         before = self.state()
         order = Order(
             server=before.server,
             number=before.number + 1,
-            draft_tokens=draft_tokens,
+            draft_tokens=None if isinstance(ordered, tuple) else ordered,
+            schedule=ordered if isinstance(ordered, tuple) else (),
             lease=lease,
             by=by,
             deep=deep,
@@ -197,7 +200,7 @@ class SwitchClient:
                 changed=True,
                 retry=True,
             )
-        if state.refused or (state.draft_tokens, state.deep) != (draft_tokens, deep):
+        if state.refused or (state.ordered, state.deep) != (ordered, deep):
             why = state.refused or "another order came at the same time"
             raise ActuatorError(f"the order is not followed: {why}", changed=True, retry=True)
         return state

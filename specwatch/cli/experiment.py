@@ -15,9 +15,7 @@ from specwatch.cli.experiment_results import against_off, print_results, results
 from specwatch.cli.terminal import Columns, Terminal, table
 from specwatch.config.sections import Baselines, nearest
 from specwatch.domain.switchback import STANDBY, Switchback
-from specwatch.domain.switchback_results import (
-    washout_of,
-)
+from specwatch.domain.switchback_results import washout_of
 from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
 from specwatch.store.readers import Reader
@@ -36,12 +34,14 @@ _NONE = (
 class ExperimentRow(msgspec.Struct, frozen=True):
     """An experiment as ``status --json`` has it; shares are of the time since ``began``.
 
-    ``dropped`` arms lose, and are not ordered any more; ``stopped`` says by whom, and why.
+    ``dropped`` arms lose against the ``usual`` one, which is in use between episodes, and are not
+    ordered any more; ``stopped`` says by whom, and why.
     """
 
     target: str
     stopped: str
     arms: tuple[str, ...]
+    usual: str
     dropped: tuple[str, ...]
     began: float
     episodes: int
@@ -117,7 +117,8 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
             terminal.lines(wrapped(text, "yellow"))
         if row.dropped:
             names = ", ".join(map(experiment.arm_name, row.dropped))
-            terminal.lines(wrapped(f"  no longer ordered, slower than the launch: {names}"))
+            usual = experiment.arm_name(row.usual)
+            terminal.lines(wrapped(f"  no longer ordered, slower than {usual}: {names}"))
 
 
 def _status_row(stored: Switchback) -> ExperimentRow:
@@ -126,6 +127,7 @@ def _status_row(stored: Switchback) -> ExperimentRow:
         target=stored.target,
         stopped=stored.stopped,
         arms=design.arms,
+        usual=design.usual,
         dropped=state.dropped.get(design.usual, ()),
         began=state.began,
         episodes=state.episodes,

@@ -13,12 +13,20 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
 from specwatch.domain.sample import samples_of
 from specwatch.domain.speedup import StandbyCost, standby_cost
-from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, STANDBY, Grouping, Switchback
+from specwatch.domain.switchback import (
+    ALL_TRAFFIC,
+    LAUNCH,
+    STANDBY,
+    Grouping,
+    Switchback,
+    TunedSchedule,
+)
 from specwatch.domain.switchback_results import (
     compared_episodes,
     results,
     speedup_against_off,
 )
+from specwatch.domain.tuning import advice
 from specwatch.report.columns import Line
 from specwatch.report.speedups import Chosen
 from specwatch.store.readers import Reader
@@ -51,7 +59,8 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     """Results as ``results --json`` has them; ``best`` is the best arm, the launch if none is
     certainly faster. ``loads`` are by running requests, ``temperatures`` by bucket,
     ``prompt_lengths`` by tokens; ``shares`` are those of the tokens, by grouping and value.
-    ``against_off`` is None without an arm of 0 draft tokens."""
+    ``against_off`` is None without an arm of 0 draft tokens, ``tuning`` without
+    ``experiments.tune``."""
 
     target: str
     answer: str
@@ -67,6 +76,7 @@ class ExperimentResults(msgspec.Struct, frozen=True):
     prompt_lengths: dict[str, list[ArmResult]]
     shares: dict[Grouping, dict[str, float]]
     against_off: AgainstOff | None
+    tuning: TunedSchedule | None
 
 
 _RESULTS: Columns[tuple[str, ArmResult]] = {
@@ -81,7 +91,7 @@ _AGAINST_OFF = {header: cell for header, cell in _RESULTS.items() if header != "
 def results_of(stored: Switchback, reference: str | None) -> ExperimentResults:
     """All but ``against_off``."""
     state, design = stored.state, stored.design
-    known = results(state, design, reference)
+    known = results(state, design, reference or LAUNCH)
 
     def groups(by: Grouping) -> dict[str, list[ArmResult]]:
         return {
@@ -113,6 +123,7 @@ def results_of(stored: Switchback, reference: str | None) -> ExperimentResults:
             for by, of in known.groups.items()
         },
         against_off=None,
+        tuning=advice(state, design),
     )
 
 
@@ -182,6 +193,8 @@ def print_results(known: ExperimentResults) -> None:
     left_out = f"{figures.counted(known.excluded, 'episode')} left out"
     washout = f"the first {figures.seconds(known.washout)} of a block do not count"
     terminal.lines(wrapped(f"{best}; {left_out}; {washout}"))
+    if known.tuning is not None:
+        terminal.lines(wrapped(experiment.tuning(known.tuning)))
     if known.against_off is None:
         return
     cost = StandbyCost(known.against_off.standby_cost, known.against_off.missing)

@@ -13,7 +13,7 @@ from specwatch.actuators.switch import SwitchClient
 from specwatch.cli import options
 from specwatch.config.target import Target
 from specwatch.domain.model import Series
-from specwatch.engines.switch import LONGEST_LEASE, SwitchState
+from specwatch.engines.switch import LONGEST_LEASE, Schedule, SwitchState, check_schedule
 from specwatch.errors import ConfigError, ScrapeError
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape.exposition import PageReader
@@ -46,6 +46,10 @@ class Outcome(msgspec.Struct, frozen=True):
     help="Draft tokens of each step, up to those of the launch; 0 is standby.",
 )  # fmt: skip
 @click.option("--deep", is_flag=True, help="With --k 0: the drafter does not run (deep standby).")
+@click.option(
+    "--schedule", metavar="JSON",
+    help="Draft tokens by number of requests in a step, such as [[1,8,4],[9,256,0]].",
+)  # fmt: skip
 @click.option("--launch", is_flag=True, help="Back to what vLLM was launched with.")
 @options.time_option("--lease", "10m", "Time after which vLLM returns to that by itself.")
 @click.option("--url", metavar="URL", help="A server that is not in the configuration.")
@@ -57,6 +61,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def command(
     target: str | None,
     draft_tokens: int | None,
+    schedule: str | None,
     deep: bool,
     launch: bool,
     lease: float,
@@ -70,7 +75,7 @@ def command(
     """Show or set the number of draft tokens of a running vLLM, without a restart.
 
     vLLM needs what `specwatch tap flags --switch` prints. No request is lost, and vLLM returns to
-    how it was launched when the lease ends. Without --k or --launch the state is shown.
+    how it was launched when the lease ends. Without --k, --schedule or --launch the state is shown.
 
     With an order, the server's counters are watched for 10 seconds. Where they show that it is not
     followed, the order is taken back.
@@ -80,16 +85,17 @@ def command(
 
     Exit code 1 when the server follows no orders, or not this one.
     """
-    if launch and draft_tokens is not None:
-        raise click.UsageError("give --k or --launch, not both")
+    if [launch, draft_tokens is not None, schedule is not None].count(True) > 1:
+        raise click.UsageError("give one of --k, --schedule and --launch")
     if deep and draft_tokens != 0:
         raise click.UsageError("--deep is for --k 0")
+    ordered = draft_tokens if schedule is None else _schedule(schedule)
     if not 1 <= lease <= LONGEST_LEASE:
         raise click.UsageError("--lease: from 1s to 1d")
     chosen = _target(target, url, directory, token_file, file)
     with closing(SwitchClient(chosen)) as switch:
-        if launch or draft_tokens is not None:
-            outcome = _ordered(switch, chosen, draft_tokens, lease, by, deep)
+        if launch or ordered is not None:
+            outcome = _ordered(switch, chosen, ordered, lease, by, deep)
         else:
             state = switch.state()
             outcome = Outcome(chosen.name, state, None, state.unavailable)
@@ -99,6 +105,21 @@ def command(
         click.echo(f"{shown(chosen.name)}: {shown(_sentence(outcome), LONGEST_SENTENCE)}")
     if outcome.followed is False or outcome.state.unavailable:
         raise click.exceptions.Exit(1)
+
+
+def _schedule(text: str) -> Schedule:
+    """A schedule from JSON, each range after the one before."""
+    try:
+        schedule = msgspec.json.decode(text, type=Schedule)
+        check_schedule(schedule)
+        if not schedule:
+            raise ValueError("it has no ranges")
+    except ValueError as error:  # also a DecodeError
+        raise click.UsageError(
+            f"--schedule: {error}; give ranges of first and last number of requests, and their"
+            " draft tokens, from 1 on and without gaps, such as [[1,8,4],[9,256,0]]"
+        ) from None
+    return schedule
 
 
 def _target(
@@ -127,14 +148,14 @@ def _target(
 def _ordered(
     switch: SwitchClient,
     target: Target,
-    draft_tokens: int | None,
+    ordered: int | Schedule | None,
     lease: float,
     by: str,
     deep: bool,
 ) -> Outcome:
-    state = switch.order(draft_tokens, lease=lease, by=by, deep=deep)
+    state = switch.order(ordered, lease=lease, by=by, deep=deep)
     followed, reason = _watched(target, state.draft_tokens_now)
-    if followed is False and draft_tokens is not None:
+    if followed is False and ordered is not None:
         state = switch.order(None, lease=lease, by=by)
         reason += "; the order was taken back"
     return Outcome(target.name, state, followed, reason)
@@ -181,11 +202,13 @@ def _sentence(outcome: Outcome) -> str:
     if state.unavailable:
         return f"follows no orders: {state.unavailable}"
     k = figures.counted(state.draft_tokens_now, "draft token")
-    if state.draft_tokens is None:
+    if state.ordered is None:
         ranges = len(state.launch_schedule) > 1
         sentence = f"{'up to ' if ranges else ''}{k} a step, as launched"
     else:
         left = figures.moment(state.until) if state.until else ""
+        if state.schedule:
+            k = f"{msgspec.json.encode(state.schedule).decode()} (requests, and their draft tokens)"
         standby = " (deep standby)" if state.deep else ""
         sentence = f"{k} a step{standby} until {left}, ordered by {state.by or 'an unknown user'}"
     if state.refused:

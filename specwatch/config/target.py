@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -58,6 +58,9 @@ class Experiments(Section):
     more."""
     regret: Annotated[Ratio, within(0.001, 1.0, "{:.1%}".format)] = 0.02
     """Share of the time that slower arms may lose, at most."""
+    tune: Literal["off", "observe", "act"] = "off"
+    """Whether the best arm at each load becomes a schedule: `observe` proposes it for the launch,
+    `act` also uses it between episodes, `off` does neither."""
 
 
 class Target(HttpAccess):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from specwatch.daemon.arm_orders import SET_BY_OTHERS, shows
 from specwatch.domain.model import Series
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
@@ -16,9 +17,9 @@ from specwatch.domain.switchback import (
     Grouping,
     SubInterval,
 )
+from specwatch.engines.switch import Schedule
 from specwatch.scrape.switch import SwitchSetting
 
-SET_BY_OTHERS = "the switch was set by somebody else"
 RESTARTED = "vLLM was restarted"
 _SETTLES = 3.0
 """Seconds until the page has to show an order."""
@@ -31,7 +32,7 @@ class _Block:
     """One arm under way, begun at a Unix time; ``ordered`` is None for the launch."""
 
     arm: str
-    ordered: int | None
+    ordered: int | Schedule | None
     begin: float
     parts: list[SubInterval] = field(default_factory=list)
     running: list[float] = field(default_factory=list)
@@ -75,8 +76,7 @@ class EpisodeObserver:
             if block is None:
                 return
             elapsed = now - block.begin
-            ordered = None if setting is None or not setting.ordered else setting.draft_tokens
-            if elapsed > _SETTLES and ordered != block.ordered:
+            if elapsed > _SETTLES and not shows(setting, block.ordered):
                 self._incident = self._incident or SET_BY_OTHERS
             parts = None if before is None else _increments(before, self._before)
             if parts is None:
@@ -86,9 +86,9 @@ class EpisodeObserver:
             if running is not None:
                 block.running.append(running)
 
-    def begin(self, arm: str, ordered: int | None, now: float) -> None:
-        """Begin the next block of the episode at a Unix time, with ``ordered`` draft tokens, None
-        for no order."""
+    def begin(self, arm: str, ordered: int | Schedule | None, now: float) -> None:
+        """Begin the next block of the episode at a Unix time, with ``ordered`` draft tokens or a
+        schedule of them, None for no order."""
         with self._lock:
             if self._block is not None:
                 self._blocks.append(self._block)

@@ -90,9 +90,9 @@ class GuardedSwitch:
             "switchable": True, "deep": seen.deep, "stale_requests": seen.stale_requests,
         }  # fmt: skip
         in_standby = state.standby and state.phase in (Phase.VERIFYING, Phase.DISABLED)
-        if _of_others(seen) and (in_standby or seen.draft_tokens is not None):
-            k = seen.draft_tokens
-            answer["overridden"] = f"{seen.by} to {'the launch' if k is None else k}"
+        if _of_others(seen) and (in_standby or seen.ordered is not None):
+            ordered = "a schedule" if seen.schedule else seen.draft_tokens
+            answer["overridden"] = f"{seen.by} to {'the launch' if ordered is None else ordered}"
         elif in_standby and (seen.server != self._server or seen.draft_tokens is None):
             self._due = -math.inf  # a restart of vLLM, or of ours, or the lease has ended
         return answer

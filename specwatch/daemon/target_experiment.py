@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from specwatch.actuators import switch_of
 from specwatch.config.target import Experiments, Target
-from specwatch.daemon.episode_observer import RESTARTED, SET_BY_OTHERS, EpisodeObserver
+from specwatch.daemon.arm_orders import LEASE, SET_BY_OTHERS, SPARE, ArmOrders, setting_of
+from specwatch.daemon.episode_observer import RESTARTED, EpisodeObserver
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.switchback import (
     LAUNCH,
+    TUNED,
     Switchback,
     SwitchbackDesign,
     SwitchbackState,
@@ -24,6 +26,7 @@ from specwatch.domain.switchback import (
 )
 from specwatch.domain.switchback_results import ExperimentStatus, observe, results
 from specwatch.domain.switchback_schedule import ArmInForce, next_step
+from specwatch.domain.tuning import advice, learned, tuned_schedule, untuned, with_tuned
 from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, ConfigError, StoreError
 from specwatch.guard.state import Phase
@@ -37,13 +40,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("specwatch.experiments")
 
-_BY = "specwatch experiment"
-_SPARE = 30.0
-"""Seconds that a lease is longer than its block."""
 _STORED_EVERY = 60.0
 """Seconds after which the state is stored although the arm is the same."""
-_RETRY_SECONDS = 10.0
-"""Seconds until a failed return to the launch is tried again: other experiments wait for it."""
 _QUIET_GUARD = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 
 
@@ -63,20 +61,11 @@ class TargetExperiment:
         self._configured = design
         self._store = store
         self._wall = wall
-        self._connect = connect
-        self._client: SwitchClient | None = None  # made in a turn, as that may fail
+        self._orders = ArmOrders(target, wall, connect)
         self._launch: SwitchState | None = None
         self._software: Environment | None = None
         self._stored: Switchback | None = None
         self._stored_at = 0.0
-        self._arm = LAUNCH
-        """The arm that may be in force: as ordered last, whether that failed or not."""
-        self._ends = 0.0
-        """When the last arm other than the launch ended, or will at the latest."""
-        self._pending = False
-        """Whether an order of ours failed, which vLLM may still follow."""
-        self._retry = 0.0
-        """When a failed order to return to the launch is tried again."""
         self._observer = EpisodeObserver()
         self._restarts: int | None = None
         self._paused = "it begins"
@@ -111,7 +100,7 @@ class TargetExperiment:
             self._launch = None
             self._observer.note(RESTARTED)
         self._restarts = status.restarts
-        self._launch = launch = self._launch or self._connected().state()
+        self._launch = launch = self._launch or self._orders.state()
         if launch.unavailable:
             self._launch = None
             self._give_up(f"its switch follows no orders: {launch.unavailable}")
@@ -121,27 +110,26 @@ class TargetExperiment:
         stored = self._read(design, environment or "", now)
         state = stored.state if environment is None else in_environment(stored.state, environment)
         incident = self._observer.incident if stored.state.order else ""
-        reason = self._reason(stored, status, guard) or incident
+        held = self._reason(stored, status, guard)
         if environment is None:
-            reason = reason or "no minute of it was seen yet"
+            held = held or "no minute of it was seen yet"
+        design = with_tuned(design, state, withheld=bool(held))
+        reason = held or incident
         if not (stored.state.order or status.load):
             reason = reason or "no traffic"
         # An arm is in force no longer than its lease, also if this process did not run meanwhile.
-        until = now if state.arm == LAUNCH else max(min(now, self._ends), state.counted)
+        until = now
+        if state.arm != state.usual:
+            until = max(min(now, self._orders.ends), state.counted)
         step = next_step(state, design, until, paused=bool(reason))
         self._paused, self._next = reason, None if reason else step.until
         if step.finished:
-            step = step._replace(state=self._observed(step.state, design))
+            step = step._replace(state=learned(self._observed(step.state, design), design))
         elif stored.state.order and not step.state.order:
             step = step._replace(state=replace(step.state, excluded=step.state.excluded + 1))
             why = reason or "a switch was late, or the configuration changed"
             _log.info("episode_abandoned", target=self.target.name, reason=why)
         self._follow(stored, design, step, now)
-
-    def _connected(self) -> SwitchClient:
-        if self._client is None:
-            self._client = self._connect(self.target)
-        return self._client
 
     def _reason(self, stored: Switchback, status: TargetStatus, guard: GuardStatus) -> str:
         """Why no arm but the launch may be in force; empty if others may."""
@@ -156,7 +144,8 @@ class TargetExperiment:
             return f"the guard is paused by {state.pause.by}"
         if setting is None:
             return "its page shows no switch: does it have the tap?"
-        if self._arm == LAUNCH and setting.ordered and not self._observer.observes:
+        ours = self._orders.arm != LAUNCH or self._observer.observes
+        if (setting.ordered and not ours) or self._wall() < self._orders.respected_until:
             return SET_BY_OTHERS
         return ""
 
@@ -165,12 +154,13 @@ class TargetExperiment:
     ) -> None:
         """Store the step, and order its arm: another one than the launch once it is stored that it
         may be in force, the launch before it is stored that nothing else is."""
-        switches = step.arm != self._arm
+        orders, schedule = self._orders, tuned_schedule(step.state, design)
+        switches = orders.differ(step.arm, schedule)
         begins = bool(step.state.order) and step.state.order != stored.state.order
         ends = bool(stored.state.order) and not step.state.order
         due = now - self._stored_at >= _STORED_EVERY
         if switches and step.arm == LAUNCH:
-            self._return()
+            orders.end()
         if switches or begins or ends or due:
             self._stored = self._put(stored, design, step.state, now)
             if self._stored.stopped:
@@ -179,42 +169,14 @@ class TargetExperiment:
             self._stored = replace(stored, design=design, state=step.state)
         if begins or not step.state.order:
             self._observer.clear()
-        if switches and step.arm != LAUNCH:
-            self._order(step.arm, step.until - now + _SPARE)
+        if step.arm == LAUNCH:
+            orders.ends = step.until + SPARE
+        elif switches:
+            orders.order(step.arm, schedule, step.until - now + SPARE)
+        else:
+            orders.renew()
         if step.state.order and (switches or begins):
-            self._observer.begin(step.arm, _draft_tokens(step.arm), self._wall())
-
-    def _order(self, arm: str, lease: float) -> None:
-        """Order an arm, unless the guard or a person has given an order meanwhile."""
-        client = self._connected()
-        before = client.state()
-        if before.draft_tokens is not None and not before.by.startswith(_BY):
-            raise ActuatorError(SET_BY_OTHERS, changed=False)
-        # Before it is ordered: an order that fails may be followed later.
-        self._arm, self._ends, self._pending = arm, self._wall() + lease + _SPARE, True
-        client.order(_draft_tokens(arm), lease=lease, by=f"{_BY} ({arm})")
-        self._pending = False
-        _log.info("arm_in_force", target=self.target.name, arm=arm)
-
-    def _return(self) -> None:
-        """Order the launch, if an order of ours is in force or may be, and no other one."""
-        if self._arm == LAUNCH:
-            return
-        if (now := self._wall()) < self._ends:
-            if now < self._retry:
-                raise ActuatorError("vLLM did not return to the launch yet", changed=False)
-            self._retry = now + _RETRY_SECONDS
-            try:
-                client = self._connected()
-                by = client.state().by
-                if by.startswith(_BY) or (self._pending and not by):
-                    client.order(None, lease=_SPARE, by=f"{_BY} ({LAUNCH})")
-            except (ActuatorError, ConfigError) as error:
-                _log.warning("arm_not_ended", target=self.target.name, detail=str(error))
-                raise
-            _log.info("arm_in_force", target=self.target.name, arm=LAUNCH)
-        self._arm, self._ends = LAUNCH, min(self._ends, self._wall())
-        self._pending, self._retry = False, 0.0
+            self._observer.begin(step.arm, setting_of(step.arm, schedule), self._wall())
 
     def _observed(self, state: SwitchbackState, design: SwitchbackDesign) -> SwitchbackState:
         episode = self._observer.episode(LAUNCH)
@@ -235,18 +197,19 @@ class TargetExperiment:
         changed, as it is stored."""
         name, present = self.target.name, self._stored
         stored = next(iter(self._store.switchbacks(name)), None)
-        if present is not None and present.design.arms == design.arms:
+        if present is not None and untuned(present.design) == untuned(design):
             return present if stored is None else replace(present, stopped=stored.stopped)
         if stored is not None and present is None and stored.state.arm != LAUNCH:
-            self._arm = stored.state.arm
-            self._ends = stored.state.counted + stored.design.block + 2 * _SPARE
-        if stored is None or stored.design.arms != design.arms:
+            arm, block = stored.state.arm, stored.design.block
+            lease = LEASE + _STORED_EVERY if arm == TUNED else block + SPARE
+            self._orders.arm, self._orders.ends = arm, stored.state.counted + lease + SPARE
+        if stored is None or untuned(stored.design) != untuned(design):
             state = new_state(design, environment, now)
             stopped = "" if stored is None else stored.stopped
             return Switchback(target=name, design=design, state=state, stopped=stopped)
         if stored.state.order:
             self._observer.note("it was interrupted")
-        return stored
+        return replace(stored, state=learned(stored.state, design))
 
     def _put(
         self, stored: Switchback, design: SwitchbackDesign, state: SwitchbackState, now: float
@@ -277,6 +240,8 @@ class TargetExperiment:
             share=self._configured.share,
             regret=self._configured.regret,
             lateness=min(5.0, self._configured.block / 4),
+            launch_schedule=launch.launch_schedule,
+            tune=self._configured.tune,
         )
 
     def _environment(self, status: TargetStatus, launch: SwitchState) -> str | None:
@@ -296,14 +261,14 @@ class TargetExperiment:
         self._paused, self._next = why, None
         self._observer.abandon(why)
         with contextlib.suppress(ActuatorError, ConfigError):  # its lease ends
-            self._return()
+            self._orders.end()
 
     def status(self) -> ExperimentStatus:
         """The experiment now."""
         stored = self._stored
-        measured = None if stored is None else results(stored.state, stored.design)
+        measured = None if stored is None else results(stored.state, stored.design, LAUNCH)
         return ExperimentStatus(
-            arm=self._arm,
+            arm=self._orders.arm,
             paused=self._paused,
             next_at=self._next,
             episodes=0 if stored is None else stored.state.episodes,
@@ -311,14 +276,10 @@ class TargetExperiment:
             speedups={} if measured is None else measured.speedups,
             groups={} if measured is None else measured.groups,
             best="" if measured is None else measured.best,
+            tuning=None if stored is None else advice(stored.state, stored.design),
         )
 
     def close(self) -> None:
         """Return to the launch, and close connections."""
         self._give_up("the daemon ends, or its configuration changed")
-        if self._client is not None:
-            self._client.close()
-
-
-def _draft_tokens(arm: str) -> int | None:
-    return None if arm == LAUNCH else int(arm)
+        self._orders.close()

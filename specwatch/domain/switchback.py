@@ -16,9 +16,12 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from specwatch.domain.interval import Interval
 
 FORMAT = 1
 """Of a stored experiment."""
@@ -26,6 +29,8 @@ LAUNCH = "launch"
 """The arm that vLLM was launched in."""
 STANDBY = "0"
 """The arm of no draft tokens, with which the drafter still runs."""
+TUNED = "tuned"
+"""The arm with the schedule that :mod:`tuning` has learned."""
 ALL_TRAFFIC = "all"
 """The group that has all requests."""
 MOST_GROUPS = 64
@@ -72,6 +77,11 @@ class SwitchbackDesign(Struct, frozen=True, kw_only=True):
     """Seconds by which a switch may be late without the shares being exceeded."""
     least_tokens: int = 200
     """Mean generated tokens a block below which an episode does not count for a group."""
+    launch_schedule: tuple[tuple[int, int], ...] = ()
+    """By ascending number of requests in a step, from which on the launch has how many draft
+    tokens."""
+    tune: Literal["off", "observe", "act"] = "off"
+    """Whether a schedule is learned, and with ``act`` used."""
 
     def __post_init__(self) -> None:
         if len(self.arms) < 2 or len(set(self.arms)) < len(self.arms):
@@ -191,6 +201,9 @@ class SwitchbackState(Struct, frozen=True, kw_only=True):
     settling: Mapping[str, tuple[Moments, ...]] = {}
     """For switches to a ``faster`` and to a ``slower`` arm, and by length of the washout: log time
     per token of a block after it, less that of the second half of the block."""
+    tuned: Mapping[str, str] = {}
+    """By label of a load bin the arm that the learned schedule has there, where it is not the
+    launch; what is observed of the arm ``TUNED`` is of this schedule."""
 
     @property
     def other_share(self) -> float:
@@ -217,8 +230,23 @@ def in_environment(state: SwitchbackState, environment: str) -> SwitchbackState:
         return state
     return replace(
         state, environment=environment, order=(), start=None, dropped={}, episodes=0, excluded=0,
-        tokens={}, differences={}, settling={},
+        tokens={}, differences={}, settling={}, tuned={},
     )  # fmt: skip
+
+
+class TunedSchedule(Struct, frozen=True, kw_only=True):
+    """What an experiment advises as the schedule of the launch.
+
+    ``schedule`` has first and last number of requests in a step, and the draft tokens; it is empty
+    while no load has an arm that is certainly faster than the launch. ``gain`` is its speedup
+    against the launch. ``episodes`` is how many the load has that was seen most, of ``needed`` for
+    an answer.
+    """
+
+    schedule: tuple[tuple[int, int, int], ...] = ()
+    gain: Interval | None = None
+    episodes: int
+    needed: int
 
 
 class Switchback(Struct, frozen=True, kw_only=True, tag_field="kind", tag="switchback"):

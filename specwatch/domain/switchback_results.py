@@ -18,9 +18,9 @@ more of them, which is part of its effect, and an adjustment would remove that p
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
-from itertools import combinations
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from specwatch.domain.interval import CONFIDENCE, Interval
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
+    LAUNCH,
     MOST_GROUPS,
     STANDBY,
     Episode,
@@ -37,6 +38,7 @@ from specwatch.domain.switchback import (
     Moments,
     SwitchbackDesign,
     SwitchbackState,
+    TunedSchedule,
 )
 
 _EFFECT_VARIANCE = 0.5
@@ -77,11 +79,11 @@ class SwitchbackResults(Struct, frozen=True, kw_only=True):
 class ExperimentStatus(Struct, frozen=True, kw_only=True):
     """The experiment on the live traffic of a target now.
 
-    ``arm`` is in force, ``paused`` why no arm but the launch may be, ``next_at`` the Unix time of
+    ``arm`` is in force, ``paused`` why no episode may begin, ``next_at`` the Unix time of
     the next switch; ``excluded`` episodes did not count. ``speedups`` are those of other arms
     against the launch, None with too few episodes, ``groups`` those by load, temperature and prompt
     length, and ``best`` is the best arm, the launch if none is certainly faster; empty until the
-    experiment was read.
+    experiment was read. ``tuning`` is None where no schedule is learned.
     """
 
     arm: str
@@ -92,6 +94,7 @@ class ExperimentStatus(Struct, frozen=True, kw_only=True):
     speedups: Mapping[str, Interval | None] = {}
     groups: Mapping[Grouping, Mapping[str, GroupResults]] = {}
     best: str = ""
+    tuning: TunedSchedule | None = None
 
 
 def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) -> SwitchbackState:
@@ -101,8 +104,9 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     block observed, and with enough tokens. The tokens are those of all blocks together, since a
     block has fewer when its arm is slow. An arm is dropped that certainly loses overall, the
     number of arms accounted for, and seems to win at no load: loads can only keep an arm, so their
-    number does not add to the error. Other groups keep none: an order is for all requests. Raises
-    ValueError for an episode that has an arm twice, or only one.
+    number does not add to the error. Other groups keep none: an order is for all requests. The
+    launch is not dropped, since gains are against it. Raises ValueError for an episode that has an
+    arm twice, or only one.
     """
     if not 2 <= len({block.arm for block in episode.blocks}) == len(episode.blocks):
         raise ValueError("an episode has two arms or more, and each once")
@@ -117,7 +121,7 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     for group, by_arm in paces.items():
         if group not in differences and len(differences) >= MOST_GROUPS:
             continue
-        for first, second in combinations(sorted(by_arm), 2):
+        for first, second in itertools.combinations(sorted(by_arm), 2):
             to = differences.setdefault(group, {}).setdefault(first, {})
             difference = by_arm[first] - by_arm[second]
             to[second] = to.get(second, Moments()).with_value(difference)
@@ -130,7 +134,7 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     )
     dropped = set(state.dropped.get(design.usual, ()))
     confidence = 1 - (1 - CONFIDENCE) / (len(design.arms) - 1)
-    for arm in set(design.arms) - {design.usual}:
+    for arm in set(design.arms) - {design.usual, LAUNCH}:
         overall = speedup(after, arm, design.usual, confidence=confidence)
         by_load = [
             _difference(after, group, design.usual, arm)
@@ -239,6 +243,21 @@ def compared_episodes(
     return 0 if moments is None else moments.count
 
 
+def _widening(count: int, confidence: float) -> tuple[float, float]:
+    """Two terms of the confidence sequence; without an interval unless the first is larger."""
+    widened = 1 + count * _EFFECT_VARIANCE
+    return widened, (widened / (1 - confidence) ** 2) ** (1 / count)
+
+
+def least_episodes(confidence: float) -> int:
+    """Episodes that an interval needs."""
+    for count in itertools.count(2):
+        widened, ratio = _widening(count, confidence)
+        if ratio < widened:
+            return count
+    raise AssertionError("the ratio tends to 1")
+
+
 def speedup(
     state: SwitchbackState,
     arm: str,
@@ -256,8 +275,7 @@ def speedup(
     if moments is None or moments.count < 2:
         return None
     count = moments.count
-    widened = 1 + count * _EFFECT_VARIANCE
-    ratio = (widened / (1 - confidence) ** 2) ** (1 / count)
+    widened, ratio = _widening(count, confidence)
     if ratio >= widened:
         return None
     squared = (ratio - 1) / (1 - ratio / widened) * moments.squares / count

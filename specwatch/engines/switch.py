@@ -10,6 +10,8 @@ orders are no longer renewed returns to how it was launched.
 
 from __future__ import annotations
 
+import zlib
+from itertools import pairwise
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -32,29 +34,46 @@ SKIPPABLE = frozenset({"draft_model", "eagle", "eagle3", "mtp", "dflash"})
 """Methods of speculation whose drafter is a model that runs at 0 draft tokens, too."""
 LARGEST = 4096
 """Bytes of a document, at most."""
+MOST_RANGES = 64
+"""Ranges of a schedule."""
 LONGEST_LEASE = 86_400.0
 """Seconds that an order may hold."""
 EXTENSION = "specwatch.tap.deep.Worker"
 """The extension of vLLM's worker that skips the drafter."""
 NO_EXTENSION = f"vLLM was started without --worker-extension-cls {EXTENSION}"
 
+_Requests = Annotated[int, Meta(ge=1, le=1 << 20)]
+_DraftTokens = Annotated[int, Meta(ge=0, le=1024)]
+Schedule = Annotated[
+    tuple[tuple[_Requests, _Requests, _DraftTokens], ...], Meta(max_length=MOST_RANGES)
+]
+"""Draft tokens by number of scheduled requests: first and last number, and k. The first range
+begins at 1, each other one after the one before; the last one has all larger numbers too."""
+
 Document = TypeVar("Document", "Order", "SwitchState")
 
 
 class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A number of draft tokens a step, ``None`` for what the server was launched with.
+    """A number of draft tokens a step, or a schedule of them; without both, what the server was
+    launched with. Raises ValueError for both, or a schedule with gaps.
 
     ``server`` and ``number`` are explained above; ``lease`` is in seconds from when the server
-    reads the order, ``by`` says who gave it. ``deep`` skips the drafter at 0 draft tokens; it is
-    left out where it is false, since earlier servers do not know it.
+    reads the order, ``by`` says who gave it. ``deep`` skips the drafter at 0 draft tokens. Earlier
+    servers know neither ``schedule`` nor ``deep``, which are left out where they say nothing.
     """
 
     server: Annotated[str, Meta(max_length=64)]
     number: Annotated[int, Meta(ge=1, lt=2**53)]
-    draft_tokens: Annotated[int, Meta(ge=0, le=1024)] | None
+    draft_tokens: _DraftTokens | None
+    schedule: Schedule = ()
     lease: Annotated[float, Meta(gt=0, le=LONGEST_LEASE)]
     by: Annotated[str, Meta(max_length=200)] = ""
     deep: bool = False
+
+    def __post_init__(self) -> None:
+        if self.schedule and self.draft_tokens is not None:
+            raise ValueError("it has draft_tokens and a schedule: expected one of them")
+        check_schedule(self.schedule)
 
 
 class SwitchState(Struct, frozen=True, kw_only=True):
@@ -66,7 +85,11 @@ class SwitchState(Struct, frozen=True, kw_only=True):
     launch_schedule: tuple[tuple[int, int], ...] = ()
     """By ascending number of scheduled requests, from which on the launch has how many tokens."""
     draft_tokens: int | None = None
-    """What is ordered; None in the launch mode."""
+    """The number that is ordered; None in the launch mode, and with a schedule."""
+    schedule: Schedule = ()
+    """The schedule that is ordered, as in an order; empty without one."""
+    schedules: bool = False
+    """Whether it follows orders of schedules."""
     number: int = 0
     """Number of the last order that was read, followed or not."""
     by: str = ""
@@ -86,9 +109,30 @@ class SwitchState(Struct, frozen=True, kw_only=True):
     rejected until they finish."""
 
     @property
+    def ordered(self) -> int | Schedule | None:
+        """The number of draft tokens, or the schedule, that is ordered; None in the launch mode."""
+        return self.schedule or self.draft_tokens
+
+    @property
     def draft_tokens_now(self) -> int:
-        """The k in use; the largest of the launch where nothing is ordered."""
+        """The k in use, the largest one of a schedule."""
+        if self.schedule:
+            return max(k for *_, k in self.schedule)
         return self.launch_draft_tokens if self.draft_tokens is None else self.draft_tokens
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Raise ValueError for ranges that do not follow each other from 1 on."""
+    for (_, before, _), (first, last, k) in pairwise(((0, 0, 0), *schedule)):
+        if first != before + 1 or last < first:
+            raise ValueError(
+                f"the range {[first, last, k]} of the schedule: expected one from {before + 1} on"
+            )
+
+
+def schedule_number(schedule: Schedule) -> int:
+    """A number from 1 that identifies a schedule, as the server's page shows it; 0 without one."""
+    return zlib.crc32(msgspec.json.encode(schedule)) or 1 if schedule else 0
 
 
 def encode(document: Order | SwitchState) -> bytes:
@@ -118,10 +162,15 @@ def objection(order: Order, state: SwitchState) -> str:
         return "it is for another process of the server: read the state again"
     if order.number <= state.number:
         return f"its number {order.number} was used before: read the state again"
-    if (order.draft_tokens or 0) > state.launch_draft_tokens:
+    if order.schedule and not state.schedules:
         return (
-            f"{order.draft_tokens} draft tokens are more than the {state.launch_draft_tokens} that"
-            " the server was launched with"
+            "the specwatch in its environment knows no schedules: install the one of this command"
+        )
+    most = max((k for *_, k in order.schedule), default=order.draft_tokens or 0)
+    if most > state.launch_draft_tokens:
+        return (
+            f"{most} draft tokens are more than the {state.launch_draft_tokens} that the server was"
+            " launched with"
         )
     if order.deep and order.draft_tokens != 0:
         return "deep standby is only at 0 draft tokens"

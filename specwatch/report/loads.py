@@ -11,6 +11,7 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.merge import sum_fields, sum_tallies
 from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
 from specwatch.domain.sample import total
+from specwatch.domain.tuning import LARGEST_BATCH
 from specwatch.report import latencies
 from specwatch.report.estimates import Crossing, Ratio, ReportBestK, WhatIf, ratio_of
 from specwatch.report.latencies import summed
@@ -19,8 +20,6 @@ from specwatch.report.speedups import Speedups
 from specwatch.report.temperatures import without_speculation
 from specwatch.report.window_sums import LedgerCell
 
-LARGEST_BATCH = 256
-"""Where a schedule by batch size ends."""
 LEAST_GAIN = 0.05
 """Tokens of a step beyond one below which speculation is not worth a schedule: it gains no more
 even if drafts cost nothing."""

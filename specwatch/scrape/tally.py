@@ -164,7 +164,8 @@ def fingerprint_of(samples: Mapping[Series, float]) -> str:
 
     The first part is a digest of the cache configuration, without what vLLM measures at each start:
     it is the same with speculation and without. The second is the number of draft positions (of
-    each model, if they differ), or what the switch orders in its place: 0 without speculation and
+    each model, if they differ), or what the switch orders in its place (``schedule`` and a number
+    that identifies it): 0 without speculation and
     for llama.cpp before its first draft, ``?`` for a version that does not report them. Two draft
     models with the same number of positions have the same fingerprint.
     """
@@ -181,7 +182,8 @@ def fingerprint_of(samples: Mapping[Series, float]) -> str:
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
     setting = switch.setting_of(samples)
     if setting is not None and setting.ordered and positions:
-        return f"{digest}-{setting.draft_tokens}"
+        number = f"schedule {setting.schedule:x}" if setting.schedule else setting.draft_tokens
+        return f"{digest}-{number}"
     counts = sorted(set(positions.values()))
     shown_counts = "+".join(map(str, counts[:_MOST_WIDTHS]))
     return f"{digest}-{shown_counts or ('?' if unknown else '0')}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 
+from specwatch.engines.switch import Schedule
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.http_stats import SimulatedHttpStats
 from specwatch.simulator.page import SimulatedPage
@@ -20,7 +21,7 @@ from specwatch.simulator.sequence import SimulatedSequence
 from specwatch.simulator.settings import NEWEST, SimulatedSettings
 from specwatch.simulator.workload import SimulatedRequest
 from specwatch.tap.scheduler import launch_state
-from specwatch.tap.switch import Switch
+from specwatch.tap.switch import Switch, lookup_of
 
 _SHORTEST_WAIT = 0.0005
 _LONGEST_WAIT = 0.05
@@ -101,10 +102,15 @@ class SimulatedRuntime:
             data_parallel_size=self.settings.engines,
         )
 
-        def use(draft_tokens: int | None) -> None:
+        def use(ordered: int | Schedule | None) -> None:
+            chosen: int | list[int] | None = (
+                lookup_of(ordered, self.settings.max_num_seqs + 1)
+                if isinstance(ordered, tuple)
+                else ordered
+            )
             with self.synced():
                 for core in cores:
-                    core.ordered = draft_tokens
+                    core.ordered = chosen
 
         switch = Switch(directory, launch, use)
         switch.start()

@@ -42,8 +42,9 @@ class SimulatedScheduler:
             else None
         )
         """Draft tokens by number of scheduled requests; None for always ``k``."""
-        self.ordered: int | None = None
-        """Draft tokens that the switch ordered, from the next step on; None for the launch's."""
+        self.ordered: int | list[int] | None = None
+        """Draft tokens that the switch ordered, from the next step on, or the same by number of
+        scheduled requests; None for the launch's."""
         self._proposed = self.k
         """Draft tokens that the last step proposed for each request."""
         self.counters = SimulatedCounters(self.k, settings.max_model_len)
@@ -122,9 +123,10 @@ class SimulatedScheduler:
         costs = self.settings.costs
         duration = costs.step(len(self._plan), verified, prefilled)
         if self.speculation is not None:
-            lookup = self.launch_lookup
-            launch = self.k if lookup is None else lookup[len(self._plan)]
-            self._proposed = launch if self.ordered is None else self.ordered
+            ordered = self.launch_lookup if self.ordered is None else self.ordered
+            if isinstance(ordered, list):
+                ordered = ordered[len(self._plan)]
+            self._proposed = self.k if ordered is None else ordered
             passes = self.speculation.passes(self._proposed)
             duration += costs.draft(decoding, passes) * self.speculation.draft_cost
         self.counters.busy += duration

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from specwatch.engines.switch import EXTENSION, UNSWITCHABLE, SwitchState
+from specwatch.engines.switch import EXTENSION, UNSWITCHABLE, Schedule, SwitchState
 from specwatch.tap import settings
-from specwatch.tap.switch import Switch, schedule_of
+from specwatch.tap.switch import Switch, lookup_of, schedule_of
 
 NO_SPECULATION = "vLLM runs without speculation"
 NO_LOOKUP = "this vLLM has no schedule of draft tokens (0.24 and later have)"
@@ -70,13 +70,16 @@ def _start(directory: Path, scheduler: Any, vllm_config: Any) -> None:
 
 
 def _lookup_of(scheduler: Any) -> Any:
-    """A function that gives a scheduler a number of draft tokens."""
+    """A function that gives a scheduler a number of draft tokens, or a schedule of them."""
     launch: list[int] | None = getattr(scheduler, "dynamic_sd_lookup", None)
 
-    def use(draft_tokens: int | None) -> None:
-        if launch is not None:
-            fixed = draft_tokens is not None
-            scheduler.dynamic_sd_lookup = [draft_tokens] * len(launch) if fixed else launch
+    def use(ordered: int | Schedule | None) -> None:
+        if launch is None:
+            return
+        if isinstance(ordered, tuple):
+            scheduler.dynamic_sd_lookup = lookup_of(ordered, len(launch))
+        else:
+            scheduler.dynamic_sd_lookup = launch if ordered is None else [ordered] * len(launch)
 
     return use
 

@@ -23,6 +23,7 @@ from specwatch.engines.switch import (
     ORDER_FILE,
     STATE_FILE,
     Order,
+    Schedule,
     SwitchState,
     decode,
     encode,
@@ -43,6 +44,14 @@ def schedule_of(lookup: Sequence[int]) -> tuple[tuple[int, int], ...]:
     )
 
 
+def lookup_of(schedule: Schedule, length: int) -> list[int]:
+    """Draft tokens by number of requests, from 0: each range goes on until the next one begins."""
+    lookup = [0] * length
+    for first, _, draft_tokens in schedule:
+        lookup[first:] = [draft_tokens] * len(lookup[first:])
+    return lookup
+
+
 class Switch:
     """The switch of one engine; :meth:`start` begins to follow orders."""
 
@@ -50,16 +59,18 @@ class Switch:
         self,
         directory: Path,
         launch: SwitchState,
-        use: Callable[[int | None], None],
+        use: Callable[[int | Schedule | None], None],
         *,
         deep: Callable[[bool], int] = lambda _: 0,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``launch`` says what the server was launched with; ``use`` is called with the number of
-        draft tokens from now on, None for the launch mode. ``deep`` is called at each look with
-        whether the drafter is to be skipped, and returns the ``stale_requests`` of the state."""
-        self.state = msgspec.structs.replace(launch, server=secrets.token_hex(8))
+        draft tokens from now on, or their schedule, None for the launch mode. ``deep`` is called at
+        each look with whether the drafter is to be skipped, and returns the ``stale_requests`` of
+        the state."""
+        server = secrets.token_hex(8)
+        self.state = msgspec.structs.replace(launch, server=server, schedules=True)
         self._directory = directory
         self._use = use
         self._deep = deep
@@ -173,16 +184,18 @@ class Switch:
             if order.server == self.state.server:
                 self.state = msgspec.structs.replace(self.state, number=order.number)
             return
-        if order.draft_tokens != self.state.draft_tokens:
-            self._use(order.draft_tokens)
-            _log.info("switched to %s draft tokens by %s", order.draft_tokens, order.by or "order")
+        ordered = order.schedule or order.draft_tokens
+        if ordered != self.state.ordered:
+            self._use(ordered)
+            _log.info("switched to %s draft tokens by %s", ordered, order.by or "order")
         if order.deep != self.state.deep:
             _log.info("deep standby %s", "begins" if order.deep else "ends")
-        launch = order.draft_tokens is None
+        launch = ordered is None
         self._ends = None if launch else self._monotonic() + order.lease
         self.state = msgspec.structs.replace(
             self.state,
             draft_tokens=order.draft_tokens,
+            schedule=order.schedule,
             deep=order.deep,
             number=order.number,
             by=order.by,
@@ -195,10 +208,16 @@ class Switch:
             self._launch_mode("")
 
     def _launch_mode(self, refused: str) -> None:
-        if self.state.draft_tokens is not None:
+        if self.state.ordered is not None:
             self._use(None)
             _log.info("back to the launch's %s draft tokens", self.state.launch_draft_tokens)
         self._ends = None
         self.state = msgspec.structs.replace(
-            self.state, draft_tokens=None, deep=False, by="", until=None, refused=refused[:500]
+            self.state,
+            draft_tokens=None,
+            schedule=(),
+            deep=False,
+            by="",
+            until=None,
+            refused=refused[:500],
         )

@@ -23,6 +23,7 @@ from specwatch.engines.switch import (
     decode,
     encode,
     objection,
+    schedule_number,
 )
 from specwatch.engines.tap import SWITCH
 from specwatch.tap.exchange import Receive, Send
@@ -84,8 +85,9 @@ class SwitchRoute:
         else:
             values = {
                 "switch_draft_tokens": state.draft_tokens_now,
-                "switch_ordered": state.draft_tokens is not None,
+                "switch_ordered": state.ordered is not None,
                 "switch_deep": state.deep,
+                "switch_schedule": schedule_number(state.schedule),
             }
         for quantity, value in values.items():
             self._gauges[quantity].set(value)

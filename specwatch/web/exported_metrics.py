@@ -217,7 +217,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda mode: None if mode is Mode.UNKNOWN else mode in (Mode.ON, Mode.MIXED)),
     ExportedMetric("gauge", "specwatch_switch_draft_tokens", TARGET,
         "Draft tokens of each step that the switch of the target allows: those that are ordered,"
-        " or the k of the launch. Absent without a switch.",
+        " the most of a schedule, or the k of the launch. Absent without a switch.",
         lambda target: target.status.switch and target.status.switch.draft_tokens),
     ExportedMetric("gauge", "specwatch_switch_ordered", TARGET,
         "Whether the switch of the target follows an order; absent without a switch.",
@@ -226,7 +226,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         "Whether the switch of the target skips the drafter (deep standby); absent without one.",
         lambda target: target.status.switch and target.status.switch.deep),
     ExportedMetric("gauge", "specwatch_experiment_speedup_ratio", ARM,
-        "Speedup of a number of draft tokens against the launch, by experiment.",
+        "Speedup of an arm (draft tokens, or `tuned`) against the launch, by experiment.",
         lambda speedup: speedup.value),
     ExportedMetric("gauge", "specwatch_experiment_speedup_ratio_lower", ARM,
         "Lower end of the 95 % interval of specwatch_experiment_speedup_ratio.",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.speedup import StandbyCost, mended_by_calibration
-from specwatch.domain.switchback import LAUNCH, SwitchbackState
+from specwatch.domain.switchback import LAUNCH, TUNED, SwitchbackState, TunedSchedule
 from specwatch.domain.switchback_results import (
     LEAST_EPISODES,
     ExperimentStatus,
@@ -19,9 +19,11 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
 def arm_name(arm: str) -> str:
-    """``the launch``, ``0 draft tokens (standby)``, ``2 draft tokens``."""
+    """``the launch``, ``the tuned schedule``, ``0 draft tokens (standby)``, ``2 draft tokens``."""
     if arm == LAUNCH:
         return "the launch"
+    if arm == TUNED:
+        return "the tuned schedule"
     if not (arm.isascii() and arm.isdigit() and len(arm) < 5):
         return shown(arm)
     name = figures.counted(int(arm), "draft token")
@@ -112,13 +114,33 @@ def best_arm(best: str, speedups: Mapping[str, Interval | None]) -> str:
     return "no arm is known to be faster than the launch"
 
 
+def tuning(advised: TunedSchedule) -> str:
+    """The schedule that an experiment proposes as that of the launch, or why it proposes none."""
+    gain = advised.gain
+    if gain is None:
+        missing = (
+            "no arm is certainly faster than the launch at any load"
+            if advised.episodes >= advised.needed
+            else f"no load has more than {advised.episodes} of the {advised.needed} episodes needed"
+        )
+        return f"no schedule is proposed: {missing}"
+    ranges = ", ".join(str(list(entry)) for entry in advised.schedule)
+    standby = any(k == 0 for *_, k in advised.schedule)
+    return (
+        f'proposed for the launch: "num_speculative_tokens_per_batch_size": [{ranges}]'
+        f"{' (0 is standby)' if standby else ''}, expected {gain.value:.2f} times as fast"
+        f" ({bounds(gain)}) at the loads of {figures.counted(gain.samples, 'episode')}"
+    )
+
+
 def standing(experiment: ExperimentStatus, now: float) -> str:
     """The arm in force, or why there is only the launch, and the best arm."""
     next_switch = (
         experiment.next_at and f", next switch in {figures.span(experiment.next_at - now)}"
     )
     if experiment.paused:
-        state = f"waiting: {shown(experiment.paused, LONGEST_SENTENCE)}"
+        in_force = f"{arm_name(TUNED)} in force, " if experiment.arm == TUNED else ""
+        state = f"{in_force}waiting: {shown(experiment.paused, LONGEST_SENTENCE)}"
     else:
         state = f"{arm_name(experiment.arm)} in force{next_switch or ''}"
     if not experiment.best:
@@ -126,4 +148,5 @@ def standing(experiment: ExperimentStatus, now: float) -> str:
     episodes = figures.counted(experiment.episodes, "episode")
     left_out = f", {experiment.excluded} left out" if experiment.excluded else ""
     best = best_arm(experiment.best, experiment.speedups)
-    return f"{state}; {episodes}{left_out}; {best}"
+    advised = f"; {tuning(experiment.tuning)}" if experiment.tuning else ""
+    return f"{state}; {episodes}{left_out}; {best}{advised}"

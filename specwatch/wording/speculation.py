@@ -47,7 +47,10 @@ def switch(setting: SwitchSetting | None) -> str | None:
         return "deep standby: the switch is at 0 draft tokens, the drafter does not run"
     if setting.mode is Mode.STANDBY:
         return "standby: the switch is at 0 draft tokens, the drafter still runs"
-    return f"the switch is at {figures.counted(setting.draft_tokens, 'draft token')} a step"
+    most = figures.counted(setting.draft_tokens, "draft token")
+    if setting.schedule:
+        return f"the switch follows a schedule of up to {most} a step"
+    return f"the switch is at {most} a step"
 
 
 def speedup(known: ModelView) -> str:

@@ -43,8 +43,10 @@ def test_an_order_is_given_and_ended(server: SwitchedServer, way: str) -> None:
         state = switch.order(0, lease=60.0, by="me")
         assert (state.draft_tokens, state.by, state.number) == (0, "me", 1)
         assert switch.order(2, lease=60.0, by="me").draft_tokens == 2
-        assert switch.order(None, lease=60.0, by="me").draft_tokens is None
-    assert server.used == [0, 2, None]
+        schedule = ((1, 8, 4), (9, 256, 0))
+        assert switch.order(schedule, lease=60.0, by="me").schedule == schedule
+        assert switch.order(None, lease=60.0, by="me").ordered is None
+    assert server.used == [0, 2, schedule, None]
 
 
 def test_more_than_the_launch_is_not_sent(server: SwitchedServer, way: str) -> None:
@@ -54,6 +56,15 @@ def test_more_than_the_launch_is_not_sent(server: SwitchedServer, way: str) -> N
     ):
         switch.order(5, lease=60.0, by="")
     assert not refused.value.changed
+    assert not (server.directory / ORDER_FILE).exists()
+
+
+def test_a_schedule_with_more_than_the_launch_is_not_sent(server: SwitchedServer, way: str) -> None:
+    with (
+        closing(SwitchClient(target_of(server, way))) as switch,
+        pytest.raises(ActuatorError, match="5 draft tokens are more"),
+    ):
+        switch.order(((1, 1, 4), (2, 2, 5)), lease=60.0, by="")
     assert not (server.directory / ORDER_FILE).exists()
 
 

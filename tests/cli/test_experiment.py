@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import time
@@ -15,7 +16,13 @@ from msgspec.structs import replace
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Batch, Mode
-from specwatch.domain.switchback import Moments, Switchback, SwitchbackDesign, SwitchbackState
+from specwatch.domain.switchback import (
+    Moments,
+    Switchback,
+    SwitchbackDesign,
+    SwitchbackState,
+    TunedSchedule,
+)
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.pages.status_html import StatusHistory, status_html
 from specwatch.store.packing import pack_batch
@@ -166,7 +173,7 @@ def test_results_as_json(run: Run, database: str, put: Put) -> None:
     result = json.loads(done.stdout)
     assert sorted(result) == [
         "against_off", "answer", "arms", "best", "episodes", "excluded", "loads", "prompt_lengths",
-        "reference", "shares", "stopped", "target", "temperatures", "washout",
+        "reference", "shares", "stopped", "target", "temperatures", "tuning", "washout",
     ]  # fmt: skip
     assert result["answer"].startswith("2 draft tokens is 1.11 times as fast as the launch")
     assert list(result["loads"]) == ["3-4"]
@@ -177,7 +184,60 @@ def test_results_as_json(run: Run, database: str, put: Put) -> None:
         "16385+": [{"arm": arm, "speedup": None, "episodes": 0} for arm in ("0", "2")]
     }
     assert result["shares"]["temperature"] == {"0": 0.6, ">1": 0.3}
-    assert result["stopped"] == "ann"
+    assert (result["stopped"], result["tuning"]) == ("ann", None)
+
+
+def tuned(**changes: Any) -> Switchback:
+    """One that learns a schedule, and has learned one."""
+    made = switchback(tuned={"3-4": "2", "65+": "0"}, **changes)
+    design = replace(made.design, tune="observe", launch_schedule=((1, 4),))
+    return replace(made, design=design)
+
+
+def test_a_learned_schedule_is_proposed_with_its_gain(run: Run, database: str, put: Put) -> None:
+    put(tuned())
+    text = " ".join(" ".join(lines(run, database, "results")).split())
+    assert (
+        'proposed for the launch: "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 4, 2],'
+        " [5, 64, 4], [65, 256, 0]] (0 is standby), expected 1.11 times as fast (1.0"
+    ) in text
+    assert "at the loads of 42 episodes" in text
+    done = run("experiment", "results", "--json", "--database", database)
+    advised = json.loads(done.stdout)["tuning"]
+    assert advised["schedule"] == [[1, 2, 4], [3, 4, 2], [5, 64, 4], [65, 256, 0]]
+    assert advised["gain"]["lower"] > 1
+    put(replace(tuned(), state=replace(tuned().state, tuned={"3-4": "2"})))
+    text = " ".join(lines(run, database, "results"))
+    assert "standby), expected" not in text
+
+
+def test_why_no_schedule_is_proposed(run: Run, database: str, put: Put) -> None:
+    none = replace(tuned(), state=replace(tuned().state, tuned={}))
+    put(none)
+    text = " ".join(lines(run, database, "results"))
+    assert "no schedule is proposed: no arm is cert" in text
+    put(replace(none, state=replace(none.state, differences={})))
+    reason = "no schedule is proposed: no load has more than 0 of the 9 episodes needed"
+    assert reason in " ".join(lines(run, database, "results"))
+    done = run("experiment", "results", "--json", "--database", database)
+    assert json.loads(done.stdout)["tuning"] == {
+        "schedule": [], "gain": None, "episodes": 0, "needed": 9,
+    }  # fmt: skip
+
+
+def test_results_are_against_the_launch_while_the_tuned_schedule_is_in_use(
+    run: Run, database: str, put: Put
+) -> None:
+    made = tuned()
+    design = replace(made.design, arms=("launch", "0", "2", "tuned"), usual="tuned", tune="act")
+    differences = {"all": {"launch": {"tuned": Moments(30, 0.1, 0.1)}, "2": {"launch": FAST}}}
+    state = replace(made.state, usual="tuned", arm="tuned", differences=differences)
+    put(replace(made, design=design, state=state))
+    text = " ".join(" ".join(lines(run, database, "results")).split())
+    assert text.startswith("chat: the tuned schedule is 1.11 times as fast as the launch (1.0")
+    assert "best: the tuned schedule" in text
+    done = run("experiment", "results", "--json", "--database", database)
+    assert json.loads(done.stdout)["reference"] == "launch"
 
 
 def serve_in_standby(database: str, minutes: int, *, baseline: bool = True) -> None:
@@ -340,6 +400,29 @@ STANDING = {
         "waiting: no traffic; 42 episodes; 2 draft tokens is 1.11 times as fast as the launch (1.07"
         " to 1.14)",
     ),
+    "tuned": (
+        replace(
+            RUNNING,
+            arm="tuned",
+            excluded=0,
+            best="tuned",
+            speedups={"tuned": Interval(1.11, 1.07, 1.14, 42)},
+            tuning=TunedSchedule(
+                schedule=((1, 2, 4), (3, 256, 2)),
+                episodes=30,
+                needed=9,
+                gain=Interval(1.12, 1.05, 1.19, 42),
+            ),
+        ),
+        "the tuned schedule in force, next switch in 40 s; 42 episodes; the tuned schedule is 1.11"
+        " times as fast as the launch (1.07 to 1.14); proposed for the launch:"
+        ' "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 256, 2]], expected 1.12 times as'
+        " fast (1.05 to 1.19) at the loads of 42 episodes",
+    ),
+    "tuned without traffic": (
+        ExperimentStatus(arm="tuned", paused="no traffic"),
+        "the tuned schedule in force, waiting: no traffic",
+    ),
     "not read yet": (
         ExperimentStatus(arm="launch", paused="the guard was not read yet"),
         "waiting: the guard was not read yet",
@@ -367,9 +450,10 @@ def test_the_status_has_a_sentence(
     assert f"experiment: {sentence}" in " ".join(done.stdout.split())
     assert max(map(len, done.stdout.splitlines())) <= 80
     page = status_html(surface.status, StatusHistory({}, ()), chosen=None, refresh=0)
-    assert f"<p>Experiment: {sentence}.</p>" in page
+    assert f"<p>Experiment: {html.escape(sentence)}.</p>" in page.replace("&#34;", "&quot;")
     (shown,) = surface.get("/api/v1/targets").json["targets"]
     assert shown["experiment"]["episodes"] == known.episodes
     assert sorted(shown["experiment"]) == [
         "arm", "best", "episodes", "excluded", "groups", "next_at", "paused", "speedups",
+        "tuning",
     ]  # fmt: skip

@@ -41,6 +41,16 @@ def test_an_order_is_given_watched_and_ended(run: Run, server: SwitchedServer) -
     assert server.used == [0, None]
 
 
+def test_a_schedule_is_ordered(run: Run, server: SwitchedServer) -> None:
+    access = ["--url", server.url, "--directory", server.directory]
+    done = run("switch", *access, "--schedule", "[[1, 8, 4], [9, 256, 0]]", "--by", "ann")
+    assert done.exit_code == 0, done.output
+    assert ": [[1,8,4],[9,256,0]] (requests, and their draft tokens) a step until " in done.stdout
+    assert server.used == [((1, 8, 4), (9, 256, 0))]
+    refused = run("switch", *access, "--schedule", "[[1, 8, 5]]")
+    assert (refused.exit_code, "5 draft tokens are more than" in refused.stderr) == (1, True)
+
+
 def test_json_has_the_state_of_the_server(run: Run, server: SwitchedServer, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
@@ -119,9 +129,13 @@ def test_a_target_of_the_configuration(run: Run, server: SwitchedServer, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--k", "1", "--launch"], "not both"),
         (["--k", "1", "--deep"], "--deep is for --k 0"),
         (["--launch", "--deep"], "--deep is for --k 0"),
+        (["--k", "1", "--launch"], "one of --k, --schedule and --launch"),
+        (["--k", "0", "--schedule", "[[1,1,1]]"], "one of --k, --schedule and --launch"),
+        (["--schedule", "[]"], "--schedule: it has no ranges; give ranges of first and last"),
+        (["--schedule", "4"], "--schedule: Expected `array`, got `int`; give ranges"),
+        (["--schedule", "[[1,4,2],[6,9,1]]"], "the range [6, 9, 1] of the schedule: expected one"),
         (["--k", "-1"], "-1 is not in the range"),
         (["--directory", "/run/x"], "need the --url"),
         (["--url", "http://127.0.0.1:1"], "one of them"),

@@ -13,8 +13,9 @@ from specwatch.actuators.switch import SwitchClient
 from specwatch.config.service import SwitchAccess
 from specwatch.config.target import Experiments
 from specwatch.daemon.target_experiment import TargetExperiment
-from specwatch.domain.switchback import Switchback
-from specwatch.engines.switch import SwitchState
+from specwatch.domain.switchback import TUNED, Switchback
+from specwatch.domain.tuning import tuned_schedule
+from specwatch.engines.switch import Schedule, SwitchState, schedule_number
 from specwatch.errors import ActuatorError, StoreUnavailable
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
@@ -30,6 +31,7 @@ PACES = {None: 0.02, 0: 0.025, 2: 0.016}
 """Seconds per token by ordered number of draft tokens."""
 BY_TEMPERATURE = {"0": {2: 0.8}, ">1": {2: 1.5}}
 """By what a token takes longer in an arm at a temperature."""
+RUNNING = 3
 BLOCK = 16
 DESIGN = Experiments(arms=(0, 2), block="16s", share="50%", regret="100%")
 QUIET = GuardStatus("act", GuardState("chat"), ours=True)
@@ -45,10 +47,12 @@ class Server:
     def __init__(self, world: World) -> None:
         self.world = world
         self.state = SwitchState(server="a", launch_draft_tokens=4, launch_schedule=((1, 4),))
-        self.orders: list[int | None] = []
-        self.other_seconds = 0.0
+        self.orders: list[int | Schedule | None] = []
+        self.other_seconds = self.tuned_seconds = 0.0
         self.fault = ""
         """``refuses``: no order arrives; ``late``: it does, but there is no answer."""
+        self.tuned_pace: float | None = None
+        """With a schedule, in place of what its number of draft tokens has."""
         self.seconds = self.tokens = 0.0
         self.chance = random.Random(5)
         self.by_temperature = dict.fromkeys(BY_TEMPERATURE, (0.0, 0.0))
@@ -59,19 +63,28 @@ class Server:
         if until is not None and self.world.now >= until:
             self.set(None, 0.0, "")
         k = self.state.draft_tokens
+        for first, last, draft_tokens in self.state.schedule:
+            k = draft_tokens if first <= RUNNING <= last else k
         self.other_seconds += k is not None
-        pace = PACES[k] * self.chance.uniform(0.97, 1.03)
-        self.seconds += 3
-        self.tokens += 3 / pace
+        self.tuned_seconds += bool(self.state.schedule)
+        pace = (self.state.schedule and self.tuned_pace) or PACES[k]
+        pace *= self.chance.uniform(0.97, 1.03)
+        self.seconds += RUNNING
+        self.tokens += RUNNING / pace
         for temperature, factors in BY_TEMPERATURE.items():
             seconds, tokens = self.by_temperature[temperature]
             at_temperature = pace * factors.get(k or 0, 1.0)
             self.by_temperature[temperature] = (seconds + 1, tokens + 1 / at_temperature)
 
-    def set(self, k: int | None, lease: float, by: str) -> None:
-        until = None if k is None else self.world.now + lease
+    def set(self, ordered: int | Schedule | None, lease: float, by: str) -> None:
+        by_batch = isinstance(ordered, tuple)
         self.state = msgspec.structs.replace(
-            self.state, draft_tokens=k, until=until, by="" if k is None else by
+            self.state,
+            draft_tokens=None if by_batch else ordered,
+            schedule=ordered if by_batch else (),
+            until=None if ordered is None else self.world.now + lease,
+            by=by,
+            number=self.state.number + 1,
         )
 
     def restart(self, k: int = 4) -> None:
@@ -108,17 +121,20 @@ class Server:
             raise ActuatorError("the switch cannot be read", changed=False)
         return self.state
 
-    def order(self, draft_tokens: int | None, *, lease: float, by: str) -> SwitchState:
-        self.world.point(f"order {draft_tokens}")
+    def order(self, ordered: int | Schedule | None, *, lease: float, by: str) -> SwitchState:
+        name = TUNED if isinstance(ordered, tuple) else ordered
+        self.world.point(f"order {name}")
         if self.fault == "refuses":
             raise ActuatorError("the order was not read", changed=False)
-        if draft_tokens is not None:
+        if ordered is not None:
             stored = self.world.stored
             assert stored is not None
-            assert stored.state.arm == str(draft_tokens), "it is stored before it is ordered"
-        self.set(draft_tokens, lease, by)
-        self.orders.append(draft_tokens)
-        self.world.point(f"ordered {draft_tokens}")
+            assert stored.state.arm == str(name), "it is stored before it is ordered"
+            if name == TUNED:
+                assert ordered == tuned_schedule(stored.state, stored.design)
+        self.set(ordered, lease, by)
+        self.orders.append(ordered)
+        self.world.point(f"ordered {name}")
         if self.fault == "late":
             raise ActuatorError("there was no answer", changed=True)
         return self.state
@@ -155,12 +171,13 @@ class World:
         self.load = 3.0
         self.watched = True
         self.most_share = 0.0
+        self.design = DESIGN
         self.begin()
 
-    def begin(self, design: Experiments = DESIGN) -> None:
+    def begin(self, design: Experiments | None = None) -> None:
         self.experiment = TargetExperiment(
             target_of("http://h", name="chat", switch=SwitchAccess(directory=Path("/nowhere"))),
-            design,
+            design or self.design,
             self.store,
             lambda: self.now,
             lambda _: cast(SwitchClient, Client(self.server)),
@@ -201,7 +218,11 @@ class World:
     @property
     def setting(self) -> SwitchSetting:
         state = self.server.state
-        return SwitchSetting(state.draft_tokens_now, ordered=state.draft_tokens is not None)
+        return SwitchSetting(
+            state.draft_tokens_now,
+            ordered=state.ordered is not None,
+            schedule=schedule_number(state.schedule),
+        )
 
     def second(self) -> None:
         """A second of the server, a page of it, and a turn."""
@@ -209,7 +230,7 @@ class World:
         self.server.pass_second()
         if self.watched:
             if self.failure is None:
-                self.experiment.see(pages.read(self.server.page()), self.setting, 3.0)
+                self.experiment.see(pages.read(self.server.page()), self.setting, float(RUNNING))
             status = TargetStatus(
                 "chat", "http://h", 1.0, failure=self.failure, restarts=self.restarts,
                 recent=(minute(int(START)),), load=self.load, switch=self.setting,
@@ -244,4 +265,4 @@ class World:
 
     @property
     def at_launch(self) -> bool:
-        return self.server.state.draft_tokens is None
+        return self.server.state.ordered is None

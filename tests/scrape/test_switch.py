@@ -12,9 +12,9 @@ from specwatch.scrape.switch import DraftCounts, FollowedSwitch, SwitchSetting
 from tests.pages import counter, gauge, page, read
 
 
-def page_of(draft_tokens: float, ordered: float, *deep: float) -> str:
+def page_of(draft_tokens: float, ordered: float, *more: str) -> str:
     return page(
-        *(gauge("specwatch_switch_deep", value) for value in deep),
+        *more,
         gauge("specwatch_switch_draft_tokens", draft_tokens),
         gauge("specwatch_switch_ordered", ordered),
     )
@@ -23,10 +23,30 @@ def page_of(draft_tokens: float, ordered: float, *deep: float) -> str:
 def test_the_setting_of_a_switch():
     assert switch.setting_of(read(page_of(2, 1))) == SwitchSetting(2, ordered=True)
     assert switch.setting_of(read(page_of(4, 0))) == SwitchSetting(4, ordered=False)
-    assert switch.setting_of(read(page_of(0, 1, 1))) == SwitchSetting(0, ordered=True, deep=True)
+    assert switch.setting_of(
+        read(page_of(0, 1, gauge("specwatch_switch_deep", 1)))
+    ) == SwitchSetting(0, ordered=True, deep=True)
     for unknown in (page(), page_of(math.nan, math.nan), page_of(-1, 1), page_of(1e9, 1)):
         assert switch.setting_of(read(unknown)) is None
     assert tally.parts_of(read(page_of(0, 1))) == tally.Parts({}, {})
+
+
+def test_minutes_under_a_schedule_are_neither_the_launchs_nor_of_another_one():
+    drafts = [
+        counter("vllm:spec_decode_num_accepted_tokens_per_pos", 7, model_name="m", engine="0",
+                position=str(position))
+        for position in range(4)
+    ]  # fmt: skip
+
+    def shown(ordered: int, schedule: float) -> dict[Series, float]:
+        return read(page_of(4, ordered, *drafts, gauge("specwatch_switch_schedule", schedule)))
+
+    first = switch.setting_of(shown(1, 47))
+    assert first == SwitchSetting(4, ordered=True, schedule=47)
+    assert switch.changed(first, switch.setting_of(shown(1, 48)))
+    assert switch.setting_of(shown(0, math.nan)) == SwitchSetting(4, ordered=False)
+    prints = [tally.fingerprint_of(shown(*one)) for one in ((0, 0), (1, 0), (1, 47), (1, 48))]
+    assert [one.partition("-")[2] for one in prints] == ["4", "4", "schedule 2f", "schedule 30"]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +60,9 @@ def test_the_setting_of_a_switch():
     ],
 )
 def test_the_mode_that_a_setting_makes(shown: tuple[float, ...], mode: Mode) -> None:
-    setting = switch.setting_of(read(page_of(*shown)))
+    draft_tokens, ordered, *deep = shown
+    more = [gauge("specwatch_switch_deep", value) for value in deep]
+    setting = switch.setting_of(read(page_of(draft_tokens, ordered, *more)))
     assert setting is not None
     assert setting.mode is mode
 

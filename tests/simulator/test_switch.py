@@ -34,6 +34,7 @@ from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulator.workload import SimulatedRequest, SimulatedTraffic
 from specwatch.tap import scheduler
 from specwatch.tap.settings import SWITCH_DIRECTORY, SWITCH_TOKEN_FILE
+from specwatch.tap.switch import lookup_of
 from tests.hostile import wait_for
 from tests.simulator.client import page, total
 
@@ -303,6 +304,29 @@ def test_an_order_holds_from_when_it_is_followed(directory: Path) -> None:
         switch_files.write(directory / ORDER_FILE, encode(order))
         wait_for(lambda: engine.cores[0].ordered == 0)
         assert sequence.drafts > 20
+
+
+def test_an_ordered_schedule_holds_for_each_step_by_its_requests(directory: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, switch_directory=directory, time_scale=20.0)
+    runtime = SimulatedRuntime(settings, CollectorRegistry())
+    with runtime.following_orders():
+        state = state_in(directory)
+        schedule = ((1, 1, 2), (2, 9, 0))
+        order = Order(server=state.server, number=1, draft_tokens=None, schedule=schedule, lease=60)
+        switch_files.write(directory / ORDER_FILE, encode(order))
+        core = runtime.engine.cores[0]
+        wait_for(lambda: core.ordered is not None)
+        assert core.ordered == lookup_of(schedule, SETTINGS.max_num_seqs + 1)
+    assert core.ordered is None
+    engine = SimulatedEngine(SETTINGS)
+    engine.cores[0].ordered = lookup_of(schedule, SETTINGS.max_num_seqs + 1)
+    (alone,) = long_requests(engine, 1)
+    engine.advance(engine.now + 2.0)
+    before = alone.drafts
+    assert {drafted for _, drafted in alone.per_step or ()} == {2}
+    long_requests(engine, 1)
+    engine.advance(engine.now + 2.0)
+    assert before <= alone.drafts <= before + 2
 
 
 def test_a_process_that_ended_leaves_the_directory_and_the_launch_mode(directory: Path) -> None:

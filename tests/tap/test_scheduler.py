@@ -91,8 +91,15 @@ def test_the_lookup_of_vllms_own_scheduler_is_replaced(directory: Path) -> None:
     assert wanted.scheduler_config.scheduler_cls is not None
     state = state_of(directory)
     assert (state.launch_draft_tokens, state.launch_schedule) == (4, ((1, 4), (3, 2)))
-    for number, (ordered, lookup) in enumerate([(1, [1] * 4), (0, [0] * 4), (None, LOOKUP)], 1):
-        order = Order(server=state.server, number=number, draft_tokens=ordered, lease=30.0)
+    by_batch = {"draft_tokens": None, "schedule": ((1, 1, 3), (2, 9, 1))}
+    orders: list[tuple[dict[str, Any], list[int]]] = [
+        ({"draft_tokens": 1}, [1] * 4),
+        (by_batch, [0, 3, 1, 1]),
+        ({"draft_tokens": 0}, [0] * 4),
+        ({"draft_tokens": None}, LOOKUP),
+    ]
+    for number, (ordered, lookup) in enumerate(orders, 1):
+        order = Order(server=state.server, number=number, lease=30.0, **ordered)
         switch_files.write(directory / ORDER_FILE, encode(order))
         while state_of(directory).number < number:
             time.sleep(0.01)
@@ -194,5 +201,6 @@ def test_a_state_document_has_no_other_fields() -> None:
     assert decode(encode(state), SwitchState) == state
     assert set(msgspec.to_builtins(state)) == {
         "server", "launch_draft_tokens", "launch_schedule", "draft_tokens", "number", "by", "until",
-        "refused", "unavailable", "deep", "deep_unavailable", "stale_requests",
+        "refused", "unavailable", "deep", "deep_unavailable", "stale_requests", "schedule",
+        "schedules",
     }  # fmt: skip

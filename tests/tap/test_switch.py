@@ -13,8 +13,16 @@ import msgspec
 import pytest
 
 from specwatch.engines import switch_files
-from specwatch.engines.switch import LARGEST, ORDER_FILE, STATE_FILE, Order, SwitchState, encode
-from specwatch.tap.switch import Switch, schedule_of
+from specwatch.engines.switch import (
+    LARGEST,
+    ORDER_FILE,
+    STATE_FILE,
+    Order,
+    SwitchState,
+    encode,
+    objection,
+)
+from specwatch.tap.switch import Switch, lookup_of, schedule_of
 
 LAUNCH = SwitchState(server="", launch_draft_tokens=4, launch_schedule=((1, 4),))
 
@@ -150,6 +158,52 @@ def test_earlier_servers_read_orders_that_are_not_deep() -> None:
     assert b'"deep":true' in encode(msgspec.structs.replace(plain, deep=True))
 
 
+SCHEDULE = ((1, 8, 4), (9, 256, 0))
+
+
+def test_a_schedule_is_followed_as_a_number_is(engine: Engine) -> None:
+    assert engine.written.schedules
+    state = engine.order(None, schedule=SCHEDULE)
+    assert (state.draft_tokens, state.schedule, state.until) == (None, SCHEDULE, 1130.0)
+    assert (state.ordered, state.draft_tokens_now) == (SCHEDULE, 4)
+    engine.order(None, schedule=SCHEDULE)
+    assert engine.used == [SCHEDULE]
+    assert engine.order(0).ordered == 0
+    assert engine.written.schedule == ()
+    engine.order(None, schedule=((1, 1, 2),))
+    engine.now += 30
+    engine.switch.turn()
+    assert engine.used == [SCHEDULE, 0, ((1, 1, 2),), None]
+    assert (engine.written.ordered, engine.written.by) == (None, "")
+    refused = engine.order(None, schedule=((1, 8, 4), (9, 256, 5))).refused
+    assert refused.startswith("5 draft tokens are more than the 4 that the server was launched")
+    assert engine.used[-1] is None
+
+
+def test_an_order_without_a_schedule_is_as_earlier_servers_know_it() -> None:
+    order = Order(server="x", number=1, draft_tokens=None, lease=1.0, by="me")
+    assert json.loads(encode(order)) == {
+        "server": "x", "number": 1, "draft_tokens": None, "lease": 1.0, "by": "me",
+    }  # fmt: skip
+    scheduled = msgspec.structs.replace(order, schedule=SCHEDULE)
+    earlier = SwitchState(server="x", launch_draft_tokens=4)
+    assert "knows no schedules" in objection(scheduled, earlier)
+    assert objection(scheduled, msgspec.structs.replace(earlier, schedules=True)) == ""
+    assert objection(order, earlier) == ""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lookup"),
+    [
+        (SCHEDULE, [0, 4, 4, 4, 4, 4, 4, 4, 4, 0, 0]),
+        (((1, 1, 2), (2, 3, 1), (4, 4, 0), (5, 5, 3)), [0, 2, 1, 1, 0, 3, 3, 3, 3, 3, 3]),
+        (((1, 40, 2), (41, 50, 0)), [0, *[2] * 10]),
+    ],
+)
+def test_a_schedule_by_number_of_requests(schedule: Any, lookup: list[int]) -> None:
+    assert lookup_of(schedule, 11) == lookup
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -160,6 +214,24 @@ def test_earlier_servers_read_orders_that_are_not_deep() -> None:
         (b'{"server":"x","number":9,"draft_tokens":-1,"lease":1}', "Expected `int` >= 0"),
         (b'{"server":"x","number":9,"draft_tokens":1,"lease":1e9}', "Expected `float` <= 86400"),
         (b'{"server":"x","number":9,"draft_tokens":1,"lease":1,"k":1}', "unknown field `k`"),
+        (
+            b'{"server":"x","number":9,"draft_tokens":1,"schedule":[[1,2,3]],"lease":1}',
+            "it has draft_tokens and a schedule",
+        ),
+        *(
+            (b'{"server":"x","number":9,"draft_tokens":null,"lease":1,"schedule":%b}' % data, why)
+            for data, why in (
+                (b"[[2,4,1]]", "the range [2, 4, 1] of the schedule: expected one from 1 on"),
+                (b"[[1,2,4],[4,8,1]]", "the range [4, 8, 1] of the schedule: expected one from 3"),
+                (b"[[1,2,4],[2,8,1]]", "the range [2, 8, 1] of the schedule: expected one from 3"),
+                (b"[[1,4,4],[5,3,1]]", "the range [5, 3, 1] of the schedule: expected one from 5"),
+                (b"[[1,2,-1]]", "Expected `int` >= 0"),
+                (b"[[1,2]]", "Expected `array` of length 3"),
+                (b"[[1,2,1.5]]", "Expected `int`, got `float`"),
+                (b'{"1":2}', "Expected `array`"),
+                (b"[%b]" % b",".join(b"[%d,%d,1]" % (n, n) for n in range(1, 66)), "length <= 64"),
+            )
+        ),
         (b" " * (LARGEST + 1), f"longer than {LARGEST} bytes"),
     ],
 )

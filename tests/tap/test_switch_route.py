@@ -12,7 +12,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from specwatch.engines import switch_files
-from specwatch.engines.switch import ORDER_FILE, PATH, STATE_FILE, Order, SwitchState, encode
+from specwatch.engines.switch import (
+    ORDER_FILE,
+    PATH,
+    STATE_FILE,
+    Order,
+    SwitchState,
+    encode,
+    schedule_number,
+)
 from specwatch.tap import Tap, settings
 from specwatch.tap.settings import Settings
 from specwatch.tap.switch_route import SwitchRoute
@@ -156,6 +164,12 @@ def test_the_gauges_are_set_before_a_page_is_read(
     assert scraped() == (0, 1, 0)
     switch_files.write(directory / STATE_FILE, encode(msgspec.structs.replace(ordered, deep=True)))
     assert scraped() == (0, 1, 1)
+    by_batch = SwitchState(server="s", launch_draft_tokens=4, schedule=((1, 2, 3), (3, 9, 0)))
+    switch_files.write(directory / STATE_FILE, encode(by_batch))
+    assert scraped() == (3, 1, 0)
+    number = registry.get_sample_value("specwatch_switch_schedule")
+    assert number == schedule_number(by_batch.schedule) > 0
+    assert number != schedule_number(((1, 2, 3), (3, 9, 1)))
     stuck = SwitchState(server="s", launch_draft_tokens=4, unavailable="no schedule")
     switch_files.write(directory / STATE_FILE, encode(stuck))
     assert all(math.isnan(value or 0) for value in scraped())

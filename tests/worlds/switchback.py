@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from specwatch.domain.switchback import (
 )
 from specwatch.domain.switchback_results import best_arm, observe, speedup, washout_of
 from specwatch.domain.switchback_schedule import next_step
+from specwatch.domain.tuning import learned
 
 Numbers = npt.NDArray[np.float64]
 START = 1_795_003_200.0
@@ -61,6 +63,11 @@ class World:
     bursts: bool = False
     """Traffic is on for 20 s and off for 10 s in the mean."""
 
+    def load(self, times: Numbers, chance: Numbers) -> Numbers:
+        """Running requests at Unix times, and with chances from 0 to 1, while traffic is on."""
+        by_hours = self.by_hours ** (0.5 * np.sin(times * 2 * math.pi / 86400))
+        return 8 * by_hours * self.by_minutes ** (chance - 0.5)
+
 
 WORLDS: Mapping[str, World] = {
     "quiet": World(),
@@ -88,7 +95,9 @@ class Simulation:
     seed: int
     drops: bool = True
     """Whether arms may be dropped."""
-    design: Mapping[str, float] = field(default_factory=dict)
+    design: Mapping[str, Any] = field(default_factory=dict)
+    slopes: Mapping[str, float] = field(default_factory=dict)
+    """By arm the change of its log speedup for each unit of log load, above that of the world."""
     most_share: float = 0.0
     """Largest time in other arms at any moment, over what the design allows; then that of the
     true regret."""
@@ -183,6 +192,7 @@ class Simulation:
             assert step.arm == self.arms[0]
             episode = Episode(self.arms[0], tuple(blocks))
             after = observe(self.states[run], self.designs[run], episode)
+            after = learned(after, self.designs[run])
             self.states[run] = after if self.drops else replace(after, dropped={})
             if after.episodes > state.episodes:
                 used = paces[:, run, : len(order)]
@@ -194,8 +204,7 @@ class Simulation:
         world, chance = self.world, self.chance
         _, runs, length = chosen.shape
         times = starts[:, None] + np.arange(length)
-        load = 8 * world.by_hours ** (0.5 * np.sin(times * 2 * math.pi / 86400))
-        load *= world.by_minutes ** (held(chance, runs, length, 120) - 0.5)
+        load = world.load(times, held(chance, runs, length, 120))
         if world.bursts:
             load *= held(chance, runs, length, 10) < 2 / 3
         noise = world.noise * correlated(chance, 0.6 ** (1 / 60), runs, length)
@@ -206,21 +215,23 @@ class Simulation:
         noise += np.repeat(blocks, self.block, axis=1)[:, :length]
         self.drifts = 0.6 * self.drifts + 0.8 * world.drift * chance.normal(size=self.drifts.shape)
         self.drifts[:, 0] = 0
-        others = np.array([0.0] + [1.0] * (len(self.arms) - 1))
+        slopes = np.array(
+            [0.0] + [world.by_load + self.slopes.get(arm, 0.0) for arm in self.arms[1:]]
+        )
         speeds = np.log(list(self.speedups.values())) + self.drifts
         row = np.arange(runs)[None, :]
         faded = math.exp(-1 / world.carry_over) if world.carry_over else 0.0
         running = np.tile(load[:, 0], (len(chosen), 1))
         speed = speeds[row, chosen[:, :, 0]]
-        other = others[chosen[:, :, 0]]
+        slope = slopes[chosen[:, :, 0]]
         seconds, tokens = np.empty(chosen.shape), np.empty(chosen.shape)
         for n in range(length):
             arm = chosen[:, :, n]
             speed = faded * speed + (1 - faded) * speeds[row, arm]
-            other = faded * other + (1 - faded) * others[arm]
+            slope = faded * slope + (1 - faded) * slopes[arm]
             if not world.open_loop:
                 running = np.broadcast_to(load[:, n], running.shape)
-            shift = world.by_load * other * np.log(np.maximum(load[:, n], 0.1) / 8)
+            shift = slope * np.log(np.maximum(load[:, n], 0.1) / 8)
             pace = PACE * (1 + CROWDING * running) * np.exp(noise[:, n] - speed - shift)
             seconds[:, :, n], tokens[:, :, n] = running, running / pace
             if world.open_loop:

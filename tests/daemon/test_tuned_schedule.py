@@ -1,0 +1,281 @@
+"""A schedule learned from an experiment, in force between its episodes; in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from specwatch.daemon.arm_orders import LEASE, shows
+from specwatch.domain.switchback import Moments, Switchback
+from specwatch.engines.switch import schedule_number
+from specwatch.errors import ScrapeReason
+from specwatch.guard.state import GuardState, Pause, Phase
+from specwatch.scrape.switch import SwitchSetting
+from specwatch.status import Failure
+from specwatch.store.repository import Store
+from tests.daemon.experiment_world import BLOCK, DESIGN, PACES, QUIET, START, World
+
+TUNE = DESIGN.model_copy(update={"tune": "act"})
+SCHEDULE = ((1, 2, 4), (3, 4, 2), (5, 256, 4))
+"""2 draft tokens at the load of the world."""
+KNOWN = {"0": {"launch": Moments(20, 0.22, 0.02)}, "2": {"launch": Moments(20, -0.22, 0.02)}}
+
+
+def change(world: World, **changes: Any) -> None:
+    def changed(stored: Switchback | None) -> Switchback:
+        assert stored is not None
+        state = msgspec.structs.replace(stored.state, **changes.get("state", {}))
+        return msgspec.structs.replace(stored, state=state, stopped=changes.get("stopped", ""))
+
+    Store.change_switchback(world.store, "chat", changed, world.now)
+
+
+def taught(path: Path, kill_at: int | None = None) -> World:
+    """A world in which an experiment has shown that 2 draft tokens are faster."""
+    world = World(path)
+    world.live(3)
+    change(world, state={"differences": {"all": KNOWN, "load 3-4": KNOWN}, "episodes": 20})
+    world.points.clear()
+    world.kill_at = kill_at
+    world.design = TUNE
+    world.begin()
+    return world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = taught(tmp_path / "s.db")
+    yield made
+    made.store.close(made.now)
+
+
+def in_force(world: World) -> bool:
+    return world.server.state.schedule == SCHEDULE
+
+
+def test_a_schedule_is_learned_and_used_and_goes_on_being_measured(tmp_path: Path) -> None:
+    world = World(tmp_path / "s.db")
+    world.design = TUNE
+    world.begin()
+    assert not world.live(600, lambda: in_force(world))
+    assert world.live(3000, lambda: in_force(world))
+    assert world.counted()[0] >= 9
+    assert world.live(3000, lambda: world.counted()[0] >= 30)
+    began, before = world.now, world.server.tuned_seconds
+    world.live(600)
+    assert (world.server.tuned_seconds - before) / (world.now - began) >= 0.5
+    assert set(world.server.orders[-20:]) == {2, None, SCHEDULE}, "0 was dropped"
+    status = world.experiment.status()
+    speedup, expected = status.speedups["tuned"], PACES[None] / PACES[2]
+    assert speedup is not None
+    assert speedup.value == pytest.approx(expected, rel=0.01)
+    assert speedup.above(1.0)
+    assert (status.best, status.excluded) == ("tuned", 0)
+    assert status.tuning is not None
+    assert status.tuning.schedule == SCHEDULE
+    assert status.tuning.gain is not None
+    assert status.tuning.gain.value == pytest.approx(expected, rel=0.01)
+    world.store.close(world.now)
+
+
+def test_observe_proposes_the_schedule_and_orders_only_episodes(world: World) -> None:
+    world.design = TUNE.model_copy(update={"tune": "observe"})
+    world.begin()
+    world.live(300)
+    status = world.experiment.status()
+    assert status.tuning is not None
+    assert status.tuning.schedule == SCHEDULE
+    assert set(world.server.orders) == {0, 2, None}
+    assert "tuned" not in status.speedups
+
+
+def test_between_episodes_its_lease_is_renewed(world: World) -> None:
+    world.design = TUNE.model_copy(update={"share": 0.01})
+    world.begin()
+    world.live(4)
+    assert in_force(world)
+    assert world.live(1000, lambda: not in_force(world)) is False
+    assert set(world.server.orders) == {SCHEDULE}
+    assert world.server.state.until is not None
+    assert LEASE / 2 < world.server.state.until - world.now <= LEASE
+    assert world.state.other_seconds == 0
+    assert 1000 / LEASE < len(world.server.orders) < 8000 / LEASE
+
+
+def guard(phase: Phase = Phase.OBSERVING, **changes: Any) -> Callable[[World], None]:
+    def trouble(world: World) -> None:
+        world.guard = replace(QUIET, state=GuardState("chat", phase=phase, **changes))
+
+    return trouble
+
+
+def unread(world: World) -> None:
+    world.failure = Failure(ScrapeReason.TIMEOUT, "no answer", world.now)
+
+
+def stopped(world: World) -> None:
+    change(world, stopped="ann: a demo")
+
+
+def not_ours(world: World) -> None:
+    world.guard = replace(QUIET, ours=False, holder="other")
+
+
+def without_tuning(world: World) -> None:
+    world.experiment.close()
+    world.design = DESIGN
+    world.begin()
+
+
+def other_arms(world: World) -> None:
+    world.experiment.close()
+    world.design = TUNE.model_copy(update={"arms": (0,)})
+    world.begin()
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        guard(Phase.CONFIRMED),
+        guard(pause=Pause(START + 1e6, "ann")),
+        unread,
+        stopped,
+        not_ours,
+        without_tuning,
+        other_arms,
+    ],
+    ids=["guard", "pause", "page", "stop", "daemon", "tune", "arms"],
+)
+def test_it_is_removed_at_once(world: World, trouble: Callable[[World], None]) -> None:
+    world.live(4)
+    assert in_force(world)
+    trouble(world)
+    world.second()
+    assert world.at_launch
+    assert world.live(300, lambda: in_force(world)) is False
+    if trouble not in (without_tuning, other_arms):
+        assert world.at_launch
+        world.guard, world.failure = QUIET, None
+        change(world, stopped="")
+        assert world.live(3, lambda: in_force(world))
+
+
+def test_without_traffic_it_stays(world: World) -> None:
+    world.live(4)
+    world.load = 0.0
+    world.live(300)
+    assert in_force(world)
+    assert world.experiment.status().paused == "no traffic"
+
+
+def test_the_order_of_a_person_is_left_alone(world: World) -> None:
+    world.live(4)
+    PACES.setdefault(1, 0.018)
+    world.server.set(1, 300.0, "ann")
+    world.live(299)
+    assert world.server.state.by == "ann"
+    assert world.experiment.status().paused == "the switch was set by somebody else"
+    assert world.live(20, lambda: in_force(world))
+
+
+def test_a_persons_return_to_the_launch_holds_for_ten_minutes(world: World) -> None:
+    world.live(4)
+    world.server.set(None, 0.0, "ann")
+    ordered = len(world.server.orders)
+    world.live(590)
+    assert (world.at_launch, world.server.orders[ordered:]) == (True, [])
+    assert world.live(60, lambda: in_force(world))
+
+
+def test_the_order_of_the_guard_is_left_alone(world: World) -> None:
+    world.live(4)
+    world.server.set(0, 600.0, "specwatch guard (7)")
+    guard(Phase.DISABLED)(world)
+    world.live(300)
+    assert world.server.state.by == "specwatch guard (7)"
+    world.server.set(None, 0.0, "specwatch guard (7)")
+    world.guard = QUIET
+    assert world.live(10, lambda: in_force(world))
+
+
+def test_after_a_restart_of_vllm_it_is_ordered_again(world: World) -> None:
+    world.live(4)
+    world.server.restart()
+    assert not in_force(world)
+    assert world.live(40, lambda: in_force(world))
+
+
+def test_a_schedule_that_loses_is_removed_and_not_used_again(world: World) -> None:
+    world.server.tuned_pace = 0.022
+    world.live(4)
+    assert in_force(world)
+    assert world.live(4000, lambda: "tuned" in world.state.dropped.get("launch", ()))
+    world.live(1)
+    assert world.state.usual == "launch"
+    world.live(600)
+    assert SCHEDULE not in world.server.orders[-10:]
+    world.begin()
+    world.live(100)
+    assert SCHEDULE not in world.server.orders[-10:]
+    status = world.experiment.status()
+    assert status.speedups["tuned"] is not None
+    assert status.best == "2"
+
+
+def test_killed_anywhere_it_is_never_in_force_without_being_stored(tmp_path: Path) -> None:
+    whole = taught(tmp_path / "whole.db")
+    whole.live(500, lambda: whole.counted()[0] > 20)
+    points = whole.points
+    assert {"put", "stored", "order tuned", "ordered tuned", "ordered None", "ordered 2"} <= set(
+        points
+    )
+    for number, point in enumerate(points):
+        world = taught(tmp_path / f"{number}.db", number)
+        assert world.live(500, lambda world=world: world.deaths == 1), point
+        world.live(5)
+        assert in_force(world) or world.state.order, point
+        assert world.live(400, lambda world=world: world.counted()[0] > 20), point
+        world.store.close(world.now)
+
+
+def test_a_daemon_that_is_gone_leaves_the_launch(world: World) -> None:
+    world.live(4)
+    world.watched = False
+    world.live(int(LEASE))
+    assert world.at_launch
+    before = world.state.other_seconds
+    world.live(4 * 3600)
+    world.watched = True
+    world.begin()
+    world.live(5)
+    assert in_force(world)
+    assert world.state.other_seconds == before
+
+
+def test_a_daemon_that_is_gone_in_the_launchs_block_counts_it_for_its_length(
+    world: World,
+) -> None:
+    assert world.live(600, lambda: world.state.arm == "launch" and bool(world.state.order))
+    world.watched = False
+    world.live(4 * 3600)
+    world.watched = True
+    world.begin()
+    world.live(5)
+    assert world.state.other_seconds < 4 * (BLOCK + 65)
+
+
+def test_what_a_page_shows_of_an_order() -> None:
+    scheduled = SwitchSetting(4, ordered=True, schedule=schedule_number(SCHEDULE))
+    assert shows(scheduled, SCHEDULE)
+    assert not shows(scheduled, ((1, 1, 4),))
+    assert not shows(scheduled, 4)
+    assert not shows(scheduled, None)
+    assert shows(SwitchSetting(2, ordered=True), 2)
+    assert not shows(SwitchSetting(4, ordered=True), SCHEDULE)
+    assert shows(SwitchSetting(4, ordered=False), None)
+    assert not shows(None, 2)
