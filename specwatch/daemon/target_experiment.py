@@ -231,6 +231,9 @@ class TargetExperiment:
         begins = bool(step.state.order) and step.state.order != stored.state.order
         ends = bool(stored.state.order) and not step.state.order
         due = now - self._stored_at >= _STORED_EVERY
+        if switches:
+            with self._lock:  # a page that is read meanwhile is of neither block
+                self._blocks, self._block = [*self._blocks, *filter(None, [self._block])], None
         if switches and step.arm == LAUNCH:
             self._return()
         if switches or begins or ends or due:
@@ -246,8 +249,6 @@ class TargetExperiment:
             self._order(step.arm, step.until - now + _SPARE)
         if step.state.order and (switches or begins):
             with self._lock:
-                if self._block is not None:
-                    self._blocks.append(self._block)
                 self._block = _Block(step.arm, self._wall())
 
     def _order(self, arm: str, lease: float) -> None:
