@@ -17,7 +17,13 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
 from specwatch.domain.sample import samples_of
 from specwatch.domain.speedup import StandbyCost, standby_cost
-from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, STANDBY, Switchback
+from specwatch.domain.switchback import (
+    ALL_TRAFFIC,
+    LAUNCH,
+    STANDBY,
+    Switchback,
+    environment_of,
+)
 from specwatch.domain.switchback_results import (
     compared_episodes,
     results,
@@ -260,16 +266,18 @@ def _results(stored: Switchback, reference: str | None) -> ExperimentResults:
 
 
 def _against_off(url: str, stored: Switchback, max_age: float) -> AgainstOff:
-    """By minutes in standby and baselines that are at most ``max_age`` seconds old, of the model
-    with most of these minutes."""
+    """By minutes in standby and baselines that are at most ``max_age`` seconds old, of the software
+    of the experiment and the model with most of these minutes."""
     now, state = time.time(), stored.state
     with closing(Reader.of(url)) as reader:
-        windows = list(
-            reader.windows(
+        windows = [
+            window
+            for window in reader.windows(
                 since=now - max_age, until=now, target=stored.target,
                 temperature=ALL_TEMPERATURES, mode=Mode.STANDBY,
             )
-        )  # fmt: skip
+            if state.environment.startswith(environment_of(window.environment))
+        ]  # fmt: skip
         measurements = reader.measurements(stored.target)
     names = [window.series.model_name for window in windows]
     model = max(sorted(set(names)), key=names.count, default="")

@@ -25,6 +25,7 @@ from specwatch.domain.switchback import (
     Switchback,
     SwitchbackDesign,
     SwitchbackState,
+    environment_of,
     in_environment,
     new_state,
 )
@@ -356,8 +357,7 @@ class TargetExperiment:
             self._software = newest.environment
         if self._software is None:
             return None
-        version, configuration = self._software.engine_version, self._software.configuration
-        return f"{version}/{configuration}/{launch.launch_schedule}"
+        return environment_of(self._software, str(launch.launch_schedule))
 
     def _give_up(self, why: str) -> None:
         """Return to the launch, and leave the present episode out."""

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from specwatch.domain.model import Environment
+
 FORMAT = 1
 """Of a stored experiment."""
 LAUNCH = "launch"
@@ -166,6 +168,11 @@ class SwitchbackState(Struct, frozen=True, kw_only=True):
     settling: Mapping[str, tuple[Moments, ...]] = {}
     """For switches to a ``faster`` and to a ``slower`` arm, and by length of the washout: log time
     per token of a block after it, less that of the second half of the block."""
+
+
+def environment_of(software: Environment, schedule: str = "") -> str:
+    """The ``environment`` of a state; without the launch's schedule the beginning of it."""
+    return f"{software.engine_version}/{software.configuration}/{schedule}"
 
 
 def new_state(design: SwitchbackDesign, environment: str, now: float) -> SwitchbackState:
