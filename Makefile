@@ -17,7 +17,7 @@ pytest := $(python) -m pytest -p tests.plugins.no_skips
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
-demo: $(VENV)/installed ## watch a simulated vLLM, for about a minute and a half
+demo: $(VENV)/installed ## watch a simulated vLLM, for two minutes
 	$(VENV)/bin/specwatch demo
 
 test: $(VENV)/installed-dev ## the fast tests

@@ -15,7 +15,7 @@ from specwatch.cli import commands
 
 _COMMANDS = {
     "run": "watch vLLM: the daemon",
-    "demo": "watch a simulated vLLM, for about a minute and a half",
+    "demo": "watch a simulated vLLM, for two minutes",
     "simulate": "run a simulated vLLM",
     "scrape": "show one metrics page, from a URL or a file",
     "status": "show the status of the daemon",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -19,42 +21,54 @@ from rich.table import Table
 from rich.text import Text
 
 from specwatch.cli import options
+from specwatch.config.loading import Config
+from specwatch.config.target import Experiments
 from specwatch.daemon.daemon import Daemon
 from specwatch.domain import acceptance, buckets, histogram, merge
-from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Tally
+from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Histogram, Moment, Tally
+from specwatch.domain.switchback import LAUNCH, STANDBY
+from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulator.workload import SimulatedTraffic
 from specwatch.store.readers import Reader
+from specwatch.tap.settings import SWITCH_DIRECTORY
+from specwatch.wording import experiment as wording
 from specwatch.wording import figures
 
-_RATE = 3.0
+_CLIENTS = 6
+_K = 4
 _DOWNTIME = 1.5
 _TEMPERATURES = ((0.0, 0.4), (0.2, 0.2), (0.6, 0.2), (1.0, 0.2))
 _TAP = "specwatch.tap.Tap"
 _SETTLE = 3.0
 """Seconds at the start of a phase that do not count: answers begun before it end in them."""
+_BLOCK = 4.7
+"""Seconds of a block of the experiment: each lasts five, as the daemon looks once a second."""
+_KNOWN_AFTER = 20.0
+"""Seconds after which the first minute of the daemon ends. Before that the experiment waits."""
+_EPISODES = 7
+"""With six the interval is almost twice as wide."""
 
 
 class _Phase(NamedTuple):
-    """A part of the demo; ``seconds`` are those of a demo of 74 seconds."""
+    """A part of the demo; ``seconds`` are those of a demo of 117 seconds."""
 
     title: str
     seconds: float
     begin: Callable[[SimulatedServer], None]
 
 
+_EXPERIMENT = _Phase("creative, experiment", 87, lambda server: None)
 _PHASES = (
-    _Phase("predictable text, speculation on", 28, lambda server: None),
+    _Phase("predictable text", 12, lambda server: None),
+    _Phase("creative text", 10, lambda server: server.set_acceptance_scale(0.03)),
+    _EXPERIMENT,
     _Phase(
-        "creative text, drafts are rejected", 24, lambda server: server.set_acceptance_scale(0.07)
-    ),
-    _Phase(
-        "creative text, vLLM restarted without speculation",
-        22,
+        "creative, restarted", 8,
         lambda server: server.restart(speculation=False, downtime=_DOWNTIME),
     ),
-)
+)  # fmt: skip
 
 
 @dataclass
@@ -86,15 +100,16 @@ class _Observed:
 
 @click.command(name="demo")
 @click.option(
-    "--duration", type=click.FloatRange(15, 240), default=75.0, show_default=True,
-    help="Approximate length in seconds.",
+    "--duration", type=click.FloatRange(15, 240), default=117.0, show_default=True,
+    help="Greatest length in seconds.",
 )  # fmt: skip
 @options.json_option
 def command(duration: float, as_json: bool) -> None:
     """Start a simulated vLLM and the daemon on free ports, and show what the daemon sees.
 
-    The text changes from predictable to creative, then vLLM is restarted without speculation. The
-    demo ends by itself and deletes its files.
+    The text changes from predictable to creative. An experiment then measures what 0 draft tokens
+    would gain, and ends once that is known. At last vLLM is restarted without speculation. The demo
+    ends by itself and deletes its files.
     """
     if math.isnan(duration):  # which click takes for a number in any range
         raise click.BadParameter("nan is not in the range 15<=x<=240.", param_hint="'--duration'")
@@ -111,41 +126,64 @@ class _Demo:
         self._console = console
         self._events: list[str] = []
         structlog.configure(processors=[self._note])
+        logging.disable()  # that scrapes are skipped on a busy machine is in the log
+        (folder / "switch").mkdir(mode=0o700)
+        os.environ[SWITCH_DIRECTORY] = str(folder / "switch")  # the tap reads it
         self._server = SimulatedServer(
             SimulatedSettings(
                 model="simulated-70b",
                 port=0,
-                speculation=SimulatedSpeculation(k=4),
+                speculation=SimulatedSpeculation(k=_K, schedule=((1, 64, _K),)),
                 record="summary",
                 middleware=(_TAP,),
-                traffic=SimulatedTraffic(rate=_RATE, temperatures=_TEMPERATURES, output_tokens=60),
+                switch_directory=folder / "switch",
+                traffic=SimulatedTraffic(
+                    concurrency=_CLIENTS, temperatures=_TEMPERATURES, output_tokens=80
+                ),
             )
         )
         self._folder = folder
         self._phases: list[_Observed] = []
         self._engine_drafts = 0
+        self._experiment: ExperimentStatus | None = None
+        self._true_paces: list[tuple[float, float]] = []
         self._minutes: dict[tuple[str, int], Tally] = {}
         """Counts by temperature bucket and minute."""
 
     def run(self) -> dict[str, Any]:
         with self._server:
-            target = {"url": self._server.url, "interval": "1s", "timeout": "1s"}
-            database = f"sqlite:///{self._folder / 'specwatch.db'}"
-            config = options.load(None, [target], database=database, listen="127.0.0.1:0")
-            daemon = Daemon(config, environ={})
+            self._ahead = (-time.time() - _KNOWN_AFTER * self._scale) % MINUTE
+            daemon = Daemon(self._config(), environ={}, now=self._now)
             daemon.start()
             try:
                 self._print(
                     f"[bold]specwatch demo[/bold]: a simulated vLLM at {self._server.url}"
-                    f" ({_RATE:g} requests a second, k = 4)\nwith the tap, watched by a daemon at"
-                    f" {daemon.http.url} (try {daemon.http.url}/metrics). Press Ctrl-C to end it"
-                    " early.\n"
+                    f" ({_CLIENTS} requests at a time, k = {_K})\nwith the tap, watched by a daemon"
+                    f" at {daemon.http.url} (try {daemon.http.url}/metrics). Press Ctrl-C to end"
+                    " it early.\n"
                 )
                 self._watch(daemon)
             finally:
                 self._engine_drafts += self._drafts()
                 daemon.stop()
             return self._conclude(daemon)
+
+    def _config(self) -> Config:
+        target = {
+            "url": self._server.url, "interval": "1s", "timeout": "1s",
+            "switch": {"directory": str(self._folder / "switch")},
+        }  # fmt: skip
+        database = f"sqlite:///{self._folder / 'specwatch.db'}"
+        config = options.load(None, [target], database=database, listen="127.0.0.1:0")
+        # Shorter than a file may ask for: here requests take two seconds.
+        short = Experiments.model_construct(arms=(0,), share=0.5, regret=1.0, block=_BLOCK)
+        changes = {"experiments": short, "interval": 0.5}
+        targets = tuple(one.model_copy(update=changes) for one in config.targets)
+        return config.model_copy(update={"targets": targets})
+
+    def _now(self) -> Moment:
+        """The clock of the daemon, by which a minute ends when the experiment is to begin."""
+        return Moment(time.time() + self._ahead, time.monotonic())
 
     def _watch(self, daemon: Daemon) -> None:
         live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -155,7 +193,7 @@ class _Demo:
                 for phase in _PHASES:
                     for left in self._run_phase(phase, daemon):
                         if terminal:
-                            live.update(self._picture(left), refresh=True)
+                            live.update(self._picture(daemon, left), refresh=True)
                     if not terminal:
                         row = self._phases[-1].row()
                         self._print(
@@ -171,7 +209,7 @@ class _Demo:
 
     def _run_phase(self, phase: _Phase, daemon: Daemon) -> Iterator[float]:
         """Yield the remaining seconds of the phase, a few times a second."""
-        if len(self._phases) == 2:
+        if len(self._phases) == len(_PHASES) - 1:  # a restart sets the counters back
             self._engine_drafts += self._drafts()
         phase.begin(self._server)
         observed = _Observed(phase.title)
@@ -189,26 +227,47 @@ class _Demo:
                     for bucket, tally in total.items()
                 }
             observed.coverage = _coverage(total)
-            observed.mode = mode
+            observed.mode = "on/standby" if phase is _EXPERIMENT else mode
+            if phase is _EXPERIMENT and self._is_known(daemon):
+                return
             yield left
             time.sleep(0.25)
+
+    def _is_known(self, daemon: Daemon) -> bool:
+        """Whether the experiment has enough episodes; notes what it has, and what is true."""
+        self._experiment = daemon.status().targets[0].experiment
+        with self._server.synced() as engine:
+            batch = engine.running
+            paces = engine.true_pace(batch), engine.true_pace(batch, 0)
+        self._true_paces.append((batch * paces[0], batch * paces[1]))
+        known = self._experiment
+        return known is not None and known.arm == LAUNCH and known.episodes >= _EPISODES
+
+    def _true_speedup(self) -> float:
+        """Of standby over the launch, at the batches that there were."""
+        launch, standby = (sum(paces) for paces in zip(*self._true_paces, strict=True))
+        return launch / standby if standby else math.nan
 
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 
-    def _picture(self, left: float) -> Group:
+    def _picture(self, daemon: Daemon, left: float) -> Group:
         events = Table.grid(padding=(0, 1))
         for event in self._events[-6:]:
-            events.add_row(Text(event, style="dim"))
+            events.add_row(Text(event, style="dim", no_wrap=True, overflow="ellipsis"))
         now = Text(f"{self._phases[-1].title}: {left:.0f} s left", style="bold")
         phases = _table(("phase", "speculation"), [phase.row() for phase in self._phases])
-        return Group(now, Text(), phases, Text(), Text("log", style="bold"), events)
+        running = daemon.status().targets[0].experiment
+        standing = "" if running is None else wording.standing(running, self._now().wall)
+        experiment = Text(f"experiment: {standing}")
+        log = Text("log", style="bold")
+        return Group(now, Text(), phases, Text(), experiment, Text(), log, events)
 
     def _conclude(self, daemon: Daemon) -> dict[str, Any]:
         with closing(Reader.of(daemon.config.database.connect_url())) as reader:
             windows = [
                 window
-                for window in reader.windows(since=0, until=time.time() + 60)
+                for window in reader.windows(since=0, until=self._now().wall + 60)
                 if window.series.temperature == ALL_TEMPERATURES
             ]
         stored = sum(window.tally.drafts or 0 for window in windows)
@@ -231,13 +290,21 @@ class _Demo:
         )
         with_drafts, without = (
             next((row["tpot_mean"] for row in rows if row["phase"] == phase.title), None)
-            for phase in _PHASES[1:]
+            for phase in (_PHASES[1], _PHASES[-1])
         )
         if with_drafts and without:
             answer = "faster without" if without < with_drafts else "faster with"
             self._print(
                 f"For this creative text the simulated vLLM is {answer} speculation: mean TPOT"
                 f" {figures.seconds(with_drafts)} with, {figures.seconds(without)} without."
+            )
+        known = self._experiment
+        if known is not None:
+            speedup = known.speedups.get(STANDBY)
+            answer = wording.comparison(STANDBY, LAUNCH, speedup, known.episodes)
+            self._print(
+                f"On this traffic: {answer}. The truth of the simulation is"
+                f" {self._true_speedup():.2f}."
             )
         self._print("Beside a real vLLM: specwatch run --target http://127.0.0.1:8000")
         return {
@@ -246,6 +313,13 @@ class _Demo:
             "windows": len(windows),
             "drafts_stored": stored,
             "drafts_counted_by_engine": self._engine_drafts,
+            "experiment": known
+            and {
+                "arm": STANDBY,
+                "speedup": known.speedups.get(STANDBY),
+                "episodes": known.episodes,
+                "true_speedup": self._true_speedup(),
+            },
         }
 
     def _cumulative(self, daemon: Daemon) -> tuple[dict[str, Tally], str]:

@@ -20,6 +20,7 @@ from specwatch.domain.switchback import (
     Grouping,
     Switchback,
     TunedSchedule,
+    environment_of,
 )
 from specwatch.domain.switchback_results import (
     compared_episodes,
@@ -128,16 +129,18 @@ def results_of(stored: Switchback, reference: str | None) -> ExperimentResults:
 
 
 def against_off(url: str, stored: Switchback, loads: Sequence[str], max_age: float) -> AgainstOff:
-    """By minutes in standby and baselines that are at most ``max_age`` seconds old, of the model
-    with most of these minutes."""
+    """By minutes in standby and baselines that are at most ``max_age`` seconds old, of the software
+    of the experiment and the model with most of these minutes."""
     now, state = time.time(), stored.state
     with closing(Reader.of(url)) as reader:
-        windows = list(
-            reader.windows(
+        windows = [
+            window
+            for window in reader.windows(
                 since=now - max_age, until=now, target=stored.target,
                 temperature=ALL_TEMPERATURES, mode=Mode.STANDBY,
             )
-        )  # fmt: skip
+            if state.environment.startswith(environment_of(window.environment))
+        ]  # fmt: skip
         measurements = reader.measurements(stored.target)
     names = [window.series.model_name for window in windows]
     model = max(sorted(set(names)), key=names.count, default="")

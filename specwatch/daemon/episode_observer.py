@@ -89,10 +89,16 @@ class EpisodeObserver:
     def begin(self, arm: str, ordered: int | Schedule | None, now: float) -> None:
         """Begin the next block of the episode at a Unix time, with ``ordered`` draft tokens or a
         schedule of them, None for no order."""
+        self.end_block()
+        with self._lock:
+            self._block = _Block(arm, ordered, now)
+
+    def end_block(self) -> None:
+        """End the block under way, if any: pages belong to none until the next one begins."""
         with self._lock:
             if self._block is not None:
                 self._blocks.append(self._block)
-            self._block = _Block(arm, ordered, now)
+                self._block = None
 
     def clear(self) -> None:
         """Forget the episode."""

@@ -21,6 +21,7 @@ from specwatch.domain.switchback import (
     Switchback,
     SwitchbackDesign,
     SwitchbackState,
+    environment_of,
     in_environment,
     new_state,
 )
@@ -159,6 +160,8 @@ class TargetExperiment:
         begins = bool(step.state.order) and step.state.order != stored.state.order
         ends = bool(stored.state.order) and not step.state.order
         due = now - self._stored_at >= _STORED_EVERY
+        if switches:
+            self._observer.end_block()  # a page that is read meanwhile is of neither block
         if switches and step.arm == LAUNCH:
             orders.end()
         if switches or begins or ends or due:
@@ -179,7 +182,7 @@ class TargetExperiment:
             self._observer.begin(step.arm, setting_of(step.arm, schedule), self._wall())
 
     def _observed(self, state: SwitchbackState, design: SwitchbackDesign) -> SwitchbackState:
-        episode = self._observer.episode(LAUNCH)
+        episode = self._observer.episode(design.usual)
         if episode is None:
             return state
         after = observe(state, design, episode)
@@ -251,8 +254,7 @@ class TargetExperiment:
             self._software = newest.environment
         if self._software is None:
             return None
-        version, configuration = self._software.engine_version, self._software.configuration
-        return f"{version}/{configuration}/{launch.launch_schedule}"
+        return environment_of(self._software, str(launch.launch_schedule))
 
     def _give_up(self, why: str) -> None:
         """Return to the launch, and leave the present episode out."""

@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specwatch.domain.interval import Interval
+from specwatch.domain.model import Environment
 
 FORMAT = 1
 """Of a stored experiment."""
@@ -214,6 +215,11 @@ class SwitchbackState(Struct, frozen=True, kw_only=True):
     def lost_share(self) -> float:
         """Share of the elapsed time that those arms lost, conservatively."""
         return self.lost_seconds / max(self.counted - self.began, 1.0)
+
+
+def environment_of(software: Environment, schedule: str = "") -> str:
+    """The ``environment`` of a state; without the launch's schedule the beginning of it."""
+    return f"{software.engine_version}/{software.configuration}/{schedule}"
 
 
 def new_state(design: SwitchbackDesign, environment: str, now: float) -> SwitchbackState:

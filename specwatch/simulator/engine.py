@@ -165,6 +165,21 @@ class SimulatedEngine:
         """tau(T) / o(b): below 1, speculation loses."""
         return self.true_acceptance_length(temperature) / self.true_step_cost(batch)
 
+    def true_pace(self, batch: int, draft_tokens: int | None = None) -> float:
+        """Mean seconds per token of requests, now, while so many decode and no prompt is read; with
+        so many draft tokens ordered, or as launched."""
+        speculation, costs = self._configured(), self.settings.costs
+        k = speculation.k if draft_tokens is None else draft_tokens
+        step = costs.step(batch, batch * (k + 1))
+        step += costs.draft(batch, speculation.passes(k)) * speculation.draft_cost
+        factor, temperatures = self.settings.drift.at(self.now), self.settings.traffic.temperatures
+        # A request takes as many more steps as each yields fewer tokens.
+        steps = (
+            weight / self.acceptance.length(temperature, k, factor)
+            for temperature, weight in temperatures
+        )
+        return step * sum(steps) / sum(weight for _, weight in temperatures)
+
     def tally(self) -> Tally:
         """All that was counted since the process started, over all cores."""
         counters = [core.counters for core in self.cores]

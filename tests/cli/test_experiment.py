@@ -40,7 +40,8 @@ SLOW, FAST = Moments(42, 0.21, 0.4), Moments(42, -0.1, 0.1)
 
 def switchback(name: str = "chat", stopped: str = "", **changes: Any) -> Switchback:
     state = SwitchbackState(
-        environment="e", began=T0, counted=T0 + 100_000, arm="launch", usual="launch",
+        environment="0.32.0/cafe/((1, 4),)", began=T0, counted=T0 + 100_000, arm="launch",
+        usual="launch",
         other_seconds=4000.0, lost_seconds=500.0, episodes=42, excluded=3,
         differences={
             "all": {"0": {"2": Moments(42, 0.31, 0.4), "launch": SLOW}, "2": {"launch": FAST}},
@@ -314,6 +315,17 @@ def test_without_it_they_are_compared_with_standby_only(
     assert against_off["standby_cost"] is None
     assert against_off["missing"] == why.partition(";")[0]
     assert against_off["arms"][0] == {"arm": "launch", "speedup": None, "episodes": 42}
+
+
+def test_standby_of_another_version_is_not_that_of_the_experiment(
+    run: Run, database: str, put: Put
+) -> None:
+    put(switchback(environment="0.33.0/cafe/((1, 4),)"))
+    serve_in_standby(database, 12)
+    done = run("experiment", "results", "--json", "--database", database)
+    assert (
+        json.loads(done.stdout)["against_off"]["missing"] == "no whole minute in standby was seen"
+    )
 
 
 def test_without_an_arm_of_0_nothing_is_compared_with_standby(

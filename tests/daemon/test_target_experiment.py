@@ -23,6 +23,7 @@ from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState, Order, Pause, Phase
 from specwatch.status import Failure, TargetStatus
 from specwatch.store.repository import Store
+from tests import pages
 from tests.daemon.experiment_world import (
     BLOCK,
     BY_TEMPERATURE,
@@ -205,6 +206,20 @@ def test_the_order_of_somebody_else_is_left_alone(world: World) -> None:
     assert world.counted() == (0, 1)
     assert world.experiment.status().paused == "the switch was set by somebody else"
     assert world.live(800, lambda: world.counted() == (1, 1))
+
+
+def test_a_page_read_while_an_order_is_followed_is_of_neither_block(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows the next arm already: not an order of somebody else."""
+
+    def point(name: str) -> None:
+        if name.startswith("ordered"):
+            world.experiment.see(pages.read(world.server.page()), world.setting, 3.0)
+
+    monkeypatch.setattr(world, "point", point)
+    assert world.live(400, lambda: world.counted()[0] == 3)
+    assert world.counted() == (3, 0)
 
 
 def test_an_order_between_two_pages_is_not_replaced(world: World) -> None:

@@ -336,13 +336,17 @@ ADVICE = {
             f": {KNOWN} 0.89x of off; now it is",
         ),
     ),
-    "a schedule to one draft token, where that is faster than none": (
+    "a schedule to one draft token, where that is faster than now and none is not": (
         pays(
-            others={"what_if": replace(IN_STANDBY, setting=((1, 2, 4), (3, 256, 1)), fewer=0.95)}
+            others={
+                "what_if": replace(
+                    IN_STANDBY, setting=((1, 2, 4), (3, 256, 1)), now=0.9, fewer=0.95
+                )
+            }
         ),
         RESTRICT.replace("Or measure", "Or set").replace("256, 0", "256, 1").replace(
-            f" with `specwatch bench` before you keep it: {DRAFTER}",
-            f": {KNOWN} 0.89x of off; with 1 draft token 0.95x is predicted; now it is",
+            f" with `specwatch bench` before you keep it: {DRAFTER} 0.80x.",
+            f": {KNOWN} 0.89x of off; with 1 draft token 0.95x is predicted; now it is 0.90x.",
         ),
     ),
     "no schedule, where the drafter alone is known to cost as much": (

@@ -120,6 +120,24 @@ def test_standby_costs_a_pass_of_the_drafter(method: str, cost: float, batch: in
     assert (standby > off + 1e-6) is (method != "ngram")
 
 
+@pytest.mark.parametrize("ordered", [0, 2, None])
+def test_the_true_pace_is_what_tokens_take(ordered: int | None) -> None:
+    """Of eight requests that decode, at two temperatures."""
+    temperatures = ((0.0, 0.5), (1.0, 0.5))
+    traffic = SimulatedTraffic(temperatures=temperatures)
+    settings = dataclasses.replace(SETTINGS, traffic=traffic, record="none")
+    engine = SimulatedEngine(settings)
+    engine.cores[0].ordered = ordered
+    sequences = [
+        engine.submit(SimulatedRequest(4, 3000, temperature))
+        for temperature, _ in temperatures
+        for _ in range(4)
+    ]
+    engine.advance(12.0)
+    seconds = sum(12.0 / sequence.generation_tokens for sequence in sequences) / 8
+    assert engine.true_pace(8, ordered) == pytest.approx(seconds, rel=0.05)
+
+
 @pytest.mark.parametrize("ordered", [1, 2, 4, None])
 def test_a_step_costs_as_many_passes_as_draft_tokens(ordered: int | None) -> None:
     k = K if ordered is None else ordered
