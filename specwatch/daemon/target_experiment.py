@@ -309,6 +309,7 @@ class TargetExperiment:
             episodes=0 if stored is None else stored.state.episodes,
             excluded=0 if stored is None else stored.state.excluded,
             speedups={} if measured is None else measured.speedups,
+            groups={} if measured is None else measured.groups,
             best="" if measured is None else measured.best,
         )
 

@@ -78,8 +78,9 @@ class ExperimentStatus(Struct, frozen=True, kw_only=True):
 
     ``arm`` is in force, ``paused`` why no arm but the launch may be, ``next_at`` the Unix time of
     the next switch; ``excluded`` episodes did not count. ``speedups`` are those of other arms
-    against the launch, None with too few episodes, and ``best`` is the best arm, the launch if none
-    is certainly faster; empty until the experiment was read.
+    against the launch, None with too few episodes, ``groups`` those by load, temperature and prompt
+    length, and ``best`` is the best arm, the launch if none is certainly faster; empty until the
+    experiment was read.
     """
 
     arm: str
@@ -88,6 +89,7 @@ class ExperimentStatus(Struct, frozen=True, kw_only=True):
     episodes: int = 0
     excluded: int = 0
     speedups: Mapping[str, Interval | None] = {}
+    groups: Mapping[Grouping, Mapping[str, GroupResults]] = {}
     best: str = ""
 
 

@@ -197,6 +197,15 @@ def _arms(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
                 yield (*labels, arm), speedup
 
 
+def _arms_of_groups(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
+    for labels, experiment in EXPERIMENT.items(status):
+        for by, values in experiment.groups.items():
+            for value, group in islice(values.items(), _MOST_BUCKETS):
+                for arm, speedup in group.speedups.items():
+                    if speedup is not None:
+                        yield (*labels, arm, label(by.group(value))), speedup
+
+
 _TARGET = ("target",)
 _MODEL = (*_TARGET, "model_name")
 _SERIES = (*_MODEL, "temperature")
@@ -230,6 +239,7 @@ EXPERIMENT = Subject(
     ),
 )
 ARM = Subject((*_TARGET, "arm"), _arms)
+ARM_OF_GROUP = Subject((*_TARGET, "arm", "group"), _arms_of_groups)
 GUARD = Subject(
     _TARGET,
     lambda status: (

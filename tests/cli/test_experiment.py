@@ -277,5 +277,5 @@ def test_the_status_has_a_sentence(
     (shown,) = surface.get("/api/v1/targets").json["targets"]
     assert shown["experiment"]["episodes"] == known.episodes
     assert sorted(shown["experiment"]) == [
-        "arm", "best", "episodes", "excluded", "next_at", "paused", "speedups",
+        "arm", "best", "episodes", "excluded", "groups", "next_at", "paused", "speedups",
     ]  # fmt: skip

@@ -30,6 +30,7 @@ GONE = {
 NOTHING_DONE = "the guard observes, and does nothing"
 NO_RESTART = "the engine is not restarted while Prometheus looks"
 NO_DAY_BEFORE = "Prometheus has seen some minutes"
+NO_EXPERIMENT = "the target has no experiment"
 MEASURED = "there is a baseline, so that nothing is assumed"
 FILTERED = {NOTHING_DONE, NO_RESTART, NO_DAY_BEFORE}
 """Those that do find something if comparisons do not filter, and the day before is today."""
@@ -38,6 +39,15 @@ EMPTY: dict[tuple[str, str, str], str] = {
         (f"specwatch-{board}", name, ""): reason
         for board in ("fleet", "guard", "overview", "temperature")
         for name, reason in (("Guard actions", NOTHING_DONE), ("Engine restarts", NO_RESTART))
+    },
+    **{
+        ("specwatch-overview", name, letter): NO_EXPERIMENT
+        for name, letters in (
+            ("Speedup of other numbers of draft tokens", "ABC"),
+            ("Speedup by load, temperature and prompt length", "ABC"),
+            ("Episodes", "A"),
+        )
+        for letter in letters
     },
     ("specwatch-guard", "Actions and their results", "A"): NOTHING_DONE,
     ("specwatch-guard", "Actions within an hour", "A"): NOTHING_DONE,

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from specwatch.domain.interval import Interval
 from specwatch.domain.model import Gauges, Histogram, Mode, Source
+from specwatch.domain.switchback import Grouping
+from specwatch.domain.switchback_results import ExperimentStatus, GroupResults
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import ACTIONS, ActionCount, GuardStatus, guard_view, no_actions
 from specwatch.scrape.taps import ACCEPTS_TOO_MUCH, COUNTS_TWICE, Trouble
@@ -353,3 +356,22 @@ def test_an_experiment_is_exported_by_arm_where_it_is_known() -> None:
     ]
     assert values == [{("2", "chat"): 1.1}, {("2", "chat"): 1.05}, {("2", "chat"): 1.16},
                       {("chat",): 7}]  # fmt: skip
+
+
+def test_an_experiment_is_exported_by_group_where_it_is_known() -> None:
+    values = [
+        samples(FULL, f"specwatch_experiment_group_speedup_ratio{end}")
+        for end in ("", "_lower", "_upper")
+    ]
+    labels = ("2", "temperature >1", "chat")
+    assert values == [{labels: 0.9}, {labels: 0.8}, {labels: 0.97}]
+
+
+def test_of_many_groups_of_an_experiment_the_first_are_exported() -> None:
+    speedup = Interval(1.1, 1.05, 1.16, 7)
+    temperatures = {f"<{n}": GroupResults({"2": speedup}, 0.01) for n in range(40)}
+    experiment = ExperimentStatus(arm="launch", groups={Grouping.TEMPERATURE: temperatures})
+    exported = samples(
+        daemon(target(experiment=experiment)), "specwatch_experiment_group_speedup_ratio"
+    )
+    assert [group for _, group, _ in exported] == [f"temperature <{n}" for n in range(12)]

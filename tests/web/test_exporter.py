@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, Source
-from specwatch.domain.switchback_results import ExperimentStatus
+from specwatch.domain.switchback import Grouping
+from specwatch.domain.switchback_results import ExperimentStatus, GroupResults
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
@@ -50,7 +51,16 @@ FULL = daemon(
         guard=GuardStatus("act", GuardState("chat"), max_actions_per_day=4),
         switch=SwitchSetting(2, ordered=True),
         experiment=ExperimentStatus(
-            arm="0", episodes=7, best="2", speedups={"2": Interval(1.1, 1.05, 1.16, 7), "0": None}
+            arm="0",
+            episodes=7,
+            best="2",
+            speedups={"2": Interval(1.1, 1.05, 1.16, 7), "0": None},
+            groups={
+                Grouping.LOAD: {"3-4": GroupResults({"2": None, "0": None}, 1.0)},
+                Grouping.TEMPERATURE: {
+                    ">1": GroupResults({"2": Interval(0.9, 0.8, 0.97, 6), "0": None}, 0.4)
+                },
+            },
         ),
     ),
     target("guessed", decision=decided(measured=False, target="guessed")),
