@@ -157,6 +157,7 @@ class RuleService:
                 for state in list(self._states.values()):
                     self._guarded(state.judge.target, self._set_measurements, state, measurements)
                 self._measurements_version = version
+            self._read_experiments()
             self._refresh_at = now.monotonic + _MEASUREMENTS_SECONDS
             for state in waiting:
                 self._guarded(state.judge.target, self._load, state, self._now().wall)
@@ -214,6 +215,14 @@ class RuleService:
             state.judge.measurements = [
                 old if old == new else new for old, new in zip(kept, ours, strict=True)
             ]
+
+    def _read_experiments(self) -> None:
+        """Experiments on live traffic, of targets that have one in the configuration."""
+        names = {target.name for target in self._config.targets if target.experiments is not None}
+        stored = {one.target: one for one in self._store.switchbacks()} if names else {}
+        for name, state in list(self._states.items()):
+            with state.lock:
+                state.judge.experiment = stored.get(name) if name in names else None
 
     def _load(self, state: JudgedTarget, now: float) -> None:
         """Hours as far back as sums are kept, whole hours of minutes, the open breaches; minutes

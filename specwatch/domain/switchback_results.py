@@ -272,6 +272,23 @@ def best_arm(state: SwitchbackState, design: SwitchbackDesign) -> str:
     return max(faster, key=lambda arm: faster[arm], default=design.usual)
 
 
+def fastest_other(state: SwitchbackState, design: SwitchbackDesign) -> tuple[str, Interval] | None:
+    """The arm other than the usual one that is the fastest by the lower end of its speedup against
+    that; None with too few episodes.
+
+    The intervals hold for all arms together, so that one may decide by the arm that they single
+    out.
+    """
+    others = [arm for arm in design.arms if arm != design.usual]
+    confidence = 1 - (1 - CONFIDENCE) / len(others)
+    known = [(arm, speedup(state, arm, design.usual, confidence=confidence)) for arm in others]
+    return max(
+        ((arm, interval) for arm, interval in known if interval is not None),
+        key=lambda one: one[1].lower,
+        default=None,
+    )
+
+
 def assumed_loss(state: SwitchbackState, design: SwitchbackDesign, arm: str) -> float:
     """Share of its time that an arm loses against the best one, at the worst end of the interval;
     as long as that end says no more than nothing, ``design.assumed_loss``."""

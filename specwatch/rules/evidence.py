@@ -13,6 +13,7 @@ from specwatch.domain.counterfactual import Memory
 from specwatch.domain.model import Mode, Objective, Tally
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import Comparison
+from specwatch.domain.switchback import Switchback
 from specwatch.rules.history import PACED
 
 LATELY = 600.0
@@ -38,13 +39,15 @@ class Evidence:
         memory: Memory | None = None,
         usual: Callable[[], CostModel] = lambda: CostModel({}),
         objective: Objective = Objective.E2E,
+        experiment: Switchback | None = None,
     ) -> None:
         """``samples`` are minutes, oldest first, as far back as the longest window.
 
         ``reference`` has the sums of an earlier period by temperature, ``all`` among them; ``now``
         is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
         speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
-        ``usual`` gives the time of steps when the baseline was measured.
+        ``usual`` gives the time of steps when the baseline was measured. ``experiment`` is that on
+        the live traffic of the target.
         """
         self._usual = usual
         self._memory = memory
@@ -54,6 +57,7 @@ class Evidence:
         self.now = now
         self._samples = samples
         self.objective = objective
+        self.experiment = experiment
         self._windows: dict[float, Sequence[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
         self._assessments: dict[float, Assessment] = {}

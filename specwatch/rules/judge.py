@@ -10,6 +10,7 @@ from specwatch.domain.breakeven import DRAFT_COST_RATIO, Assessment
 from specwatch.domain.buckets import order_of
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Window
 from specwatch.domain.sample import Sample, samples_of
+from specwatch.domain.switchback import Switchback
 from specwatch.rules.equal_load import BaselineLatencies, baseline_latencies
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.model_record import ModelRecord
@@ -50,6 +51,8 @@ class Judge:
         self._rules = self._applying(rules)
         self._slos = tuple(slos)
         self._max_age = max_age
+        self.experiment: Switchback | None = None
+        """That on the live traffic of the target, as it is stored."""
         self._measurements: tuple[Measurement, ...] = ()
         self._models: dict[str, ModelRecord] = {}
         self._left: list[Measurement] = []
@@ -262,7 +265,7 @@ class Judge:
             model.compare_with(stored, self._max_age)
 
     def _judge(self, model: ModelRecord, now: float) -> list[Finding]:
-        evidence = model.examine(now)
+        evidence = model.examine(now, self.experiment)
         changed = []
         for rule in self._rules:
             if not rule.scope.takes_in(self.target, model.name):

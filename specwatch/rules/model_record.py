@@ -12,6 +12,7 @@ from specwatch.domain.cost import CostModel, Observation
 from specwatch.domain.counterfactual import Memory, Minute
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective
 from specwatch.domain.sample import Sample
+from specwatch.domain.switchback import Switchback
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.history import History
 from specwatch.rules.objectives import SloBook
@@ -188,8 +189,9 @@ class ModelRecord:
         self._usual = None
         self.evidence = None
 
-    def examine(self, now: float) -> Evidence:
-        """The evidence at ``now`` (Unix seconds), kept until the next call.
+    def examine(self, now: float, experiment: Switchback | None = None) -> Evidence:
+        """The evidence at ``now`` (Unix seconds), kept until the next call; ``experiment`` is that
+        on the live traffic of the target.
 
         Minutes from before an upgrade, or with another draft, do not count.
         """
@@ -210,6 +212,7 @@ class ModelRecord:
             reference=self.history.reference(now, present),
             now=now,
             objective=self.objective,
+            experiment=experiment,
         )
         if self.newest:
             self._seen[ALL_TEMPERATURES] = self.newest

@@ -11,10 +11,11 @@ from specwatch.domain import histogram, quantile
 from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Tally
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
 from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
+from specwatch.domain.switchback_results import fastest_other
 from specwatch.rules.equal_load import at_equal_load
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.summary import QUANTILES
@@ -134,6 +135,19 @@ def _compared(query: _Query, *, adjusted: bool = True) -> Reading:
         return _none(compared.missing or TOO_FEW, "measured")
     stretches = compared.stretches(query.evidence.now)
     return Reading(interval.value, interval, basis="measured", stretches=stretches)
+
+
+def _experiment_speedup(query: _Query) -> Reading:
+    experiment = query.evidence.experiment
+    if experiment is None:
+        return _none("the target has no experiment", "measured", moot=True)
+    if query.evidence.now - experiment.state.counted > HOUR:
+        return _none("the experiment does not run", "measured", moot=True)
+    fastest = fastest_other(experiment.state, experiment.design)
+    if fastest is None:
+        return _none("the experiment has too few episodes", "measured")
+    arm, interval = fastest
+    return Reading(interval.value, interval, basis="measured", note=f"of {arm} draft tokens")
 
 
 def _acceptance(query: _Query) -> Reading:
@@ -278,6 +292,7 @@ _LATENCIES = [(metric, rank) for metric in ("ttft", "tpot") for rank in QUANTILE
 _READERS: Mapping[str, _Reader] = {
     "speedup_ratio": _speedup,
     "speedup_ratio_unadjusted": lambda query: _compared(query, adjusted=False),
+    "experiment_speedup_ratio": _experiment_speedup,
     "acceptance_ratio": _acceptance,
     "speedup_ratio_assumed": lambda query: _value(
         assumed_speedup(query.tally, query.draft_cost_ratio), "no drafts", "assumed"

@@ -14,7 +14,7 @@ import requests
 from specwatch.config.loading import Config
 from specwatch.config.rules import Condition, Rule, Rules, Scope, Slo
 from specwatch.config.sections import Baselines
-from specwatch.config.target import Target
+from specwatch.config.target import Experiments, Target
 from specwatch.daemon import rule_service as judging_module
 from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.rule_service import RuleService
@@ -31,6 +31,7 @@ from specwatch.store.repository import Store
 from tests.daemon.running import FAST, MovableClock, Running, config_of, scraped, until_logged, work
 from tests.fixtures import Log, events, target_of
 from tests.hostile import wait_for
+from tests.report.experiments import switchback
 from tests.store.examples import FOREVER, T0, batch, minute
 
 LOW = Rule(
@@ -158,6 +159,34 @@ def test_a_breach_and_its_end_are_logged_shown_and_stored_with_their_numbers(
     (cleared,) = events(log, "rule_cleared")
     assert cleared["rule"] == "low"
     assert cleared["value"] > 0.5
+
+
+def test_a_rule_reads_the_experiment_of_a_target_that_has_one_in_the_configuration(
+    scene: Scene,
+) -> None:
+    faster = Rule(
+        name="faster",
+        conditions=(Condition(metric="experiment_speedup_ratio", above=1),),
+        window="2m",
+        for_="0s",
+        severity="info",
+    )
+    scene.config = scene.ruled(faster)
+    scene.store.change_switchback("chat", lambda _: switchback(scene.time), scene.time)
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.5, 0.5)
+    assert verdicts(judging) == [Verdict.NO_DATA]
+    with_one = [
+        target.model_copy(update={"experiments": Experiments(arms=(0, 2))})
+        for target in scene.config.targets
+    ]
+    judging.configure(scene.config.model_copy(update={"targets": tuple(with_one)}))
+    scene.time += 60
+    judging.catch_up()
+    scene.pass_minutes(judging, 0.5, 0.5)
+    assert verdicts(judging) == [Verdict.BREACH]
+    (finding,) = judging.decision_of("chat").findings
+    assert finding.readings[0][1].note == "of 2 draft tokens"
 
 
 def test_what_is_assumed_follows_the_draft_cost_of_the_target_and_a_reload_of_it(

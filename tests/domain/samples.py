@@ -10,6 +10,7 @@ from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
 from specwatch.domain.sample import Sample, completed
+from specwatch.domain.switchback import Switchback
 from specwatch.rules.evidence import Evidence
 
 START = 1_700_000_040
@@ -133,6 +134,7 @@ def evidence(
     baseline: Baseline | None = None,
     reference: Mapping[str, Tally] | None = None,
     now: float | None = None,
+    experiment: Switchback | None = None,
 ) -> Evidence:
     """At the end of the newest sample, unless ``now`` says otherwise."""
     newest = max((sample.start + sample.length for sample in samples), default=START)
@@ -141,4 +143,5 @@ def evidence(
         baseline=Baseline() if baseline is None else baseline,
         reference=reference or {},
         now=float(newest) if now is None else now,
+        experiment=experiment,
     )

@@ -26,6 +26,7 @@ from specwatch.domain.switchback import (
 from specwatch.domain.switchback_results import (
     assumed_loss,
     best_arm,
+    fastest_other,
     observe,
     results,
     speedup,
@@ -299,6 +300,18 @@ def test_the_best_arm_is_the_one_in_use_until_another_is_certainly_faster():
     assert best_arm(observed(5), DESIGN) == "usual"
     assert best_arm(observed(30), DESIGN) == "k=4"
     assert results(observed(30), DESIGN).best == "k=4"
+
+
+def test_the_fastest_other_arm_is_that_of_the_largest_lower_end():
+    assert fastest_other(observed(3), DESIGN) is None
+    arm, interval = fastest_other(observed(30), DESIGN)
+    assert (arm, interval.confidence) == ("k=4", 0.975)
+    unsure, sure = Moments(7, -0.5, 9.0), Moments(50, -0.1, 0.1)
+    state = replace(
+        EMPTY, differences={"all": {"k=4": {"usual": sure}, "standby": {"usual": unsure}}}
+    )
+    assert speedup(state, "standby", "usual").value > speedup(state, "k=4", "usual").value
+    assert fastest_other(state, DESIGN)[0] == "k=4"
 
 
 def test_an_unknown_arm_loses_as_assumed_and_a_known_one_at_the_worst_end_of_its_interval():

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwatch.config.rules.metrics import MEASURES
+from specwatch.domain import switchback_results
 from specwatch.domain.baseline import Baseline, Origin
 from specwatch.domain.model import Histogram, Mode
+from specwatch.domain.switchback import Moments, Switchback, SwitchbackDesign, SwitchbackState
 from specwatch.rules.readings import read
 from tests.domain.samples import (
     LENGTH_BOUNDS,
     RATE_BOUNDS,
+    START,
     TPOT_BOUNDS,
     TTFT_BOUNDS,
     baseline,
@@ -66,17 +69,37 @@ HOURLY = [busy(n) for n in range(60)]
 
 @functools.cache
 def hourly(*, measured=True):
-    return full(HOURLY) if measured else evidence(HOURLY, reference=REFERENCE)
+    if not measured:
+        return evidence(HOURLY, reference=REFERENCE)
+    return full(HOURLY, experiment(START + HOUR))
 
 
-def full(samples):
-    return evidence(samples, baseline=baseline(), reference=REFERENCE)
+def full(samples, known=None):
+    return evidence(samples, baseline=baseline(), reference=REFERENCE, experiment=known)
+
+
+def experiment(until: float, episodes: int = 42) -> Switchback:
+    """With arms that are 0.8 and 1.2 times as fast as the launch, up to a Unix time."""
+    return Switchback(
+        target="chat",
+        design=SwitchbackDesign(arms=("launch", "0", "2"), usual="launch", seed=1),
+        state=SwitchbackState(
+            environment="e", began=until - HOUR, counted=until, arm="launch", usual="launch",
+            differences={
+                "all": {
+                    "0": {"launch": Moments(episodes, -math.log(0.8), 0.1)},
+                    "2": {"launch": Moments(episodes, -math.log(1.2), 0.1)},
+                }
+            },
+        ),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("metric", "temperature", "value"),
     [
         ("speedup_ratio", "all", 1.5),
+        ("experiment_speedup_ratio", "all", 1.2),
         ("acceptance_ratio", "all", 0.6),
         ("acceptance_ratio", HOT, 0.3),
         ("acceptance_change", "all", -0.1 * 2 / 3),
@@ -183,6 +206,9 @@ def test_metrics_of_speculation_have_no_value_once_it_is_off(metric, mode):
         samples, known = HOURLY, baseline()
     ended = [*samples, minute(60, mode=mode, sound=mode is Mode.OFF)]
     reading = read(metric, evidence(ended, baseline=known, reference=REFERENCE), window=HOUR)
+    if metric == "experiment_speedup_ratio":
+        assert reading.moot
+        return
     if metric in ("running", "waiting"):
         assert reading.value is not None
         return
@@ -191,6 +217,28 @@ def test_metrics_of_speculation_have_no_value_once_it_is_off(metric, mode):
     again = [*ended, minute(61)]
     reading = read(metric, evidence(again, baseline=known, reference=REFERENCE), window=HOUR)
     assert reading.value is not None
+
+
+def test_the_speedup_by_experiment_is_that_of_the_arm_that_is_certainly_the_fastest():
+    reading = read("experiment_speedup_ratio", hourly(), window=60)
+    assert (reading.basis, reading.note) == ("measured", "of 2 draft tokens")
+    single = switchback_results.speedup(experiment(0).state, "2", "launch")
+    assert reading.interval.lower < single.lower < 1.2 < single.upper < reading.interval.upper
+    off = [*HOURLY, minute(60, mode=Mode.OFF)]
+    assert read("experiment_speedup_ratio", full(off, experiment(START + HOUR)), window=60).value
+
+
+@pytest.mark.parametrize(
+    ("known", "missing", "moot"),
+    [
+        (None, "the target has no experiment", True),
+        (experiment(START - 1), "the experiment does not run", True),
+        (experiment(START + HOUR, 5), "the experiment has too few episodes", False),
+    ],
+)
+def test_without_a_present_experiment_it_has_no_value(known, missing, moot):
+    reading = read("experiment_speedup_ratio", full(HOURLY, known), window=60)
+    assert (reading.value, reading.missing, reading.moot) == (None, missing, moot)
 
 
 def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():

@@ -68,6 +68,12 @@ MEASURES: Mapping[str, Measure] = {
             has_interval=True, needs_baseline=True, read_from="usable",
         ),
         Measure(
+            "experiment_speedup_ratio", "ratio", 0.0, _INFINITE,
+            "Speedup of the fastest other number of draft tokens against the launch, by the"
+            " target's experiment on live traffic.",
+            has_interval=True, read_from="any_mode",
+        ),
+        Measure(
             "acceptance_ratio", "ratio", 0.0, 1.0,
             "Accepted tokens over draft tokens.", by_temperature=True,
         ),
