@@ -58,7 +58,8 @@ class GroupResults(Struct, frozen=True):
 
     speedups: dict[str, Interval | None]
     share: float
-    """Of the tokens of all traffic in the episodes, this group's."""
+    """Of the tokens of all traffic in the episodes, this group's; at most 1, although requests that
+    end in a block have tokens from before it."""
 
 
 class SwitchbackResults(Struct, frozen=True, kw_only=True):
@@ -364,7 +365,7 @@ def results(
         groups[by] = {
             value: GroupResults(
                 speedups(named[value]),
-                state.tokens.get(named[value], 0.0) / tokens if tokens else 0.0,
+                min(state.tokens.get(named[value], 0.0) / tokens, 1.0) if tokens else 0.0,
             )
             for value in sorted(named, key=order_of if by is Grouping.TEMPERATURE else _first)
         }

@@ -229,6 +229,12 @@ def test_values_of_a_group_are_in_ascending_order():
     assert {by: list(values) for by, values in known.items()} == named
 
 
+def test_a_share_is_at_most_1_and_0_without_tokens():
+    for all_tokens, tokens, share in ((10.0, 4.0, 0.4), (10.0, 11.0, 1.0), (0.0, 0.0, 0.0)):
+        state = replace(EMPTY, tokens={"all": all_tokens, "temperature 0": tokens})
+        assert results(state, DESIGN).groups[Grouping.TEMPERATURE]["0"].share == share
+
+
 def test_other_groups_do_not_count_before_half_a_block():
     """Until then requests end that began in the arm before."""
     state, chance = observed(30, noise=0.0), random.Random(3)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from specwatch.domain.switchback import new_state
 from specwatch.loadtest.compare import compare
 from specwatch.pages.report_html import report_html
 from specwatch.report.estimates import Ratio
@@ -170,6 +171,21 @@ def test_the_section_of_the_experiment_on_live_traffic() -> None:
         "Stopped by ann: <b>a demo.",
     ]
     assert "Experiment on live traffic" not in [one.title for one in sections(sample.blank())]
+
+
+def test_an_experiment_that_has_just_begun_says_how_far_it_is() -> None:
+    begun = switchback(NOON)
+    state = new_state(begun.design, "e", NOON)
+    live = live_experiment(msgspec.structs.replace(begun, state=state))
+    model = msgspec.structs.replace(sample.blank(), live_experiment=live)
+    (section,) = [one for one in sections(model) if one.title == "Experiment on live traffic"]
+    answer, table, cost = section.parts
+    assert isinstance(answer, Sentence)
+    assert answer.text.endswith("not known yet: 0 of 6 episodes.")
+    assert isinstance(table, Table)
+    assert [row[2].text for row in table.rows] == ["-", "-"]
+    assert isinstance(cost, Sentence)
+    assert cost.text.startswith("0 episodes since 2026-11-02 12:00 UTC. Other numbers than")
 
 
 @pytest.mark.parametrize("render", [plain, markdown, report_html], ids=["text", "md", "html"])

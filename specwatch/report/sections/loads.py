@@ -192,8 +192,9 @@ def live_experiment(model: ModelReport) -> ReportSection | None:
             f" ({figures.percent(live.regret_allowed)} allowed)."
         ),
     ]
-    covered = wording.coverage(live.covered)
-    parts.append(Sentence(f"{covered[:1].upper()}{covered[1:]}."))
+    if live.episodes:
+        covered = wording.coverage(live.covered)
+        parts.append(Sentence(f"{covered[:1].upper()}{covered[1:]}."))
     if live.dropped:
         names = ", ".join(map(wording.arm_name, live.dropped))
         parts.append(Sentence(f"No longer ordered, slower than the launch: {names}."))
