@@ -14,6 +14,9 @@ import pytest
 import requests
 from prometheus_client import CollectorRegistry
 
+from specwatch.domain.model import Histogram, Mode, Tally
+from specwatch.domain.sample import Sample
+from specwatch.domain.speedup import standby_cost
 from specwatch.engines import switch_files
 from specwatch.engines.switch import (
     ORDER_FILE,
@@ -35,6 +38,7 @@ from specwatch.simulator.workload import SimulatedRequest, SimulatedTraffic
 from specwatch.tap import scheduler
 from specwatch.tap.settings import SWITCH_DIRECTORY, SWITCH_TOKEN_FILE
 from specwatch.tap.switch import lookup_of
+from tests.domain import minutes
 from tests.hostile import wait_for
 from tests.simulator.client import page, total
 
@@ -187,6 +191,47 @@ def test_the_record_of_a_request_tells_its_steps() -> None:
     assert (record["num_spec_tokens"], len(record["acceptance_histogram"])) == (K, K + 1)
     # The first token comes from the prompt, and each step that drafts nothing gives one.
     assert record["num_spec_steps"] + record["num_accepted_draft_tokens"] < 299
+
+
+def watched_minutes(batch: int, mode: Mode, first: int) -> list[Sample]:
+    """Ten minutes of so many clients, as a daemon would store them."""
+    traffic = SimulatedTraffic(concurrency=batch)
+    speculation = SWITCHABLE if mode is Mode.STANDBY else None
+    settings = SimulatedSettings(speculation=speculation, traffic=traffic, seed=first)
+    engine = SimulatedEngine(settings)
+    engine.cores[0].ordered = 0
+    counts = []
+    for n in range(11):
+        engine.advance(60.0 * (n + 1))
+        tally = engine.tally()
+        assert tally.ttft is not None
+        assert tally.inter_token is not None
+        generated = tally.generation_tokens or 0
+        counts.append((generated, tally.ttft.count, tally.inter_token.sum))
+    return [
+        Sample(
+            60 * (first + n), 60, mode,
+            Tally(
+                generation_tokens=after[0] - before[0],
+                ttft=Histogram((), (after[1] - before[1],), 1.0),
+                inter_token=Histogram((), (after[0] - before[0],), after[2] - before[2]),
+            ),
+            minutes.gauges(batch),
+        )
+        for n, (before, after) in enumerate(pairwise(counts))
+    ]  # fmt: skip
+
+
+def test_the_measured_standby_cost_is_the_true_one() -> None:
+    """Also where there were fewer requests in standby than without speculation."""
+    plain = [watched_minutes(batch, Mode.OFF, 100 * batch) for batch in (2, 4, 6, 8, 10)]
+    known = minutes.baseline([sample for off in plain for sample in off])
+    standby = [*watched_minutes(3, Mode.STANDBY, 2000), *watched_minutes(5, Mode.STANDBY, 2100)]
+    cost = standby_cost(standby, known).cost
+    assert cost is not None
+    truth = 1 + COSTS.draft(4, 1) / COSTS.plain(4)
+    assert cost.value == pytest.approx(truth, rel=0.01)
+    assert cost.lower < truth < cost.upper
 
 
 def test_memory_for_the_launch_stays_reserved() -> None:
