@@ -29,7 +29,6 @@ from specwatch.domain.interval import CONFIDENCE, Interval
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
-    LAUNCH,
     Episode,
     Moments,
     SwitchbackDesign,
@@ -92,8 +91,9 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     block observed, and with enough tokens. The tokens are those of all blocks together, since a
     block has fewer when its arm is slow. An arm is dropped that certainly loses overall, the
     number of arms accounted for, and seems to win in no group: groups can only keep an arm, so
-    their number does not add to the error. The launch is not dropped, since gains are against it.
-    Raises ValueError for an episode that has an arm twice, or only one.
+    their number does not add to the error. While a schedule is learned none is dropped: it
+    may win at a load that is still to come. Raises ValueError for an episode that has an arm twice,
+    or only one.
     """
     if not 2 <= len({block.arm for block in episode.blocks}) == len(episode.blocks):
         raise ValueError("an episode has two arms or more, and each once")
@@ -118,9 +118,11 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
         differences=differences,
         settling=_settling(state, design, episode),
     )
+    if design.tune != "off":
+        return after
     dropped = set(state.dropped.get(design.usual, ()))
     confidence = 1 - (1 - CONFIDENCE) / (len(design.arms) - 1)
-    for arm in set(design.arms) - {design.usual, LAUNCH}:
+    for arm in set(design.arms) - {design.usual}:
         overall = speedup(after, arm, design.usual, confidence=confidence)
         by_group = [_difference(after, group, design.usual, arm) for group in differences]
         wins = any(m is not None and m.count >= LEAST_EPISODES and m.mean > 0 for m in by_group)
