@@ -107,14 +107,14 @@ class TargetExperiment:
             self._give_up(f"its switch follows no orders: {launch.unavailable}")
             return
         now = self._wall()
-        design, environment = self._design(launch), self._environment(status, launch)
-        stored = self._read(design, environment or "", now)
+        fixed, environment = self._design(launch), self._environment(status, launch)
+        stored = self._read(fixed, environment or "", now)
         state = stored.state if environment is None else in_environment(stored.state, environment)
         incident = self._observer.incident if stored.state.order else ""
         held = self._reason(stored, status, guard)
         if environment is None:
             held = held or "no minute of it was seen yet"
-        design = with_tuned(design, state, withheld=bool(held))
+        design = with_tuned(fixed, state, withheld=bool(held))
         reason = held or incident
         if not (stored.state.order or status.load):
             reason = reason or "no traffic"
@@ -123,13 +123,15 @@ class TargetExperiment:
         if state.arm != state.usual:
             until = max(min(now, self._orders.ends), state.counted)
         step = next_step(state, design, until, paused=bool(reason))
-        self._paused, self._next = reason, None if reason else step.until
         if step.finished:
-            step = step._replace(state=learned(self._observed(step.state, design), design))
+            state = learned(self._observed(step.state, design), fixed)
+            design = with_tuned(fixed, state, withheld=bool(held))
+            step = next_step(state, design, until, paused=bool(reason))
         elif stored.state.order and not step.state.order:
             step = step._replace(state=replace(step.state, excluded=step.state.excluded + 1))
             why = reason or "a switch was late, or the configuration changed"
             _log.info("episode_abandoned", target=self.target.name, reason=why)
+        self._paused, self._next = reason, None if reason else step.until
         self._follow(stored, design, step, now)
 
     def _reason(self, stored: Switchback, status: TargetStatus, guard: GuardStatus) -> str:

@@ -30,7 +30,6 @@ from specwatch.domain.interval import CONFIDENCE, Interval
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
-    LAUNCH,
     MOST_GROUPS,
     STANDBY,
     Episode,
@@ -105,9 +104,9 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
     block observed, and with enough tokens. The tokens are those of all blocks together, since a
     block has fewer when its arm is slow. An arm is dropped that certainly loses overall, the
     number of arms accounted for, and seems to win at no load: loads can only keep an arm, so their
-    number does not add to the error. Other groups keep none: an order is for all requests. The
-    launch is not dropped, since gains are against it. Raises ValueError for an episode that has an
-    arm twice, or only one.
+    number does not add to the error. Other groups keep none: an order is for all requests. While a
+    schedule is learned no arm is dropped: it may win at a load that is still to come. Raises
+    ValueError for an episode that has an arm twice, or only one.
     """
     if not 2 <= len({block.arm for block in episode.blocks}) == len(episode.blocks):
         raise ValueError("an episode has two arms or more, and each once")
@@ -133,9 +132,11 @@ def observe(state: SwitchbackState, design: SwitchbackDesign, episode: Episode) 
         differences=differences,
         settling=_settling(state, design, episode),
     )
+    if design.tune != "off":
+        return after
     dropped = set(state.dropped.get(design.usual, ()))
     confidence = 1 - (1 - CONFIDENCE) / (len(design.arms) - 1)
-    for arm in set(design.arms) - {design.usual, LAUNCH}:
+    for arm in set(design.arms) - {design.usual}:
         overall = speedup(after, arm, design.usual, confidence=confidence)
         by_load = [
             _difference(after, group, design.usual, arm)

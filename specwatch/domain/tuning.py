@@ -49,7 +49,7 @@ def learned(state: SwitchbackState, design: SwitchbackDesign) -> SwitchbackState
 
     Hysteresis: at each load the arm in use stays until another one is certainly faster. What was
     observed of :data:`TUNED` is forgotten with each new schedule, and a schedule that certainly
-    loses against the launch is dropped: it is not used again unless it changes.
+    loses against the launch is dropped: it is not used again unless it changes. No other arm is.
     """
     tuned = {}
     for load in () if design.tune == "off" else _LOADS:
@@ -66,12 +66,12 @@ def learned(state: SwitchbackState, design: SwitchbackDesign) -> SwitchbackState
         if best != LAUNCH:
             tuned[load] = best
     if tuned != state.tuned:
-        return _with_schedule(state, tuned)
+        state = _with_schedule(state, tuned)
+    if design.tune == "off":
+        return state
     measured = speedup(state, TUNED, LAUNCH)
-    dropped = state.dropped.get(LAUNCH, ())
-    if measured is not None and measured.below(1.0) and TUNED not in dropped:
-        return replace(state, dropped={**state.dropped, LAUNCH: (*dropped, TUNED)})
-    return state
+    lost = measured is not None and measured.below(1.0)
+    return replace(state, dropped={LAUNCH: (TUNED,)} if lost else {})
 
 
 def _with_schedule(state: SwitchbackState, tuned: Mapping[str, str]) -> SwitchbackState:
@@ -84,12 +84,7 @@ def _with_schedule(state: SwitchbackState, tuned: Mapping[str, str]) -> Switchba
         }
         for group, arms in state.differences.items()
     }
-    dropped = {
-        usual: tuple(arm for arm in arms if arm != TUNED)
-        for usual, arms in state.dropped.items()
-        if usual != TUNED
-    }
-    return replace(state, tuned=tuned, differences=differences, dropped=dropped)
+    return replace(state, tuned=tuned, differences=differences, dropped={})
 
 
 def with_tuned(

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from specwatch.daemon import target_experiment
 from specwatch.daemon.arm_orders import LEASE, shows
-from specwatch.domain.switchback import Moments, Switchback
+from specwatch.domain.switchback import Moments, Switchback, SwitchbackState
 from specwatch.engines.switch import schedule_number
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState, Pause, Phase
@@ -69,7 +70,7 @@ def test_a_schedule_is_learned_and_used_and_goes_on_being_measured(tmp_path: Pat
     began, before = world.now, world.server.tuned_seconds
     world.live(600)
     assert (world.server.tuned_seconds - before) / (world.now - began) >= 0.5
-    assert set(world.server.orders[-20:]) == {2, None, SCHEDULE}, "0 was dropped"
+    assert set(world.server.orders[-20:]) == {0, 2, None, SCHEDULE}
     status = world.experiment.status()
     speedup, expected = status.speedups["tuned"], PACES[None] / PACES[2]
     assert speedup is not None
@@ -225,6 +226,22 @@ def test_a_schedule_that_loses_is_removed_and_not_used_again(world: World) -> No
     status = world.experiment.status()
     assert status.speedups["tuned"] is not None
     assert status.best == "2"
+
+
+def test_a_schedule_without_an_arm_left_ends_with_the_episode(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when each of its arms is certainly slower than the launch now."""
+
+    def learned(state: SwitchbackState, _: object) -> SwitchbackState:
+        return msgspec.structs.replace(state, tuned={}) if state.episodes > 20 else state
+
+    monkeypatch.setattr(target_experiment, "learned", learned)
+    assert world.live(600, lambda: world.counted()[0] > 20)
+    assert (world.at_launch, world.experiment.status().paused) == (True, "")
+    ordered = len(world.server.orders)
+    assert world.live(600, lambda: world.counted()[0] > 22)
+    assert set(world.server.orders[ordered:]) == {0, 2, None}
 
 
 def test_killed_anywhere_it_is_never_in_force_without_being_stored(tmp_path: Path) -> None:

@@ -144,17 +144,20 @@ def test_the_schedule_is_the_usual_arm_unless_it_is_withheld_or_loses() -> None:
 
 
 def test_another_schedule_is_measured_from_the_start() -> None:
-    known = measured(0.9, dropped={LAUNCH: ("0", TUNED), TUNED: ("0",)})
+    known = learned(measured(0.9, dropped={LAUNCH: ("0",)}), DESIGN)
+    assert known.dropped == {LAUNCH: (TUNED,)}
     assert learned(known, DESIGN) == known
     known.differences["load 65+"] = {"0": {LAUNCH: moments(1.2)}}  # type: ignore[index]
     after = learned(known, DESIGN)
     assert after.tuned == {"1": "2", "65+": "0"}
-    assert after.dropped == {LAUNCH: ("0",)}
+    assert after.dropped == {}
     assert after.differences["all"] == {LAUNCH: {}}
     assert after.differences["load 1"] == known.differences["load 1"]
+    off = learned(known, replace(DESIGN, tune="off"))
+    assert (off.tuned, off.dropped, off.differences["all"]) == ({}, {}, {LAUNCH: {}})
 
 
-def test_the_launch_is_not_dropped_against_the_schedule() -> None:
+def test_no_arm_is_dropped_that_may_win_at_a_load_still_to_come() -> None:
     design = with_tuned(DESIGN, state({}, tuned={"1": "2"}), withheld=False)
     paces = {LAUNCH: 0.03, "0": 0.04, "2": 0.025, TUNED: 0.02}
 
@@ -170,7 +173,9 @@ def test_the_launch_is_not_dropped_against_the_schedule() -> None:
     for number in range(12):
         known = observe(known, design, Episode(TUNED, blocks(number)))
     assert known.episodes == 42
-    assert known.dropped[TUNED] == ("0", "2")
+    assert known.dropped == {}
+    known = observe(known, replace(design, tune="off"), Episode(TUNED, blocks(0)))
+    assert known.dropped == {TUNED: ("0", "2", LAUNCH)}
 
 
 def test_in_a_world_whose_best_arm_depends_on_the_load_it_is_found() -> None:

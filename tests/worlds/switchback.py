@@ -169,7 +169,7 @@ class Simulation:
         sums = np.stack([np.pad(counts.cumsum(2), before) for counts in (seconds, tokens)])
         ends = LEAD_IN + block * np.arange(count + 1)
         true = np.diff(sums[:, 1:][..., ends], axis=3)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):
             paces = np.log(true[0] / true[1])  # not a number without traffic
         for run, order in orders.items():
             state, blocks = self.states[run], []
