@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,10 +14,11 @@ import pytest
 from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
+from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, StoreUnavailable
 from specwatch.guard import state_machine
 from specwatch.guard.observation import Situation
-from specwatch.guard.state import Phase
+from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.switch_phases import LEASE
 from specwatch.store.repository import Store
@@ -369,3 +371,18 @@ def test_without_a_database_the_order_is_renewed(tmp_path: Path) -> None:
         daemon.turn()
         world.wait()
     assert server.mode is Mode.STANDBY
+
+
+@pytest.mark.parametrize(
+    ("by", "answer"),
+    [
+        ("ann", {"switchable": True, "overridden": "ann to a schedule"}),
+        ("specwatch experiment (tuned)", {"switchable": True}),
+    ],
+)
+def test_a_schedule_is_an_order_of_others_only_if_a_person_gave_it(
+    by: str, answer: dict[str, Any]
+) -> None:
+    state = SwitchState(server="s", launch_draft_tokens=4, schedule=((1, 256, 2),), by=by)
+    client = cast(Any, SimpleNamespace(state=lambda: state))
+    assert GuardedSwitch("chat", client).query(GuardState("chat")) == answer
