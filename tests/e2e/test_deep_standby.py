@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.e2e.conftest import StartVllm
+from tests.e2e.conftest import StartSwitched
 from tests.e2e.processes import specwatch
 from tests.e2e.waiting import eventually
 from tests.lab.traffic import WORDS, Outcome, Request, send
-from tests.lab.vllm_server import VllmServer, speculation_flags
-
-K = 4
+from tests.lab.vllm_server import VllmServer
 
 
 def ask(server: VllmServer, number: int, tokens: int, words: int = 350) -> Outcome:
@@ -40,26 +35,16 @@ def acceptance(outcome: Outcome) -> float:
 
 
 def test_the_drafter_is_skipped_and_drafts_are_accepted_again(
-    start_vllm: StartVllm,
-    tap: tuple[str, ...],
-    tiny_models: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    start_switched: StartSwitched,
 ) -> None:
-    directory = tmp_path / "switch"
-    directory.mkdir(mode=0o770)
-    monkeypatch.setenv("SPECWATCH_SWITCH_DIRECTORY", str(directory))
-    command = ["vllm", "serve", "M", *speculation_flags(tiny_models, "draft-good", K)]
-    advice = specwatch(
-        "tap", "flags", "--json", "--vllm-version", "0.32.0", "--switch",
-        "--switch-directory", str(directory), "--", *command,
-    )  # fmt: skip
+    started = start_switched("draft-good")
+    directory = started.directory
 
     def state() -> dict[str, Any]:
         answer: dict[str, Any] = json.loads((directory / "state.json").read_bytes())
         return answer
 
-    with start_vllm(*json.loads(advice.stdout)["command"][3:]) as server:
+    with started as (server, _):
         assert state()["deep_unavailable"] == ""
 
         def order(*flags: str) -> dict[str, Any]:
