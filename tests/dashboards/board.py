@@ -40,11 +40,13 @@ class Query:
 
 
 class Board:
-    """One dashboard."""
+    """One dashboard, with all its rows open."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.json: dict[str, Any] = json.loads(text)
+        panels = self.json.get("panels", ())
+        self.json["panels"] = [one for row in panels for one in (row, *row.get("panels", ()))]
 
     @property
     def title(self) -> str:

@@ -33,11 +33,11 @@ WAITING = {
     "waits": (
         "test_alertmanager.py", "test_systemd.py", "test_guard.py", "test_guard_failures.py",
         "test_guard_helper.py", "test_systemd_words.py", "test_guard_killed.py",
-        "test_supervised.py", "test_switch_guard.py",
+        "test_supervised.py", "test_switch_guard.py", "test_experiment.py",
     ),
     "watches": (
         "test_stores.py", "test_report_timer.py", "test_backfill.py", "test_tap_daemon.py",
-        "test_watching.py", "test_demo.py", "test_experiment.py",
+        "test_watching.py", "test_demo.py",
         # These work, and keep all three as long as one another.
         "test_report_pages.py", "test_dashboard_schema.py", "test_strip.py", "test_wheel.py",
     ),
