@@ -78,7 +78,11 @@ class ArmOrders:
     def order(self, arm: str, schedule: Schedule, lease: float) -> None:
         """Order an arm, unless the guard or a person has given an order meanwhile."""
         client, now, switches = self._connected(), self._wall(), self.differ(arm, schedule)
-        self._respect(client.state(), now)
+        before = client.state()
+        self._respect(before, now)
+        if before.stale_requests and arm != TUNED:
+            # Drafts for them are rejected: no arm can be compared with 0.
+            raise ActuatorError("requests from a deep standby still run", changed=False)
         lease = LEASE if arm == TUNED else lease
         # Before it is ordered: an order that fails may be followed later.
         self.arm, self.ends, self._pending = arm, now + lease + SPARE, True
@@ -145,4 +149,6 @@ def shows(setting: SwitchSetting | None, ordered: int | Schedule | None) -> bool
         return ordered is None
     if isinstance(ordered, tuple):
         return setting.schedule == schedule_number(ordered)
-    return not setting.schedule and setting.draft_tokens == ordered
+    # Ours is never deep: the next arm would draft in vain.
+    plain = not setting.schedule and not setting.deep
+    return plain and setting.draft_tokens == ordered

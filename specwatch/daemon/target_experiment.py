@@ -229,7 +229,7 @@ class TargetExperiment:
         return self._store.change_switchback(self.target.name, change, now) or stored
 
     def _design(self, launch: SwitchState) -> SwitchbackDesign:
-        flat = len(launch.launch_schedule) < 2
+        flat, tune = len(launch.launch_schedule) < 2, self._configured.tune
         k = launch.launch_draft_tokens
         arms = [str(arm) for arm in self._configured.arms if arm <= k and not (flat and arm == k)]
         if not arms:
@@ -246,7 +246,7 @@ class TargetExperiment:
             regret=self._configured.regret,
             lateness=min(5.0, self._configured.block / 4),
             launch_schedule=launch.launch_schedule,
-            tune=self._configured.tune,
+            tune="observe" if tune == "act" and not launch.schedules else tune,
         )
 
     def _environment(self, status: TargetStatus, launch: SwitchState) -> str | None:

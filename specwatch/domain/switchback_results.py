@@ -70,7 +70,7 @@ class SwitchbackResults(Struct, frozen=True, kw_only=True):
     """By the value of the group, in ascending order. The shares of a grouping add up to less than
     1 by what the tap does not cover."""
     best: str
-    """The arm with the largest speedup of those that are certainly faster than the usual one;
+    """The arm with the largest speedup of those that are certainly faster than the reference;
     otherwise that."""
     washout: float
     """Seconds at the beginning of a block that do not count."""
@@ -302,24 +302,27 @@ def speedup_against_off(
     return None if over_standby is None else over_standby.over(standby_cost)
 
 
-def best_arm(state: SwitchbackState, design: SwitchbackDesign) -> str:
-    """The arm with the largest speedup of those that are certainly faster than the usual one;
-    otherwise that."""
-    intervals = {arm: speedup(state, arm, design.usual) for arm in design.arms}
+def best_arm(state: SwitchbackState, design: SwitchbackDesign, reference: str = "") -> str:
+    """The arm with the largest speedup of those that are certainly faster than the reference, by
+    default the usual arm; otherwise that."""
+    reference = reference or design.usual
+    intervals = {arm: speedup(state, arm, reference) for arm in design.arms}
     faster = {arm: s.value for arm, s in intervals.items() if s is not None and s.above(1.0)}
-    return max(faster, key=lambda arm: faster[arm], default=design.usual)
+    return max(faster, key=lambda arm: faster[arm], default=reference)
 
 
-def fastest_other(state: SwitchbackState, design: SwitchbackDesign) -> tuple[str, Interval] | None:
-    """The arm other than the usual one that is the fastest by the lower end of its speedup against
+def fastest_other(
+    state: SwitchbackState, design: SwitchbackDesign, reference: str
+) -> tuple[str, Interval] | None:
+    """The arm other than the reference that is the fastest by the lower end of its speedup against
     that; None with too few episodes.
 
     The intervals hold for all arms together, so that one may decide by the arm that they single
     out.
     """
-    others = [arm for arm in design.arms if arm != design.usual]
+    others = [arm for arm in design.arms if arm != reference]
     confidence = 1 - (1 - CONFIDENCE) / len(others)
-    known = [(arm, speedup(state, arm, design.usual, confidence=confidence)) for arm in others]
+    known = [(arm, speedup(state, arm, reference, confidence=confidence)) for arm in others]
     return max(
         ((arm, interval) for arm, interval in known if interval is not None),
         key=lambda one: one[1].lower,
@@ -374,6 +377,6 @@ def results(
         reference=reference,
         speedups=speedups(ALL_TRAFFIC),
         groups=groups,
-        best=best_arm(state, design),
+        best=best_arm(state, design, reference),
         washout=washout_of(state, design),
     )

@@ -63,9 +63,11 @@ def engine_of(
         )
     setting = switch.setting_of(samples)
     if setting is not None and setting.ordered:
+        ordered = "a schedule" if setting.schedule else f"{setting.draft_tokens} draft tokens"
         raise ConfigError(
-            f"{where}: its switch is at {setting.draft_tokens} draft tokens by an order; end that"
-            " with `specwatch switch --launch`, and measure what it was launched with"
+            f"{where}: its switch is at {ordered} by an order; end that with `specwatch switch"
+            " --launch`, or `specwatch experiment stop` if an experiment gives orders, and measure"
+            " what it was launched with"
         )
     names = {name or (served[0] if served else ""): name for name in parts.models}
     if model is None and len(names) > 1:

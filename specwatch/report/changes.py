@@ -141,7 +141,9 @@ def _what(before: _ServerState, after: _ServerState) -> str:
         engine = "vLLM" if all(version[:1].isdigit() for version in versions) else "version"
         differences.append(f"{engine} {versions[0]} -> {versions[1]}")
     if after.k != before.k:
-        differences.append(f"k {shown(before.k or '?')} -> {shown(after.k or '?')}")
+        # A schedule of the switch is named by a number that says nothing to readers.
+        old, new = (shown((one.k or "?").partition(" ")[0]) for one in (before, after))
+        differences.append(f"k {old} -> {new}")
     if after.configuration != before.configuration:
         differences.append("configuration")
     return ", ".join(differences)

@@ -82,16 +82,18 @@ class LiveGroup(Struct, frozen=True, kw_only=True):
 class LiveExperiment(Struct, frozen=True, kw_only=True):
     """The experiment of a target, all of it from the time ``began`` on (Unix seconds).
 
-    ``share`` of the time was in other arms than the launch, ``regret`` is the share that they lost
-    at most; both have a limit. ``excluded`` episodes did not count. ``dropped`` arms lose, and are
-    not ordered any more. ``stopped`` says by whom, and why. Times and tokens of ``covered``, a
-    share of the tokens, are known by temperature and prompt length.
+    ``usual`` is the arm in use between episodes, the launch or the tuned schedule. ``share`` of
+    the time was in other arms, ``regret`` is the share that they lost at most; both have a limit.
+    ``excluded`` episodes did not count. ``dropped`` arms lose, and are not ordered any more.
+    ``stopped`` says by whom, and why. Times and tokens of ``covered``, a share of the tokens, are
+    known by temperature and prompt length.
     """
 
     sentence: str
     began: float
     episodes: int
     excluded: int
+    usual: str
     share: float
     share_allowed: float
     regret: float

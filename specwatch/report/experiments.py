@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from specwatch.domain import experiments as measured
 from specwatch.domain.interval import Interval
-from specwatch.domain.switchback import ALL_TRAFFIC, Grouping, Switchback
+from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, Grouping, Switchback
 from specwatch.domain.switchback_results import compared_episodes, results
 from specwatch.loadtest.break_even_zones import by_zone, line_sentence
 from specwatch.report.estimates import Ratio, ratio_of
@@ -168,7 +168,7 @@ def _loads(levels: Sequence[_Load]) -> str:
 def live_experiment(stored: Switchback) -> LiveExperiment:
     """An experiment as it is stored, with ``all`` first in its groups."""
     state, design = stored.state, stored.design
-    known = results(state, design)
+    known = results(state, design, LAUNCH)
 
     def arms(group: str, speedups: Mapping[str, Interval | None]) -> tuple[LiveArm, ...]:
         return tuple(
@@ -198,6 +198,7 @@ def live_experiment(stored: Switchback) -> LiveExperiment:
         began=state.began,
         episodes=state.episodes,
         excluded=state.excluded,
+        usual=design.usual,
         share=state.other_share,
         share_allowed=design.share,
         regret=state.lost_share,

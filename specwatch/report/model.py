@@ -69,6 +69,7 @@ class ReportTraffic(Struct, frozen=True, kw_only=True):
     busy_off: float
     seconds_unknown: float = 0.0
     seconds_standby: float = 0.0
+    seconds_deep: float = 0.0
     requests_before: int | None = None
     generation_tokens_before: int | None = None
 

@@ -15,6 +15,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
 from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
+from specwatch.domain.switchback import LAUNCH, TUNED
 from specwatch.domain.switchback_results import fastest_other
 from specwatch.rules.equal_load import at_equal_load
 from specwatch.rules.evidence import Evidence
@@ -143,11 +144,12 @@ def _experiment_speedup(query: _Query) -> Reading:
         return _none("the target has no experiment", "measured", moot=True)
     if query.evidence.now - experiment.state.counted > HOUR:
         return _none("the experiment does not run", "measured", moot=True)
-    fastest = fastest_other(experiment.state, experiment.design)
+    fastest = fastest_other(experiment.state, experiment.design, LAUNCH)
     if fastest is None:
         return _none("the experiment has too few episodes", "measured")
     arm, interval = fastest
-    return Reading(interval.value, interval, basis="measured", note=f"of {arm} draft tokens")
+    note = "of the tuned schedule" if arm == TUNED else f"of {arm} draft tokens"
+    return Reading(interval.value, interval, basis="measured", note=note)
 
 
 def _acceptance(query: _Query) -> Reading:

@@ -46,7 +46,9 @@ class Server:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.state = SwitchState(server="a", launch_draft_tokens=4, launch_schedule=((1, 4),))
+        self.state = SwitchState(
+            server="a", launch_draft_tokens=4, launch_schedule=((1, 4),), schedules=True
+        )
         self.orders: list[int | Schedule | None] = []
         self.other_seconds = self.tuned_seconds = 0.0
         self.fault = ""
@@ -90,7 +92,9 @@ class Server:
     def restart(self, k: int = 4) -> None:
         self.seconds = self.tokens = 0.0
         self.by_temperature = dict.fromkeys(BY_TEMPERATURE, (0.0, 0.0))
-        self.state = SwitchState(server="b", launch_draft_tokens=k, launch_schedule=((1, k),))
+        self.state = SwitchState(
+            server="b", launch_draft_tokens=k, launch_schedule=((1, k),), schedules=True
+        )
         self.world.restarts += 1
 
     def page(self) -> str:

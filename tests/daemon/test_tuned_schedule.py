@@ -13,9 +13,11 @@ import pytest
 from specwatch.daemon import target_experiment
 from specwatch.daemon.arm_orders import LEASE, shows
 from specwatch.domain.switchback import Moments, Switchback, SwitchbackState
+from specwatch.domain.switchback_results import fastest_other
 from specwatch.engines.switch import schedule_number
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState, Pause, Phase
+from specwatch.report.experiments import live_experiment
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure
 from specwatch.store.repository import Store
@@ -76,7 +78,14 @@ def test_a_schedule_is_learned_and_used_and_goes_on_being_measured(tmp_path: Pat
     assert speedup is not None
     assert speedup.value == pytest.approx(expected, rel=0.01)
     assert speedup.above(1.0)
-    assert (status.best, status.excluded) == ("tuned", 0)
+    assert status.best in ("2", "tuned")  # they are the same at this load
+    assert status.excluded == 0
+    (stored,) = world.store.switchbacks("chat")
+    live = live_experiment(stored)
+    assert live.usual == "tuned"
+    assert {arm.arm: arm.speedup for arm in live.groups[0].arms}["tuned"].value > 1
+    arm, _ = fastest_other(stored.state, stored.design, "launch")
+    assert arm in ("2", "tuned")
     assert status.tuning is not None
     assert status.tuning.schedule == SCHEDULE
     assert status.tuning.gain is not None
@@ -296,3 +305,22 @@ def test_what_a_page_shows_of_an_order() -> None:
     assert not shows(SwitchSetting(4, ordered=True), SCHEDULE)
     assert shows(SwitchSetting(4, ordered=False), None)
     assert not shows(None, 2)
+
+
+def test_a_server_that_knows_no_schedules_goes_on_with_its_experiment(world: World) -> None:
+    world.server.state = msgspec.structs.replace(world.server.state, schedules=False)
+    assert world.live(3000, lambda: world.counted()[0] > 23)
+    assert SCHEDULE not in world.server.orders
+    assert world.experiment.status().tuning.schedule == SCHEDULE
+
+
+def test_no_arm_is_ordered_while_requests_from_a_deep_standby_run(world: World) -> None:
+    world.server.state = msgspec.structs.replace(world.server.state, stale_requests=2)
+    world.live(1000)
+    assert {0, 2}.isdisjoint(world.server.orders)
+    assert world.counted()[0] == 20  # as taught
+
+
+def test_a_deep_standby_by_somebody_else_is_not_the_arm_of_0() -> None:
+    assert shows(SwitchSetting(0, ordered=True), 0)
+    assert not shows(SwitchSetting(0, ordered=True, deep=True), 0)

@@ -311,15 +311,15 @@ def test_the_best_arm_is_the_one_in_use_until_another_is_certainly_faster():
 
 
 def test_the_fastest_other_arm_is_that_of_the_largest_lower_end():
-    assert fastest_other(observed(3), DESIGN) is None
-    arm, interval = fastest_other(observed(30), DESIGN)
+    assert fastest_other(observed(3), DESIGN, "usual") is None
+    arm, interval = fastest_other(observed(30), DESIGN, "usual")
     assert (arm, interval.confidence) == ("k=4", 0.975)
     unsure, sure = Moments(7, -0.5, 9.0), Moments(50, -0.1, 0.1)
     state = replace(
         EMPTY, differences={"all": {"k=4": {"usual": sure}, "standby": {"usual": unsure}}}
     )
     assert speedup(state, "standby", "usual").value > speedup(state, "k=4", "usual").value
-    assert fastest_other(state, DESIGN)[0] == "k=4"
+    assert fastest_other(state, DESIGN, "usual")[0] == "k=4"
 
 
 def test_an_unknown_arm_loses_as_assumed_and_a_known_one_at_the_worst_end_of_its_interval():

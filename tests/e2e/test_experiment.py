@@ -18,8 +18,8 @@ from tests.e2e.switching import Traffic, ask
 from tests.e2e.waiting import eventually
 from tests.lab.vllm_server import VllmServer
 
-EPISODES = 6
-"""Of the experiment; the fewest for an interval."""
+EPISODES = 9
+"""Of the experiment; with the fewest, six, the interval is wide."""
 TURNS, TURN_SECONDS = 8, 4.0
 """Of the bench on each server, and how long one of them asks."""
 ARM = 1

@@ -162,8 +162,8 @@ def test_the_section_of_the_experiment_on_live_traffic() -> None:
     ]
     texts = [part.text for part in (cost, covered, dropped, stopped) if isinstance(part, Sentence)]
     assert texts[0] == (
-        "42 episodes since 2026-11-02 12:00 UTC, 3 left out. Other numbers than the launch's were"
-        " in force for 4.0% of the time (5.0% allowed), and lost 0.5% of it at most (2.0% allowed)."
+        "42 episodes since 2026-11-02 12:00 UTC, 3 left out. Other arms than the launch were in"
+        " force for 4.0% of the time (5.0% allowed), and lost 0.5% of it at most (2.0% allowed)."
     )
     assert "known of 90.0% of the tokens" in texts[1]
     assert texts[2:] == [
@@ -185,7 +185,7 @@ def test_an_experiment_that_has_just_begun_says_how_far_it_is() -> None:
     assert isinstance(table, Table)
     assert [row[2].text for row in table.rows] == ["-", "-"]
     assert isinstance(cost, Sentence)
-    assert cost.text.startswith("0 episodes since 2026-11-02 12:00 UTC. Other numbers than")
+    assert cost.text.startswith("0 episodes since 2026-11-02 12:00 UTC. Other arms than")
 
 
 @pytest.mark.parametrize("render", [plain, markdown, report_html], ids=["text", "md", "html"])

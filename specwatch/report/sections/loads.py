@@ -170,7 +170,7 @@ def live_experiment(model: ModelReport) -> ReportSection | None:
         Sentence(f"{known[:1].upper()}{known[1:]}."),
         table(
             "Measured by experiment on live traffic: time per token at the launch over that of"
-            " other numbers of draft tokens",
+            " other arms",
             "*Requests|*Arm|Speedup|Episodes|Share of tokens=?Share",
             [
                 (
@@ -186,8 +186,9 @@ def live_experiment(model: ModelReport) -> ReportSection | None:
         ),
         Sentence(
             f"{figures.counted(live.episodes, 'episode')} since {moment(live.began)}{left_out}."
-            f" Other numbers than the launch's were in force for {figures.percent(live.share)} of"
-            f" the time ({figures.percent(live.share_allowed)} allowed), and lost"
+            f" Other arms than {wording.arm_name(live.usual)} were in force for"
+            f" {figures.percent(live.share)} of the time"
+            f" ({figures.percent(live.share_allowed)} allowed), and lost"
             f" {figures.percent(live.regret)} of it at most"
             f" ({figures.percent(live.regret_allowed)} allowed)."
         ),
