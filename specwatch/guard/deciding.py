@@ -260,7 +260,7 @@ def blocked(state: GuardState, seen: Situation, policy: Guard, *, goes_on: bool 
     switches = by_switch(state, seen, policy, Mode.ON if state.standby else Mode.OFF)
     if switches and seen.overridden:
         return f"the switch was set by {seen.overridden}"
-    if switches and state.phase is Phase.DISABLED:
+    if switches and state.standby and state.phase is Phase.DISABLED:
         return ""  # a trial that costs no restart
     if len(acted) >= policy.max_actions_per_day and not goes_on:
         return f"{len(acted)} actions within a day: guard.max_actions_per_day are used up"
