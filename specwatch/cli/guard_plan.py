@@ -42,9 +42,10 @@ def plan_of(target: Target, *, release_memory: bool = False) -> Plan:
         return restart_of(target)
     try:
         with closing(SwitchClient(target)) as switch:
-            unavailable = switch.state().unavailable
+            state = switch.state()
+            unavailable, deep = state.unavailable, not state.deep_unavailable
     except ActuatorError as error:
-        unavailable = str(error)
+        unavailable, deep = str(error), False
     if unavailable:
         problem = f"its switch follows no orders: {unavailable}"
         if target.service is None:
@@ -56,6 +57,11 @@ def plan_of(target: Target, *, release_memory: bool = False) -> Plan:
         " is restarted, and the drafter goes on running (standby)"
     )
     measure = "measure whether that helps"
+    if deep:
+        measure += (
+            "; if so, stop the drafter too (deep standby), but for the last quarter of an hour"
+            " before a trial"
+        )
     if target.service is None:
         return Plan((), (), (), (order, f"{measure}; if not, back to the launch"))
     restart = restart_of(target)

@@ -48,7 +48,11 @@ class GuardMeasurements:
             verification = self._figure("verification", seen.now, MINUTE, self._verification)
             return replace(seen, verification=verification)
         if state.phase is Phase.DISABLED and state.standby:
-            cost = self._figure("standby_cost", seen.now, 5 * MINUTE, self._standby_cost)
+            cost = (
+                self._figure("deep_cost", seen.now, 5 * MINUTE, self._deep_cost)
+                if seen.can_skip
+                else self._figure("standby_cost", seen.now, 5 * MINUTE, self._standby_cost)
+            )
             seen = replace(seen, standby_cost=cost)
         due = state.rearm_at is not None and seen.now >= min(
             state.rearm_at, max(state.early_at, state.since + foresight.PRESENT)
@@ -90,11 +94,16 @@ class GuardMeasurements:
             minutes, baseline, switched=began, since=healthy, objective=self._objective, mode=mode
         )
 
-    def _standby_cost(self, now: float) -> Any:
+    def _standby_cost(self, now: float, *modes: Mode) -> Any:
         since = max(self._state.disabled_at or now, now - HOUR)
         model, minutes = self._minutes(since, now)
         baseline = self._baselines().get(model, Baseline())
-        return standby_cost(minutes, baseline, self._objective).cost
+        standby = [one for one in minutes if not modes or one.mode in modes]
+        return standby_cost(standby, baseline, self._objective).cost
+
+    def _deep_cost(self, now: float) -> Any:
+        """That of the long standby: before a trial, and after an order, the drafter runs."""
+        return self._standby_cost(now, Mode.DEEP)
 
     def _predicted(self, now: float) -> Any:
         disabled = self._state.disabled_at or now

@@ -87,7 +87,8 @@ class GuardedSwitch:
             return {"switch_error": problem, "switch_lost": self._monotonic() - self._lost_at}
         self._lost_at = None
         answer: dict[str, Any] = {
-            "switchable": True, "deep": seen.deep, "stale_requests": seen.stale_requests,
+            "switchable": True, "can_skip": not seen.deep_unavailable,
+            "deep": seen.deep, "stale_requests": seen.stale_requests,
         }  # fmt: skip
         in_standby = state.standby and state.phase in (Phase.VERIFYING, Phase.DISABLED)
         if _of_others(seen) and (in_standby or seen.ordered is not None):

@@ -280,7 +280,7 @@ class TargetGuard:
             return False
         if effect is Effect.RENEW:
             if self._run_time is not None:
-                self._run_time.renew(incident, deep=skips_drafter(state, seen.now))
+                self._run_time.renew(incident, deep=skips_drafter(state, seen, self.policy))
             return False
         if effect is Effect.SWITCH:
             self._switch(state.goal or Mode.ON, incident)

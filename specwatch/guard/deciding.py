@@ -125,13 +125,7 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
             predicted, speculating=False, horizon=_GAIN_LASTS, restart_seconds=there_and_back
         ):
             return None
-    loses = predicted is not None and predicted.value < 1
-    planned = state.rearm_at - (state.disabled_at or 0.0)
-    patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned
-    waited = seen.now - (state.disabled_at or 0.0)
-    if due and predicted is not None and loses and waited < patience:
-        return wait(state, "a trial is due; speculation is predicted to lose now")
-    why = blocked(state, seen, policy)
+    why = trial_blocked(state, seen, policy, state.rearm_at)
     if why:
         return wait(state, f"a trial is due; {why}")
     incident = state.incident or _incident(state, Cause.TRIAL, seen)
@@ -140,6 +134,16 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
     counts = not state.standby
     return begin(state, seen, policy, Mode.ON, incident, reason, inputs, counts=counts)
+
+
+def trial_blocked(state: GuardState, seen: Situation, policy: Guard, due: float) -> str:
+    """Why no trial may begin if one were due now; empty if it may. ``due`` is when it is."""
+    began = state.disabled_at or 0.0
+    planned, waited = due - began, max(seen.now, due) - began
+    patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned
+    if seen.predicted is not None and seen.predicted.value < 1 and waited < patience:
+        return "speculation is predicted to lose now"
+    return blocked(state, seen, policy)
 
 
 def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -256,7 +260,7 @@ def blocked(state: GuardState, seen: Situation, policy: Guard, *, goes_on: bool 
     switches = by_switch(state, seen, policy, Mode.ON if state.standby else Mode.OFF)
     if switches and seen.overridden:
         return f"the switch was set by {seen.overridden}"
-    if switches and state.phase is Phase.DISABLED:
+    if switches and state.standby and state.phase is Phase.DISABLED:
         return ""  # a trial that costs no restart
     if len(acted) >= policy.max_actions_per_day and not goes_on:
         return f"{len(acted)} actions within a day: guard.max_actions_per_day are used up"

@@ -76,6 +76,8 @@ class Situation:
     """Why its switch cannot be reached; empty if it can, and without a switch."""
     switch_lost: float = 0.0
     """Seconds for which the switch could not be reached."""
+    can_skip: bool = False
+    """Whether the server can skip its drafter in standby."""
     deep: bool = False
     """Whether it skips the drafter: deep standby."""
     stale_requests: int = 0

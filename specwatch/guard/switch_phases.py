@@ -29,7 +29,7 @@ _FOLLOWS_WITHIN = 30.0
 _RETRIED = 30.0
 """Seconds for which an order that failed is tried again."""
 DEEP_ENDS = 900.0
-"""Seconds before a trial from which on the drafter runs: requests that were in deep standby finish
+"""Seconds for which the drafter runs before a trial: requests that were in deep standby finish
 meanwhile. Requests seldom take longer."""
 _LOST = "the switch cannot be reached"
 _DEEP_FIRST = (
@@ -112,15 +112,26 @@ def standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | Non
     begins_trial = step is not None and step.state.phase is Phase.RESTARTING
     if not begins_trial or not (seen.deep or seen.stale_requests):
         return step
-    if skips_drafter(state, seen.now):
-        return Step(replace(state, rearm_at=seen.now + DEEP_ENDS), _DEEP_FIRST)
-    return step if state.rearm_at is None or seen.now >= state.rearm_at else None
+    overdue = seen.now - (state.rearm_at or 0.0)
+    if -DEEP_ENDS <= overdue < 0:
+        return None
+    if 0 <= overdue < DEEP_ENDS and state.waiting == _DEEP_FIRST:
+        return step  # they were waited for
+    return Step(replace(state, rearm_at=seen.now + DEEP_ENDS, waiting=_DEEP_FIRST), _DEEP_FIRST)
 
 
-def skips_drafter(state: GuardState, now: float) -> bool:
-    """Whether the drafter need not run in the standby of a guard, at a Unix time."""
-    trial_is_far = state.rearm_at is None or now < state.rearm_at - DEEP_ENDS
-    return state.standby and state.phase is Phase.DISABLED and trial_is_far
+def skips_drafter(state: GuardState, seen: Situation, policy: Guard) -> bool:
+    """Whether the drafter need not run in the standby of a guard: no trial may begin soon, and a
+    restart that was decided on does not change that."""
+    if state.phase is Phase.DRAINING:
+        return state.from_standby and seen.deep
+    if not state.standby or state.phase is not Phase.DISABLED:
+        return False
+    due = state.rearm_at
+    if due is None or seen.now < due - DEEP_ENDS or policy.mode == "off":
+        return True
+    by_person = state.incident is not None and state.incident.cause is Cause.PERSON
+    return not by_person and bool(deciding.trial_blocked(state, seen, policy, due))
 
 
 def overridden_only(state: GuardState, seen: Situation) -> Step | None:

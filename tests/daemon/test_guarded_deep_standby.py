@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from specwatch.config.guard import Maintenance, Windows
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 from specwatch.guard import state_machine
@@ -80,3 +83,112 @@ def test_a_person_need_not_wait_for_them(deep: Living) -> None:
     deep.live(60, until=Phase.OBSERVING)
     assert deep.server.mode is Mode.ON
     assert any("that were in deep standby and still run: 2" in r for r in reasons(deep))
+
+
+def test_no_restart_because_the_drafter_runs_again_before_a_trial(deep: Living) -> None:
+    """The cost of plain standby is not that of the hours that a restart would save."""
+    deep.server.bad, deep.server.standby_cost = False, Interval(2.1, 2.0, 2.2, 20)
+    deep.server.deep_cost = Interval(1.01, 1.0, 1.02, 20)
+    deep.live(ACT.rearm.after + 300, until=Phase.TRIAL)
+    assert (deep.state.phase, deep.server.mode) == (Phase.TRIAL, Mode.ON)
+    assert deep.server.starts == []
+
+
+def test_a_restart_follows_where_deep_standby_costs_more_and_stays_deep_until_then(
+    deep: Living,
+) -> None:
+    deep.server.deep_cost, deep.server.load = Interval(1.5, 1.4, 1.6, 20), 3.0
+    deep.live(2 * ACT.cooldown, until=Phase.DRAINING)
+    assert deep.state.phase is Phase.DRAINING
+    deep.live(6)
+    assert (deep.state.phase, deep.server.mode) == (Phase.DRAINING, Mode.DEEP)
+    deep.live(300, until=Phase.DISABLED)
+    assert [mode for _, mode in deep.server.starts] == [Mode.OFF]
+
+
+def paused(deep: Living) -> Callable[[], None]:
+    deep.command(lambda state: state_machine.pause(state, until=4e9, by="ann"))
+    return lambda: deep.command(
+        lambda state: state_machine.resume(state, by="ann", now=deep.server.now)
+    )
+
+
+def governed(changes: dict[str, Any]) -> Callable[[Living], Callable[[], None]]:
+    """By another configuration, until the end of the block."""
+
+    def begin(deep: Living) -> Callable[[], None]:
+        deep.guardian.policy = ACT.model_copy(update=changes)
+        return lambda: setattr(deep.guardian, "policy", ACT)
+
+    return begin
+
+
+def predicted_to_lose(deep: Living) -> Callable[[], None]:
+    survey = cast(Any, deep.guardian._measurements)
+    survey._predicted = lambda _: Interval(0.5, 0.4, 0.6, 20)
+    return lambda: setattr(survey, "_predicted", lambda _: None)
+
+
+CLOSED = Windows(forbid=(Maintenance.model_validate({"from": "00:00", "to": "00:00"}),))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        paused, predicted_to_lose, governed({"mode": "off"}), governed({"mode": "observe"}),
+        governed({"windows": CLOSED}),
+    ],
+    ids=["paused", "predicted to lose", "off", "observe", "windows"],
+)  # fmt: skip
+def test_a_trial_that_is_blocked_does_not_end_it(
+    deep: Living, block: Callable[[Living], Callable[[], None]]
+) -> None:
+    """It ends once nothing blocks the trial, which then waits for requests that were in it."""
+    deep.server.bad = False
+    end = block(deep)
+    for _ in range(20):
+        deep.live((ACT.rearm.after + 3 * DEEP_ENDS) / 20)
+        assert (deep.state.phase, deep.server.mode) == (Phase.DISABLED, Mode.DEEP)
+    end()
+    deep.live(DEEP_ENDS - 200)
+    assert (deep.state.phase, deep.server.mode) == (Phase.DISABLED, Mode.STANDBY)
+    assert deep.state.waiting.endswith("requests that were in deep standby have to finish first")
+    deep.live(600, until=Phase.TRIAL)
+    assert (deep.state.phase, deep.server.mode) == (Phase.TRIAL, Mode.ON)
+
+
+def test_a_block_that_ends_shortly_before_a_trial_leaves_them_their_time(deep: Living) -> None:
+    end = paused(deep)
+    deep.live(ACT.rearm.after - 400)
+    end()
+    deep.server.bad, deep.server.stale_requests = False, 3
+    deep.live(DEEP_ENDS)
+    assert (deep.state.phase, deep.server.mode) == (Phase.DISABLED, Mode.STANDBY)
+    deep.live(DEEP_ENDS, until=Phase.TRIAL)
+    assert (deep.state.phase, deep.server.mode) == (Phase.TRIAL, Mode.ON)
+
+
+def test_a_trial_does_not_wait_for_ever_for_a_drafter_that_does_not_run(deep: Living) -> None:
+    """The order to end deep standby is taken, and not carried out."""
+    deep.server.bad = False
+    order = deep.server.order
+    deep.server.order = (  # type: ignore[method-assign]
+        lambda k, **how: order(k, **{**how, "deep": k == 0})
+    )
+    deep.live(ACT.rearm.after + 2 * DEEP_ENDS, until=Phase.TRIAL)
+    assert deep.state.phase is Phase.TRIAL
+
+
+def test_the_time_of_a_person_ends_deep_standby_whatever_blocks_a_trial(deep: Living) -> None:
+    deep.server.bad = False
+    now = deep.server.now
+    deep.command(
+        lambda state: state_machine.order(state, Mode.OFF, by="ann", now=now, until=now + 3600)
+    )
+    paused(deep)
+    deep.live(3600 - DEEP_ENDS - 200)
+    assert deep.server.mode is Mode.DEEP
+    deep.live(400)
+    assert (deep.state.phase, deep.server.mode) == (Phase.DISABLED, Mode.STANDBY)
+    deep.live(DEEP_ENDS + 200, until=Phase.OBSERVING)
+    assert deep.server.mode is Mode.ON

@@ -57,6 +57,7 @@ class SimulatedServer:
     """Every order that changed something."""
     standby_helps: bool = True
     standby_cost: Interval | None = None
+    deep_cost: Interval | None = None
     measured: Interval | None = None
     load: float = 0.0
     scraped: float = 0.0

@@ -345,3 +345,19 @@ def test_only_the_operator_ends_a_hold() -> None:
     assert resumed is not None
     assert (resumed.state.phase, resumed.state.why) == (Phase.OBSERVING, "")
     assert state_machine.resume(resumed.state, by="ann", now=NOW) is None
+
+
+def test_a_trial_by_a_restart_keeps_the_budget_although_the_server_has_a_switch() -> None:
+    """Only one from standby costs no restart."""
+    policy = ACT.model_copy(update={"max_actions_per_day": 0})
+    step = check_step(
+        DISABLED, seen(7 * HOUR, mode=None, switchable=True),
+        {"phase": Phase.DISABLED,
+         "reason": "a trial is due; 0 actions within a day: guard.max_actions_per_day are used up"},
+        policy,
+    )  # fmt: skip
+    assert step.waiting.startswith("a trial is due")
+    standby = replace(DISABLED, standby=True)
+    check_step(
+        standby, seen(7 * HOUR, mode=None, switchable=True), {"phase": Phase.RESTARTING}, policy
+    )
