@@ -192,3 +192,18 @@ def test_the_time_of_a_person_ends_deep_standby_whatever_blocks_a_trial(deep: Li
     assert (deep.state.phase, deep.server.mode) == (Phase.DISABLED, Mode.STANDBY)
     deep.live(DEEP_ENDS + 200, until=Phase.OBSERVING)
     assert deep.server.mode is Mode.ON
+
+
+def test_a_guard_that_is_off_does_not_end_it_when_the_time_of_a_person_is_over(
+    deep: Living,
+) -> None:
+    until = deep.server.now + 3600
+    deep.command(
+        lambda state: state_machine.order(
+            state, Mode.OFF, by="ann", now=deep.server.now, until=until
+        )
+    )
+    deep.live(600)
+    governed({"mode": "off"})(deep)
+    deep.live(2 * 3600)
+    assert (deep.state.phase, deep.server.mode) == (Phase.DISABLED, Mode.DEEP)
