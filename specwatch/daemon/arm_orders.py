@@ -149,6 +149,6 @@ def shows(setting: SwitchSetting | None, ordered: int | Schedule | None) -> bool
         return ordered is None
     if isinstance(ordered, tuple):
         return setting.schedule == schedule_number(ordered)
-    # Ours is never deep: the next arm would draft in vain.
+    # Ours is never deep: drafts of the next arm would be rejected.
     plain = not setting.schedule and not setting.deep
     return plain and setting.draft_tokens == ordered

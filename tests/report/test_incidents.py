@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from specwatch.guard.observation import Situation
 from specwatch.guard.state import GuardState, Step
 from specwatch.guard.status import StepRecord
 from specwatch.report.incidents import incidents, seconds_off
@@ -293,9 +294,9 @@ class Recorded(Wandering):
 
     steps: list[StepRecord] = field(default_factory=list)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: Step, seen: Situation) -> None:
         before = self.state
-        super()._take(step)
+        super()._take(step, seen)
         self._store(before, step.reason)
 
     def _person(self) -> None:
