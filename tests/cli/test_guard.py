@@ -202,7 +202,9 @@ def test_explain_shows_each_step_with_its_numbers(run: Run, guards: Guards) -> N
     assert "    0.91 times as long as it says takes serving without speculation" in printed
     (speedup,) = (line for line in printed if "measured speedup" in line)
     assert speedup.split()[-6:] == ["0.50", "0.45", "to", "0.55", "20", "min"]
-    assert lines(run, guards, "explain", "chat-6b") == printed
+    again = lines(run, guards, "explain", "chat-6b")
+    del again[2], printed[2]  # they have a time that passes
+    assert again == printed
 
 
 def test_an_incident_that_is_over_says_how_long_it_took(run: Run, guards: Guards) -> None:
