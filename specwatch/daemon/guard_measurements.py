@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from specwatch.config.guard import Guard
@@ -48,11 +49,10 @@ class GuardMeasurements:
             verification = self._figure("verification", seen.now, MINUTE, self._verification)
             return replace(seen, verification=verification)
         if state.phase is Phase.DISABLED and state.standby:
-            cost = (
-                self._figure("deep_cost", seen.now, 5 * MINUTE, self._deep_cost)
-                if seen.can_skip
-                else self._figure("standby_cost", seen.now, 5 * MINUTE, self._standby_cost)
-            )
+            # Where the drafter can be skipped, it runs only before a trial and after an order.
+            mode = Mode.DEEP if seen.can_skip else Mode.STANDBY
+            find = partial(self._standby_cost, mode)
+            cost = self._figure(f"{mode}_cost", seen.now, 5 * MINUTE, find)
             seen = replace(seen, standby_cost=cost)
         due = state.rearm_at is not None and seen.now >= min(
             state.rearm_at, max(state.early_at, state.since + foresight.PRESENT)
@@ -94,16 +94,11 @@ class GuardMeasurements:
             minutes, baseline, switched=began, since=healthy, objective=self._objective, mode=mode
         )
 
-    def _standby_cost(self, now: float, *modes: Mode) -> Any:
+    def _standby_cost(self, mode: Mode, now: float) -> Any:
         since = max(self._state.disabled_at or now, now - HOUR)
         model, minutes = self._minutes(since, now)
         baseline = self._baselines().get(model, Baseline())
-        standby = [one for one in minutes if not modes or one.mode in modes]
-        return standby_cost(standby, baseline, self._objective).cost
-
-    def _deep_cost(self, now: float) -> Any:
-        """That of the long standby: before a trial, and after an order, the drafter runs."""
-        return self._standby_cost(now, Mode.DEEP)
+        return standby_cost(minutes, baseline, self._objective, mode=mode).cost
 
     def _predicted(self, now: float) -> Any:
         disabled = self._state.disabled_at or now

@@ -283,26 +283,26 @@ def standby_cost(
     baseline: Baseline | Baselines,
     objective: Objective = Objective.TPOT,
     *,
+    mode: Mode = Mode.STANDBY,
     loads: Collection[str] | None = None,
 ) -> StandbyCost:
     """The standby cost, from minutes in standby of the newest environment among ``samples`` and its
-    baseline; that of deep standby where the newest one is deep. It holds at the loads of these
-    minutes, which are those in the bins ``loads`` or all that there are; its interval includes the
-    uncertainty of both.
+    baseline; of deep standby with that as ``mode``. It holds at the loads of these minutes, which
+    are those in the bins ``loads`` or all; its interval includes the uncertainty of both.
     """
     standby = [
         sample
         for sample in samples
-        if (sample.usable(Mode.STANDBY) or sample.usable(Mode.DEEP))
+        if sample.usable(mode)
         and sample.pace
         and sample.load_bin is not None
         and (loads is None or load_bin_label(sample.load_bin) in loads)
     ]
     if not standby:
         return StandbyCost(None, NO_STANDBY)
-    newest = max(standby, key=lambda sample: sample.start)
-    alike = [one for one in standby if one.environment == newest.environment]
-    compared = Comparison(alike, baseline, objective=objective, mode=newest.mode)
+    newest = max(standby, key=lambda sample: sample.start).environment
+    alike = [sample for sample in standby if sample.environment == newest]
+    compared = Comparison(alike, baseline, objective=objective, mode=mode)
     speedup = compared.interval()
     return StandbyCost(None if speedup is None else speedup.inverse(), compared.missing)
 

@@ -168,13 +168,13 @@ def test_a_block_that_ends_shortly_before_a_trial_leaves_them_their_time(deep: L
     assert (deep.state.phase, deep.server.mode) == (Phase.TRIAL, Mode.ON)
 
 
-def test_a_trial_does_not_wait_for_ever_for_a_drafter_that_does_not_run(deep: Living) -> None:
+def test_a_trial_does_not_wait_for_ever_for_a_drafter_that_does_not_run(
+    deep: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The order to end deep standby is taken, and not carried out."""
     deep.server.bad = False
     order = deep.server.order
-    deep.server.order = (  # type: ignore[method-assign]
-        lambda k, **how: order(k, **{**how, "deep": k == 0})
-    )
+    monkeypatch.setattr(deep.server, "order", lambda k, **how: order(k, **{**how, "deep": k == 0}))
     deep.live(ACT.rearm.after + 2 * DEEP_ENDS, until=Phase.TRIAL)
     assert deep.state.phase is Phase.TRIAL
 

@@ -123,8 +123,8 @@ def test_without_a_schedule_there_is_no_gain() -> None:
 def measured(speedup: float, **changes: Any) -> SwitchbackState:
     """With a schedule in use that was measured against the launch."""
     known = state({"1": {"2": 1.2}}, tuned={"1": "2"}, **changes)
-    known.differences["all"] = {LAUNCH: {TUNED: moments(1 / speedup)}}  # type: ignore[index]
-    return known
+    overall = {LAUNCH: {TUNED: moments(1 / speedup)}}
+    return replace(known, differences={**known.differences, "all": overall})
 
 
 def test_the_schedule_is_the_usual_arm_unless_it_is_withheld_or_loses() -> None:
@@ -147,7 +147,8 @@ def test_another_schedule_is_measured_from_the_start() -> None:
     known = learned(measured(0.9, dropped={LAUNCH: ("0",)}), DESIGN)
     assert known.dropped == {LAUNCH: (TUNED,)}
     assert learned(known, DESIGN) == known
-    known.differences["load 65+"] = {"0": {LAUNCH: moments(1.2)}}  # type: ignore[index]
+    busy = {"0": {LAUNCH: moments(1.2)}}
+    known = replace(known, differences={**known.differences, "load 65+": busy})
     after = learned(known, DESIGN)
     assert after.tuned == {"1": "2", "65+": "0"}
     assert after.dropped == {}

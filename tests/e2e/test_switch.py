@@ -108,6 +108,20 @@ def test_the_command_gives_an_order_and_the_daemon_shows_it(good: Switched, tmp_
     traffic.check()
 
 
+def test_a_schedule_is_followed_by_the_number_of_requests(good: Switched) -> None:
+    server = good.server
+    done = specwatch("switch", "--url", server.url, "--directory", str(good.directory),
+                     "--schedule", "[[1,1,4],[2,256,1]]")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert gauge(server, "specwatch_switch_schedule") > 0
+    for clients, k in ((1, 4), (3, 1), (1, 4)):
+        with Traffic(server.url, clients).running() as traffic:
+            follows(server, k, exact=True)
+        traffic.check()
+    order(server, None)
+    assert gauge(server, "specwatch_switch_schedule") == 0
+
+
 def test_two_api_servers_share_a_switch(start_switched: StartSwitched) -> None:
     with (
         start_switched("draft-good", "--api-server-count", "2") as (server, _),

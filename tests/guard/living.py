@@ -76,8 +76,8 @@ class SimulatedMeasurements(GuardMeasurements):
             return Verification(0.6, 1.1, Interval(value, value - 0.1, value + 0.1, 20))
         return Verification(0.9, 1.1, self.server.speedup())
 
-    def _standby_cost(self, now: float, *modes: Mode) -> object:
-        return self.server.deep_cost if modes == (Mode.DEEP,) else self.server.standby_cost
+    def _standby_cost(self, mode: Mode, now: float) -> object:
+        return self.server.deep_cost if mode is Mode.DEEP else self.server.standby_cost
 
     def _predicted(self, now: float) -> object:
         return None
