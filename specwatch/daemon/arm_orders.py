@@ -31,7 +31,7 @@ _RESPECT = 600.0
 _RETRY_SECONDS = 10.0
 """Seconds until a failed return to the launch is tried again: other experiments wait for it."""
 _SPECWATCH, _BY = "specwatch ", "specwatch experiment"
-"""Begin who gave an order, if it was one of ours: of the guard too, or of experiments only."""
+"""How the author of an order begins: of any order by specwatch, and of one by an experiment."""
 
 
 class ArmOrders:
@@ -58,7 +58,7 @@ class ArmOrders:
         self._due = 0.0
         """When the tuned schedule has to be ordered again."""
         self._pending = False
-        """Whether an order of ours failed, which vLLM may still follow."""
+        """Whether an order failed that vLLM may still follow."""
         self._retry = 0.0
         """When a failed order to return to the launch is tried again."""
 
@@ -76,7 +76,8 @@ class ArmOrders:
         return arm != self.arm or (arm == TUNED and schedule != self._schedule)
 
     def order(self, arm: str, schedule: Schedule, lease: float) -> None:
-        """Order an arm, unless the guard or a person has given an order meanwhile."""
+        """Order an arm; not where the guard or a person has given an order meanwhile, or requests from
+        a deep standby still run."""
         client, now, switches = self._connected(), self._wall(), self.differ(arm, schedule)
         before = client.state()
         self._respect(before, now)
