@@ -76,8 +76,8 @@ class ArmOrders:
         return arm != self.arm or (arm == TUNED and schedule != self._schedule)
 
     def order(self, arm: str, schedule: Schedule, lease: float) -> None:
-        """Order an arm, unless the guard or a person has given an order meanwhile, or requests from a
-        deep standby still run."""
+        """Order an arm, unless the guard or a person has given an order meanwhile, or requests
+        from a deep standby still run."""
         client, now, switches = self._connected(), self._wall(), self.differ(arm, schedule)
         before = client.state()
         self._respect(before, now)
