@@ -70,6 +70,7 @@ class Traffic:
     clients: int = 3
     pause: float = 0.0
     """Seconds from the end of a client's request to its next one."""
+    max_tokens: int = 300
     outcomes: list[Outcome] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -86,7 +87,7 @@ class Traffic:
                 thread.join()
 
     def _ask(self) -> None:
-        request = Request(prompt=PROMPT, max_tokens=300, stream=True)
+        request = Request(prompt=PROMPT, max_tokens=self.max_tokens, stream=True)
         while not self._ended.is_set():
             self.outcomes.append(send(self.url, request))
             self._ended.wait(self.pause)
@@ -95,7 +96,7 @@ class Traffic:
         """No request failed, and all have the same text."""
         assert [outcome.error for outcome in self.outcomes if not outcome.ok] == []
         assert len({outcome.text for outcome in self.outcomes}) == 1
-        assert {outcome.tokens for outcome in self.outcomes} == {300}
+        assert {outcome.tokens for outcome in self.outcomes} == {self.max_tokens}
 
 
 def counters(server: VllmServer) -> dict[str, float]:
@@ -105,6 +106,21 @@ def counters(server: VllmServer) -> dict[str, float]:
         if name is not None:
             sums[name] += float(line.rpartition(" ")[2])
     return sums
+
+
+def seconds_per_token(server: VllmServer) -> tuple[float, float]:
+    """Seconds between outputs so far, and tokens after the first of each request."""
+    sums = dict.fromkeys(("seconds", "tokens", "first"), 0.0)
+    names = {
+        "vllm:inter_token_latency_seconds_sum": "seconds",
+        "vllm:generation_tokens_total": "tokens",
+        "vllm:time_to_first_token_seconds_count": "first",
+    }
+    for line in server.metrics().splitlines():
+        name = names.get(line.partition("{")[0])
+        if name is not None:
+            sums[name] += float(line.rpartition(" ")[2])
+    return sums["seconds"], sums["tokens"] - sums["first"]
 
 
 def gauge(server: VllmServer, name: str) -> float:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.conftest import StartSwitched, StartVllm
 from tests.e2e.processes import DaemonProcess, specwatch
-from tests.e2e.switching import Traffic, ask
+from tests.e2e.switching import Traffic, ask, seconds_per_token
 from tests.e2e.waiting import eventually
 from tests.lab.vllm_server import VllmServer
 
@@ -27,27 +27,12 @@ TWICE_THE_ERROR = 2.4
 """Standard errors of a mean of eight: the quantile of Student's t for 95 %."""
 
 
-def seconds_per_step(server: VllmServer) -> tuple[float, float]:
-    """Seconds between outputs so far, and tokens after the first of each request."""
-    sums = dict.fromkeys(("seconds", "tokens", "first"), 0.0)
-    names = {
-        "vllm:inter_token_latency_seconds_sum": "seconds",
-        "vllm:generation_tokens_total": "tokens",
-        "vllm:time_to_first_token_seconds_count": "first",
-    }
-    for line in server.metrics().splitlines():
-        name = names.get(line.partition("{")[0])
-        if name is not None:
-            sums[name] += float(line.rpartition(" ")[2])
-    return sums["seconds"], sums["tokens"] - sums["first"]
-
-
 def turn(server: VllmServer) -> float:
     """Logarithm of the time per token of one turn."""
-    before = seconds_per_step(server)
+    before = seconds_per_token(server)
     with Traffic(server.url, clients=2).running():
         time.sleep(TURN_SECONDS)
-    seconds, tokens = (a - b for a, b in zip(seconds_per_step(server), before, strict=True))
+    seconds, tokens = (a - b for a, b in zip(seconds_per_token(server), before, strict=True))
     return math.log(seconds / tokens)
 
 
