@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 pytest := $(python) -m pytest -p tests.plugins.no_skips
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab e2e lint docs bench clean
+.PHONY: help demo test lab lab-vllm lab-kubernetes e2e lint docs bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -23,8 +23,13 @@ demo: $(VENV)/installed ## watch a simulated vLLM, for two minutes
 test: $(VENV)/installed-dev ## the fast tests
 	$(pytest) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-lab: $(VENV)/installed-dev ## install what e2e needs: a real CPU vLLM, AIPerf, tiny models (4.6 GB)
+lab: lab-vllm lab-kubernetes ## install what e2e needs: a CPU vLLM, AIPerf, tiny models, Kubernetes (5 GB)
+
+lab-vllm: $(VENV)/installed-dev
 	$(python) -m tests.lab.vllm_install
+
+lab-kubernetes: $(VENV)/installed-dev
+	$(python) -m tests.lab.kubernetes_cluster
 
 e2e: $(VENV)/installed-dev ## the tests against a real vLLM, which they install, and systemd
 	SPECWATCH_E2E_INSTALL=1 $(python) -m tests.e2e $(ARGS)
@@ -33,7 +38,7 @@ lint: $(VENV)/installed-dev ## ruff, mypy, and whether the generated files are c
 	$(python) -m ruff check
 	$(python) -m ruff format --check
 	$(python) -m mypy
-	for each in systemd dashboards alerts reference; do \
+	for each in systemd dashboards alerts kubernetes reference; do \
 	    $(VENV)/bin/specwatch generate $$each --check || exit 1; \
 	done
 

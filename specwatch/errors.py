@@ -14,6 +14,8 @@
     ├── ActuatorError        vLLM could not be restarted, or it cannot be known how
     │   └── CannotStrip         its command line cannot be rewritten safely; says why
     ├── DeliveryError        a report did not reach somebody; says what the server said
+    ├── KubernetesError      the API of Kubernetes refused a request, or did not answer
+    ├── DiscoveryError       a source of targets cannot be read; carries a reason
     ├── NoAnswer             an expected peer (daemon, server) is not there
     └── TooLittle            a measurement ran, and did not measure all that it should have
 """
@@ -22,6 +24,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+
+def extra_missing(what: str, extra: str, error: ImportError) -> str:
+    """Why ``what`` cannot be done without an extra of specwatch, and how to install it."""
+    return f"{what} needs the extra `{extra}` ({error}): pip install 'specwatch[{extra}]'"
 
 
 class SpecwatchError(Exception):
@@ -29,6 +37,17 @@ class SpecwatchError(Exception):
 
     retry = False
     """Whether the same call may succeed later without anybody changing anything."""
+
+
+Reason = TypeVar("Reason", bound=enum.StrEnum)
+
+
+class ReasonedError(SpecwatchError, Generic[Reason]):
+    """An error with a reason from a closed list."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ConfigError(SpecwatchError):
@@ -72,15 +91,14 @@ NO_ANSWER = frozenset(
 """With these the engine did not answer; with the others it did, and specwatch cannot use it."""
 
 
-class ScrapeError(SpecwatchError):
+class ScrapeError(ReasonedError[ScrapeReason]):
     """One look at a server failed."""
 
     retry = True
 
-    def __init__(self, reason: ScrapeReason, detail: str, status: int | None = None) -> None:
+    def __init__(self, reason: ScrapeReason, message: str, status: int | None = None) -> None:
         """``status`` is that of HTTP, where the server answered with another than 200."""
-        super().__init__(detail)
-        self.reason = reason
+        super().__init__(reason, message)
         self.status = status
 
 
@@ -149,6 +167,50 @@ class DeliveryError(SpecwatchError):
         self.retry = retry
         self.done = done
         self.sent = sent
+
+
+class KubernetesReason(enum.StrEnum):
+    """Why a request to the API of Kubernetes failed."""
+
+    UNREACHABLE = "unreachable"
+    """It does not answer, or not now."""
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    """The object was changed since it was read."""
+    REFUSED = "refused"
+    """Any other refusal, such as that of an admission webhook."""
+
+
+class KubernetesError(ReasonedError[KubernetesReason]):
+    """A request to the API of Kubernetes failed; the message says which and why."""
+
+    def __init__(self, reason: KubernetesReason, message: str) -> None:
+        super().__init__(reason, message)
+        self.retry = reason in (KubernetesReason.UNREACHABLE, KubernetesReason.CONFLICT)
+
+
+class DiscoveryReason(enum.StrEnum):
+    """Why a source of targets cannot be read."""
+
+    UNREADABLE = "unreadable"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    NOT_FOUND = "not_found"
+    """The name does not exist."""
+    HTTP_STATUS = "http_status"
+    CREDENTIALS = "credentials"
+    TIMEOUT = "timeout"
+    TLS = "tls"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+
+
+class DiscoveryError(ReasonedError[DiscoveryReason]):
+    """A source of targets cannot be read: the targets that it had stay."""
+
+    retry = True
 
 
 class ActuatorError(SpecwatchError):

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
+from specwatch.domain.fleet import FleetStatus
+from specwatch.domain.group import GroupVerdict, Member, verdict_of
 from specwatch.domain.merge import merge_windows, present_since
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
 from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 
+NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.DEEP)
 _Shown = TypeVar("_Shown")
 
 
@@ -65,6 +70,8 @@ class TargetStatus:
     name: str
     url: str
     interval: float
+    configured_group: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, Mode] = field(default_factory=dict)
     engine_version: str | None = None
     last_scrape: float | None = None
@@ -77,6 +84,8 @@ class TargetStatus:
     """Failed scrapes by reason."""
     failure: Failure | None = None
     restarts: int = 0
+    alternated_at: float | None = None
+    """When a process answered again after another had: several servers share its URL."""
     recent: tuple[Window, ...] = ()
     """The last minutes of the present process in its present mode, summed to one window for each
     series."""
@@ -94,6 +103,38 @@ class TargetStatus:
     guard: GuardStatus | None = None
     experiment: ExperimentStatus | None = None
     """None without one."""
+
+    @property
+    def group(self) -> str:
+        """The servers that do the same work: by default those that serve the same model."""
+        return self.configured_group or min(self.models, default="")
+
+    def member(self, model: str, now: float) -> Member:
+        """One of its models as a member of its group, at ``now`` (Unix seconds)."""
+        guard, known = self.guard, self.decision.models.get(model)
+        member = Member(self.name)
+        if guard is not None:
+            holdout = guard.state is not None and guard.state.holdout
+            member = member._replace(holdout=holdout, group_size=guard.group_size)
+        if known is None or not known.current(now) or self.models.get(model) in NOT_ON:
+            return member
+        assessment = known.assessment
+        common = {one.holdout for one in known.baseline.holdouts if assessment.simultaneous}
+        return member._replace(
+            speedup=assessment.speedup, seconds=assessment.seconds, holdouts=frozenset(common)
+        )
+
+    @property
+    def breaches(self) -> list[Finding]:
+        """Rules in breach, without those that speculation which is off leaves without data."""
+        return [
+            finding for finding in self.decision.findings
+            if finding.in_breach
+            and (
+                finding.seen is not Verdict.NO_DATA
+                or self.models.get(finding.model_name) not in NOT_ON
+            )
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +201,22 @@ class DeliveryStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """A source of discovery now.
+
+    ``targets`` are those known last, ``failures`` failed refreshes by reason, ``refused`` sentences
+    about what it lists and cannot be watched; ``last_success`` is in Unix seconds.
+    """
+
+    source: str
+    targets: int = 0
+    last_success: float | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+    failure: Failure | None = None
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonStatus:
     """A daemon now."""
 
@@ -172,11 +229,30 @@ class DaemonStatus:
     stuck: tuple[str, ...] = ()
     """Targets without a finished scrape within three intervals."""
     ready: bool = False
+    external_url: str = ""
+    """Where people reach the daemon."""
     judging: JudgingStatus = JudgingStatus()
     pagers: tuple[PagerStatus, ...] = ()
     deliveries: tuple[DeliveryStatus, ...] = ()
+    discovery: tuple[SourceStatus, ...] = ()
+    fleet: FleetStatus | None = None
+    """None where this daemon shares its targets with no other."""
     not_shown: Callable[[str, Exception], None] = lambda _, __: None
     """Called with the name of a target that a defect keeps from being shown, and the error."""
+
+    @property
+    def groups(self) -> tuple[GroupVerdict, ...]:
+        """The verdicts of the groups with more than one member: those first of which a server loses
+        or stands out, then by group and model."""
+        members: dict[tuple[str, str], list[Member]] = {}
+        for target in self.targets:
+            for model in {*target.models, *target.decision.models} if target.group else ():
+                make = partial(target.member, model, self.now)
+                member = self.attempt(target.name, make, Member(target.name))
+                members.setdefault((target.group, model), []).append(member)
+        verdicts = (verdict_of(*scope, known) for scope, known in sorted(members.items()))
+        several = [verdict for verdict in verdicts if verdict.members > 1]
+        return tuple(sorted(several, key=lambda one: not (one.outliers or one.losing)))
 
     def attempt(self, target: str, make: Callable[[], _Shown], instead: _Shown) -> _Shown:
         """The result of ``make``, or ``instead`` if it fails: a defect in one target or model must

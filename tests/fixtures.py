@@ -122,7 +122,7 @@ def open_store() -> Iterator[OpenStore]:
     """Open stores by URL and daemon (``left`` by default)."""
     stores: list[Store] = []
 
-    def opened(url: str, daemon: str = "left", now: float = 0.0, **options: int) -> Store:
+    def opened(url: str, daemon: str = "left", now: float = 0.0, **options: Any) -> Store:
         store = Store(url, daemon=daemon, **options)
         stores.append(store)
         store.open(now)

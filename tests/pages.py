@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from specwatch.domain.model import Series
-from specwatch.engines.sample_names import TAKE_MAXIMUM, series_of
+from specwatch.engines.sample_names import repeated, series_of
 from specwatch.scrape.exposition import PageReader
 
 Family = tuple[str, str, list[tuple[str, dict[str, str], float]]]
@@ -55,6 +55,31 @@ def multiprocess(page: bytes, engines: Sequence[str] = ("0",)) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def ray(page: bytes, *workers: str) -> bytes:
+    """What Ray makes of that page of vLLM, for workers of one node that count the same.
+
+    After ``ray_wrappers.py`` of vLLM 0.32 and ``metrics_agent.py`` of Ray 2.48: no process, no
+    counter that is zero, and each counter as a gauge without ``_total`` once more.
+    """
+    lines = []
+    for line in page.decode().splitlines():
+        sample, _, value = line.rpartition(" ")
+        if line[0] == "#" or "_created{" in line or not sample.startswith("vllm:"):
+            continue
+        name, _, labels = sample.replace("vllm:", "ray_vllm_").removesuffix("}").partition("{")
+        for worker in workers:
+            own = (
+                f'{labels},Component="core_worker",NodeAddress="10.0.0.7",ReplicaId="r-{worker}",'
+                f'SessionName="session_{worker}",Version="2.48.0",WorkerId="{worker}"'
+            )
+            if not name.endswith("_total"):
+                lines.append(f"{name}{{{own}}} {value}")
+            elif float(value):
+                lines.append(f"{name}{{{own}}} {value}")
+                lines.append(f"{name.removesuffix('_total')}{{{own}}} {value}")
+    return ("\n".join(lines) + "\n").encode()
+
+
 def read(page: bytes | str) -> dict[Series, float]:
     """Our samples of a page, by a reader without memory."""
     return PageReader().read(page.encode() if isinstance(page, str) else page)
@@ -68,12 +93,10 @@ def oracle(page: str) -> dict[Series, float]:
             series = series_of(sample.name, sample.labels)
             if series is None:
                 continue
-            if series not in samples:
-                samples[series] = sample.value
-            elif series.quantity in TAKE_MAXIMUM:
-                samples[series] = max(samples[series], sample.value)
-            else:
-                samples[series] += sample.value
+            before = samples.get(series)
+            samples[series] = (
+                sample.value if before is None else repeated(series, before, sample.value)
+            )
     return samples
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,13 +34,18 @@ SETTINGS = {
     "shared_buffers": "16MB",
     "autovacuum": "off",
 }
+AS_INSTALLED = {"listen_addresses": ""}
+"""Settings for benchmarks: it syncs, and vacuums by itself."""
 
 
 class PostgresServer:
     """One cluster; its superuser is ``specwatch``, trusted on the socket."""
 
-    def __init__(self, programs: Path, directory: Path) -> None:
+    def __init__(
+        self, programs: Path, directory: Path, settings: Mapping[str, str] = SETTINGS
+    ) -> None:
         self._programs = programs
+        self._settings = settings
         self._data = directory / "data"
         self._socket = directory
         self._log = directory / "log"
@@ -52,7 +57,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        options = [each for item in SETTINGS.items() for each in ("-c", "=".join(item))]
+        options = [each for item in self._settings.items() for each in ("-c", "=".join(item))]
         command = [str(self._programs / "postgres"), "-D", str(self._data), *options]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -72,6 +77,12 @@ class PostgresServer:
                         f"Postgres did not start: {self._log.read_text()}"
                     ) from error
                 time.sleep(0.05)
+
+    @property
+    def pid(self) -> int:
+        """The id of its first process, whose children are all others."""
+        assert self._process is not None, "not started"
+        return self._process.pid
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server: SIGINT breaks connections off properly, SIGQUIT as a crash would."""
@@ -131,14 +142,18 @@ def _fast() -> Path | None:
 
 
 @contextlib.contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
-    """A server in its own directory; RuntimeError if none is installed."""
+def running_postgres(settings: Mapping[str, str] = SETTINGS) -> Iterator[PostgresServer]:
+    """A server in its own directory, on a disk unless with the settings of tests.
+
+    RuntimeError if none is installed.
+    """
     programs = find_programs()
     if programs is None:
         raise RuntimeError(NOT_INSTALLED)
     # Not pytest's directory: the path of a socket may only have 107 bytes.
-    directory = Path(tempfile.mkdtemp(prefix="specwatch-pg-", dir=_fast()))
-    server = PostgresServer(programs, directory)
+    place = _fast() if settings is SETTINGS else None
+    directory = Path(tempfile.mkdtemp(prefix="specwatch-pg-", dir=place))
+    server = PostgresServer(programs, directory, settings)
     try:
         server.start()
         yield server

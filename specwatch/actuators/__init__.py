@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from specwatch.actuators.base import Actuator
-from specwatch.config.service import CommandService, SystemdService
+from specwatch.config.service import CommandService, KubernetesService, SystemdService
 from specwatch.config.target import Target
 
 if TYPE_CHECKING:
@@ -31,9 +31,16 @@ def _command(service: CommandService, target: str, _supervisor: Supervisor | Non
     return CommandActuator(service, target)
 
 
+def _kubernetes(service: KubernetesService, _target: str, _: Supervisor | None) -> Actuator:
+    from specwatch.actuators.kubernetes.workload import KubernetesWorkload
+
+    return KubernetesWorkload(service)
+
+
 ACTUATORS: Mapping[str, Callable[[Any, str, Supervisor | None], Actuator | None]] = {
     "systemd": _systemd,
     "command": _command,
+    "kubernetes": _kubernetes,
     "supervised": lambda _service, _target, supervisor: supervisor,
 }
 """By the ``kind`` of a service: makes its actuator from its settings and the target's name."""

@@ -7,9 +7,11 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import urlencode
 
-from specwatch.config.guard import LABEL_NAME
-from specwatch.errors import SpecwatchError
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL, DEFAULT_URL, LABEL_NAME
+from specwatch.errors import ReasonedError
 
 Key = tuple[tuple[str, str], ...]
 """The identity of an alert: its labels, sorted."""
@@ -22,6 +24,10 @@ class Alert:
     labels: Mapping[str, str]
     annotations: dict[str, str] = field(default_factory=dict)
     starts_at: float = 0.0
+    keep_firing_for: float = 0.0
+    """Seconds for which it goes on after its cause was seen last, as in a rule of Prometheus."""
+    found_after: float = 0.0
+    """Seconds until a daemon that has just started finds it: so much longer does it outlive one."""
 
     @property
     def key(self) -> Key:
@@ -37,6 +43,22 @@ def runbook_anchor(name: str) -> str:
 def runbook_address(runbook_url: str, name: str) -> str:
     """Where the section of an alert is found."""
     return f"{runbook_url}#{runbook_anchor(name)}"
+
+
+class Links(NamedTuple):
+    """Where the runbook, the status page and Grafana are, for the links of alerts."""
+
+    runbook: str = DEFAULT_RUNBOOK_URL
+    status: str = DEFAULT_URL
+    grafana: str | None = None
+
+    def dashboard(self, target: str, model_name: str = "") -> str:
+        """The overview of a target in Grafana; the status page without Grafana."""
+        if self.grafana is None:
+            return f"{self.status}/"
+        chosen = {"var-target": target, "var-model_name": model_name}
+        query = urlencode({name: value for name, value in chosen.items() if value})
+        return f"{self.grafana}/d/specwatch-overview?{query}"
 
 
 def posted(
@@ -89,11 +111,7 @@ class PostReason(enum.StrEnum):
     CREDENTIALS = "credentials"
 
 
-class PostError(SpecwatchError):
+class PostError(ReasonedError[PostReason]):
     """The message was not delivered."""
 
     retry = True
-
-    def __init__(self, reason: PostReason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason

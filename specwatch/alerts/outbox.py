@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from specwatch.alerts.alert import Alert, Key, posted
@@ -41,6 +41,7 @@ class Outbox:
         self._lifetime = LIFETIME * resend
         self._labels = labels
         self._firing: dict[Key, Alert] = {}
+        self._seen: dict[Key, float] = {}
         self._ended: dict[Key, _Ended] = {}
         self._version = self._delivered = 0
 
@@ -55,11 +56,17 @@ class Outbox:
         return self._version > self._delivered
 
     def set(self, alerts: Sequence[Alert], now: float) -> bool:
-        """These fire now, and no others; returns whether one began or ended.
+        """These fire now, and no others but those that keep firing; returns whether one began or
+        ended.
 
         Changed annotations, whose numbers may change all the time, wait for the next message.
         """
         firing = {alert.key: alert for alert in alerts}
+        self._seen |= dict.fromkeys(firing, now)
+        for key, alert in self._firing.items():
+            if now < self._seen[key] + alert.keep_firing_for:
+                firing.setdefault(key, alert)
+        self._seen = {key: self._seen[key] for key in firing}
         if firing.keys() == self._firing.keys():
             self._firing = firing
             return False
@@ -74,10 +81,25 @@ class Outbox:
         self._firing = firing
         return True
 
+    def hand_over(self, targets: Collection[str]) -> None:
+        """Send nothing more about these targets: another daemon continues their alerts, or they
+        end by themselves."""
+        gone = [
+            key
+            for key in (*self._firing, *self._ended)
+            if targets and dict(key).get("target") in targets
+        ]
+        for key in gone:
+            self._firing.pop(key, None)
+            self._ended.pop(key, None)
+
     def message(self, now: float) -> Message | None:
         """What to send at ``now``; None if nothing fires and no end has to be repeated."""
         self._forget(now)
-        alerts = [self._posted(alert, now, now + self._lifetime) for alert in self._firing.values()]
+        alerts = [
+            self._posted(alert, now, now + self._lifetime + alert.found_after)
+            for alert in self._firing.values()
+        ]
         alerts += [self._posted(ended.alert, now, ended.at) for ended in self._ended.values()]
         if not alerts:
             self._delivered = self._version
@@ -94,5 +116,6 @@ class Outbox:
     def _forget(self, now: float) -> None:
         for key, ended in list(self._ended.items()):
             arrived = ended.version <= self._delivered
-            if now >= ended.at + (self._lifetime if arrived else max(REMEMBERED, self._lifetime)):
+            lifetime = self._lifetime + ended.alert.found_after
+            if now >= ended.at + (lifetime if arrived else max(REMEMBERED, lifetime)):
                 del self._ended[key]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import structlog
 
-from specwatch.alerts.alert import Alert, PostError, PostReason
+from specwatch.alerts.alert import Alert, Links, PostError, PostReason
 from specwatch.alerts.firing import alerts_of
 from specwatch.alerts.outbox import Message, Outbox
-from specwatch.config.guard import Alertmanager
+from specwatch.config.guard import DEFAULT_URL, Alertmanager
 from specwatch.status import PagerStatus, TargetStatus
 
 _log = structlog.get_logger("specwatch.alertmanager")
@@ -32,16 +32,24 @@ class Alertmanagers:
     """
 
     def __init__(
-        self, section: Alertmanager | None, *, now: Callable[[], float] = time.time
+        self,
+        section: Alertmanager | None,
+        external_url: str = DEFAULT_URL,
+        *,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """``section``: None for no Alertmanagers."""
+        """``section``: None for no Alertmanagers; ``external_url``: that of the configuration."""
         self._now = now
         self._section: Alertmanager | None = None
+        self._links = Links()
         self._senders: list[_Sender] = []
-        self.configure(section)
+        self.configure(section, external_url)
 
-    def configure(self, section: Alertmanager | None) -> None:
+    def configure(self, section: Alertmanager | None, external_url: str = DEFAULT_URL) -> None:
         """Send to other Alertmanagers; the former ones get what they still miss."""
+        if section is not None:
+            runbook = section.runbook_url or f"{external_url}/runbook"
+            self._links = Links(runbook, external_url, section.grafana_url)
         if section == self._section:
             return
         former, self._section = self._senders, section
@@ -51,22 +59,19 @@ class Alertmanagers:
         if former:
             threading.Thread(target=_finish, args=(former, END_SECONDS), daemon=True).start()
 
-    @property
-    def active(self) -> bool:
-        """Whether any Alertmanager is configured."""
-        return self._section is not None
-
-    def send(self, targets: Iterable[TargetStatus]) -> None:
-        """Exactly the alerts of these targets fire now."""
+    def send(self, targets: Iterable[TargetStatus], elsewhere: Collection[str] = ()) -> None:
+        """Exactly the alerts of these targets fire now; those of targets ``elsewhere``, which
+        another member of the fleet watches, are that one's to continue or to end."""
         if self._section is not None:
-            runbook = self._section.runbook_url
-            self.set([alert for target in targets for alert in alerts_of(target, runbook)])
+            now, links = self._now(), self._links
+            alerts = [alert for target in targets for alert in alerts_of(target, links, now)]
+            self.set(alerts, elsewhere)
 
-    def set(self, alerts: Sequence[Alert]) -> None:
+    def set(self, alerts: Sequence[Alert], elsewhere: Collection[str] = ()) -> None:
         """Exactly these alerts fire now; does not wait for their delivery."""
         now = self._now()
         for sender in self._senders:
-            sender.set(alerts, now)
+            sender.set(alerts, now, elsewhere)
 
     def status(self) -> tuple[PagerStatus, ...]:
         """How each delivery goes, in the order of the configuration."""
@@ -112,8 +117,9 @@ class _Sender:
         self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
         self._thread.start()
 
-    def set(self, alerts: Sequence[Alert], now: float) -> None:
+    def set(self, alerts: Sequence[Alert], now: float, elsewhere: Collection[str]) -> None:
         with self._changed:
+            self._outbox.hand_over(elsewhere)
             if self._outbox.set(alerts, now):
                 if self._last_error is None:
                     self._due = 0.0

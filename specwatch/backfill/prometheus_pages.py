@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import MINUTE, Series
-from specwatch.engines.sample_names import FAMILIES, SAMPLES, TAKE_MAXIMUM, series_of
+from specwatch.engines.sample_names import FAMILIES, SAMPLES, repeated, series_of
 
 Labels = tuple[tuple[str, str], ...]
 """Labels of a server, sorted by name."""
@@ -24,8 +24,11 @@ ResultSeries = tuple[Mapping[str, str], Sequence[tuple[float, str]]]
 """A series as the API returns it: its labels, and its samples as (Unix seconds, value)."""
 
 PRESENCE = tuple(family.exposed for family in FAMILIES if family.quantity == "running")
-"""The gauges of running requests, of vLLM and of llama.cpp."""
-_OWN = frozenset({"__name__", "engine", "model_name"})
+"""The gauges of running requests of all engines."""
+_OWN = frozenset(
+    {"__name__", "engine", "model_name", "engine_type", "tp_rank", "pp_rank", "dp_rank",
+     "moe_ep_rank", "priority", "pid"}
+)  # fmt: skip
 """Labels of those gauges that the engine sets."""
 _PLAIN_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -141,15 +144,13 @@ def pages_of(
         series = series_of(all_labels.get("__name__", ""), own)
         if series is None:
             continue
-        takes_maximum = series.quantity in TAKE_MAXIMUM
         for time, text in points:
             if not since <= time < until:
                 continue
             samples = by_time.setdefault(time, {})
             value = float(text)
             if series in samples:
-                before = samples[series]
-                value = max(before, value) if takes_maximum else before + value
+                value = repeated(series, samples[series], value)
             samples[series] = value
     return [ScrapedPage(time, by_time[time]) for time in sorted(by_time)]
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from specwatch import __version__
-from specwatch.cli import commands
+from specwatch.cli import commands, examples
 
 _COMMANDS = {
     "run": "watch vLLM: the daemon",
@@ -32,6 +32,7 @@ _COMMANDS = {
     "guard": "show and control the guard, which restarts vLLM: status, plan, pause, ...",
     "switch": "change the draft tokens of a running vLLM",
     "experiment": "show and control the experiment of a target: status, results, stop, start",
+    "fleet": "show the daemons that divide targets among them: status",
     "db": "maintain the database: upgrade, current, prune, check, repair",
     "tap": "measure by temperature: flags for vLLM, or a proxy",
     "guard-helper": "",
@@ -39,10 +40,12 @@ _COMMANDS = {
 
 
 @click.group(
+    name="specwatch",
     cls=commands.LazyGroup,
     summaries=_COMMANDS,
     modules="specwatch.cli.",
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples.epilog(""),
 )
 @click.version_option(__version__, prog_name="specwatch")
 def group() -> None:

@@ -100,17 +100,11 @@ def _mix(text: str) -> tuple[tuple[float, float], ...]:
 def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
     """Check whether a target and a draft model go together, before anything is started.
 
-    Describe them by options, or by a command that starts vLLM or llama-server:
-
-    \b
-      specwatch advise --model 70B --draft 8B --gpus 2 --gpu-memory 80GB
-      specwatch advise --temperature 0.9 -- vllm serve M -tp 4 -sc '{...}'
-      specwatch advise -- llama-server -m T.gguf -md D.gguf --spec-draft-n-max 16
-
-    It compares the tokenizers token by token, and checks sizes, memory with and without the draft,
-    the method's requirements, k, and the traffic; each finding has its reason and source. It
-    downloads nothing: it reads a model from its folder or the local cache of the hub, and otherwise
-    derives what it can from the name. Of weights it reads only headers.
+    Describe them by options, or by a command that starts vLLM or llama-server. It compares the
+    tokenizers token by token, and checks sizes, memory with and without the draft, the method's
+    requirements, k, and the traffic; each finding has its reason and source. It downloads nothing:
+    it reads a model from its folder or the local cache of the hub, and otherwise derives what it
+    can from the name. Of weights it reads only headers.
 
     Exit code 1 when something is wrong.
     """

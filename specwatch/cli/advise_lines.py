@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
 
 from specwatch.advise.advice import LEVELS, Advice, Expected, Finding, Level, Memory, Model
 from specwatch.advise.heuristics import parameters_text
 from specwatch.advise.model_names import plain_size
 from specwatch.advise.speedup import MOST_TOKENS
-from specwatch.cli.terminal import Columns, table
+from specwatch.cli.terminal import Columns, Lines, table
 from specwatch.wording import figures
 from specwatch.wording.text import clean
-
-Line = tuple[tuple[str, str], ...]
-"""Pairs of text and style."""
 
 _TITLES: dict[Level, str] = {
     "wrong": "Wrong: do not start it like this",
@@ -32,9 +28,12 @@ _K = re.compile(r"\bk = (\d+)")
 _KEPT_TOGETHER = rf"k{_NO_BREAK}={_NO_BREAK}\1"
 
 
-def lines(advice: Advice, width: int) -> Iterator[Line]:
-    """Yield the lines of some advice, none wider than ``width`` where words allow."""
+def lines(advice: Advice, width: int) -> Lines:
+    """Yield the lines of some advice, the answer first; none wider than ``width`` where words
+    allow."""
     width = max(width, _NARROWEST)
+    style = "bold red" if not advice.sound else "bold"
+    yield from _wrapped(_answer(advice), width, 0, 2, style)
     yield from _head(advice, width)
     for level in LEVELS:
         findings = [finding for finding in advice.findings if finding.level == level]
@@ -54,22 +53,35 @@ def lines(advice: Advice, width: int) -> Iterator[Line]:
         yield (("Sources", "bold"),)
         for letter, title in advice.sources.items():
             yield from _wrapped(f"[{letter}] {title}", width, 0, 4, "dim")
-    yield ()
-    yield from _wrapped(_verdict(advice), width, 0, 0, "bold")
 
 
-def _verdict(advice: Advice) -> str:
-    if not advice.sound:
-        return "Not sound: something above is wrong."
+def _answer(advice: Advice) -> str:
+    """Whether to start it, and what to expect of it."""
+    wrong, doubts = (
+        [finding.text for finding in advice.findings if finding.level == level]
+        for level in ("wrong", "doubt")
+    )
+    if wrong:
+        more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        return f"Do not start it like this: {wrong[0]}{more}."
     if advice.method is None:
         return "Nothing is wrong, but nothing drafts."
+    parts = ["Nothing is wrong with it"]
+    if advice.expected:
+        low, *_, high = advice.expected if len(advice.expected) > 1 else advice.expected * 2
+        parts.append(
+            f"assumed speedup {low.speedup:.2f}x at {low.acceptance:.0%} acceptance to"
+            f" {high.speedup:.2f}x at {high.acceptance:.0%}, if the load is low"
+        )
+    if doubts:
+        parts.append(f"{figures.counted(len(doubts), 'doubt')} below")
     return (
-        "Nothing is wrong with it. Measure whether it pays: specwatch bench with --baseline, and"
+        f"{'; '.join(parts)}. Measure whether it pays: specwatch bench with --baseline, and"
         " specwatch probe for temperatures."
     )
 
 
-def _head(advice: Advice, width: int) -> Iterator[Line]:
+def _head(advice: Advice, width: int) -> Lines:
     for role, model in (("target", advice.target), ("draft", advice.draft)):
         if model is not None:
             yield from _wrapped(f"{role}: {_model(model)}", width, 0, 8, "")
@@ -97,7 +109,7 @@ def _model(model: Model) -> str:
     return ", ".join(parts)
 
 
-def _finding(finding: Finding, width: int) -> Iterator[Line]:
+def _finding(finding: Finding, width: int) -> Lines:
     yield from _wrapped(f"* {finding.text}", width, 0, 2, "")
     if finding.reason:
         yield from _wrapped(finding.reason, width, 4, 4, "dim")
@@ -107,7 +119,7 @@ def _finding(finding: Finding, width: int) -> Iterator[Line]:
         yield from _wrapped(f"({finding.source})", width, 4, 5, "dim")
 
 
-def _wrapped(text: str, width: int, first: int, later: int, style: str) -> Iterator[Line]:
+def _wrapped(text: str, width: int, first: int, later: int, style: str) -> Lines:
     for line in textwrap.wrap(
         _K.sub(_KEPT_TOGETHER, clean(text)),
         width,
@@ -118,7 +130,7 @@ def _wrapped(text: str, width: int, first: int, later: int, style: str) -> Itera
         yield ((line.replace(_NO_BREAK, " "), style),)
 
 
-def _memory(memory: Memory, width: int) -> Iterator[Line]:
+def _memory(memory: Memory, width: int) -> Lines:
     gpus = figures.counted(memory.gpus, "GPU")
     whose = f"of each of {gpus}" if memory.gpus > 1 else "of one GPU"
     sentence = f"{_bytes(memory.usable)} usable {whose} with {_bytes(memory.gpu_memory)}"
@@ -144,7 +156,7 @@ def _memory(memory: Memory, width: int) -> Iterator[Line]:
     yield from table(columns, known, width)
 
 
-def _expected(advice: Advice, width: int) -> Iterator[Line]:
+def _expected(advice: Advice, width: int) -> Lines:
     cost = ""
     if advice.draft_cost:
         costs = "is assumed to cost" if advice.draft_cost_assumed else "costs"

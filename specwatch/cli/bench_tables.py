@@ -9,10 +9,10 @@ from specwatch.cli.load_tables import (
     interval,
     latency_columns,
     notes,
-    paragraph,
     quantile,
 )
-from specwatch.cli.terminal import Columns, Lines, table
+from specwatch.cli.tables import known
+from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain.experiments import (
     LEAST_SPEEDUP,
     Bench,
@@ -32,17 +32,14 @@ _STYLES: dict[Verdict, str] = {
     "ship": "green", "not_worth_it": "yellow", "do_not": "red", "unknown": "",
 }  # fmt: skip
 _CHART = 52
-"""Width of the chart."""
+"""Greatest width of the chart, without the load and the speedup beside it."""
+_LEAST_CHART, _BESIDE_CHART = 20, 16
 
 
 def _load(level: Level | ComparedLevel) -> str:
     if level.concurrency is not None:
         return figures.number(level.concurrency)
     return f"{level.rate:g}/s"
-
-
-def _place(level: Level | ComparedLevel) -> str:
-    return f"{level.concurrency or level.rate or 0:g} {verdicts.unit(level)}"
 
 
 def _rate(value: float | None) -> str:
@@ -92,46 +89,61 @@ _BOTH: Columns[ComparedLevel] = {
 
 
 def bench_lines(bench: Bench, width: int) -> Lines:
-    """Yield the lines of a bench."""
-    yield from paragraph(_subject(bench.subject), width, "bold")
-    yield from paragraph(_workload(bench.workload), width, "dim")
+    """Yield the lines of a bench, the answer first."""
+    yield from paragraph(_answer(bench), "bold", width)
+    yield from paragraph(_subject(bench.subject), width=width)
+    yield from paragraph(_workload(bench.workload), "dim", width)
     yield from table(_LATENCIES, bench.levels, width)
     yield from table(_REQUESTS, bench.levels, width, lambda level: "red" if level.errors else "")
     for level in bench.levels:
         shared = ["others used the server meanwhile"] if level.alone is False else []
-        yield from notes((f"{_place(level)}: {note}" for note in (*level.notes, *shared)), width)
+        place = verdicts.place(level)
+        yield from notes((f"{place}: {note}" for note in (*level.notes, *shared)), width)
     yield from notes(bench.notes, width)
 
 
 def comparison_lines(comparison: Comparison, width: int, *, fancy: bool) -> Lines:
-    """Yield the lines of a comparison; ``fancy`` is whether line-drawing can be shown."""
+    """Yield the lines of a comparison, the verdict first; ``fancy``: line-drawing can be shown."""
+    sentence = shown(comparison.sentence, 3 * LONGEST_SENTENCE)
+    yield from paragraph(sentence, _STYLES[comparison.verdict] or "yellow", width)
     for subject in (comparison.off, comparison.on):
-        yield from paragraph(_subject(subject), width, "bold")
+        yield from paragraph(_subject(subject), width=width)
     how = "measured alternately" if comparison.interleaved else "measured one after the other"
-    yield from paragraph(f"{_workload(comparison.workload)}; {how}", width, "dim")
+    yield from paragraph(f"{_workload(comparison.workload)}; {how}", "dim", width)
     yield from table(_SPEEDUPS, comparison.levels, width, lambda level: _STYLES[level.verdict])
     yield from paragraph(
-        "speedup: of whole requests; decoding: after the first token; TTFT on/off: above 1, the"
-        " first token comes later with speculation",
-        width,
+        "speedup: of whole requests, with its 95% interval; decoding: after the first token; TTFT"
+        " on/off: above 1, the first token comes later with speculation",
         "dim",
+        width,
     )
     yield from table(_BOTH, comparison.levels, width)
-    yield from _chart(comparison, fancy=fancy)
+    yield from _chart(comparison, min(_CHART, width - _BESIDE_CHART), fancy=fancy)
     if comparison.speedup is not None and len(comparison.levels) > 1:
         yield f"all loads, with equal weights: {interval(comparison.speedup)}", ""
     missing = (
-        f"{_place(level)}: {level.missing}"
+        f"{verdicts.place(level)}: {level.missing}"
         for level in comparison.levels
         if level.missing is not None
     )
     yield from notes((*missing, *comparison.notes), width)
-    # Most sentences begin with the verdict itself.
-    label = verdicts.LABELS[comparison.verdict]
-    sentence = shown(comparison.sentence, LONGEST_SENTENCE)
-    lowered = f"{sentence[:1].lower()}{sentence[1:]}"
-    verdict = lowered if lowered.startswith(label) else f"{label}. {sentence}"
-    yield from paragraph(f"verdict: {verdict}", width, _STYLES[comparison.verdict] or "yellow")
+
+
+def _answer(bench: Bench) -> str:
+    """The highest throughput, what its users get, and how many requests failed."""
+    if not bench.levels:
+        return "Nothing was measured."
+    best = max(bench.levels, key=lambda level: level.throughput or 0.0)
+    requests = sum(level.requests + sum(level.errors.values()) for level in bench.levels)
+    failed = sum(sum(level.errors.values()) for level in bench.levels)
+    parts = [
+        f"{_rate(getattr(best.per_user, 'p50', None))} for each user",
+        f"TTFT {quantile(best.ttft, 'p50')}",
+        f"TPOT {quantile(best.tpot, 'p50')}",
+        f"{failed} of {requests} requests failed" if failed else "no request failed",
+    ]
+    most = f"Up to {figures.compact(best.throughput)} tokens a second"
+    return f"{most}, at {verdicts.place(best)}: {known(parts)}."
 
 
 def _subject(subject: Subject) -> str:
@@ -149,14 +161,14 @@ def _workload(work: Workload) -> str:
     )
 
 
-def _chart(comparison: Comparison, *, fancy: bool) -> Lines:
+def _chart(comparison: Comparison, width: int, *, fancy: bool) -> Lines:
     """A line for each load: the speedup and its interval, with marks at 1 and 1.3."""
     known = [
         (level, level.speedup)
         for level in comparison.levels
         if level.speedup is not None and level.speedup.value > 0
     ]
-    if not known:
+    if not known or width < _LEAST_CHART:
         return
     bounds = [
         bound for _, e in known for bound in (e.value, e.lower or e.value, e.upper or e.value)
@@ -164,15 +176,15 @@ def _chart(comparison: Comparison, *, fancy: bool) -> Lines:
     low, high = min(0.9, *bounds), max(LEAST_SPEEDUP + 0.1, *bounds)
 
     def place(value: float) -> int:
-        return round((value - low) / (high - low) * (_CHART - 1))
+        return round((value - low) / (high - low) * (width - 1))
 
     even, worth = place(1.0), place(LEAST_SPEEDUP)
-    head = [" "] * (_CHART + 4)
+    head = [" "] * (width + 4)
     head[even] = "1"
     head[worth : worth + 3] = list(f"{LEAST_SPEEDUP:g}")
     yield f"{'load':>7}  {''.join(head).rstrip()}", "dim"
     for level, speedup in known:
-        bar = _bar(speedup, place, fancy=fancy)
+        bar = "".join(_bar(speedup, [" "] * width, place, fancy=fancy))
         value = f"  {speedup.value:.2f}"
         yield (f"{_load(level):>7}  ", ""), (bar, _STYLES[level.verdict]), (value, "")
     unit = verdicts.unit(comparison.levels[0])
@@ -181,13 +193,14 @@ def _chart(comparison: Comparison, *, fancy: bool) -> Lines:
             yield f"the speedup {verb} to 1 at about {load:.3g} {unit}", ""
 
 
-def _bar(speedup: Estimate, place: Callable[[float], int], *, fancy: bool) -> str:
+def _bar(
+    speedup: Estimate, row: list[str], place: Callable[[float], int], *, fancy: bool
+) -> list[str]:
     even, worth, bar, left, right, point = "│┊─├┤●" if fancy else "|:---o"
-    row = [" "] * _CHART
     row[place(1.0)], row[place(LEAST_SPEEDUP)] = even, worth
     if speedup.lower is not None and speedup.upper is not None:
         start, end = place(speedup.lower), place(speedup.upper)
         row[start : end + 1] = [bar] * (end + 1 - start)
         row[start], row[end] = left, right
     row[place(speedup.value)] = point
-    return "".join(row)
+    return row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,11 +19,14 @@ from specwatch.actuators.switch import SwitchClient
 from specwatch.actuators.systemd.helper import HelperClient
 from specwatch.alerts.client import AlertPost
 from specwatch.cli import guard_plan, options
+from specwatch.cli.terminal import Terminal
 from specwatch.config.guard import Alertmanager
 from specwatch.config.loading import Config
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.service import SupervisedService, SystemdService
 from specwatch.config.target import Target
+from specwatch.discovery.sources import discover
+from specwatch.discovery.target_groups import merged
 from specwatch.domain.baseline import choose
 from specwatch.domain.buckets import order_of
 from specwatch.domain.interval import LEAST_SAMPLES
@@ -88,7 +92,14 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
         answer["rules"] = [rule.model_dump(mode="json") for rule in rules]
         options.print_json(answer)
     else:
-        click.echo(f"configuration: ok, {counted(len(config.targets), 'target')}")
+        terminal = Terminal()
+        for check in (check for check in checks if not check["ok"]):
+            detail = shown(check["detail"], LONGEST_SENTENCE)
+            terminal.line((f"{check['what']}: FAILED: {detail}", "red"))
+        watched = [counted(len(config.targets), "target")]
+        if config.discovery:
+            watched.append(counted(len(config.discovery), "source") + " of targets")
+        terminal.line(f"configuration: ok, {', '.join(watched)}")
         disabling = [rule.name for rule in rules if rule.action == "disable"]
         applying = f"rules: {len(rules) or 'none'} apply"
         if disabling:
@@ -96,12 +107,11 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
             applying += ", ".join(disabling)
         if config.slos:
             applying += f"; {counted(len(config.slos), 'SLO')}"
-        click.echo(shown(applying, LONGEST_SENTENCE))
+        terminal.line(shown(applying, LONGEST_SENTENCE))
         for note in notes:
-            click.echo(f"note: {shown(note, LONGEST_SENTENCE)}")
-        for check in checks:
-            detail = shown(check["detail"], LONGEST_SENTENCE)
-            click.echo(f"{check['what']}: {'ok, ' if check['ok'] else 'FAILED: '}{detail}")
+            terminal.line(f"note: {shown(note, LONGEST_SENTENCE)}")
+        for check in (check for check in checks if check["ok"]):
+            terminal.line(f"{check['what']}: ok, {shown(check['detail'], LONGEST_SENTENCE)}")
     if not ok:
         raise click.exceptions.Exit(1)
 
@@ -122,6 +132,18 @@ def _notes(config: Config) -> Iterator[str]:
         yield (
             f"guard.mode is act, but no service is configured for {_some(lacking)}: the guard"
             " cannot restart vLLM there"
+        )
+    if config.guard.holdout and config.guard.mode != "act":
+        yield (
+            f"guard.holdout is {config.guard.holdout}, but guard.mode is {config.guard.mode}: the"
+            " guard restarts no server without speculation; set guard.mode: act"
+        )
+    sizes = Counter(target.group for target in config.targets if target.group)
+    small = [group for group, size in sizes.items() if size < 3 * config.guard.holdout]
+    if small and not config.discovery:
+        yield (
+            f"guard.holdout is {config.guard.holdout}, at most a third of a group: too many for"
+            f" {_some(small)}"
         )
     given, needed = config.guard.verify, format_duration(VERIFIABLE)
     if config.guard.mode == "off" or given >= VERIFIABLE:
@@ -185,17 +207,33 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _checks(config: Config) -> tuple[list[Json], list[str]]:
-    """Each check and its outcome; and notes."""
+    """Each check and its outcome; and notes. Discovered targets are checked too."""
     measured: set[str] = set()
-    checks = [
-        (f"database {config.database.shown()}", partial(_database, config, measured)),
-        *_checks_of_targets(config),
-        *_checks_of_recipients(config),
-    ]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
+        discovered = list(pool.map(discover, config.discovery))
+        names = list(map(str, config.discovery))
+        lists = zip(names, (targets for targets, _ in discovered), strict=True)
+        targets, left_out = merged(config.targets, list(lists))
+        config = config.model_copy(update={"targets": targets})
+        checks = [
+            (f"database {config.database.shown()}", partial(_database, config, measured)),
+            *(
+                (f"discovery by {name}", partial(_source, *outcome))
+                for name, outcome in zip(names, discovered, strict=True)
+            ),
+            *_checks_of_targets(config),
+            *_checks_of_recipients(config),
+        ]
         outcomes = list(pool.map(_outcome, checks))
     notes = _unmeasured(config, measured) if outcomes[0]["ok"] else ()
-    return outcomes, [*notes, *_without_helper(config)]
+    return outcomes, [*left_out, *notes, *_without_helper(config)]
+
+
+def _source(targets: Sequence[Target], problems: Sequence[str]) -> str:
+    """What a source of targets has; SpecwatchError for what is wrong with it."""
+    if problems:
+        raise SpecwatchError("; ".join(problems))
+    return counted(len(targets), "target")
 
 
 def _outcome(check: Check) -> Json:

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import click
 
+from specwatch.cli import examples
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.wording.text import clean_lines
 
@@ -35,6 +36,18 @@ class CommandGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        """The command of a name, with examples in its help; None for an unknown name."""
+        command = self.defined(name)
+        if command is not None:
+            words = f"{self.name} {name}".removeprefix("specwatch ")
+            command.epilog = examples.epilog(words)
+        return command
+
+    def defined(self, name: str) -> click.Command | None:
+        """The command of a name as it is defined; None for an unknown name."""
+        return self.commands.get(name)
 
     def list_commands(self, _: click.Context) -> list[str]:
         """In the order in which they were defined."""
@@ -71,7 +84,7 @@ class LazyGroup(CommandGroup):
         """The names of those that are not hidden, in their order."""
         return [name for name, summary in self._summaries.items() if summary]
 
-    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+    def defined(self, name: str) -> click.Command | None:
         """The command of a name, imported now; None for an unknown name."""
         if name not in self._summaries:
             return None
@@ -88,8 +101,12 @@ class LazyGroup(CommandGroup):
 class _Failure(click.ClickException):
     exit_code = 1
 
-    def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(clean_lines(self.message), file=file, err=file is None)
+    def show(self, _: IO[Any] | None = None) -> None:
+        from specwatch.cli.terminal import Terminal
+
+        terminal = Terminal(stderr=True)
+        for line in clean_lines(self.message).split("\n"):
+            terminal.line(line)
 
 
 class _ConfigFailure(_Failure):

@@ -78,7 +78,7 @@ def current(file: Path | None, database: str | None, as_json: bool) -> None:
     click.echo(f"{info.where}: revision {info.revision} (current), {info.size / 1e6:,.1f} MB")
     for table, rows in info.rows.items():
         more = "" if table in info.exact else "at least "
-        click.echo(f"  {table:10}{more + counted(rows, 'row'):>24}")
+        click.echo(f"  {table:14}{more + counted(rows, 'row'):>20}")
 
 
 @command.command()

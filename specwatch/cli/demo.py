@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specwatch.cli import options
+from specwatch.cli.terminal import new_console
 from specwatch.config.loading import Config
 from specwatch.config.target import Experiments
 from specwatch.daemon.daemon import Daemon
@@ -113,9 +114,8 @@ def command(duration: float, as_json: bool) -> None:
     """
     if math.isnan(duration):  # which click takes for a number in any range
         raise click.BadParameter("nan is not in the range 15<=x<=240.", param_hint="'--duration'")
-    console = Console(stderr=as_json, highlight=False, no_color=options.no_color() or None)
     with tempfile.TemporaryDirectory(prefix="specwatch-demo-") as folder:
-        report = _Demo(duration, console, Path(folder)).run()
+        report = _Demo(duration, new_console(stderr=as_json), Path(folder)).run()
     if as_json:
         options.print_json(report)
 
@@ -384,10 +384,10 @@ def _figures_of(counted: Tally) -> dict[str, Any]:
 
 def _table(names: tuple[str, ...], rows: Sequence[dict[str, Any]]) -> Table:
     """A column for each of these names, and for the figures that all rows have."""
-    headers = (*names, "acceptance", "tokens/step", "TTFT p50", "mean TPOT")
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    headers = (*names, "accepted", "tok/step", "TTFT p50", "mean TPOT")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for place, header in enumerate(headers):
-        table.add_column(header, justify="right" if place else "left")
+        table.add_column(header, justify="right" if place else "left", no_wrap=place > 0)
     for row in rows:
         table.add_row(
             *(str(row[name]) for name in names),

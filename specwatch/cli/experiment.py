@@ -12,7 +12,7 @@ import msgspec
 
 from specwatch.cli import commands, options
 from specwatch.cli.experiment_results import against_off, print_results, results_of
-from specwatch.cli.terminal import Columns, Terminal, table
+from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.config.sections import Baselines, nearest
 from specwatch.domain.switchback import STANDBY, Switchback
 from specwatch.domain.switchback_results import washout_of
@@ -21,7 +21,7 @@ from specwatch.errors import SpecwatchError
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording import experiment, figures
-from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 ACTOR = "specwatch experiment"
 """Recorded in the database for a change by these commands, in place of a daemon."""
@@ -107,18 +107,17 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
     if as_json:
         options.print_json({"experiments": rows})
         return
-    terminal = Terminal()
-    header, *lines = table(_STATUS, rows)
-    terminal.lines([header])
-    for row, line in zip(rows, lines, strict=True):
-        terminal.lines([line])
-        if row.stopped:
-            text = f"  stopped by {shown(row.stopped, LONGEST_SENTENCE)}"
-            terminal.lines(wrapped(text, "yellow"))
-        if row.dropped:
-            names = ", ".join(map(experiment.arm_name, row.dropped))
-            usual = experiment.arm_name(row.usual)
-            terminal.lines(wrapped(f"  no longer ordered, slower than {usual}: {names}"))
+    Terminal().lines(table(_STATUS, rows, details=_details))
+
+
+def _details(row: ExperimentRow) -> Lines:
+    if row.stopped:
+        text = f"  stopped by {shown(row.stopped, LONGEST_SENTENCE)}"
+        yield from paragraph(text, "yellow")
+    if row.dropped:
+        names = ", ".join(map(experiment.arm_name, row.dropped))
+        usual = experiment.arm_name(row.usual)
+        yield from paragraph(f"  no longer ordered, slower than {usual}: {names}")
 
 
 def _status_row(stored: Switchback) -> ExperimentRow:
@@ -197,7 +196,7 @@ def stop(
     if as_json:
         options.print_json({"target": stored.target, "stopped": stored.stopped})
     else:
-        click.echo(f"the experiment of {shown(stored.target)} is stopped by {shown(why, 300)}")
+        Terminal().line(f"the experiment of {shown(stored.target)} is stopped by {shown(why, 300)}")
 
 
 @command.command(short_help="let a stopped experiment go on")
@@ -212,7 +211,7 @@ def start(
     if as_json:
         options.print_json({"target": stored.target, "stopped": stored.stopped})
     else:
-        click.echo(f"the experiment of {shown(stored.target)} is started by {shown(by)}")
+        Terminal().line(f"the experiment of {shown(stored.target)} is started by {shown(by)}")
 
 
 def _change(url: str, target: str | None, stopped: str) -> Switchback:

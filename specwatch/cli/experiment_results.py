@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 import msgspec
 
-from specwatch.cli.terminal import Columns, Terminal, table
+from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
 from specwatch.domain.sample import samples_of
@@ -28,11 +28,10 @@ from specwatch.domain.switchback_results import (
     speedup_against_off,
 )
 from specwatch.domain.tuning import advice
-from specwatch.report.columns import Line
 from specwatch.report.speedups import Chosen
 from specwatch.store.readers import Reader
 from specwatch.wording import experiment, figures
-from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
 class ArmResult(msgspec.Struct, frozen=True):
@@ -172,11 +171,12 @@ def against_off(url: str, stored: Switchback, loads: Sequence[str], max_age: flo
 
 
 def print_results(known: ExperimentResults) -> None:
-    """Print the answer, and tables by load, temperature and prompt length."""
+    """Print the answer first, then tables by load, temperature and prompt length."""
     terminal = Terminal()
-    terminal.lines(wrapped(f"{shown(known.target)}: {known.answer}"))
+    keep = "; no arm is known to be faster than the launch" if known.best == LAUNCH else ""
+    terminal.lines(paragraph(f"{shown(known.target)}: {known.answer}{keep}", "bold"))
     if known.stopped:
-        terminal.lines(wrapped(f"stopped by {shown(known.stopped, LONGEST_SENTENCE)}", "yellow"))
+        terminal.lines(paragraph(f"stopped by {shown(known.stopped, LONGEST_SENTENCE)}", "yellow"))
     terminal.line()
     terminal.lines(_groups("running", {"all": known.arms, **known.loads}))
     for header, groups, by in (
@@ -189,20 +189,17 @@ def print_results(known: ExperimentResults) -> None:
     terminal.line()
     if known.episodes:
         covered = sum(known.shares[Grouping.TEMPERATURE].values())
-        terminal.lines(wrapped(experiment.coverage(covered)))
-    best = f"best: {experiment.arm_name(known.best)}"
-    if known.best == LAUNCH:
-        best = "no arm is known to be faster than the launch"
+        terminal.lines(paragraph(experiment.coverage(covered)))
     left_out = f"{figures.counted(known.excluded, 'episode')} left out"
     washout = f"the first {figures.seconds(known.washout)} of a block do not count"
-    terminal.lines(wrapped(f"{best}; {left_out}; {washout}"))
+    terminal.lines(paragraph(f"{left_out}; {washout}"))
     if known.tuning is not None:
-        terminal.lines(wrapped(experiment.tuning(known.tuning)))
+        terminal.lines(paragraph(experiment.tuning(known.tuning)))
     if known.against_off is None:
         return
     cost = StandbyCost(known.against_off.standby_cost, known.against_off.missing)
     terminal.line()
-    terminal.lines(wrapped(experiment.against_off(known.target, cost)))
+    terminal.lines(paragraph(experiment.against_off(known.target, cost)))
     if cost.cost is not None:
         terminal.line()
         off = known.against_off
@@ -214,9 +211,10 @@ def _groups(
     groups: Mapping[str, list[ArmResult]],
     shares: Mapping[str, float] | None = None,
     columns: Columns[tuple[str, ArmResult]] = _RESULTS,
-) -> Iterator[Line]:
+) -> Lines:
     """A table with the arms of each group, and the group's share of the tokens."""
     columns = {header: lambda row: shown(row[0]), **columns}
     if shares is not None:
         columns = {**columns, "of tokens": lambda row: figures.percent(shares[row[0]])}
-    return table(columns, [(name, arm) for name, arms in groups.items() for arm in arms])
+    rows = [(name, arm) for name, arms in groups.items() for arm in arms]
+    return table(columns, rows, keys=2)

@@ -1,4 +1,4 @@
-"""``specwatch generate``: dashboards, alerts, systemd units and reference pages."""
+"""``specwatch generate``: dashboards, alerts, systemd units, manifests and reference pages."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 
 import click
 
-from specwatch.cli import options
-from specwatch.config.guard import DEFAULT_RUNBOOK_URL
-from specwatch.domain.units import quoted
+from specwatch.cli import commands, options
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL, DEFAULT_URL
+from specwatch.domain.units import parse_server_url, quoted
 from specwatch.errors import ConfigError
 from specwatch.generate import systemd as systemd_units
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-@click.group(name="generate")
+@click.group(name="generate", cls=commands.CommandGroup)
 def command() -> None:
     """Write files for other programs; --check exits with 1 if they are stale."""
 
@@ -51,8 +51,8 @@ _check_option = click.option(
 )
 _runbook_option = click.option(
     "--runbook-url", metavar="URL", callback=options.parsed(_runbook_url),
-    default=DEFAULT_RUNBOOK_URL, show_default=True,
-    help="URL of the runbook; a daemon serves it below its own address.",
+    help="URL of the runbook. Default: /runbook of the daemon at its external_url, which dashboards"
+    " read from its metrics.",
 )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) 
 @_output_option("dashboards")
 @_runbook_option
 @_check_option
-def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
+def dashboards(folder: Path, runbook_url: str | None, check: bool) -> None:
     """Write Grafana dashboards, and the files that provision them."""
     from specwatch.generate.dashboards import dashboards as all_dashboards
     from specwatch.generate.dashboards import provisioning
@@ -94,18 +94,63 @@ def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
 @command.command()
 @_output_option("alerts")
 @_runbook_option
+@click.option(
+    "--grafana-url",
+    metavar="URL",
+    callback=options.parsed(parse_server_url),
+    help="Grafana with the dashboards, to which alerts link. Default: they link to the status page"
+    " of the daemon.",
+)
 @click.option("--job", default="specwatch", show_default=True, help="Prometheus job of the daemon.")
 @options.path(
-    "--config", "-c", "file", text="Configuration file with objectives (slos) to use, not examples."
+    "--config",
+    "-c",
+    "file",
+    text="Configuration file with the objectives (slos), external_url, and runbook_url and"
+    " grafana_url of alertmanager to use.",
 )
 @_check_option
-def alerts(folder: Path, runbook_url: str, job: str, file: Path | None, check: bool) -> None:
+def alerts(
+    folder: Path,
+    runbook_url: str | None,
+    grafana_url: str | None,
+    job: str,
+    file: Path | None,
+    check: bool,
+) -> None:
     """Write Prometheus rules, a sample Alertmanager configuration and the runbook."""
     from specwatch.generate.alerts import alert_files
+    from specwatch.generate.alerts.objectives import SAMPLE_SLOS
 
     config = options.loaded(file) if file is not None else None
-    slos = {} if config is None else {"slos": config.slos}
-    _write(folder, alert_files(runbook_url=runbook_url, job=job, **slos), check=check)
+    if config is not None and config.alertmanager is not None:
+        grafana_url = grafana_url or config.alertmanager.grafana_url
+    files = alert_files(
+        runbook_url=runbook_url or (DEFAULT_RUNBOOK_URL if config is None else config.runbook_url),
+        job=job,
+        slos=SAMPLE_SLOS if config is None else config.slos,
+        status_url=DEFAULT_URL if config is None else config.external_url,
+        grafana_url=grafana_url,
+    )
+    _write(folder, files, check=check)
+
+
+@command.command()
+@_output_option("deploy")
+@click.option(
+    "--external-url",
+    metavar="URL",
+    callback=options.parsed(parse_server_url),
+    help="Where people reach the daemon, to which alerts link. Default: the Service specwatch in"
+    " the namespace specwatch.",
+)
+@_check_option
+def kubernetes(folder: Path, external_url: str | None, check: bool) -> None:
+    """Write a kustomize base, a Helm chart, and gates for rollouts."""
+    from specwatch.generate.kubernetes import DEFAULT_URL as SERVICE_URL
+    from specwatch.generate.kubernetes import manifests
+
+    _write(folder, manifests(external_url=external_url or SERVICE_URL), check=check)
 
 
 @command.command(hidden=True)

@@ -12,11 +12,15 @@ import click
 
 from specwatch.cli import commands, guard_output, guard_plan, options
 from specwatch.cli.guard_orders import ACTOR, carry_out, chosen, guards, opened, unguarded
+from specwatch.cli.terminal import Terminal
+from specwatch.config.loading import Config
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, SpecwatchError
 from specwatch.guard import state_machine
 from specwatch.guard.state import CALM, Order, Phase
 from specwatch.store.guard_records import GuardBook, StepRecord
+from specwatch.store.guard_rows import Entry
+from specwatch.wording import figures
 from specwatch.wording.guard import phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -59,7 +63,7 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
     loaded = options.configured(database, file)
     with opened(options.database_url(database, file)) as book:
         if target is None:
-            entries = list(guards(book, loaded).values())
+            entries = [one for one in guards(book, loaded).values() if not _has_left(one, loaded)]
         else:
             entries = [chosen(book, target, loaded)]
     if not entries:
@@ -74,6 +78,15 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
         guard_output.print_status(rows, policy, now)
     if held:
         raise click.exceptions.Exit(1)
+
+
+def _has_left(entry: Entry, config: Config | None) -> bool:
+    """Whether it is that of a discovered target, such as a pod, that is gone and left no work."""
+    if config is None or not config.discovery:
+        return False
+    configured = any(one.name == entry.state.target for one in config.targets)
+    idle = entry.state.phase in (Phase.OBSERVING, Phase.SUSPECT, Phase.CONFIRMED)
+    return not configured and entry.left <= 0 and idle
 
 
 @command.command(short_help="what switching speculation off would run, write and cost")
@@ -131,13 +144,16 @@ def pause(
     if as_json:
         options.print_json({"target": name, "state": state})
         return
-    click.echo(f"{shown(name)} is paused by {shown(by)} until {guard_output.moment(until)}")
+    terminal = Terminal()
+    terminal.line(f"{shown(name)} is paused by {shown(by)} until {figures.moment(until)}")
     if state.phase is Phase.HELD:
-        click.echo("it is also held: `specwatch guard resume` ends both")
+        terminal.line("it is also held: `specwatch guard resume` ends both")
     elif state.phase is Phase.DRAINING:
-        click.echo("it is draining the server, and abandons that unless an operator ordered it")
+        Terminal().line(
+            "it is draining the server, and abandons that unless an operator ordered it"
+        )
     elif state.phase not in CALM:
-        click.echo(f"it is {phase(state.phase)} now, and completes that first")
+        terminal.line(f"it is {phase(state.phase)} now, and completes that first")
 
 
 @command.command(short_help="end a pause, or a hold")
@@ -159,11 +175,11 @@ def resume(book: GuardBook, target: str | None, by: str, as_json: bool) -> None:
     if as_json:
         options.print_json({"target": name, "resumed": changed, "state": state})
     elif not changed:
-        click.echo(f"{shown(name)} is neither paused nor held")
+        Terminal().line(f"{shown(name)} is neither paused nor held")
     else:
-        click.echo(f"{shown(name)} is resumed by {shown(by)}")
+        Terminal().line(f"{shown(name)} is resumed by {shown(by)}")
         if before.phase is Phase.HELD:
-            click.echo(shown(f"it was held: {before.why}", LONGEST_SENTENCE))
+            Terminal().line(shown(f"it was held: {before.why}", LONGEST_SENTENCE))
 
 
 _order_options = options.all_of(
@@ -229,7 +245,7 @@ def history(book: GuardBook, target: str | None, since: float, limit: int, as_js
     if as_json:
         options.print_json({"steps": steps, "more": more})
     elif not steps:
-        click.echo(f"the guard took no step since {guard_output.moment(since)}")
+        Terminal().line(f"the guard took no step since {figures.moment(since)}")
     else:
         guard_output.print_steps(steps, limit=limit if more else None)
 

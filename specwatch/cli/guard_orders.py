@@ -10,6 +10,7 @@ from typing import NamedTuple
 import click
 
 from specwatch.cli import guard_output, options
+from specwatch.cli.terminal import Terminal
 from specwatch.config.loading import Config
 from specwatch.domain.units import format_duration
 from specwatch.errors import SpecwatchError, StoreUnavailable
@@ -103,10 +104,10 @@ def carry_out(
         )
     else:
         if timeout is None or not attended:
-            click.echo(shown(ordered(order, guard_output.moment), LONGEST_SENTENCE))
-        click.echo(f"{shown(entry.state.target)}: {shown(reason, LONGEST_SENTENCE)}")
+            Terminal().line(shown(ordered(order), LONGEST_SENTENCE))
+        Terminal().line(f"{shown(entry.state.target)}: {shown(reason, LONGEST_SENTENCE)}")
         if reached is None:
-            click.echo("`specwatch guard status` shows its progress")
+            Terminal().line("`specwatch guard status` shows its progress")
     if reached is False or not attended or (reached is None and timeout is not None):
         raise click.exceptions.Exit(1)
 

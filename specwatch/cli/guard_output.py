@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import islice
 from typing import Any
 
-from specwatch.cli.terminal import Columns, Lines, Terminal, table
+from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.config.guard import Guard
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE
 from specwatch.guard.state import GuardState
@@ -17,9 +15,9 @@ from specwatch.rules.decision_view import ReadingView
 from specwatch.store.guard_records import StepRecord
 from specwatch.store.guard_rows import Entry
 from specwatch.wording import figures, speculation
-from specwatch.wording.guard import notes, phase, sentence, standing, trial
+from specwatch.wording.guard import notes, phase, sentence, standing, state_word, trial
 from specwatch.wording.rules import amount
-from specwatch.wording.text import LONGEST_SENTENCE, MOST_COLUMNS, clean, shown, wrapped
+from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 _STYLES = {
     "held": "red", "rolling_back": "red", "suspect": "yellow", "confirmed": "yellow",
@@ -49,28 +47,23 @@ _OTHER_NUMBERS: Mapping[str, Callable[[float], str]] = {
 }
 
 
-def moment(time: float) -> str:
-    """A Unix time as the clock on the wall shows it: ``2026-11-19 14:33:05``."""
-    return f"{datetime.fromtimestamp(time, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
 def target_lines(guard: GuardView | None, now: float) -> Lines:
     """Yield lines on the guard of one target; nothing without a guard."""
     if guard is None:
         return
     state = guard.state
     style = _STYLES.get(state.phase, "") if state else ""
-    yield from wrapped(f"guard: {standing(guard, now)}", style)
+    yield from paragraph(f"guard: {standing(guard, now)}", style)
     if state is not None:
         yield from _notes(state, now)
     if guard.error:
-        yield from wrapped(f"guard failing: {shown(guard.error, LONGEST_SENTENCE)}", "red")
+        yield from paragraph(f"guard failing: {shown(guard.error, LONGEST_SENTENCE)}", "red")
 
 
 def _notes(state: GuardState, now: float) -> Lines:
     """Yield what is waited for or wrong, a pause, and an order that is not done yet."""
-    for note, kind in notes(state, now, moment):
-        yield from wrapped(f"  {note}", _NOTES.get(kind, "yellow"))
+    for note, kind in notes(state, now):
+        yield from paragraph(f"  {note}", _NOTES.get(kind, "yellow"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +103,25 @@ def print_status(guards: Sequence[GuardRow], policy: Guard | None, now: float) -
 
     columns: Columns[GuardRow] = {
         "target": lambda guard: shown(guard.target),
-        "state": lambda guard: phase(guard.state.phase),
+        "state": lambda guard: state_word(guard.state),
         "for": lambda guard: figures.span(now - guard.state.since),
         "wanted": lambda guard: guard.state.goal or figures.UNKNOWN,
         "guarded by": lambda guard: shown(guard.daemon, 12) or "no daemon",
         "trial": lambda guard: trial(guard.state, now) or figures.UNKNOWN,
         "actions": actions,
     }
-    lines = table(columns, guards, style=lambda row: _STYLES.get(row.state.phase, ""))
-    terminal.lines(islice(lines, 1))
-    for guard, line in zip(guards, lines, strict=True):
-        terminal.lines([line])
+
+    def details(guard: GuardRow) -> Lines:
         if not guard.daemon:
-            terminal.line(("  no daemon guards it now: this is its last known state", "red"))
-        terminal.lines(_notes(guard.state, now))
+            yield "  no daemon guards it now: this is its last known state", "red"
+        yield from _notes(guard.state, now)
         if guard.state.incident is not None:
-            incident = shown(guard.state.incident.id)
-            terminal.line((f"  specwatch guard explain {incident}", "dim"))
+            yield f"  specwatch guard explain {shown(guard.state.incident.id)}", "dim"
+
+    def style(guard: GuardRow) -> str:
+        return _STYLES.get(guard.state.phase, "")
+
+    terminal.lines(table(columns, guards, style=style, details=details))
 
 
 def print_steps(
@@ -141,8 +136,9 @@ def print_steps(
         terminal.line((f"the last {limit} steps; more with --limit", "dim"))
     several = len({step.target for step in steps}) > 1
     for step in steps:
+        where = f"{shown(step.target)}  " if several else ""
         terminal.line(
-            f"{moment(step.at)}  {f'{shown(step.target)}  ' if several else ''}",
+            f"{figures.moment(step.at, seconds=True)}  {where}",
             (f"{phase(step.phase):12}  ", _style(step)),
             shown(step.reason, LONGEST_SENTENCE),
             (f"  [{shown(step.incident)}]" if incidents and step.incident else "", "dim"),
@@ -159,21 +155,23 @@ def print_incident(steps: Sequence[StepRecord], state: GuardState | None, now: f
     first, last = steps[0], steps[-1]
     terminal.line((f"{shown(first.incident)} of {shown(first.target)}", "bold underline"))
     if state is not None:
-        terminal.line(f"began {moment(first.at)}, and is not over")
+        terminal.line(f"began {figures.moment(first.at)}, and is not over")
         terminal.line((f"now {sentence(state, now)}", _STYLES.get(state.phase, "")))
         terminal.lines(_notes(state, now))
     else:
-        terminal.line(f"began {moment(first.at)}, over after {figures.span(last.at - first.at)}")
+        terminal.line(
+            f"began {figures.moment(first.at)}, over after {figures.span(last.at - first.at)}"
+        )
     terminal.line()
     for step in steps:
-        time, title = f"{moment(step.at)}  ", f"{phase(step.phase):12}"
+        time, title = f"{figures.moment(step.at, seconds=True)}  ", f"{phase(step.phase):12}"
         reason = shown(step.reason, LONGEST_SENTENCE)
-        fits = len(time) + len(title) + 2 + len(reason) <= MOST_COLUMNS
+        fits = len(time) + len(title) + 2 + len(reason) <= terminal.width
         style = _style(step)
         styled = (title, style if style == "dim" else f"bold {style}")
         terminal.line(time, styled, f"  {reason}" if fits else "")
         if not fits:
-            terminal.lines(wrapped(f"    {reason}"))
+            terminal.lines(paragraph(f"    {reason}"))
         terminal.lines(_numbers(step.inputs))
 
 
@@ -201,21 +199,21 @@ def _finding_lines(finding: Mapping[str, Any]) -> Lines:
     if finding["temperature"] != ALL_TEMPERATURES:
         where += f", temperature {shown(finding['temperature'])}"
     summary = clean(finding.get("summary") or "")
-    yield from wrapped(f"    {where}{f': {summary}' if summary else ''}")
+    yield from paragraph(f"    {where}{f': {summary}' if summary else ''}")
     if finding.get("since") is not None:
-        yield f"    in breach since {moment(finding['since'])}", ""
+        yield f"    in breach since {figures.moment(finding['since'])}", ""
     stored = map(speculation.stored_reading, finding["readings"])
     readings = [reading for reading in stored if reading is not None]
-    lines = table(_READINGS, readings, indent="    ")
-    yield from islice(lines, 1)
-    for reading, line in zip(readings, lines, strict=True):
-        yield line
-        scope = [f"over {figures.span(reading.window)}"]
+
+    def scope(reading: ReadingView) -> Lines:
+        parts = [f"over {figures.span(reading.window)}"]
         for count, noun in ((reading.drafts, "draft"), (reading.requests, "request")):
             if count:
-                scope.append(figures.counted(count, noun))
-        scope += [text for text in (reading.basis, reading.missing, reading.note) if text]
-        yield from wrapped(f"      {shown(', '.join(scope), LONGEST_SENTENCE)}", "dim")
+                parts.append(figures.counted(count, noun))
+        parts += [text for text in (reading.basis, reading.missing, reading.note) if text]
+        yield from paragraph(f"      {shown(', '.join(parts), LONGEST_SENTENCE)}", "dim")
+
+    yield from table(_READINGS, readings, indent="    ", details=scope)
 
 
 _READINGS: Columns[ReadingView] = {

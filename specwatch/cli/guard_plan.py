@@ -12,9 +12,9 @@ from specwatch.actuators import actuator_of
 from specwatch.actuators.switch import SwitchClient
 from specwatch.cli import status
 from specwatch.cli.guard_orders import opened
-from specwatch.cli.terminal import Terminal
+from specwatch.cli.terminal import Terminal, paragraph
 from specwatch.config.loading import Config
-from specwatch.config.service import SupervisedService, SystemdService
+from specwatch.config.service import KubernetesService, SupervisedService, SystemdService
 from specwatch.config.target import Target
 from specwatch.domain.model import HOUR
 from specwatch.domain.units import format_duration
@@ -25,7 +25,7 @@ from specwatch.guard.switch_phases import LEASE
 from specwatch.rules.decision_view import AssumedSpeedup, MeasuredSpeedup
 from specwatch.web.daemon_view import TargetView
 from specwatch.wording import figures
-from specwatch.wording.text import LONGEST_SENTENCE, clean, shown, wrapped
+from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 _ANSWER_SECONDS = 3.0
 """Time limit for the answer of a daemon."""
@@ -156,14 +156,18 @@ def service_name(target: Target) -> str:
     service = target.service
     if isinstance(service, SystemdService):
         return f"unit {service.unit}{' of the user' if service.scope == 'user' else ''}"
+    if isinstance(service, KubernetesService):
+        return f"{service.workload} of Kubernetes"
     return "no service" if service is None else f"{service.kind} service"
 
 
 def print_plan(target: Target, plan: Plan, cost: DisableCost) -> None:
     """Print what switching speculation off would do and cost."""
     terminal = Terminal()
+    terminal.lines(paragraph(_answer(cost), "bold"))
     terminal.line((shown(target.name), "bold underline"), f"  {clean(service_name(target))}")
-    terminal.lines((shown(line, 100 * LONGEST_SENTENCE), style) for line, style in plan_lines(plan))
+    for line, style in plan_lines(plan):
+        terminal.line((shown(line, 100 * LONGEST_SENTENCE), style), wrap=False)
     terminal.lines(_cost_lines(cost))
 
 
@@ -187,9 +191,9 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
             yield clean(line), "bold" if number < 2 else _DIFF_STYLES.get(line[:1], "")
     yield "steps", "bold"
     for number, step in enumerate(plan.steps, 1):
-        yield from wrapped(f"  {number}. {step}")
+        yield from paragraph(f"  {number}. {step}")
     for note in plan.notes:
-        yield from wrapped(f"note: {note}", "yellow")
+        yield from paragraph(f"note: {note}", "yellow")
 
 
 def _words_changed(plan: Plan) -> tuple[Sequence[str], Sequence[str]]:
@@ -221,23 +225,39 @@ def _cost_lines(cost: DisableCost) -> Iterator[tuple[str, str]]:
     basis = f"the median of {figures.counted(count, 'restart')}" if count else "assumed"
     seconds = figures.span(cost.restart_seconds)
     drain = format_duration(cost.drain_seconds)
-    yield from wrapped(f"  {seconds} without service, {basis}, after draining for at most {drain}")
+    yield from paragraph(
+        f"  {seconds} without service, {basis}, after draining for at most {drain}"
+    )
     if cost.requests is not None:
         yield f"  {figures.counted(cost.requests, 'request')} running or waiting now", ""
-    for model in cost.models:
-        yield from wrapped(f"  {_saving_sentence(model, cost.restart_seconds)}")
+    for model in cost.models[1:]:
+        yield from paragraph(f"  {_saving_sentence(model, cost.restart_seconds)}")
     for note in cost.notes:
-        yield from wrapped(f"  {shown(note, LONGEST_SENTENCE)}", "dim")
+        yield from paragraph(f"  {shown(note, LONGEST_SENTENCE)}", "dim")
+
+
+def _answer(cost: DisableCost) -> str:
+    """Whether switching off pays now."""
+    if not cost.models:
+        why = shown(cost.notes[0], LONGEST_SENTENCE) if cost.notes else "nothing is generated"
+        return f"Whether switching speculation off pays now is not known: {why}."
+    return _saving_sentence(cost.models[0], cost.restart_seconds)
 
 
 def _saving_sentence(model: ModelSaving, restart: float) -> str:
     speedup, name = model.speedup, shown(model.model_name)
     if model.saves_seconds_per_hour is None or not isinstance(speedup, MeasuredSpeedup):
-        return f"{name}: the saving is not known: the speedup is assumed, not measured"
+        why = "its speedup is assumed, not measured"
+        return f"Whether switching speculation off pays for {name} is not known: {why}."
     saved = model.saves_seconds_per_hour["value"]
-    why = f"the speedup is {speedup.value:.2f} ({speedup.lower:.2f} to {speedup.upper:.2f})"
-    change = f"{name}: what takes an hour now would take {figures.span(abs(saved))}"
-    if saved <= 0:
-        return f"{change} longer, as {why}"
+    longer = f"{figures.span(abs(saved))} {'longer' if saved <= 0 else 'less'}"
+    why = (
+        f"what takes an hour would take {longer} without it, as the speedup is"
+        f" {figures.times(speedup)}"
+    )
+    if speedup.lower > 1:
+        return f"Speculation pays for {name} now: {why}."
+    if speedup.upper >= 1:
+        return f"Speculation neither clearly pays nor loses for {name} now: {why}."
     paid = figures.span(restart / saved * HOUR)
-    return f"{change} less, as {why}; the restart is paid for after {paid}"
+    return f"Speculation loses for {name} now: {why}; the restart is paid for after {paid}."

@@ -20,6 +20,7 @@ from specwatch.cli import options
 from specwatch.config.loading import Config
 from specwatch.config.sections import cannot_read
 from specwatch.config.target import Target
+from specwatch.discovery.sources import discover
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS, OUTPUT_TOKENS, PROMPTS
@@ -111,14 +112,25 @@ def server_at(url: str, where: str, token: Path | None) -> Target:
 
 
 def known_target(config: Config | None, name: str | None, urls: Sequence[str]) -> Target | None:
-    """The target of the configuration that a name or URL selects; ConfigError for a wrong name."""
-    targets = config.targets if config is not None else ()
+    """The target of the configuration, or of its discovery, that a name or URL selects.
+
+    Raises ConfigError for a wrong name.
+    """
+    if config is None:
+        return None
+    own = [target for target in config.targets if target.name == name or target.url in urls]
+    problems: list[str] = []
+    targets = [*config.targets]
+    for source in [] if own else config.discovery:
+        discovered, wrong = discover(source)
+        targets += discovered
+        problems += wrong
     if name is not None:
-        by_name = {target.name: target for target in targets}
-        if targets and name not in by_name:
-            names = ", ".join(by_name)
-            raise ConfigError(f"--target: the configuration has no {quoted(name)}; it has {names}")
-        return by_name.get(name)
+        by_name = {target.name: target for target in reversed(targets)}
+        if name not in by_name:
+            names = "; ".join([f"it has {', '.join(reversed(by_name)) or 'none'}", *problems])
+            raise ConfigError(f"--target: the configuration has no {quoted(name)}; {names}")
+        return by_name[name]
     by_url = {target.url: target for target in reversed(targets)}
     return next((by_url[url] for url in urls if url in by_url), None)
 

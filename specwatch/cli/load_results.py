@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +18,7 @@ from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Bench, Comparison, Experiment, Probe
 from specwatch.domain.model import load_bin_label
 from specwatch.errors import ConfigError, StoreError, TooLittle
-from specwatch.report.charts import speedup_by_concurrency
+from specwatch.report.charts import png, speedup_by_concurrency
 from specwatch.wording.text import clean
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 1200
 """Pixels."""
-_FONTS = "DejaVu Sans"
-"""In place of the system's default font, whose name the renderer does not know."""
 _FORMATS = (".svg", ".png")
 
 
@@ -41,8 +37,6 @@ def require_outputs(file: Path | None, plot: Path | None = None) -> None:
         if plot.suffix.lower() not in _FORMATS:
             raise ConfigError(f"--plot {plot}: give a name that ends with .svg or .png")
         output.require_writable(plot, "--plot")
-        if plot.suffix.lower() == ".png":
-            _renderer()
 
 
 def store_all(
@@ -145,20 +139,4 @@ def _drawing(comparison: Comparison, suffix: str) -> str | bytes:
         start, content = svg.split(">", 1)
         background = '<rect width="100%" height="100%" fill="#ffffff"/>'
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{start}>{background}{content}\n'
-    return bytes(
-        _renderer().svg_to_bytes(
-            svg_string=svg, background="#ffffff", width=_WIDTH, font_family=_FONTS,
-            sans_serif_family=_FONTS,
-        )
-    )  # fmt: skip
-
-
-def _renderer() -> ModuleType:
-    try:
-        import resvg_py
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "--plot: a PNG needs the package resvg-py; install it:"
-            f" {sys.executable} -m pip install resvg-py, or write an .svg"
-        ) from None
-    return resvg_py
+    return png(svg, _WIDTH)

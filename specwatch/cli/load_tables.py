@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from specwatch.cli.terminal import Columns, Lines, table
+from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain.experiments import (
     Distribution,
     Estimate,
@@ -15,10 +15,10 @@ from specwatch.domain.experiments import (
     Zone,
 )
 from specwatch.domain.interval import Interval
-from specwatch.loadtest.break_even_zones import by_zone, line_sentence, percents
+from specwatch.loadtest.break_even_zones import answer, percents
 from specwatch.loadtest.calibration_report import LOSES, PAYS
 from specwatch.loadtest.calibration_shape import TRAFFIC_DAYS
-from specwatch.report.columns import cut, wrapped
+from specwatch.report.columns import cut
 from specwatch.wording import figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -28,16 +28,10 @@ _Row = TypeVar("_Row")
 # --- shared
 
 
-def paragraph(text: str, width: int, style: str = "") -> Lines:
-    """Yield the lines of a text; all but the first are indented."""
-    for line in wrapped(text, width, indent=2):
-        yield line, style
-
-
 def notes(texts: Iterable[str], width: int) -> Lines:
     """Yield notes, which may hold foreign text."""
     for text in texts:
-        yield from paragraph(f"note: {shown(text, LONGEST_SENTENCE)}", width, "yellow")
+        yield from paragraph(f"note: {shown(text, LONGEST_SENTENCE)}", "yellow", width)
 
 
 def interval(estimate: Estimate | Interval | None) -> str:
@@ -106,17 +100,20 @@ _LATENCIES: Columns[ProbeTemperature] = {
 
 
 def probe_lines(probe: Probe, width: int, *, fancy: bool) -> Lines:
-    """Yield lines of at most ``width`` columns; foreign text in them is clean."""
+    """Yield lines of at most ``width`` columns, the answer first; foreign text in them is clean."""
+    zones = {row.zone for row in probe.temperatures}
+    style = next((style for zone, style in _ZONE_STYLES.items() if zone in zones), "")
+    yield from paragraph(answer(probe.temperatures, probe.line), style, width)
     subject, work = probe.subject, probe.workload
     k = f", k = {subject.k}" if subject.k is not None else ""
     title = f"{shown(subject.model_name)} on {shown(subject.target)}"
-    yield from paragraph(f"{title}{engine_version(subject.engine_version)}{k}", width, "bold")
+    yield from paragraph(f"{title}{engine_version(subject.engine_version)}{k}", width=width)
     sent = max((row.requests + sum(row.errors.values()) for row in probe.temperatures), default=0)
     yield from paragraph(
         f"{figures.counted(sent, 'request')} at each temperature, {probe.concurrency} at a time,"
         f" {work.max_tokens} tokens each; prompts: {shown(work.source)}",
-        width,
         "dim",
+        width,
     )
     measured = [row for row in probe.temperatures if row.acceptance is not None]
     yield from _bars(measured, probe.line, width, FANCY if fancy else PLAIN)
@@ -131,9 +128,6 @@ def probe_lines(probe: Probe, width: int, *, fancy: bool) -> Lines:
     ):
         yield from _by_position(measured, title, first, field, text, width)
     yield ()
-    yield from paragraph(line_sentence(probe.line), width, "bold")
-    for zone, sentence in by_zone(probe.temperatures).items():
-        yield from paragraph(sentence, width, _ZONE_STYLES[zone])
     yield from notes(probe.notes, width)
 
 
@@ -151,7 +145,7 @@ def _by_position(
     if not values:
         return
     yield ()
-    yield from paragraph(title, width)
+    yield from paragraph(title, width=width)
 
     def column(place: int) -> Callable[[tuple[ProbeTemperature, Sequence[Any]]], str]:
         return lambda row: text(row[1][place]) if place < len(row[1]) else ""
@@ -193,7 +187,7 @@ def _bars(rows: Sequence[ProbeTemperature], line: Line, width: int, marks: Marks
             legend += f"; {marks.line} is break-even"
         if marks.edge in places.values():
             legend += f", {marks.edge} the end of the range near it"
-        yield from paragraph(legend, width, "dim")
+        yield from paragraph(legend, "dim", width)
 
 
 def _places(line: Estimate, marks: Marks, room: int) -> dict[int, str]:
@@ -250,15 +244,21 @@ _SHAPES = {
 }
 _PARTS = {"prompt_tokens": "prompts", "output_tokens": "outputs", "loads": "loads"}
 _VERDICT_STYLES = {PAYS: "green", LOSES: "red"}
+_OUTCOMES = {PAYS: "pays", LOSES: "loses"}
 
 
 def calibration_lines(report: Json, width: int) -> Lines:
-    """Yield the lines of what :func:`specwatch.loadtest.calibration_report.report` makes."""
-    yield f"{shown(report['model_name'])}{engine_version(report['engine_version'])}", "bold"
+    """Yield the lines of what :func:`specwatch.loadtest.calibration_report.report` makes, the
+    answer first."""
+    if report["comparison"] is None:
+        yield from paragraph(_baseline(report), "bold", width)
+    else:
+        style = _VERDICT_STYLES.get(report["comparison"]["verdict"], "yellow")
+        yield from paragraph(_verdict(report["comparison"]), style, width)
+    yield f"{shown(report['model_name'])}{engine_version(report['engine_version'])}", ""
     if report.get("shape") is not None:
         title, sent = shape_texts(report["shape"])
-        yield f"{title}:", ""
-        yield f"  {sent}", ""
+        yield from paragraph(f"{title}: {sent}", width=width)
     for mode, title in (("off", "without speculation"), ("on", "with speculation")):
         stages = [stage for stage in report["stages"] if stage["mode"] == mode]
         if stages:
@@ -320,10 +320,8 @@ def _comparison(report: Json, comparison: Json, width: int) -> Lines:
         for bucket in level["buckets"]
         if bucket["temperature"] == label
     ]
-    yield from table(_TEMPERATURES, buckets, width, _verdict_style)
+    yield from table(_TEMPERATURES, buckets, width, _verdict_style, keys=2)
     yield from _best_k(comparison)
-    style = _VERDICT_STYLES.get(comparison["verdict"], "yellow")
-    yield from paragraph(_verdict(comparison), width, style)
 
 
 def _verdict_style(row: Json) -> str:
@@ -348,10 +346,18 @@ def _best_k(comparison: Json) -> Iterator[tuple[str, str]]:
 def _verdict(comparison: Json) -> str:
     """Whether speculation pays, as a sentence."""
     if comparison["speedup"] is None:
-        return f"no verdict: {comparison['missing']}"
-    outcome = {
-        PAYS: "speculation pays on this workload",
-        LOSES: "speculation loses on this workload",
-    }
-    sentence = outcome.get(comparison["verdict"], "speculation makes no measurable difference")
-    return f"{sentence}: {interval(comparison['speedup'])} times as fast, 95% interval"
+        return f"Whether speculation pays is not known: {comparison['missing']}."
+    outcome = _OUTCOMES.get(comparison["verdict"], "makes no measurable difference")
+    speedup = figures.times(comparison["speedup"])
+    return f"Speculation {outcome} on this workload: {speedup}, with its 95% interval."
+
+
+def _baseline(report: Json) -> str:
+    """How long a token takes without speculation, by load."""
+    paces = [
+        f"{figures.seconds(one['seconds_per_token'])} at load {one['load_bin']}"
+        for one in report["measurements"]
+    ]
+    if not paces:
+        return "Nothing that can be used as a baseline was measured."
+    return f"Without speculation a token takes {', '.join(paces)}."

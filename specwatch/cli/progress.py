@@ -8,26 +8,44 @@ from contextlib import contextmanager
 
 from rich import progress
 from rich.console import Console
+from rich.text import Text
 
-from specwatch.wording.figures import counted, moment
+from specwatch.cli.terminal import new_console
+from specwatch.wording.figures import counted, moment, span
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _LINE_SECONDS, _SEARCH_SECONDS = 15.0, 3.0
 """Time between lines of a backfill, and of its search for servers."""
 
 
-class ProgressBar:
-    """A bar with the running step, and lines about finished ones."""
+class _TimeLeft(progress.TimeRemainingColumn):
+    def render(self, task: progress.Task) -> Text:
+        time_left = super().render(task)
+        return time_left.append(" left") if time_left else time_left
 
-    def __init__(self, *columns: progress.ProgressColumn, console: Console | None = None) -> None:
+
+class ProgressBar:
+    """A bar with the running step, and lines about finished ones; both with the time left."""
+
+    def __init__(
+        self,
+        *columns: progress.ProgressColumn,
+        console: Console | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``columns`` are shown after the bar; ``console`` replaces that of standard error."""
-        self._console = console or Console(stderr=True, highlight=False)  # it respects NO_COLOR
-        self._columns = columns or (progress.TaskProgressColumn(), progress.TimeRemainingColumn())
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self._done, self._total = 0.0, 0.0
+        self._console = console or new_console(stderr=True)
+        columns = columns or (progress.TaskProgressColumn(),)
+        self._columns = (*columns, _TimeLeft())
         self._bar: progress.Progress | None = None
 
     @contextmanager
     def over(self, total: float | None) -> Iterator[None]:
         """Show progress until the end of the block; :meth:`step` may set the total later."""
+        self._began, self._done, self._total = self._monotonic(), 0.0, total or 0.0
         if not self._console.is_terminal:
             yield
             return
@@ -49,6 +67,8 @@ class ProgressBar:
         rate: str = "-",
     ) -> None:
         """Show what runs now, and how much has ended: since the last call, or ``completed``."""
+        self._done = self._done + (ended or 0.0) if completed is None else completed
+        self._total = self._total if total is None else total
         if self._bar is not None:
             self._bar.update(
                 self._bar.task_ids[0], description=shown(doing), advance=ended,
@@ -56,8 +76,12 @@ class ProgressBar:
             )  # fmt: skip
 
     def note(self, text: str) -> None:
-        """Print a line about something that ended."""
-        self._console.print(shown(text, LONGEST_SENTENCE), soft_wrap=True, markup=False)
+        """Print a line about something that ended; without a bar, with the time left."""
+        text = shown(text, LONGEST_SENTENCE)
+        if self._bar is None and 0 < self._done < self._total:
+            left = (self._monotonic() - self._began) * (self._total / self._done - 1)
+            text += f", about {span(left)} left"
+        self._console.print(text, soft_wrap=True, markup=False)
 
 
 class BackfillProgress(ProgressBar):
@@ -70,12 +94,11 @@ class BackfillProgress(ProgressBar):
         super().__init__(
             progress.MofNCompleteColumn(),
             progress.TextColumn("hours, {task.fields[rate]}"),
-            progress.TimeRemainingColumn(),
             console=console,
+            monotonic=monotonic,
         )
-        self._monotonic = monotonic
         self._hours = self._ended = self._minutes = 0
-        self._began = self._last_line = monotonic()
+        self._last_line = monotonic()
         self.last: tuple[str, int] | None = None
         """Target and hour that were finished last."""
 
@@ -83,7 +106,7 @@ class BackfillProgress(ProgressBar):
     def over(self, total: float | None) -> Iterator[None]:
         """Show progress until the end of the block."""
         self._hours = int(total or 0)
-        self._began = self._last_line = self._monotonic()
+        self._last_line = self._monotonic()
         with super().over(total):
             yield
 

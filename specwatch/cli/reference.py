@@ -37,14 +37,17 @@ _TYPES = {
     "Edges": "list of numbers", "Gpus": "`auto`, `none` or list of GPU indices",
     "DraftTokens": "number", "HostName": "host name",
     "Listen": "`HOST:PORT`", "ReadableFile": "path", "SecretFile": "path", "Ratio": "ratio",
-    "parse_mailbox": "mail address", "parse_smtp_url": "URL",
+    "_list_url": "URL", "parse_mailbox": "mail address", "parse_smtp_url": "URL",
     **dict.fromkeys(("parse_engine_url", "parse_server_url"), "URL"),
-    **dict.fromkeys(("Duration", "MetricWindow", "Patience", "parse_duration"), "duration"),
-    **dict.fromkeys(("Count", "LeastCount", "Limit", "parse_count"), "whole number"),
+    **dict.fromkeys(("Duration", "MetricWindow", "Patience", "Refresh"), "duration"),
+    "parse_duration": "duration",
+    **dict.fromkeys(("Count", "LeastCount", "Limit", "Port", "parse_count"), "whole number"),
     "ByteSize": "size", "bool": "`true` or `false`", "float": "number",
     **dict.fromkeys(("Name", "Secret", "TimeOfDay", "parse_name", "str"), "text"),
 }  # fmt: skip
 """Types in the file by a name in the annotation of a field; the first match is used."""
+_LISTED_ELSEWHERE = ("any", "target")
+"""Keys with the sections of another key: of `all`, and of `targets`."""
 
 
 def reference() -> Mapping[str, str]:
@@ -90,7 +93,7 @@ def _sections(section: type[Section], path: str) -> Iterator[tuple[str, type[Sec
     """A section and those in it, each with its path in the file."""
     yield path, section
     for key, field in section.written_keys().items():
-        inner = () if key == "any" else loading.sections_in(field.annotation)  # as for "all"
+        inner = () if key in _LISTED_ELSEWHERE else loading.sections_in(field.annotation)
         for inner_section in inner:
             yield from _sections(inner_section, _path(path, key, field, inner_section))
 
@@ -132,6 +135,7 @@ def _type(annotation: str, field: FieldInfo, path: str, key: str) -> str:
     several = re.match(r"(Annotated\[\s*)?tuple\[", annotation) is not None
     if inner:
         heading = _path(path, "all" if key == "any" else key, field, inner[0])
+        heading = "targets[]" if key == "target" else heading
         anchor = re.sub(r"[^a-z0-9_ ]", "", heading.lower()).replace(" ", "-")
         return f"[{'list of mappings' if several else 'mapping'}](#{anchor})"
     if annotation.startswith("Mapping["):

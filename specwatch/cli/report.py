@@ -71,6 +71,10 @@ def command(
     """
     if deliver or retry:
         from specwatch.cli import report_delivery
+        from specwatch.pages.mail_html import mail_html
+        from specwatch.report.charts import has_fonts
+        from specwatch.report.markdown import markdown
+        from specwatch.report.messages import MOST_MODELS
 
         by = report_delivery.Means(
             lambda config, since, until, now: made(
@@ -78,6 +82,10 @@ def command(
             ),
             lambda report: rendered(report, "html"),
             lambda report: rendered(report, "md"),
+            lambda report: markdown(report, MOST_MODELS),
+            lambda report, url, attached: mail_html(
+                report, url=url, attached=attached, pictures=has_fonts()
+            ),
         )
         report_delivery.run(file, by, deliver=deliver, retry=retry, as_json=as_json)
         return

@@ -20,7 +20,7 @@ from specwatch.config.report import EMAIL, Delivery
 from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError, DeliveryError
 from specwatch.report.deliveries import Book, Channel, DeliveredReport, Reports, Sent, deliver
-from specwatch.report.messages import Outgoing, chat, subject
+from specwatch.report.messages import MailBody, Outgoing, chat, subject
 from specwatch.report.model import Report
 from specwatch.wording.figures import counted, moment, span
 from specwatch.wording.text import clean
@@ -41,6 +41,9 @@ class Means:
     """The report for a configuration, by Unix times: since, until, and now."""
     html: Callable[[Report], str]
     markdown: Callable[[Report], str]
+    summary: Callable[[Report], str]
+    mail: Callable[[Report, str | None, bool], MailBody]
+    """The summary as text, and as HTML with a link and a word about the attached report."""
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = field(default_factory=lambda: _sleep)
     hostname: Callable[[], str] = socket.gethostname
@@ -118,13 +121,16 @@ def delivered(
                 f"{reports.folder / entry.name}.json is damaged, or of another version of"
                 f" specwatch ({error}); remove it, and {entry.name} from deliveries.json"
             ) from None
+        url = section.url and section.url.replace("{name}", entry.name)
+        mail = section.email
         outgoing = Outgoing(
             name=entry.name,
             made=entry.made,
-            subject=subject(section.email.subject if section.email else "{answer}", report),
-            text=by.markdown(report),
+            subject=subject(mail.subject if mail else "{answer}", report),
+            text=by.summary(report),
             html=by.html(report),
-            chat=chat(report),
+            mail=by.mail(report, url, mail is not None and mail.attach),
+            chat=chat(report, url),
             json=data,
         )
         deliver(

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import click
 
 from specwatch.cli import commands, options
 from specwatch.cli.progress import ProgressBar
-from specwatch.cli.terminal import Columns, Lines, Terminal, table
+from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule, Rules
 from specwatch.config.sections import Baselines
@@ -29,7 +28,7 @@ from specwatch.rules.replay import WARM_UP, Firing, Replay, RuleHistory, by_minu
 from specwatch.store.readers import Reader
 from specwatch.wording import figures, speculation
 from specwatch.wording import rules as rule_words
-from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _ACTIONS = {"alert": "alerts", "disable": "asks to switch speculation off"}
 _EXPLORATIONS = (
@@ -77,7 +76,7 @@ def _rule_lines(rule: Rule, origin: str) -> Lines:
         ("only: ", rule_words.scope(rule)),
     ):
         if text is not None:
-            yield from wrapped(f"  {title}{shown(text, 10 * LONGEST_SENTENCE)}")
+            yield from paragraph(f"  {title}{shown(text, 10 * LONGEST_SENTENCE)}")
 
 
 @command.command("test", short_help="replay the stored history: when would each rule have fired?")
@@ -130,7 +129,7 @@ def test_rules(
         documents = [_as_json(replay, now) for replay in replays]
         options.print_json({"fired": fired, "targets": documents, "notes": notes})
     else:
-        note_lines = (wrapped(f"note: {note}", "yellow") for note in notes)
+        note_lines = (paragraph(f"note: {note}", "yellow") for note in notes)
         Terminal().blocks([*(_replay_lines(replay, now) for replay in replays), *note_lines])
     if fired:
         raise click.exceptions.Exit(1)
@@ -138,7 +137,7 @@ def test_rules(
 
 def _nothing(reader: Reader, since: float, until: float) -> str:
     """Why there is nothing to replay."""
-    span = f"from {_moment(since)} to {_moment(until)}"
+    span = f"from {figures.moment(since)} to {figures.moment(until)}"
     hours = reader.windows(since=since, until=until, length=HOUR, limit=1)
     if next(hours, None) is not None:
         return f"only hours are stored {span}, and rules need minutes; give a later --since"
@@ -267,19 +266,14 @@ def _no_data_share(history: RuleHistory) -> float | None:
     return history.unknown / history.judged if history.judged else None
 
 
-def _moment(time: float, form: str = "%Y-%m-%d %H:%M") -> str:
-    """A Unix time in local time: ``2026-11-19 14:33``."""
-    return f"{datetime.fromtimestamp(time, UTC).astimezone():{form}}"
-
-
 def _replay_lines(replay: ReplayedTarget, now: float) -> Lines:
     """Yield lines and their styles for one target; ``now`` is a Unix time."""
     since, until = replay.since, replay.until
     yield shown(replay.target), "bold underline"
-    end = _moment(until, "%Y-%m-%d %H:%M %Z")
-    yield f"judged from {_moment(since)} to {end}, {figures.span(until - since)}", ""
+    span = f"{figures.moment(since)} to {figures.moment(until)}, {figures.span(until - since)}"
+    yield f"judged from {span}", ""
     if replay.only_hours_before:
-        yield from wrapped("  before that only hours are stored, which are not judged")
+        yield from paragraph("  before that only hours are stored, which are not judged")
     columns: Columns[RuleHistory] = {
         "rule": lambda history: shown(history.rule.name, 34),
         "temp": lambda history: shown(history.temperature, 9),
@@ -311,7 +305,7 @@ def _baseline_lines(baseline: Baseline, now: float) -> Lines:
     for bin_, measurement in sorted(baseline.bins.items()):
         by_origin.setdefault(str(measurement.origin), []).append(load_bin_label(bin_))
     origins = "; ".join(f"{origin}, load {', '.join(bins)}" for origin, bins in by_origin.items())
-    yield from wrapped(
+    yield from paragraph(
         f"  baseline from {origins}; {figures.span(age)} old, used for the whole time"
     )
 
@@ -322,16 +316,16 @@ def _firing_lines(history: RuleHistory, firing: Firing, since: float, until: flo
     where = "" if history.temperature == ALL_TEMPERATURES else f", {shown(history.temperature)}"
     yield f"{rule.name}{where} ({rule.severity}, {rule.action})", "bold"
     lasted = figures.span(firing.seconds(since, until))
-    began = "before" if firing.fired < since else _moment(firing.fired)
+    began = "before" if firing.fired < since else figures.moment(firing.fired)
     if firing.cleared is None:
         yield f"  fired {began}, still in breach after {lasted}", ""
     else:
-        yield f"  fired {began}, cleared {_moment(firing.cleared)} after {lasted}", ""
+        yield f"  fired {began}, cleared {figures.moment(firing.cleared)} after {lasted}", ""
     reading = finding_view(firing.finding).leading
     if reading is not None:
         fires = speculation.threshold(reading)
-        yield from wrapped(f"  {reading.metric} {speculation.value(reading)}; fires {fires}")
-    yield from wrapped(f"  {_cause(firing.attribution)}")
+        yield from paragraph(f"  {reading.metric} {speculation.value(reading)}; fires {fires}")
+    yield from paragraph(f"  {_cause(firing.attribution)}")
 
 
 def _cause(attribution: Attribution) -> str:

@@ -72,6 +72,7 @@ def command(
     from specwatch.actuators.supervisor import Supervisor
     from specwatch.daemon.daemon import Daemon
     from specwatch.runtime import logs
+    from specwatch.web.otlp import OtlpExport
 
     def reload() -> Config:
         return configured(file, targets, words, database=database, listen=listen)
@@ -81,6 +82,10 @@ def command(
             config.log.level, log_format or config.log.format, no_color=options.no_color()
         )
 
+    def take_over(config: Config) -> None:
+        log(config)
+        otlp.configure(config.otlp)
+
     config = reload()
     log(config)
     supervisor = Supervisor(words, environ=environ, stop_timeout=stop_timeout) if words else None
@@ -89,9 +94,11 @@ def command(
         config,
         environ=os.environ,
         reload=reload if from_file else None,
-        taken_over=log,
+        taken_over=take_over,
         supervisor=supervisor,
     )
+    otlp = OtlpExport(daemon.status)
+    otlp.configure(config.otlp)
 
     def end(*_: object) -> None:
         if supervisor is None:

@@ -12,9 +12,10 @@ from typing import IO
 import click
 
 from specwatch.cli import options, tables
-from specwatch.cli.terminal import Columns, Lines, Terminal, table
-from specwatch.domain.model import PageLimits
+from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
+from specwatch.domain.model import Mode, PageLimits
 from specwatch.domain.units import parse_engine_url
+from specwatch.engines.sample_names import mode_of
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
 from specwatch.rules import summary
 from specwatch.rules.summary import LatencyView, ScrapedModel
@@ -25,9 +26,11 @@ from specwatch.scrape.page_client import PageClient
 from specwatch.scrape.tally import no_engine
 from specwatch.wording import figures
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
-from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _LARGEST_PAGE = 16 << 20
+_MOST_BAR, _BESIDE_BAR = 40, 22
+"""The longest bar, and the columns of the figures beside it."""
 _GZIP = b"\x1f\x8b"
 _ANY = PageLimits(0, 0, 0, 0)
 """No limits: those of the daemon are settings of a target."""
@@ -60,7 +63,10 @@ def command(source: str, timeout: float, as_json: bool) -> None:
     problems: list[str] = []
     samples = PageReader(_ANY).read(_page(source, timeout))
     engine = EngineInfo(None, ())
-    if "://" in source and "" in tally.parts_of(samples).models:
+    parts = tally.parts_of(samples).models
+    if "://" in source and any(
+        not name or mode_of(part) is Mode.UNKNOWN for name, part in parts.items()
+    ):
         with closing(_client(source, timeout)) as client:
             try:
                 engine = engine_info.ask(client.fetch)
@@ -133,7 +139,7 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
     )
     yield tables.known(parts), ""
     if model.speculation == "unknown":
-        yield from wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
+        yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
     if model.speculation in ("on", "standby", "deep"):
         yield from _acceptance_lines(model, bar)
     latencies = [("TTFT", model.ttft), ("TPOT", model.tpot), ("inter-token", model.inter_token)]
@@ -149,6 +155,10 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
 
 
 def _acceptance_lines(model: ScrapedModel, bar: str) -> Lines:
+    if model.drafts and model.draft_tokens is None:
+        counted = figures.counted(model.drafts, "draft")
+        yield f"{counted}; the engine does not count their tokens, so acceptance is not known", ""
+        return
     rate = f"acceptance rate {figures.percent(model.acceptance_rate)}"
     if model.accepted_tokens is not None:
         accepted, drafted = map(figures.number, (model.accepted_tokens, model.draft_tokens))
@@ -158,8 +168,9 @@ def _acceptance_lines(model: ScrapedModel, bar: str) -> Lines:
     yield rate, ""
     lengths = model.accepted_length_histogram
     if lengths and sum(lengths):
+        room = min(_MOST_BAR, Terminal().width - _BESIDE_BAR)
         yield f"{'accepted':12}  drafts", "dim"
         for kept, drafts in enumerate(lengths):
             label = f"{kept} of {len(lengths) - 1}"
-            drawn = bar * round(40 * drafts / max(lengths))
+            drawn = bar * round(room * drafts / max(lengths))
             yield f"{label:12}  {drafts / sum(lengths):6.1%}  {drawn}", ""

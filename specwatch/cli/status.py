@@ -11,20 +11,23 @@ import msgspec
 
 from specwatch.cli import options, tables
 from specwatch.cli.guard_output import target_lines as guard_lines
-from specwatch.cli.terminal import Lines, Terminal
+from specwatch.cli.terminal import Lines, Terminal, paragraph
 from specwatch.config.loading import Config
 from specwatch.config.sections import read_secret
 from specwatch.domain.units import local_url, parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, PageError, ScrapeError, ScrapeReason
 from specwatch.guard.state import Phase
+from specwatch.problems import HARMFUL
 from specwatch.scrape.page_client import PageClient
 from specwatch.status import Failure, StoreStatus
 from specwatch.web.daemon_view import DaemonView, TargetView
-from specwatch.wording import experiment, figures, speculation
-from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+from specwatch.wording import experiment, figures, fleet, speculation
+from specwatch.wording.headline import headlines, no_problem
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _DEFAULT_URL = "http://127.0.0.1:9469"
 _LARGEST_ANSWER = 256 << 20
+_MOST_PROBLEMS = 5
 
 
 class TargetHead(msgspec.Struct):
@@ -58,10 +61,11 @@ def command(
     bearer_token_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Show what the daemon knows now.
+    """Show what the daemon knows now: what is wrong and what to do, then each target.
 
-    Exit code 1 when it does not answer, when a target or the database fails, when it is stuck,
-    when a rule of severity critical or warning is in breach, or when a guard is held.
+    Exit code 1 when it does not answer, when a target, a source of targets or the database fails,
+    when it is stuck, when a rule of severity critical or warning is in breach, or when a guard is
+    held.
     """
     if url is not None:
         try:
@@ -78,7 +82,8 @@ def command(
     else:
         complete = _show(answer)
     failing = any(map(_is_failing, answer.targets))
-    if failing or not complete or answer.daemon.stuck or answer.daemon.store.error:
+    broken = any(source.failure for source in answer.daemon.discovery)
+    if failing or broken or not complete or answer.daemon.stuck or answer.daemon.store.error:
         raise click.exceptions.Exit(1)
 
 
@@ -161,12 +166,24 @@ def _target(encoded: msgspec.Raw) -> TargetView | TargetHead:
 def _show(answer: DaemonAnswer) -> bool:
     """Print it; whether all of it could be shown."""
     terminal, (_, daemon, targets) = Terminal(), answer
+    terminal.lines(_problem_lines(answer))
+    terminal.line()
     up = figures.span(daemon.now - daemon.started)
     terminal.line(f"specwatch {shown(daemon.version)} on {shown(daemon.daemon)}, up {up}")
     terminal.lines(_store_lines(daemon.store, daemon.now))
+    for source in daemon.discovery:
+        style = "red" if source.failure or source.refused else ""
+        terminal.lines(paragraph(f"discovery by {figures.source_state(source, daemon.now)}", style))
     failing = sum(target.failure is not None for target in targets)
     watched = f"watching {figures.counted(len(targets), 'target')}"
     terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
+    if daemon.fleet is not None:
+        terminal.line(fleet.standing(daemon.fleet, len(targets)))
+        for problem in fleet.problems(daemon.fleet):
+            terminal.lines(paragraph(problem, "red"))
+    for group in daemon.groups:
+        style = "red" if group.outliers or group.losing else ""
+        terminal.lines(paragraph(fleet.group_standing(group), style))
     if daemon.stuck:
         names = ", ".join(map(shown, daemon.stuck))
         terminal.line((f"stuck, no scrape ended for three intervals: {names}", "red"))
@@ -179,14 +196,34 @@ def _show(answer: DaemonAnswer) -> bool:
             complete = False
             problem = f"{type(error).__name__}: {error}"
             text = f"the rest cannot be shown, for a defect of specwatch: {problem}; see --json"
-            terminal.lines(wrapped(text, "red"))
+            terminal.lines(paragraph(text, "red"))
     return complete
+
+
+def _problem_lines(answer: DaemonAnswer) -> Lines:
+    """The worst problems and what to do about them; without any, for how many models it pays."""
+    daemon = answer.daemon
+    texts = headlines(daemon.problems, daemon.now, _MOST_PROBLEMS)
+    for problem, text in texts:
+        yield from paragraph(text.sentence, "bold red" if problem.kind in HARMFUL else "yellow")
+        if text.remedy:
+            yield from paragraph(f"  {text.remedy}")
+    if len(texts) == _MOST_PROBLEMS < len(daemon.problems):
+        yield f"{len(daemon.problems)} problems in all", "dim"
+    if not texts:
+        outcomes = [
+            speculation.answer(target.decision.models.get(model), mode)[0]
+            for target in answer.targets
+            if isinstance(target, TargetView)
+            for model, mode in target.models.items()
+        ]
+        yield from paragraph(no_problem(outcomes), "bold")
 
 
 def _store_lines(store: StoreStatus, now: float) -> Lines:
     yield shown(store.where, LONGEST_SENTENCE), ""
     if store.damaged:
-        yield from wrapped(figures.damaged_rows(store.damaged, store.last_damaged), "red")
+        yield from paragraph(figures.damaged_rows(store.damaged, store.last_damaged), "red")
     parts = figures.counted(store.written, "window") + " written"
     if store.dropped:
         parts += f", {figures.number(store.dropped)} given up"
@@ -211,7 +248,7 @@ def _target_lines(target: TargetView | TargetHead, now: float) -> Lines:
     for model in target.not_shown:
         what = f"model {shown(model)}" if model else "some of it"
         text = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
-        yield from wrapped(text, "red")
+        yield from paragraph(text, "red")
     if target.failure:
         yield _failing(target.failure, now), "red"
     elif target.last_success is None:
@@ -224,10 +261,10 @@ def _target_lines(target: TargetView | TargetHead, now: float) -> Lines:
         yield f"scraped {ago} ago in {took}{seen}", ""
     if target.tap.proxy and target.tap.proxy.failure:
         yield f"proxy {_failing(target.tap.proxy.failure, now)}", "red"
-    yield from wrapped(speculation.switch(target.switch) or "", "yellow")
+    yield from paragraph(speculation.switch(target.switch) or "", "yellow")
     if target.experiment is not None:
         text = experiment.standing(target.experiment, now)
-        yield from wrapped(f"experiment: {text}", "dim" if target.experiment.paused else "")
+        yield from paragraph(f"experiment: {text}", "dim" if target.experiment.paused else "")
     yield from guard_lines(target.guard, now)
     yield from tables.trouble_lines(target.tap)
     yield from tables.recent_lines(target, now)

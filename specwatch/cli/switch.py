@@ -11,6 +11,7 @@ import msgspec
 
 from specwatch.actuators.switch import SwitchClient
 from specwatch.cli import options
+from specwatch.cli.terminal import Terminal
 from specwatch.config.target import Target
 from specwatch.domain.model import Series
 from specwatch.engines.switch import LONGEST_LEASE, Schedule, SwitchState, check_schedule
@@ -102,7 +103,7 @@ def command(
     if as_json:
         options.print_json(outcome)
     else:
-        click.echo(f"{shown(chosen.name)}: {shown(_sentence(outcome), LONGEST_SENTENCE)}")
+        Terminal().line(f"{shown(chosen.name)}: {shown(_sentence(outcome), LONGEST_SENTENCE)}")
     if outcome.followed is False or outcome.state.unavailable:
         raise click.exceptions.Exit(1)
 

@@ -1,4 +1,4 @@
-"""Targets and temperature buckets as lines of at most 80 columns."""
+"""Targets and temperature buckets as lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-from specwatch.cli.terminal import Columns, Lines, table
+from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain import buckets
 from specwatch.domain.model import ALL_TEMPERATURES, METHODS
 from specwatch.rules.decision_view import BucketSpeedupView, FindingView
@@ -15,7 +15,7 @@ from specwatch.scrape.coverage import leading_reasons, share_derived
 from specwatch.web.daemon_view import TapView, TargetView
 from specwatch.wording import figures, speculation
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
-from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
 class BucketRow(NamedTuple):
@@ -42,11 +42,11 @@ _BUCKETS: Columns[BucketRow] = {
     "drafts": lambda row: figures.compact(row.bucket.drafts),
     "accept": lambda row: figures.percent(row.bucket.acceptance_rate),
     "length": lambda row: figures.number(row.bucket.mean_acceptance_length, 2),
-    "P10/50/90 %": lambda row: figures.percents(row.bucket.request_acceptance),
+    "P10/50/90": lambda row: figures.percents(row.bucket.request_acceptance),
     "TTFT": lambda row: figures.quantile(row.bucket.ttft, "p50"),
-    "p99": lambda row: figures.quantile(row.bucket.ttft, "p99"),
+    "TTFT p99": lambda row: figures.quantile(row.bucket.ttft, "p99"),
     "TPOT": lambda row: figures.quantile(row.bucket.tpot, "p50"),
-    " p99": lambda row: figures.quantile(row.bucket.tpot, "p99"),
+    "TPOT p99": lambda row: figures.quantile(row.bucket.tpot, "p99"),
 }
 _LEAST_DERIVED = 0.005
 _MOST_PENDING = 5
@@ -99,30 +99,30 @@ def _decision_lines(model: str, target: TargetView, window: WindowView | None, n
     """Whether speculation pays for a model, and the state of its rules and objectives."""
     decision, mode = target.decision, target.models.get(model)
     if mode == "unknown":
-        yield from wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
+        yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
     judged = decision.models.get(model)
     # Nothing is said where nothing was generated with speculation.
     if mode != "off" and judged is not None and (judged.speedup is not None or judged.minutes):
-        yield from wrapped(speculation.speedup(judged))
-        yield from wrapped(speculation.break_even(judged, window))
-        yield from wrapped(speculation.best_k(judged) or "")
+        yield from paragraph(speculation.speedup(judged))
+        yield from paragraph(speculation.break_even(judged, window))
+        yield from paragraph(speculation.best_k(judged) or "")
     findings = [finding for finding in decision.findings if finding.model_name == model]
     breaches = [finding for finding in findings if finding.verdict == "breach"]
     for finding in sorted(breaches, key=lambda breach: breach.since):
         style = "red" if is_urgent(finding) else "yellow"
-        yield from wrapped(f"breach: {speculation.confirmed(finding, now)}", style)
+        yield from paragraph(f"breach: {speculation.confirmed(finding, now)}", style)
     for finding in list(filter(speculation.may_become, findings))[:_MOST_PENDING]:
-        yield from wrapped(f"pending: {speculation.pending(finding, now)}", "dim")
+        yield from paragraph(f"pending: {speculation.pending(finding, now)}", "dim")
     if findings:
         yield f"rules: {speculation.counts(findings)}", "dim"
     for slo in decision.slos:
         sentence = speculation.objective(slo) if slo.model_name == model else None
         if sentence is not None:
             style = "red" if (slo.budget_left or 0.0) < 0 else ""
-            yield from wrapped(f"objective {shown(slo.name)}: {sentence}", style)
+            yield from paragraph(f"objective {shown(slo.name)}: {sentence}", style)
     met = speculation.goodput(decision.goodput.get(model, {}))
     if met is not None:
-        yield from wrapped(f"goodput: {met}")
+        yield from paragraph(f"goodput: {met}")
 
 
 def _tap_lines(model: str, target: TargetView, windows: list[WindowView]) -> Lines:
@@ -132,7 +132,7 @@ def _tap_lines(model: str, target: TargetView, windows: list[WindowView]) -> Lin
     if seen is not None:
         yield from coverage_lines(seen)
     elif not tap.source and target.models.get(model) != "off":
-        yield "tap: none: temperatures unknown (specwatch tap flags shows what to add)", ""
+        yield "tap: none: temperatures unknown (specwatch tap flags, or tap proxy, adds one)", ""
     yield from trouble_lines(tap, model)
     drafts = sum(window.drafts or 0 for window in windows)
     judged = target.decision.models.get(model)
@@ -161,17 +161,17 @@ def coverage_lines(seen: CoverageView) -> Lines:
         coverage = f"{figures.number(seen.drafts)} drafts seen, the server counted none"
     yield f"{shown(seen.source)}: {coverage}", ""
     for count, reason in leading_reasons(seen.uncovered):
-        yield from wrapped(f"  not covered: {figures.counted(count, 'request')}, {reason}")
+        yield from paragraph(f"  not covered: {figures.counted(count, 'request')}, {reason}")
     derived = share_derived(seen.records)
     if derived >= _LEAST_DERIVED:
         text = f"  of {derived:.0%} of requests the acceptance is derived: {METHODS['derived']}"
-        yield from wrapped(text)
+        yield from paragraph(text)
 
 
 def bucket_lines(rows: Iterable[BucketRow]) -> Lines:
     """Yield a table of temperature buckets.
 
-    ``P10/50/90 %`` are quantiles of single requests' acceptance; TTFT and TPOT are P50.
+    ``P10/50/90`` are quantiles of single requests' acceptance in percent; TTFT and TPOT are P50.
     A measured speedup replaces the mean acceptance length, and buckets that lose are red.
     """
 

@@ -20,6 +20,7 @@ import click
 
 from specwatch.cli import commands, options
 from specwatch.cli.output import for_a_shell, for_json
+from specwatch.cli.terminal import Terminal
 from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
 from specwatch.domain.units import ListenAddress, parse_engine_url, parse_listen, parse_size
 from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
@@ -167,7 +168,9 @@ def _show(advice: TapAdvice) -> None:
 def _paragraph(text: str, title: str = "") -> None:
     """Print a text, indented below its title, and an empty line."""
     indent = "      " if title else ""
-    click.echo(f"{title}\n" * bool(title) + click.wrap_text(text, 80, indent, indent) + "\n")
+    click.echo(
+        f"{title}\n" * bool(title) + click.wrap_text(text, Terminal().width, indent, indent) + "\n"
+    )
 
 
 def _install() -> str:
@@ -293,7 +296,7 @@ def proxy(
     grace: float,
     log_format: Literal["auto", "json", "console"],
 ) -> None:
-    """Run a reverse proxy for a vLLM or llama.cpp server that counts by temperature.
+    """Run a reverse proxy that counts by temperature, for a server that cannot load the tap.
 
     Everything passes unchanged: streams without delay, API keys unread. Only /metrics (of the
     proxy) and /specwatch/healthz are its own. A second signal ends it at once. Exit code 2 when

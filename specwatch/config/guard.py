@@ -27,8 +27,10 @@ from specwatch.config.yaml_file import KeyPath
 from specwatch.domain.model import HOUR
 from specwatch.domain.units import format_duration, parse_count, parse_server_url, quoted
 
-DEFAULT_RUNBOOK_URL = "http://127.0.0.1:9469/runbook"
-"""Where a daemon with the default settings serves its runbook."""
+DEFAULT_URL = "http://127.0.0.1:9469"
+"""Where a daemon with the default settings is reached."""
+DEFAULT_RUNBOOK_URL = f"{DEFAULT_URL}/runbook"
+"""Where it serves its runbook."""
 
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 """What Alertmanager 0.25 takes as the name of a label."""
@@ -185,6 +187,11 @@ class Guard(Section):
     """Least time between two actions on one target."""
     max_actions_per_day: Annotated[int, BeforeValidator(lambda v: parse_count(v, 0))] = 4
     """Actions on one target in a day, at most."""
+    max_unavailable: Annotated[int, BeforeValidator(parse_count)] = 1
+    """Servers of one group that may restart at the same time, over all daemons on the database."""
+    holdout: Annotated[int, BeforeValidator(lambda v: parse_count(v, 0))] = 0
+    """Servers of each group that serve without speculation, as the baseline of the others at the
+    same time; a third of the group at most, so none in a group of two. They are restarted."""
     drain_timeout: Duration = 60.0
     """Longest wait for running requests to finish; 0s restarts at once."""
     start_timeout: Annotated[Duration, within(10)] = 900.0
@@ -223,8 +230,13 @@ class Alertmanager(HttpAccess):
     """Base URL of each."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Added to every alert."""
-    runbook_url: Annotated[str, BeforeValidator(parse_server_url)] = DEFAULT_RUNBOOK_URL
-    """Where the runbook is, for the links in alerts."""
+    runbook_url: Annotated[str, BeforeValidator(parse_server_url)] | None = None
+    """Where the runbook is, for the links in alerts. Default: `/runbook` of `external_url`."""
+    grafana_url: Annotated[str, BeforeValidator(parse_server_url)] | None = Field(
+        default=None, examples=["https://grafana.example.com"]
+    )
+    """Grafana with the generated dashboards, for the links in alerts. Default: they lead to the
+    status page at `external_url`."""
     resend: Annotated[Duration, within(1, 3600)] = 60.0
     """How often alerts that still fire are sent again; 1s to 1h."""
     timeout: Duration = Field(default=None, validate_default=True)

@@ -9,17 +9,25 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticKnownError
 
-from specwatch.config.guard import Alertmanager, Guard
+from specwatch.config.discovery import DiscoverySource
+from specwatch.config.guard import DEFAULT_URL, Alertmanager, Guard
+from specwatch.config.operation import Fleet, Log, Otlp, Store
 from specwatch.config.report import Delivery
 from specwatch.config.rules import Rule, Rules, Slo, out_of_place
 from specwatch.config.sections import (
     Baselines,
-    Count,
     Database,
     Edges,
     HostName,
@@ -31,17 +39,17 @@ from specwatch.config.sections import (
     Surroundings,
     cannot_read,
     default_from,
+    each_once,
     errors_at,
     nearest,
-    not_empty,
     state_folder,
     unlike_names,
 )
-from specwatch.config.service import SupervisedService, SystemdService
+from specwatch.config.service import KubernetesService, SupervisedService, SystemdService
 from specwatch.config.target import Target
 from specwatch.config.yaml_file import Document, KeyPath, Problem, read
 from specwatch.domain.temperature import DEFAULT_EDGES, bucket_labels
-from specwatch.domain.units import ListenAddress, quoted
+from specwatch.domain.units import ListenAddress, local_url, parse_server_url, quoted
 from specwatch.errors import ConfigError
 
 __all__ = [
@@ -61,6 +69,11 @@ def _servers_apart(targets: tuple[Target, ...]) -> tuple[Target, ...]:
             other = first.setdefault((service.scope, service.unit), index)
             path: KeyPath = (index, "service", "unit")
             message = f"{quoted(service.unit)} is the unit of targets[{other}] too"
+        elif isinstance(service, KubernetesService):
+            key = service.model_dump(include={"kubeconfig", "context", "namespace", "workload"})
+            other = first.setdefault(tuple(key.items()), index)
+            path = (index, "service", "workload")
+            message = f"{quoted(service.workload)} is the workload of targets[{other}] too"
         elif isinstance(service, SupervisedService):
             other = first.setdefault(SupervisedService, index)
             path = (index, "service")
@@ -83,22 +96,6 @@ def _default_database(surroundings: Surroundings) -> str:
     return default_database(surroundings.environ, surroundings.folder)
 
 
-class Log(Section):
-    """How the daemon logs."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest severity that is logged."""
-    format: Literal["auto", "json", "console"] = "auto"
-    """`auto` is `console` on a terminal and `json` elsewhere."""
-
-
-class Store(Section):
-    """How much is kept in memory while the database is unavailable."""
-
-    queue_limit: Count = 100_000
-    """Windows kept in memory, at most; further ones are dropped and counted."""
-
-
 class Config(Section):
     """The whole configuration file."""
 
@@ -112,22 +109,29 @@ class Config(Section):
     """Where the history is kept: a database URL, or a mapping of `url` and `password_file`.
     Default: an SQLite file in `/var/lib/specwatch` for a configuration in `/etc/specwatch`,
     else in the user's state folder."""
+    fleet: Fleet | None = None
+    """How this daemon divides the targets with others. Default: it watches all of them."""
     listen: Listen = ListenAddress("127.0.0.1", 9469)
     """Address of the daemon's own HTTP server."""
     listen_token_file: SecretFile | None = None
     """File with the bearer token that every path except `/healthz` and `/readyz` requires; it is
     read for each request. Default: no authentication."""
+    external_url: str = Field(
+        default=None, validate_default=True, examples=["https://specwatch.example.com"]
+    )
+    """URL at which people reach this daemon, for links in alerts and dashboards. Default: that of
+    `listen`, with the host name in place of `0.0.0.0`."""
     allowed_hosts: tuple[HostName, ...] = ()
     """Host names that requests may use, besides loopback names, `listen` and the host name."""
     temperature_buckets: Edges = DEFAULT_EDGES
     """Upper ends of the temperature buckets, ascending; the tap must have the same."""
+    discovery: Annotated[tuple[DiscoverySource, ...], each_once("source")] = ()
+    """Where further targets are found while the daemon runs. One with the name or URL of another
+    is left out: `targets` come first, then the sources in their order."""
     targets: Annotated[
-        tuple[Target, ...],
-        not_empty("list at least one server to watch"),
-        unlike_names("targets"),
-        AfterValidator(_servers_apart),
-    ] = Field(examples=["[{url: 'http://127.0.0.1:8000'}]"])
-    """The servers to watch; at least one."""
+        tuple[Target, ...], unlike_names("targets"), AfterValidator(_servers_apart)
+    ] = Field(default=(), validate_default=True, examples=["[{url: 'http://127.0.0.1:8000'}]"])
+    """The servers to watch; at least one without `discovery`."""
     rules: Rules = Rules()
     """Which rules apply."""
     slos: Annotated[tuple[Slo, ...], unlike_names("slos")] = ()
@@ -136,6 +140,8 @@ class Config(Section):
     """What the guard may do."""
     alertmanager: Alertmanager | None = None
     """Alertmanagers that receive alerts. Default: none."""
+    otlp: Otlp | None = None
+    """A collector of OpenTelemetry that receives the exported metrics. Default: none."""
     report: Delivery | None = None
     """Where the weekly report is written and sent. Default: it is not delivered."""
     baseline: Baselines = Baselines()
@@ -147,10 +153,54 @@ class Config(Section):
     store: Store = Store()
     """How much is kept in memory while the database is unavailable."""
 
+    @field_validator("external_url", mode="before")
+    @classmethod
+    def _where_it_listens(cls, value: object, info: ValidationInfo) -> str:
+        listen = info.data.get("listen")
+        if value is not None or listen is None:
+            return DEFAULT_URL if value is None else parse_server_url(value)
+        anywhere = listen.host in ("0.0.0.0", "::")  # noqa: S104
+        host = info.context.hostname if info.context and anywhere else listen.host
+        return local_url(host, listen.port)
+
+    @property
+    def runbook_url(self) -> str:
+        """Where the runbook is."""
+        configured = self.alertmanager and self.alertmanager.runbook_url
+        return configured or f"{self.external_url}/runbook"
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _something_to_watch(cls, value: object, info: ValidationInfo) -> object:
+        if not info.data.get("discovery", True):
+            if value == ():
+                raise PydanticKnownError("missing")
+            if value == []:
+                raise ValueError("is empty; list at least one server to watch")
+        return value
+
+    @model_validator(mode="after")
+    def _can_be_shared(self) -> Self:
+        if self.fleet is None:
+            return self
+        problems: dict[KeyPath, str] = {}
+        if "daemon" not in self.model_fields_set:
+            problems["fleet",] = "needs the key daemon: one name, the same for all members"
+        elif self.database.url.get_secret_value().startswith("sqlite"):
+            problems["fleet",] = "needs a database that the members share; set database to Postgres"
+        for index, target in enumerate(self.targets):
+            if isinstance(target.service, SupervisedService):
+                message = "specwatch runs this vLLM itself, so no other member can watch it"
+                problems["targets", index, "service"] = f"{message}; remove fleet"
+        if problems:
+            raise errors_at(problems)
+        return self
+
     @field_validator("rules")
     @classmethod
     def _scopes_that_there_are(cls, value: Rules, info: ValidationInfo) -> Rules:
-        names = [target.name for target in info.data.get("targets", ())]
+        found_later = info.data.get("discovery", ())
+        names = [] if found_later else [target.name for target in info.data.get("targets", ())]
         edges = info.data.get("temperature_buckets")
         problems = out_of_place(value, names, bucket_labels(edges) if edges else ())
         if problems:
@@ -263,7 +313,9 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
         examples = section.written_keys()[str(path[-1])].examples or [""]
         return Problem(path, f'is missing; add it, like "{path[-1]}: {examples[0]}"')
     if kind == "union_tag_not_found":
-        return Problem(path, 'has no kind; add "kind: systemd", or else supervised or command')
+        return Problem(
+            path, 'has no kind; add "kind: systemd", or else supervised, command or kubernetes'
+        )
     if kind == "union_tag_invalid":
         message = f"{quoted(value['kind'])} is not one of {context['expected_tags']}"
         return Problem((*path, "kind"), message)

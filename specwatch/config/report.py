@@ -91,6 +91,14 @@ def parse_smtp_url(value: object) -> str:
     return f"{parts.scheme}://{host_port(host, parts.port or _PORTS[parts.scheme])}"
 
 
+def parse_report_url(value: object) -> str:
+    """A URL, which may have a query and ``{name}``; credentials are refused."""
+    base, mark, query = str(value).partition("?")
+    if not query.isprintable() or set(query) & set(" @") or "#" in str(value):
+        raise ValueError("has a fragment, or a space or @ in its query; percent-encode these")
+    return f"{parse_server_url(base)}{mark}{query}"
+
+
 class Email(Section):
     """The mail server that takes the report, and the recipients."""
 
@@ -123,7 +131,8 @@ class Email(Section):
     subject: str = "specwatch: {answer}, {date}"
     """Subject; `{answer}` and `{date}` are filled in."""
     attach: bool = True
-    """Whether the HTML is attached too, for programs that do not show it."""
+    """Whether the whole report is attached as an HTML file; the mail itself has a summary and the
+    worst five targets."""
     timeout: Patience = 30.0
     """How long the server may take to answer; 1s to 2h."""
 
@@ -206,7 +215,7 @@ class Webhook(HttpAccess):
     url_file: SecretFile | None = None
     """File with the URL."""
     kind: Literal["slack", "json"] = "slack"
-    """`slack` posts the answers in the format of Slack and Mattermost, `json` the whole report."""
+    """`slack` posts a summary in the format of Slack and Mattermost, `json` the whole report."""
     timeout: Patience = 10.0
     """How long the server may take for an answer; 1s to 2h."""
 
@@ -288,6 +297,11 @@ class Delivery(Section):
     """Age at which a written report is removed; at least 1d."""
     formats: tuple[Literal["html", "json", "md"], ...] = ("html", "json")
     """Formats to write; `json` is required, as a report is sent again from it."""
+    url: Annotated[str, BeforeValidator(parse_report_url)] | None = Field(
+        default=None, examples=["https://reports.example.com/{name}.html"]
+    )
+    """Where people open the report, for links in mail and chat; `{name}` is replaced by the name of
+    its files. Default: no link."""
     email: Email | None = None
     """Recipients by e-mail. Default: none."""
     webhooks: Annotated[tuple[Webhook, ...], unlike_names("webhooks")] = ()

@@ -171,9 +171,10 @@ def within(
 
 def state_folder(environ: Mapping[str, str], folder: Path = Path()) -> Path:
     """The folder for state: that of the service if the configuration is the service's."""
-    own = platformdirs.user_state_path("specwatch")
-    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return Path(given or (SERVICE_STATE if folder == SERVICE_FOLDER else own))
+    if given := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+        return Path(given)
+    # Who has no home directory may run the service all the same.
+    return SERVICE_STATE if folder == SERVICE_FOLDER else platformdirs.user_state_path("specwatch")
 
 
 class Section(BaseModel):
@@ -190,8 +191,8 @@ class Section(BaseModel):
     @classmethod
     def written_keys(cls) -> Mapping[str, FieldInfo]:
         """The fields by what a file calls them, inherited ones last."""
-        own = inspect.get_annotations(cls)
-        fields = sorted(cls.model_fields.items(), key=lambda item: item[0] not in own)
+        names = [name for base in cls.__mro__ for name in inspect.get_annotations(base)]
+        fields = sorted(cls.model_fields.items(), key=lambda item: names.index(item[0]))
         return {field.alias or name: field for name, field in fields}
 
 

@@ -12,6 +12,8 @@ from specwatch.config.sections import AnyPath, Duration, SecretFile, Section, er
 from specwatch.domain.units import quoted
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
+_WORKLOADS = ("deployment", "statefulset", "leaderworkerset")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def _a_program(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,6 +80,49 @@ class CommandService(Section):
     """How long each command may take; 1s to 2h."""
 
 
+class KubernetesAccess(Section):
+    """Which cluster, and as whom.
+
+    Without these keys: the service account of the pod, else `$KUBECONFIG` or `~/.kube/config`.
+    """
+
+    kubeconfig: AnyPath | None = Field(default=None, examples=["/etc/specwatch/kubeconfig"])
+    """Its path. Default: the pod's service account, else `$KUBECONFIG` or `~/.kube/config`."""
+    context: str | None = Field(default=None, examples=["production"])
+    """A context of the kubeconfig. Default: its current one."""
+
+
+class KubernetesService(KubernetesAccess):
+    """vLLM is a container of a Deployment, a StatefulSet or a LeaderWorkerSet."""
+
+    kind: Literal["kubernetes"]
+    """Selects this kind of service."""
+    workload: str = Field(examples=["deployment/vllm"])
+    """`deployment/NAME`, `statefulset/NAME` or `leaderworkerset/NAME`, whose pods run vLLM."""
+    namespace: str | None = Field(default=None, examples=["serving"])
+    """Its namespace. Default: that of the service account, or of the kubeconfig's context."""
+    container: str | None = Field(default=None, examples=["vllm"])
+    """The container that runs vLLM. Default: the one whose command or image is vLLM's."""
+    timeout: Patience = 1800.0
+    """How long a rollout may take, all pods together; 1s to 2h."""
+
+    @field_validator("workload")
+    @classmethod
+    def _a_workload(cls, value: str) -> str:
+        kind, _, name = value.partition("/")
+        if kind.lower() in ("daemonset", "pod", "replicaset"):
+            raise ValueError(
+                f"{quoted(kind)} cannot be switched by specwatch; use kind: command, or a"
+                " Deployment, StatefulSet or LeaderWorkerSet"
+            )
+        if kind not in _WORKLOADS or not _OBJECT_NAME.fullmatch(name):
+            raise ValueError(
+                f"{quoted(value)} is not a workload; write deployment/NAME, statefulset/NAME or"
+                " leaderworkerset/NAME"
+            )
+        return value
+
+
 class SwitchAccess(Section):
     """How orders reach the switch of vLLM, which changes the number of draft tokens while it runs.
 
@@ -99,6 +144,7 @@ class SwitchAccess(Section):
 
 
 Service = Annotated[
-    SystemdService | SupervisedService | CommandService, Field(discriminator="kind")
+    SystemdService | SupervisedService | CommandService | KubernetesService,
+    Field(discriminator="kind"),
 ]
 """One of them, selected by ``kind``."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BeforeValidator,
     Field,
+    PrivateAttr,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
@@ -27,15 +30,20 @@ from specwatch.config.sections import (
     within,
 )
 from specwatch.config.service import Service, SwitchAccess
-from specwatch.domain.model import Objective, PageLimits
+from specwatch.domain.model import Objective, PageLimits, PodInstance
 from specwatch.domain.units import (
     format_size,
     host_port,
     is_loopback,
     parse_arm,
     parse_engine_url,
+    quoted,
     server_address,
 )
+
+_MOST_LABELS, _LONGEST_LABEL = 64, 1024
+"""Labels of one target, and characters of the value of one."""
+
 
 DraftTokens = Annotated[int, BeforeValidator(parse_arm)]
 
@@ -63,24 +71,18 @@ class Experiments(Section):
     `act` also uses it between episodes, `off` does neither."""
 
 
-class Target(HttpAccess):
-    """One server to watch."""
+class TargetOptions(HttpAccess):
+    """Options of a target that several targets may share."""
 
-    url: Annotated[str, BeforeValidator(parse_engine_url)] = Field(
-        examples=["http://127.0.0.1:8000"]
-    )
-    """Base URL of the server, without `/metrics` and `/v1`."""
-    name: Name = Field(default=None, validate_default=True)
-    """Name in every output. Default: host and port of the URL; for a loopback URL the host
-    is this machine's name."""
     metrics_path: Annotated[
         str, matching(r"/[^\s?#\x00-\x1f]*", "is not a plain path; write it like /metrics")
     ] = "/metrics"
     """Path of the metrics page."""
-    proxy: Annotated[str, BeforeValidator(parse_engine_url)] | None = Field(
-        default=None, examples=["http://127.0.0.1:8001"]
-    )
-    """Base URL of a `specwatch tap proxy` in front of this server."""
+    group: str = ""
+    """The servers that do the same work, such as the replicas behind one router. Default: those
+    that serve the same model."""
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """Further labels, shown by the API and by `specwatch_target_info`."""
     interval: Annotated[Duration, within(1, 60)] = 5.0
     """Time between two scrapes; 1s to 1m."""
     timeout: Duration = Field(default=None, validate_default=True)
@@ -111,19 +113,29 @@ class Target(HttpAccess):
     """Cost of a draft token in steps of the target model, assumed until it is measured;
     above 0, at most 1."""
 
-    @field_validator("name", mode="wrap")
+    @field_validator("labels")
     @classmethod
-    def _default_name(
-        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> str:
-        if value is not None:
-            return str(handler(value))
-        if "url" not in info.data:
-            return ""  # the URL's own problem is reported
-        host, port = server_address(info.data["url"])
-        if is_loopback(host) and info.context:
-            host = info.context.hostname
-        return str(handler(host_port(host, port)))
+    def _few_and_named(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        if len(value) > _MOST_LABELS:
+            raise ValueError(f"has {len(value)} labels; give at most {_MOST_LABELS}")
+        for name, text in value.items():
+            if not name or name.startswith("__") or not name.isprintable():
+                raise ValueError(f"{quoted(name)} is not a label; use letters, digits and _")
+            if len(text) > _LONGEST_LABEL:
+                raise ValueError(
+                    f"{quoted(name)} has {len(text)} characters; use at most {_LONGEST_LABEL}"
+                )
+        return value
+
+    @field_validator("group", "labels")
+    @classmethod
+    def _of_characters(cls, value: str | Mapping[str, str]) -> str | Mapping[str, str]:
+        for text in (value,) if isinstance(value, str) else value.values():
+            if re.search("[\0\ud800-\udfff]", text):
+                raise ValueError(
+                    f"{text!a} has NUL or half of a surrogate pair in it; leave that out"
+                )
+        return value
 
     _within_interval = timeout_within("interval", "the interval", 4.0)
 
@@ -134,16 +146,6 @@ class Target(HttpAccess):
             raise ValueError(
                 f"{value:g} is not above 0 and at most 1; give what a token of the draft model"
                 " costs over one of the target model, like 0.1"
-            )
-        return value
-
-    @field_validator("proxy")
-    @classmethod
-    def _another_server(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and value == info.data.get("url"):
-            raise ValueError(
-                "is the server's own url; give the server's as url, and as proxy that of"
-                " `specwatch tap proxy`, or remove it"
             )
         return value
 
@@ -159,6 +161,59 @@ class Target(HttpAccess):
                 "a block needs at least 8 scrapes: make interval shorter, or block longer"
             )
         return value
+
+
+class Target(TargetOptions):
+    """One server to watch."""
+
+    url: Annotated[str, BeforeValidator(parse_engine_url)] = Field(
+        examples=["http://127.0.0.1:8000"]
+    )
+    """Base URL of the server, without `/metrics` and `/v1`."""
+    name: Name = Field(default=None, validate_default=True)
+    """Name in every output. Default: host and port of the URL; for a loopback URL the host
+    is this machine's name."""
+    proxy: Annotated[str, BeforeValidator(parse_engine_url)] | None = Field(
+        default=None, examples=["http://127.0.0.1:8001"]
+    )
+    """Base URL of a `specwatch tap proxy` in front of this server."""
+
+    @field_validator("name", mode="wrap")
+    @classmethod
+    def _default_name(
+        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> str:
+        if value is not None:
+            return str(handler(value))
+        if "url" not in info.data:
+            return ""  # the URL's own problem is reported
+        host, port = server_address(info.data["url"])
+        if is_loopback(host) and info.context:
+            host = info.context.hostname
+        return str(handler(host_port(host, port)))
+
+    @field_validator("proxy")
+    @classmethod
+    def _another_server(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value == info.data.get("url"):
+            raise ValueError(
+                "is the server's own url; give the server's as url, and as proxy that of"
+                " `specwatch tap proxy`, or remove it"
+            )
+        return value
+
+    _pod: PodInstance | None = PrivateAttr(default=None)
+
+    @property
+    def pod(self) -> PodInstance | None:
+        """The pod that serves it, if discovery reported one."""
+        return self._pod
+
+    def in_pod(self, pod: PodInstance) -> Self:
+        """The same target, served by a pod."""
+        target = self.model_copy()
+        target._pod = pod
+        return target
 
     @property
     def metrics_url(self) -> str:

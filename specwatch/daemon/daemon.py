@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,37 +17,34 @@ from specwatch import __version__
 from specwatch.actuators import actuator_of
 from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.loading import Config
-from specwatch.config.sections import read_secret
 from specwatch.config.target import Target
+from specwatch.daemon.daemon_server import member_address, server_of
+from specwatch.daemon.discovery_service import DiscoveryService
 from specwatch.daemon.experiment_service import EVERY, ExperimentService
+from specwatch.daemon.fleet_service import TURN_SECONDS as FLEET_SECONDS
+from specwatch.daemon.fleet_service import FleetService, new_member
 from specwatch.daemon.guard_service import TURN_SECONDS, GuardService
 from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.model import HOUR, Batch, Cursor, Moment
-from specwatch.domain.units import is_loopback
 from specwatch.errors import ConfigError
 from specwatch.report.deliveries import DeliveryMonitor
-from specwatch.runtime.http_server import HttpServer
 from specwatch.runtime.scheduler import Schedule, current_moment
 from specwatch.runtime.sd_notify import ServiceManager
 from specwatch.scrape.gpu import GpuMemoryReader
 from specwatch.status import DaemonStatus, TargetStatus
-from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
-from specwatch.web import api, exporter
 
 if TYPE_CHECKING:
     from specwatch.actuators.supervisor import Supervisor
-    from specwatch.report.model import Report
 
 _log = structlog.get_logger("specwatch.daemon.daemon")
 
-_SLOTS = 20
-"""Scrape jobs per interval. A job of the scheduler costs as much as a scrape, so in a large fleet
-many targets share one."""
-_LANES = {"loop": 2, "flush": 1, "upkeep": 1, "gpu": 1, "guard": 1, "experiments": 1}
+_LANES = {"loop": 2, "discovery": 16} | dict.fromkeys(
+    ("flush", "upkeep", "gpu", "guard", "experiments", "fleet"), 1
+)
 """Jobs at a time in each lane, so that a database or driver that hangs does not delay scrapes."""
 _FLUSH_SECONDS = 5.0
 _CATCH_UP_SECONDS = 5.0
@@ -60,7 +57,7 @@ _LOOK_SECONDS = 0.25
 """How soon a signal or a step of the clock is handled."""
 _WRITE_SECONDS = 3.5
 """How long the database is waited for at the end."""
-_FIXED = ("daemon", "database", "listen", "store")
+_FIXED = ("daemon", "database", "fleet", "listen", "store")
 """Keys of the configuration that take effect at a start only."""
 _HUNG_SECONDS = 30.0
 """After which the main loop counts as hung."""
@@ -82,25 +79,42 @@ class Daemon:
     ) -> None:
         """``reload`` reads the configuration again, ``taken_over`` gets the result; ``seed`` fixes
         the start jitter; ``supervisor`` runs vLLM as our child."""
-        self.config = config
+        self._configured = self.config = config  # the latter with discovered targets
         self._reload = reload
         self._taken_over = taken_over
         self._now = now
         self._random = random.Random(seed)
         self._service = ServiceManager(environ)
-        self.targets = WatchedTargets(self._new_scraper)
+        self._discovery = DiscoveryService(config, now)
+        self.targets = WatchedTargets(self._new_scraper, shared=config.fleet is not None)
+        member = new_member(config.fleet, socket.gethostname())
+        self._configuring = threading.Lock()
         self._recorder = Recorder(
-            Store(config.database.connect_url(), daemon=config.daemon),
+            Store(config.database.connect_url(), daemon=config.daemon, member=member),
             queue_limit=config.store.queue_limit,
             now=now,
             resume=self.targets.resume,
             supersede=self.targets.supersede,
+            configuring=self._configuring,
         )
-        self._rule_service = RuleService(self._recorder.store, config, now=now)
+        self._fleet: FleetService | None = None
+        if config.fleet is not None:
+            self._fleet = FleetService(
+                self._recorder.store,
+                config.fleet,
+                now=now,
+                ready=lambda: self._recorder.opened and self._discovery.begun,
+                address=lambda: member_address(self.config, self.http),
+                watch=lambda cursors: self._watch(cursors=cursors),
+                acting=lambda: self._guard_service.acting,
+                settle=self._settle,
+            )
+        own = config if self._fleet is None else self._fleet.part_of(config)
+        self._rule_service = RuleService(self._recorder.store, own, now=now)
         self._gpu = GpuMemoryReader()
         self._guard_service = GuardService(
             self._recorder.store,
-            config,
+            own,
             now=now,
             rule_service=self._rule_service,
             status=self.targets.status_of,
@@ -109,40 +123,19 @@ class Daemon:
         )
         self._experiment_service = ExperimentService(
             self._recorder.store,
-            config,
+            own,
             now=now,
             status=self.targets.status_of,
             guard=self._guard_service.status_of,
         )
-        self._alertmanagers = Alertmanagers(config.alertmanager)
+        self._alertmanagers = Alertmanagers(config.alertmanager, config.external_url)
         self._deliveries = DeliveryMonitor()
         self._schedule = Schedule(_LANES)
         self._started = now()
         self._looked: float | None = None
         self._stop_asked = False
         self._reload_asked = False
-        self.http = self._http_server()
-
-    def _http_server(self) -> HttpServer:
-        config = self.config
-        metrics = exporter.registry(self.status, proc="/proc")
-        return HttpServer(
-            api.application(
-                self.status,
-                self._recorder.store.windows,
-                self._recorder.store.verdicts,
-                metrics,
-                self._report,
-                steps=GuardBook(self._recorder.store).history,
-                hosts=self._hosts,
-                monitored=not is_loopback(config.listen.host),
-                token=self._token,
-            ),
-            config.listen.host,
-            config.listen.port,
-            name="http",
-            bounded=True,
-        )
+        self.http = server_of(lambda: self.config, self.status, self._recorder.store)
 
     def ask_to_stop(self) -> None:
         """End ``run`` soon; safe in a signal handler."""
@@ -168,7 +161,7 @@ class Daemon:
         self.http.start()
         try:
             cursors = self._recorder.open()
-            self.targets.configure(self.config.targets, cursors)
+            self._watch(cursors=cursors)
         except BaseException:
             self.http.stop(timeout=1.0)
             raise
@@ -204,37 +197,23 @@ class Daemon:
     def status(self, *, current: bool = False) -> DaemonStatus:
         """The daemon now; with ``current`` the open minute of each target too."""
         now = self._now()
-        scrapers = list(self.targets)
         return DaemonStatus(
             daemon=self.config.daemon,
             version=__version__,
             started=self._started.wall,
             now=now.wall,
-            targets=tuple(self._status_of(scraper, current=current) for scraper in scrapers),
+            targets=tuple(self._status_of(scraper, current=current) for scraper in self.targets),
             store=self._recorder.status(),
             judging=self._rule_service.status(),
             not_shown=self._rule_service.not_shown,
             pagers=self._alertmanagers.status(),
             deliveries=self._deliveries.status(self.config.report),
             stuck=self.targets.stuck(now),
-            ready=self._recorder.ready and all(scraper.turned for scraper in scrapers),
+            fleet=None if self._fleet is None else self._fleet.status(),
+            external_url=self.config.external_url,
+            discovery=tuple(source.status for source in self._discovery),
+            ready=self._recorder.ready and self._discovery.begun and self.targets.turned,
         )
-
-    def _hosts(self) -> tuple[str, ...]:
-        """Host names that requests may use, beside addresses and loopback names."""
-        own = socket.gethostname().lower()
-        short = own.partition(".")[0]
-        return (self.config.listen.host.lower(), own, short, *self.config.allowed_hosts)
-
-    def _token(self) -> str | None:
-        file = self.config.listen_token_file
-        return None if file is None else read_secret(file)
-
-    def _report(self, **chosen: Any) -> Report:
-        # Imported on first use: it takes megabytes that watching does not need.
-        from specwatch.report.reader import read_report
-
-        return read_report(self._recorder.store, config=self.config, **chosen)
 
     def _status_of(self, scraper: Scraper, *, current: bool) -> TargetStatus:
         name = scraper.target.name
@@ -247,21 +226,23 @@ class Daemon:
 
     def _main_loop(self) -> None:
         """Handle signals and steps of the clock."""
-        drift = self._drift()
+        offset = self._now().offset
         while not self._stop_asked:
             self._looked = self._now().monotonic
             time.sleep(_LOOK_SECONDS)
             if self._reload_asked and not self._stop_asked:
                 self._reload_asked = False
                 self._read_config()
-            stepped = self._drift() - drift
+            if self._discovery.take_change() and not self._stop_asked:
+                self._watch_discovered()
+            stepped = self._now().offset - offset
             if abs(stepped) > _CLOCK_STEP_SECONDS:
                 _log.warning("clock_stepped", seconds=round(stepped, 3))
-                drift += stepped
-                self._set_jobs()  # jobs are due by the wall clock
+                offset += stepped
+                with self._configuring:
+                    self._set_jobs()  # jobs are due by the wall clock
 
-    def _new_scraper(self, target: Target, cursor: Cursor | None) -> Scraper:
-        indices = target.gpu_indices
+    def _new_scraper(self, target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
         return Scraper(
             target,
             daemon=self.config.daemon,
@@ -269,9 +250,8 @@ class Daemon:
             put=partial(self._take, target.name),
             cursor=cursor,
             cursor_follows=not self._recorder.opened,
-            gpu_memory=lambda: (
-                None if indices == () else self._gpu.read(indices, self._now().monotonic)
-            ),
+            closed_start=closed,
+            gpu_memory=lambda: self._gpu.read(target.gpu_indices, self._now().monotonic),
             edges=lambda: self.config.temperature_buckets,
             page=partial(self._experiment_service.see, target.name),
         )
@@ -281,37 +261,33 @@ class Daemon:
         self._rule_service.observe(target, batch)
 
     def _set_jobs(self) -> None:
-        """Schedule every job again, the next scrapes spread over their interval from now."""
+        """Schedule every job again."""
         self._schedule.clear()
-        by_interval: dict[float, list[Scraper]] = {}
-        for scraper in self.targets:
-            by_interval.setdefault(scraper.target.interval, []).append(scraper)
-        for interval, scrapers in by_interval.items():
-            slots = min(_SLOTS, len(scrapers))
-            jitter = self._random.random() / slots
-            for slot in range(slots):
-                delay = interval * (slot + jitter) / slots if len(scrapers) > 1 else 0.0
-                self._schedule.every(
-                    interval, self.targets.scrape, scrapers[slot::slots], delay=delay, lane="loop"
-                )
-        self._schedule.every(TURN_SECONDS, self._guard, delay=TURN_SECONDS, lane="guard")
-        experiments = self._experiment_service
-        if experiments.active:
-            self._schedule.every(EVERY, experiments.turn, delay=EVERY, lane="experiments")
+        every, changing = self._schedule.every, self._fleet or self.config.discovery
+        self.targets.schedule(partial(every, lane="loop"), again=True)
+        for source in self._discovery:
+            seconds = source.source.settings.refresh_interval
+            every(seconds, source.refresh, delay=0.0, lane="discovery")
+        if self._fleet is not None:
+            every(FLEET_SECONDS, self._fleet.turn, delay=0.0, lane="fleet")
+        every(TURN_SECONDS, self._guard, delay=TURN_SECONDS, lane="guard")
+        if self._experiment_service.active or changing:
+            every(EVERY, self._experiment_service.turn, delay=EVERY, lane="experiments")
         watchdog = self._service.watchdog_seconds
         beat = min(_HEARTBEAT_SECONDS, watchdog / 3) if watchdog else _HEARTBEAT_SECONDS
         soon = self._random.random()
-        self._schedule.every(beat, self._heartbeat, delay=0.0, lane="loop")
-        self._schedule.every(_FLUSH_SECONDS, self._flush, delay=_FLUSH_SECONDS, lane="flush")
-        self._schedule.every(_CATCH_UP_SECONDS, self._catch_up, delay=0.0, lane="upkeep")
-        self._schedule.every(
-            _ROLL_UP_SECONDS, self._recorder.roll_up, delay=30 + 30 * soon, lane="upkeep"
-        )
-        self._schedule.every(_PRUNE_SECONDS, self._prune, delay=300 + 300 * soon, lane="upkeep")
-        if any(scraper.target.gpu_indices != () for scraper in self.targets):
-            self._schedule.every(_GPU_SECONDS, self._read_gpus, delay=0.0, lane="gpu")
+        every(beat, self._heartbeat, delay=0.0, lane="loop")
+        every(_FLUSH_SECONDS, self._flush, delay=_FLUSH_SECONDS, lane="flush")
+        every(_CATCH_UP_SECONDS, self._catch_up, delay=0.0, lane="upkeep")
+        every(_ROLL_UP_SECONDS, self._recorder.roll_up, delay=30 + 30 * soon, lane="upkeep")
+        kept = (self.config.retention, self.config.baseline.max_age)
+        every(_PRUNE_SECONDS, self._recorder.prune, *kept, delay=300 + 300 * soon, lane="upkeep")
+        if changing or any(one.target.gpu_indices != () for one in self.targets):
+            every(_GPU_SECONDS, self._read_gpus, delay=0.0, lane="gpu")
 
     def _read_gpus(self) -> None:
+        if all(scraper.target.gpu_indices == () for scraper in self.targets):
+            return
         before = self._gpu.absent
         self._gpu.refresh(self._now().monotonic)
         if self._gpu.absent != before:
@@ -325,10 +301,16 @@ class Daemon:
     def _guard(self) -> None:
         if self._recorder.opened:
             self._guard_service.turn()
-        if self._alertmanagers.active:
-            self._alertmanagers.send(
-                [self._status_of(scraper, current=False) for scraper in self.targets]
-            )
+        statuses = [self._status_of(scraper, current=False) for scraper in self.targets]
+        known = {target.name for target in self.config.targets}
+        self._alertmanagers.send(statuses, known.difference(status.name for status in statuses))
+
+    def _settle(self) -> bool:
+        """Write what other members continue from; whether all of it is written."""
+        self._recorder.flush(force=True)
+        self._rule_service.flush(final=True)
+        self._guard_service.release()
+        return self._recorder.writing
 
     def _catch_up(self) -> None:
         if self._recorder.ready:
@@ -337,15 +319,16 @@ class Daemon:
             self._rule_service.catch_up()
 
     def _write_last(self) -> None:
+        if self._fleet is not None:
+            self._fleet.end()  # no target comes any more, with a guard that nobody would end
         self._recorder.flush(force=True)
         if self._recorder.ready:
             self._rule_service.flush(final=True)
             self._experiment_service.close()
             self._guard_service.close()
+            if self._fleet is not None:
+                self._fleet.leave()
         self._recorder.close()
-
-    def _prune(self) -> None:
-        self._recorder.prune(self.config.retention, self.config.baseline.max_age)
 
     def _heartbeat(self) -> None:
         """Send the service manager a sign of life, as long as the main loop runs, and not all
@@ -381,20 +364,56 @@ class Daemon:
 
     def _apply(self, config: Config) -> None:
         fixed = [key for key in _FIXED if getattr(config, key) != getattr(self.config, key)]
-        self.targets.configure(
-            config.targets, self._recorder.cursors() if self._recorder.opened else {}
-        )
-        self._rule_service.configure(config)
-        self._guard_service.configure(config)
-        self._experiment_service.configure(config)
-        self._alertmanagers.configure(config.alertmanager)
-        self.config = config.model_copy(update={key: getattr(self.config, key) for key in fixed})
-        self._set_jobs()
+        config = config.model_copy(update={key: getattr(self.config, key) for key in fixed})
+        self._watch(config)
+        self._alertmanagers.configure(config.alertmanager, config.external_url)
+        with self._configuring:
+            self._set_jobs()
         self._taken_over(self.config)
         if fixed:
             _log.warning("restart_needed", keys=fixed)
-        _log.info("reloaded", targets=[target.name for target in config.targets])
+        _log.info("reloaded", targets=[target.name for target in self.config.targets])
 
-    def _drift(self) -> float:
-        now = self._now()
-        return now.wall - now.monotonic
+    def _watch_discovered(self) -> None:
+        before = self.targets.by_name.keys()
+        try:
+            self._watch()
+            self._discovery.refused = None
+        except ConfigError as error:
+            if str(error) != self._discovery.refused:
+                _log.error("discovery_refused", detail=str(error))
+            self._discovery.refused = str(error)
+        except Exception:
+            _log.exception("discovery_not_applied")  # a defect of ours: the old targets stay
+        now = self.targets.by_name.keys()
+        if now != before:
+            _log.info("targets_changed", joined=sorted(now - before), left=sorted(before - now))
+
+    def _watch(
+        self,
+        configured: Config | None = None,
+        cursors: Mapping[str, Cursor] | None = None,
+    ) -> None:
+        """Watch our targets of a configuration, by default the present one, and of what discovery
+        has found, and no others; new ones from ``cursors``, by default the stored ones.
+
+        Raises ConfigError, and changes nothing, if one cannot be watched.
+        """
+        with self._configuring:
+            reload, configured = configured is not None, configured or self._configured
+            sources = self._discovery.sources_of(configured)
+            everything = self._discovery.all_targets(configured, sources)
+            config = configured.model_copy(update={"targets": everything})
+            own = config if self._fleet is None else self._fleet.part_of(config)
+            if cursors is None:
+                joined = {target.name for target in own.targets} - self.targets.by_name.keys()
+                cursors = self._recorder.cursors(joined)
+            self.targets.configure(own.targets, cursors, reload=reload)
+            self._discovery.use(sources)
+            self._configured, self.config = configured, config
+            self._rule_service.configure(own)
+            self._guard_service.configure(own)
+            self._experiment_service.configure(own)
+            if self._fleet is not None:
+                self._fleet.configure([target.name for target in everything])
+            self.targets.schedule(partial(self._schedule.every, lane="loop"))

@@ -42,8 +42,8 @@ class ExperimentService:
         self._status = status
         self._guard = guard
         # A step of the clock must not end a block.
-        began = now()
-        self._wall = lambda: now().monotonic + began.wall - began.monotonic
+        offset = now().offset
+        self._wall = lambda: now().monotonic + offset
         self._experiments: dict[str, TargetExperiment] = {}
         self._turning = threading.Lock()
         self.configure(config)

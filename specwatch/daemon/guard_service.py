@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
@@ -16,8 +16,10 @@ from specwatch.config.target import Target
 from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.daemon.rule_service import RuleService
 from specwatch.daemon.target_guard import GuardDependencies, TargetGuard
+from specwatch.domain.holdout import Holdout
 from specwatch.domain.model import Moment
 from specwatch.errors import StoreError
+from specwatch.guard.holdout import serving
 from specwatch.guard.status import GuardStatus
 from specwatch.status import TargetStatus
 from specwatch.store.guard_records import LEASE_SECONDS, GuardBook
@@ -61,7 +63,8 @@ class GuardService:
         self._holder = f"{store.daemon}:{secrets.token_hex(4)}"
         self._guards: dict[str, TargetGuard] = {}
         self._entries: dict[str, Entry] = {}
-        self._offset = now().wall - now().monotonic
+        self._groups: dict[str, dict[str, Entry]] = {}
+        self._offset = now().offset
         self._renewed = float("-inf")
         self._turning = threading.Lock()
         self._error: str | None = None
@@ -110,6 +113,7 @@ class GuardService:
         if guard is None:
             return None
         state = guard.state if guard.entry else entry.state if entry else None
+        group = state.group if state else ""
         return GuardStatus(
             mode=guard.policy.mode,
             state=state,
@@ -118,7 +122,21 @@ class GuardService:
             error=guard.error or self._error,
             actions=dict(guard.actions),
             max_actions_per_day=guard.policy.max_actions_per_day,
+            group_size=sum(one.left > 0 for one in self._groups.get(group, {}).values()),
+            able=guard.target.service is not None or guard.target.switch is not None,
         )
+
+    @property
+    def acting(self) -> set[str]:
+        """The targets on which an action is under way."""
+        return {name for name, guard in self._guards.items() if guard.busy}
+
+    def release(self) -> None:
+        """Give back the leases of targets that are not ours any more."""
+        try:
+            self._book.release(self._holder, self._now().wall, but=self._guards)
+        except StoreError as error:
+            _log.warning("guard_not_released", detail=str(error))
 
     def close(self) -> None:
         """Release the leases; the next holder resumes what is under way."""
@@ -133,7 +151,7 @@ class GuardService:
     def _turn(self) -> None:
         guards = dict(self._guards)
         if not any(guard.busy for guard in guards.values()):
-            self._offset = self._now().wall - self._now().monotonic
+            self._offset = self._now().offset
         try:
             self._read(guards)
         except StoreError as error:
@@ -148,6 +166,7 @@ class GuardService:
             ]
         else:
             self._error = None
+            self._rule_service.holdouts = self._holdouts(guards)
             ours = [guard for name, guard in guards.items() if self._is_ours(name)]
         for guard in ours:
             if guard.slow or guard.busy:
@@ -168,7 +187,9 @@ class GuardService:
                     self._book.hold(names, self._holder, now.wall, able=can_act)
             self._renewed = now.monotonic
             entries = self._book.look()
-        self._entries = entries
+        self._entries, self._groups = entries, {}
+        for name, entry in entries.items():
+            self._groups.setdefault(entry.state.group, {})[name] = entry
         for name, guard in guards.items():
             if name in entries and not guard.running.locked():
                 guard.take(entries[name])
@@ -195,12 +216,35 @@ class GuardService:
             # A defect in one guard must not stop the others, and must be logged.
             _log.exception("guard_failed", target=guard.target.name)
 
+    def _holdouts(self, names: Iterable[str]) -> dict[str, tuple[Holdout, ...]]:
+        """The holdouts of the group of each target that has some."""
+        served = {
+            group: serving(entry.state for entry in members.values())
+            for group, members in self._groups.items()
+            if group
+        }
+        if not any(served.values()):
+            return {}
+        return {name: served.get(self._group_name(name), ()) for name in names}
+
+    def _group_name(self, name: str) -> str:
+        entry = self._entries.get(name)
+        return self._status(name).group or (entry.state.group if entry else "")
+
+    def _group_of(self, name: str) -> tuple[str, dict[str, Entry]]:
+        """The group of a target, and the guards of the other members by target."""
+        group = self._group_name(name)
+        others = dict(self._groups.get(group, {})) if group else {}
+        others.pop(name, None)
+        return group, others
+
     def _dependencies_of(self, name: str) -> GuardDependencies:
         return GuardDependencies(
             store=self._store,
             book=self._book,
             status=lambda: self._status(name),
             decision=lambda: self._rule_service.decision_of(name),
+            group=lambda: self._group_of(name),
             baselines=lambda: self._rule_service.baselines_of(name),
             switched=lambda: self._rule_service.forget(name),
             healthy=lambda: self._healthy(name),

@@ -24,6 +24,10 @@ _OURS = "specwatch "
 _RENEWED_AFTER = LEASE / 4
 _AGAIN_SECONDS = 30.0
 """Seconds until a renewal that failed is tried again."""
+_NOT_SHOWN = (
+    "its metrics page does not show the switch: start vLLM with all that `specwatch tap flags"
+    " --switch` prints"
+)
 
 
 class GuardedSwitch:
@@ -74,12 +78,16 @@ class GuardedSwitch:
             _log.error("switch_not_renewed", target=self._target, detail=str(error))
             self._due = self._monotonic() + _AGAIN_SECONDS
 
-    def query(self, state: GuardState) -> dict[str, Any]:
-        """What the server says of its switch; the keys are fields of a situation."""
+    def query(self, state: GuardState, *, shown: bool) -> dict[str, Any]:
+        """What the server says of its switch; the keys are fields of a situation.
+
+        A switch that is not ``shown`` by the metrics page is not used: its minutes without drafts
+        could not be distinguished from others.
+        """
         problem = ""
         try:
             seen = self._client.state()
-            problem = seen.unavailable
+            problem = seen.unavailable or ("" if shown else _NOT_SHOWN)
         except (ActuatorError, ConfigError) as error:
             problem = str(error)
         if problem:

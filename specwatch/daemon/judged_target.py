@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from specwatch.domain import breakeven
+from specwatch.domain.baseline import Measurement, Origin
 from specwatch.domain.sample import total
 from specwatch.domain.speedup import NO_BASELINE, NOT_READ
+from specwatch.rules.attribution import Attribution, ChangeCause
 from specwatch.rules.decision_view import stored_inputs
 from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision, leading
 from specwatch.rules.judge import Judge
@@ -45,6 +49,10 @@ class JudgedTarget:
     restored: bool = False
     """Whether the breaches that an earlier daemon left open were read."""
     decision: TargetDecision = field(default_factory=TargetDecision)
+    causes: dict[Scope, ChangeCause] = field(default_factory=dict)
+    """The likely causes of breaches."""
+    of_holdouts: Sequence[Measurement] = ()
+    """The minutes of the holdouts of its group, as its baseline."""
     changed_at: dict[Scope, float] = field(default_factory=dict)
     """When the last change of a scope was, while it is in breach or the clock is behind that."""
 
@@ -53,6 +61,7 @@ class JudgedTarget:
         judge = self.judge
         cost = judge.draft_cost_ratio
         baselines, latencies = judge.baselines(), judge.baseline_latencies()
+        present = judge.present_speedups()
         models = {}
         for name, assessment in judge.assessments().items():
             prior = None
@@ -60,8 +69,38 @@ class JudgedTarget:
                 assessment = replace(assessment, missing=NOT_READ)
             elif self.restored and not baselines[name].known:
                 prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
-            models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
-        self.decision = TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())
+            models[name] = ModelDecision(
+                assessment, baselines[name], prior, cost, latencies[name], present[name]
+            )
+        open_breaches = self.open_breaches()
+        self.causes = {
+            scope: cause for scope, cause in self.causes.items() if scope in open_breaches
+        }
+        self.decision = TargetDecision(
+            models, judge.findings(), judge.slos(), judge.goodput(), dict(self.causes)
+        )
+
+    def set_holdouts(self, measurements: Sequence[Measurement]) -> None:
+        """Compare with other minutes of the holdouts of its group."""
+        stored = (one for one in self.judge.measurements if one.origin is not Origin.HOLDOUT)
+        self.judge.measurements = [*stored, *measurements]
+        self.of_holdouts = measurements
+
+    def explain(self, scope: Scope, attribution: Attribution) -> None:
+        """Keep the likely cause of a breach, if one is known."""
+        self.causes.pop(scope, None)
+        if attribution.likely is not None:
+            self.causes[scope] = attribution.likely
+        self.decide()
+
+    def recall_cause(self, breach: Decision) -> None:
+        """Keep the likely cause that an earlier daemon stored with a breach."""
+        try:
+            stored = msgspec.convert(breach.inputs.get("attribution"), Attribution | None)
+        except msgspec.ValidationError:
+            return  # of another version
+        if stored is not None:
+            self.explain((breach.rule, breach.model_name, breach.temperature), stored)
 
     def open_breaches(self) -> dict[Scope, Finding]:
         """The findings that are in breach."""

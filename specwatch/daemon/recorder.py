@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -35,8 +35,10 @@ class Recorder:
         now: Callable[[], Moment],
         resume: Callable[[Mapping[str, Cursor]], None],
         supersede: Callable[[Mapping[str, Cursor]], None],
+        configuring: threading.Lock,
     ) -> None:
-        """``queue_limit`` bounds the windows that wait in memory.
+        """``queue_limit`` bounds the windows that wait in memory. While ``configuring`` is held, no
+        target comes or leaves.
 
         Both callbacks get the cursors at which reading each target stopped: ``resume`` before the
         first write, if the database was away at :meth:`open`; ``supersede`` if another process of
@@ -47,6 +49,7 @@ class Recorder:
         self._now = now
         self._resume = resume
         self._supersede = supersede
+        self._configuring = configuring
         self._shared = False
         """Whether another process of our name was seen, and logged."""
         self._written = 0
@@ -62,24 +65,33 @@ class Recorder:
     @property
     def ready(self) -> bool:
         """Whether the database was reached, and nothing failed since."""
-        return self.opened and self._queue.last_error is None and self._error is None
+        return self.writing and self._error is None
+
+    @property
+    def writing(self) -> bool:
+        """Whether the database was reached, and the last write succeeded."""
+        return self.opened and self._queue.last_error is None
 
     def open(self) -> dict[str, Cursor]:
         """Connect; returns where reading each target stopped, nothing if the database is away."""
+        cursors = self._connect()
+        self.opened = cursors is not None
+        return cursors or {}
+
+    def _connect(self) -> dict[str, Cursor] | None:
         try:
             self.store.open(self._now().wall)
             cursors = self.store.cursors()
         except StoreError as error:
             self._failed("store_unavailable", error)
-            return {}
-        self.opened = True
+            return None
         self._succeeded()
         return cursors
 
-    def cursors(self) -> dict[str, Cursor]:
-        """Where reading each target stopped, from the database."""
+    def cursors(self, targets: Collection[str] | None = None) -> dict[str, Cursor]:
+        """Where reading these targets, by default all, stopped; none if the database is away."""
         try:
-            return self.store.cursors()
+            return self.store.cursors(targets) if self.opened else {}
         except StoreError as error:
             self._failed("cursors_unread", error)
             return {}
@@ -99,10 +111,12 @@ class Recorder:
     def flush(self, *, force: bool = False) -> None:
         """Write what waits; after a failure only once its delay is over, or with ``force``."""
         if not self.opened:
-            cursors = self.open()
-            if not self.opened:
+            cursors = self._connect()
+            if cursors is None:
                 return
-            self._resume(cursors)
+            with self._configuring:  # a target that comes before is resumed, one after begins so
+                self.opened = True
+                self._resume(cursors)
         before = self._queue.last_error
         outcome = self._queue.drain(self.store, self._now().wall, force=force)
         self._written += outcome.written
@@ -147,12 +161,14 @@ class Recorder:
     def _warn_of_rivals(self) -> None:
         if self._shared:
             return
-        self._shared = True
         try:
             rivals = self.store.rivals(self._now().wall)
         except StoreError as error:
             self._failed("rivals_unread", error)
             return
+        if self.store.member is not None and not rivals:
+            return  # another member has taken the target over
+        self._shared = True
         _log.warning(
             "identity_shared",
             daemon=self.store.daemon,

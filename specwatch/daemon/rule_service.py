@@ -11,8 +11,10 @@ import structlog
 
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule
+from specwatch.daemon.holdout_minutes import HoldoutMinutes
 from specwatch.daemon.judged_target import JudgedTarget, VerdictChange, log_change, scope_of
 from specwatch.domain.baseline import Baseline, Measurement
+from specwatch.domain.holdout import Holdout
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch, Moment
 from specwatch.domain.sample import samples_of
 from specwatch.errors import StoreError
@@ -62,6 +64,9 @@ class RuleService:
         self._error: str | None = None
         self._measurements_version: tuple[float, ...] = ()
         """Version of the measurements that the judges have."""
+        self.holdouts: Mapping[str, Sequence[Holdout]] = {}
+        """The holdouts of the group of each target: set by the guards."""
+        self._holdout_minutes = HoldoutMinutes(store)
         self._refresh_at = self._write_at = now().monotonic
         self.configure(config)
 
@@ -70,6 +75,7 @@ class RuleService:
         before, self._config = self._config, config
         same = (before.slos, before.baseline) == (config.slos, config.baseline)
         rules = config.effective_rules()
+        same_rules = rules == before.effective_rules()
         states = {}
         for target in config.targets:
             state = self._states.get(target.name)
@@ -79,7 +85,7 @@ class RuleService:
                     max_age=config.baseline.max_age, objective=target.objective,
                 )  # fmt: skip
                 state = JudgedTarget(judge)
-            else:
+            elif not (same and same_rules and state.judge.objective is target.objective):
                 state.judge.objective = target.objective
                 self._change(state, rules, None if same else config)
             state.judge.draft_cost_ratio = target.draft_cost_ratio
@@ -158,6 +164,7 @@ class RuleService:
                     self._guarded(state.judge.target, self._set_measurements, state, measurements)
                 self._measurements_version = version
             self._read_experiments()
+            self._read_holdouts(now.wall)
             self._refresh_at = now.monotonic + _MEASUREMENTS_SECONDS
             for state in waiting:
                 self._guarded(state.judge.target, self._load, state, self._now().wall)
@@ -213,8 +220,23 @@ class RuleService:
             ours = [new for new in measurements if new.key.target == state.judge.target]
             kept = [known.get(_identity(new)) for new in ours]
             state.judge.measurements = [
-                old if old == new else new for old, new in zip(kept, ours, strict=True)
+                *(old if old == new else new for old, new in zip(kept, ours, strict=True)),
+                *state.of_holdouts,
             ]
+
+    def _read_holdouts(self, now: float) -> None:
+        holdouts = self.holdouts
+        every = {holdout for group in holdouts.values() for holdout in group}
+        new = self._holdout_minutes.read(every, now)
+        for name, state in list(self._states.items()):
+            group = holdouts.get(name, ())
+            if not new.isdisjoint(group) or (not group and state.of_holdouts):
+                self._guarded(name, self._set_holdouts, state, group)
+
+    def _set_holdouts(self, state: JudgedTarget, holdouts: Sequence[Holdout]) -> None:
+        measurements = self._holdout_minutes.measurements(state.judge.target, holdouts)
+        with state.lock:
+            state.set_holdouts(measurements)
 
     def _read_experiments(self) -> None:
         """Experiments on live traffic, of targets that have one in the configuration."""
@@ -272,6 +294,7 @@ class RuleService:
             if known is None or known.verdict is Verdict.NO_DATA:
                 if not judge.restore(*scope, breach.at):
                     self._queue([state.ended(breach, now, _CHANGED)])
+                state.recall_cause(breach)
             elif known.verdict is Verdict.PASS:
                 self._queue([state.change_of(known, self._store.daemon, now)])
 
@@ -325,8 +348,10 @@ class RuleService:
                 decision.target,
                 lambda: causes.append(explain(finding.rule, samples, baseline, now=finding.since)),
             )
-        if not causes:
+        if not causes or state is None:
             return decision
+        with state.lock:
+            state.explain(scope_of(finding), causes[0])
         return replace(decision, inputs={**decision.inputs, "attribution": asdict(causes[0])})
 
     def _write_measurements(self) -> None:

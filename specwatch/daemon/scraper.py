@@ -32,7 +32,6 @@ Page = Callable[[Mapping[Series, float], SwitchSetting | None, float | None], No
 _QUERY_AGAIN = 60.0
 """Seconds until an engine that did not report its version is queried again."""
 _LARGEST_ANSWER = 1 << 20
-_HEALTH = "/health"
 _MOST_PROBLEMS = 10
 
 
@@ -51,6 +50,7 @@ class Scraper:
         put: Callable[[Batch], None],
         cursor: Cursor | None = None,
         cursor_follows: bool = False,
+        closed_start: int | None = None,
         gpu_memory: Callable[[], GpuMemory | None] = lambda: None,
         client: Callable[[], PageClient] | None = None,
         edges: Callable[[], Sequence[float]] = lambda: DEFAULT_EDGES,
@@ -65,9 +65,8 @@ class Scraper:
         """
         self.target = target
         self._clock = clock
-        self._put, self._page = put, page
-        self._gpu_memory = gpu_memory
-        self._edges = edges
+        self._put, self._page, self._begins = put, page, cursor is None and not cursor_follows
+        self._gpu_memory, self._edges = gpu_memory, edges
         self._proxy = None if target.proxy is None else ProxyPage(target, target.proxy)
         self._trouble: Mapping[tuple[str, str], Trouble] = {}
         self._source: Source | None = None
@@ -82,21 +81,22 @@ class Scraper:
             max_gap=3 * target.interval,
             cursor=cursor,
             cursor_follows=cursor_follows,
+            closed_start=closed_start,
         )
         self._followed = FollowedSwitch()
         self._recent = Recent()
         self._failures: Counter[str] = Counter()
         self._skipped = 0
         self._problems: frozenset[str] = frozenset()
-        self._turning = threading.Lock()
-        self._watching = threading.Lock()
+        self._turning, self._watching = threading.Lock(), threading.Lock()
         self._finished = False
         self._query_at: float | None = 0.0
-        self._begun = clock().monotonic
-        self._superseded_at = -math.inf
-        """When another process's cursor was taken over, on the monotonic clock."""
+        self._begun, self._superseded_at = clock().monotonic, -math.inf
+        """The latter: when another process's cursor was taken over, on the monotonic clock."""
         self._ended: float | None = None
-        self._status = TargetStatus(target.name, target.url, target.interval)
+        self._status = TargetStatus(
+            target.name, target.url, target.interval, target.group, target.labels
+        )
         self._loads: deque[float | None] = deque(maxlen=2)
 
     def turn(self) -> None:
@@ -117,7 +117,7 @@ class Scraper:
         """Whether the engine's health check succeeds now; for one thread at a time."""
         client = self._new_client()
         try:
-            client.fetch(_HEALTH, timeout=self.target.timeout, max_size=_LARGEST_ANSWER)
+            client.fetch("/health", timeout=self.target.timeout, max_size=_LARGEST_ANSWER)
         except (ScrapeError, ConfigError) as error:
             _log.debug("engine_not_healthy", target=self.target.name, detail=str(error))
             return False
@@ -151,8 +151,7 @@ class Scraper:
         """The target now; with ``current`` the open minute too."""
         with self._watching:
             opened = self._watch.peek() if current else ()
-            recent = self._recent.merged()
-            tap = self._tap()
+            recent, tap = self._recent.merged(), self._tap()
         return replace(
             self._status,
             skipped=self._skipped,
@@ -171,11 +170,12 @@ class Scraper:
             self._proxy.abort()
         self._close_client()
 
-    def finish(self) -> None:
-        """Leave, close the open window and queue it. Waits for no server."""
+    def finish(self) -> int | None:
+        """Leave, close the open window and queue it; returns where it began. Waits for nobody."""
         self.leave()
         with self._watching:
             self._take(self._watch.close())
+            return self._watch.closed_start
 
     def resume(self, cursor: Cursor | None) -> None:
         """Go on from a cursor that was read late; see :meth:`WindowBuilder.resume`."""
@@ -189,27 +189,26 @@ class Scraper:
             self._watch.supersede(cursor)
 
     def adopt(self, predecessor: Scraper) -> None:
-        """Go on where another scraper of this target, which has left, stopped.
-
-        Its open minute, counters and status are ours from now on.
-        """
+        """Go on where another scraper of this target, which has left, stopped: its open minute,
+        counters and status are ours from now on."""
         with predecessor._watching:
             self._watch = predecessor._watch
-        self._watch.max_gap = 3 * self.target.interval
-        if predecessor.target.url != self.target.url:
+        self._watch.max_gap, self._begins = 3 * self.target.interval, False
+        before, own = predecessor.target, self.target
+        if before.url == own.url and before.pod == own.pod:
+            self._recent = predecessor._recent
+        else:
             self._watch.start_over()
-        if predecessor.target.proxy != self.target.proxy:
+        if before.proxy != own.proxy:
             self._watch.change_proxy()
         elif self._proxy is not None and predecessor._proxy is not None:
             self._proxy.status = predecessor._proxy.status
         self._trouble, self._source = predecessor._trouble, predecessor._source
-        if predecessor.target.url == self.target.url:
-            self._recent = predecessor._recent
-        self._failures = predecessor._failures
-        self._skipped = predecessor._skipped
+        self._failures, self._skipped = predecessor._failures, predecessor._skipped
         self._status = replace(
-            predecessor._status, url=self.target.url, interval=self.target.interval
-        )
+            predecessor._status,
+            url=own.url, interval=own.interval, configured_group=own.group, labels=own.labels,
+        )  # fmt: skip
 
     def _http_client(self) -> PageClient:
         return PageClient(
@@ -229,10 +228,8 @@ class Scraper:
             proxy = self._proxy.read(self._clock().wall, left)
         memory = self._gpu_memory() if error is None else None
         with self._watching:
-            if self._finished:
-                return  # cut short by us: no failure of the target's
-            if started <= self._superseded_at:
-                return  # this page may be older than the cursor
+            if self._finished or started <= self._superseded_at:
+                return  # cut short by us, or perhaps older than another process's cursor
             now = self._clock()
             if error is not None:
                 observation = self._watch.fail(now, error.reason)
@@ -241,6 +238,9 @@ class Scraper:
                 observation = self._watch.observe(samples, now, proxy)
                 self._followed.see(samples, self._watch.switch)
                 if observation.error is None:
+                    if self._begins:  # a successor begins here, however soon we end
+                        self._put(Batch((), self._watch.cursor()))
+                    self._begins = False
                     self._page(samples, self._watch.switch, self._watch.load)
                 error = observation.error
                 if self._proxy is not None and proxy is not None:
@@ -248,7 +248,8 @@ class Scraper:
             before = self._status.models
             self._note(now, now.monotonic - started, observation, error)
             self._take(observation)
-            self._recent.forget(self._changed(before, restarted=observation.restarted))
+            restarted = observation.restarted or observation.another
+            self._recent.forget(self._changed(before, restarted=restarted))
             if error is None:
                 self._log_tap()
         self._ended = self._clock().monotonic
@@ -326,6 +327,7 @@ class Scraper:
             scrapes=before.scrapes + 1,
             failure=failure_of(before.failure, error, now.wall),
             restarts=before.restarts + observation.restarted,
+            alternated_at=self._watch.processes.alternated_at,
             models=self._models(),
             switch=setting and replace(setting, followed=self._followed.followed),
             load=max(loads) if len(loads) == 2 else None,
@@ -354,6 +356,8 @@ class Scraper:
         elif error is None and before.failure is not None:
             _log.info("scrape_recovered", target=target, after=before.failure.reason)
             self._query_at = 0.0  # another engine may have been started meanwhile
+        if before.alternated_at is None and self._status.alternated_at is not None:
+            _log.warning("several_servers_answer", target=target, url=self.target.url)
         if restarted:
             _log.info("engine_restarted", target=target, models=models)
             self._query_at = 0.0

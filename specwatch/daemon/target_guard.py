@@ -18,7 +18,7 @@ from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, StoreError
-from specwatch.guard import state_machine
+from specwatch.guard import groups, holdout, state_machine
 from specwatch.guard.observation import Situation, SwitchOutcome, guarded_rules, unmeasured
 from specwatch.guard.state import CALM, GuardState, Phase, Step
 from specwatch.guard.state_machine import Effect
@@ -41,7 +41,6 @@ _ORDERED_AGAIN = 3.0
 """Seconds until an order that failed is given again."""
 _AGAIN_SECONDS = 30.0
 """Seconds until a switch or a hook that failed is tried again."""
-_NO_SERVICE = "no service is configured for it any more"
 _QUIET = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _CLAIMS = frozenset({Phase.DRAINING, Phase.RESTARTING})
 """Phases that lead to a restart: entered only after the claim was stored."""
@@ -54,6 +53,8 @@ class GuardDependencies(NamedTuple):
     book: GuardBook
     status: Callable[[], TargetStatus]
     decision: Callable[[], TargetDecision]
+    group: Callable[[], tuple[str, Mapping[str, Entry]]]
+    """The name of the target's group, and the guards of its other members as read last."""
     baselines: Callable[[], Mapping[str, Baseline]]
     switched: Callable[[], None]
     """Called after a switch: earlier findings about the server no longer apply."""
@@ -91,8 +92,8 @@ class TargetGuard:
         self._dependencies = dependencies
         self.stale = False
         """Whether what is stored has to be read again."""
-        self._doubt = ("", "")
-        """Why an exploration may be due: the baseline does not cover the traffic, or is too old."""
+        self._due = ("", "", False)
+        """Why an exploration may be due (no baseline, an old one); whether it becomes a holdout."""
         self._outcome: SwitchOutcome | None = None
         self._outcome_of: tuple[Phase, float] | None = None
         """The phase, and since when, in which the switch was tried."""
@@ -101,6 +102,8 @@ class TargetGuard:
         self._prepared: str | None = None
         """The one for which it was done."""
         self._again_at = 0.0
+        self._others: Mapping[str, Entry] = {}
+        """The other members of its group, on which the last situation rests."""
         self._queried_at = 0.0
         self._manager: dict[str, Any] = {}
         """What the server's manager answered last; the keys are fields of a situation."""
@@ -133,10 +136,7 @@ class TargetGuard:
         """Whether a turn may take long: it asks the server's manager, or reads history."""
         state = self.state
         return (
-            state.phase not in (Phase.OBSERVING, Phase.SUSPECT)
-            or state.order is not None
-            or state.hooked
-            or any(self._doubt)
+            state.phase not in _QUIET or state.order is not None or state.hooked or any(self._due)
         )
 
     def take(self, entry: Entry) -> None:
@@ -171,10 +171,9 @@ class TargetGuard:
 
     def close(self) -> None:
         """Close the connections of the actuator."""
-        if self._actuator is not None:
-            self._actuator.close()
-        if self._run_time is not None:
-            self._run_time.close()
+        for access in (self._actuator, self._run_time):
+            if access is not None:
+                access.close()
 
     def _steps(self) -> Situation | None:
         """Take all steps that are due; None if what follows may take long and did not before."""
@@ -212,12 +211,14 @@ class TargetGuard:
             self._unstored.append(step)
             self._failed(error)
         if (before.phase, before.goal) != (step.state.phase, step.state.goal):
-            self._outcome = None  # of another attempt
+            self._outcome, self._again_at = None, 0.0  # of another attempt
         self._report(before, step)
 
     def _advance(self, entry: Entry, step: Step) -> None:
         book, daemon = self._dependencies.book, self._dependencies.store.daemon
-        self.entry = book.advance(entry, step, self._dependencies.wall(), by=daemon)
+        claims = step.state.phase in _CLAIMS and entry.state.phase not in _CLAIMS
+        others = self._others if claims and step.state.group else None
+        self.entry = book.advance(entry, step, self._dependencies.wall(), by=daemon, others=others)
 
     def _flush(self) -> None:
         """Store what could not be stored, in its order."""
@@ -272,8 +273,7 @@ class TargetGuard:
         """Do what the state asks for; returns whether that was the switch."""
         state = self.state
         incident = state.incident.id if state.incident else ""
-        prepared = self._prepared == incident
-        effect = state_machine.effect(state, seen, prepared=prepared)
+        effect = state_machine.effect(state, seen, prepared=self._prepared == incident)
         # A longer wait is one in which the clock was set back.
         waits = 0 < self._again_at - seen.now <= _AGAIN_SECONDS
         if effect is None or (waits and effect is not Effect.RENEW):
@@ -290,8 +290,8 @@ class TargetGuard:
                 self._prepared = incident
         elif self._hook(self.policy.hooks.after, "after", incident):
             self._prepared = self._tried = None
-            done = replace(self.state, hooked=False)
-            self._store(Step(done, "the server was put back by the hook"))
+            put_back = replace(self.state, hooked=False)
+            self._store(Step(put_back, "the server was put back by the hook"))
         return effect is Effect.SWITCH
 
     def _switch(self, goal: Mode, incident: str) -> None:
@@ -303,7 +303,7 @@ class TargetGuard:
             if self.state.standby and self._run_time is not None:
                 self._run_time.order(goal, incident)
             elif self._actuator is None or self.state.standby:
-                raise ActuatorError(_NO_SERVICE, changed=False)
+                raise ActuatorError("no service is configured for it any more", changed=False)
             elif goal is Mode.OFF:
                 self._actuator.disable(incident)
             else:
@@ -338,35 +338,39 @@ class TargetGuard:
     def _situation(self) -> Situation:
         state, dependencies = self.state, self._dependencies
         status = dependencies.status()
+        if status.last_scrape is None:
+            # Not yet, or not any more: the target moved to another daemon during this turn.
+            raise Lost(f"{self.target.name} is not watched here")
         now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
         # In standby somebody measures, or the switch has taken over: nothing to decide on.
         unknown = not modes or not modes.isdisjoint((Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP))
         mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
-        failing = status.failure is not None
-        decision = dependencies.decision()
-        verdicts = guarded_rules(decision.findings)
-        if state.phase is Phase.OBSERVING and self.policy.explore.budget:
-            self._doubt = unmeasured(decision, wall, self.policy.explore.max_age)
-        else:
-            self._doubt = ("", "")
+        failing, decision = status.failure is not None, dependencies.decision()
+        explore = self.policy.explore
+        explores = state.phase is Phase.OBSERVING and explore.budget
+        doubt = unmeasured(decision, wall, explore.max_age) if explores else ("", "")
+        group, self._others = dependencies.group()
+        others = groups.guarded(self._others.values(), now, self.policy)
+        self._due = (*doubt, holdout.is_chosen(state, others, self.policy, now))
         if self.slow:
-            self._query_manager(state, now)
-        scraped_at = None
-        if not failing and status.last_success is not None:
-            scraped_at = now - wall + status.last_success
+            self._query_manager(state, status, now)
+        scraped_at = status.last_success and now - wall + status.last_success
         seen = Situation(
             now=now,
-            scraped_at=scraped_at,
+            scraped_at=None if failing else scraped_at,
             healthy=state.phase in (Phase.VERIFYING, Phase.ROLLING_BACK) and dependencies.healthy(),
             mode=None if failing else mode,
             models=tuple(sorted(status.models)),
             load=None if failing else status.load,
-            **verdicts._asdict(),
-            unknown=self._doubt[0],
-            aged=self._doubt[1],
+            **guarded_rules(decision.findings)._asdict(),
+            unknown=self._due[0],
+            aged=self._due[1],
+            chosen=self._due[2],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
             followed=status.switch.followed if status.switch and not failing else None,
+            group=group,
+            others=others,
             in_standby=bool(status.switch and status.switch.mode is not Mode.ON) and not failing,
             **self._manager,
         )
@@ -375,20 +379,20 @@ class TargetGuard:
             self._failed(self._measurements.error)  # what is under way goes on without it
         return seen
 
-    def _query_manager(self, state: GuardState, now: float) -> None:
+    def _query_manager(self, state: GuardState, status: TargetStatus, now: float) -> None:
         """Query the server's manager; less often while nothing is under way."""
         recently = 0 <= now - self._queried_at < _QUERY_SECONDS
         if state.phase in CALM and state.order is None and recently:
             return
         self._queried_at = now
-        switch = {} if self._run_time is None else self._run_time.query(state)
+        shown = status.switch is not None or status.failure is not None
+        self._manager = {} if self._run_time is None else self._run_time.query(state, shown=shown)
         if self._actuator is None:
-            self._manager = switch | {
-                "service_error": "it has no `service`, so specwatch cannot restart it; configure"
-                " one, or restart it by hand with the command that `specwatch strip` prints"
-            }
+            self._manager["service_error"] = (
+                "it has no `service`, so specwatch cannot restart it; configure one, or restart it"
+                " by hand with the command that `specwatch strip` prints"
+            )
             return
-        self._manager = switch
         try:
             self._manager["service"] = self._actuator.status()
             ordered = state.order is not None and state.order.goal is Mode.OFF

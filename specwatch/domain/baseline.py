@@ -14,8 +14,9 @@ from specwatch.domain import histogram
 from specwatch.domain.baseline_points import Point, point_of
 from specwatch.domain.cost import LEAST_POINTS, CostModel, Observation
 from specwatch.domain.interval import LEAST_SAMPLES
-from specwatch.domain.model import MINUTE, Environment, Histogram, Mode
+from specwatch.domain.model import MINUTE, Environment, Histogram, Mode, load_bin
 from specwatch.domain.sample import Sample
+from specwatch.domain.simultaneous import Level, Levels, Pace
 
 MAX_AGE = 30 * 86400.0
 """Age in seconds at which a measurement expires, unless configured otherwise."""
@@ -34,6 +35,8 @@ class Origin(enum.StrEnum):
 
     WINDOWS = "windows"
     """The target's own traffic while speculation was off."""
+    HOLDOUT = "holdout"
+    """Another member of its group that serves without speculation now; never stored."""
     CALIBRATION = "calibrate"
     """A fixed workload, sent on purpose."""
     IMPORTED = "import"
@@ -70,6 +73,10 @@ class Measurement:
     tpot: Histogram | None = None
     points_behind: int = 0
     """Number of points that the latencies come from, including points dropped since."""
+    holdout: str = ""
+    """The server that it was measured on, where that is another one."""
+    pace: Pace | None = None
+    """How slow that one is; its points are corrected by it. None if that is not known."""
 
     @property
     def at(self) -> float:
@@ -100,6 +107,8 @@ class Baseline:
     """Whether all measurements are too old."""
     others: tuple[Measurement, ...] = ()
     """Measurements of other origins for the same bins: more data for the cost models."""
+    holdouts: tuple[Measurement, ...] = ()
+    """Those of them that are of holdouts: they give the level of each minute."""
 
     def __bool__(self) -> bool:
         return bool(self.bins)
@@ -110,13 +119,13 @@ class Baseline:
         return bool(self.bins) or self.expired
 
     def before(self, time: float) -> Baseline:
-        """The baseline as it was at a time (Unix seconds)."""
+        """The baseline as it was at a time (Unix seconds), without the levels of single minutes."""
 
         def cut(one: Measurement) -> Measurement:
             return replace(one, points=tuple(point for point in one.points if point.at <= time))
 
         bins = {bin_: cut(points) for bin_, points in self.bins.items()}
-        return replace(self, bins=bins, others=tuple(map(cut, self.others)))
+        return replace(self, bins=bins, others=tuple(map(cut, self.others)), holdouts=())
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -144,6 +153,32 @@ class Baseline:
         """Time to the first token."""
         known = [first for point in self.points if (first := point.first) is not None]
         return CostModel.fitted(known, queued=True)
+
+    @cached_property
+    def levels(self) -> Levels:
+        """How fast holdouts were, minute by minute."""
+        paces = [measurement.pace for measurement in self.holdouts if measurement.pace is not None]
+        variance = max((pace.variance for pace in paces), default=0.0)
+        points = (point for measurement in self.holdouts for point in measurement.points)
+        return Levels.of((level for point in points if (level := self._level(point))), variance)
+
+    def _level(self, point: Point) -> Level | None:
+        model = self.by_token if point.by_token else self.by_request
+        conditions = point.decoding(point.prompt or 0.0, point.output or 0.0)
+        expected = model.predict(
+            conditions.load, conditions.units, conditions.prefill, conditions.context
+        )
+        bin_ = load_bin(point.concurrency)
+        if expected is None or bin_ is None:
+            return None
+        level = Level(point.at - point.length / 2, bin_, point.seconds, expected.seconds)
+        first = point.first
+        predicted = first and self.first.predict(
+            first.load, first.units, first.prefill, nearest=True
+        )
+        if first is None or predicted is None:
+            return level
+        return level._replace(first_took=first.seconds, first_expected=predicted.seconds)
 
     def demand(self, tokens: float, seconds: float) -> float | None:
         """Concurrency needed for so many tokens in so many seconds, if each request ran as fast as
@@ -213,8 +248,8 @@ def choose(
 ) -> Baseline:
     """The best measurement of each load bin that holds for an environment and has not expired.
 
-    Half an hour or more of the target's own traffic, at most a week older, ranks above a fixed
-    workload; less of it ranks above an imported benchmark.
+    Half an hour or more of the target's own traffic, at most a week older, ranks above a holdout,
+    which ranks above a fixed workload; less of it ranks above an imported benchmark.
     """
     measurements = list(measurements)
     young = [_younger(measurement, now - max_age) for measurement in measurements]
@@ -224,17 +259,21 @@ def choose(
         bins.setdefault(measurement.load_bin, measurement)
     own = {e.load_bin: e for e in sorted(valid, key=attrgetter("at")) if e.origin is Origin.WINDOWS}
     others = tuple(e for e in valid if e not in bins.values() and e.origin is not Origin.IMPORTED)
+    holdouts = tuple(e for e in valid if e.origin is Origin.HOLDOUT)
     known = any(e.enough and e.key.holds_for(environment) for e in measurements)
-    return Baseline(bins, own, expired=known and not bins, others=others)
+    return Baseline(bins, own, expired=known and not bins, others=others, holdouts=holdouts)
+
+
+_OTHER_RANKS = {Origin.HOLDOUT: 1, Origin.CALIBRATION: 2, Origin.IMPORTED: 4}
 
 
 def _rank(one: Measurement, among: Sequence[Measurement]) -> int:
     """Rank of a measurement among others, best 0."""
     if one.origin is not Origin.WINDOWS:
-        return 1 if one.origin is Origin.CALIBRATION else 3
+        return _OTHER_RANKS[one.origin]
     others = [e.at for e in among if e.load_bin == one.load_bin and e.origin is not one.origin]
     stale = one.at < max(others, default=one.at) - _STALE
-    return 2 if stale or len(one.points) < _MANY else 0
+    return 3 if stale or len(one.points) < _MANY else 0
 
 
 def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> list[Measurement]:

@@ -50,6 +50,8 @@ class BinBreakEven:
     """o(L), in plain steps: tau* as well."""
     acceptance: Interval
     """alpha*: below it speculation loses at this load."""
+    simultaneous: float = 0.0
+    """As :attr:`Assessment.simultaneous`, of the tokens at this load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,10 @@ class Assessment:
     """Unix time at which the newest of the minutes behind ``speedup`` ends."""
     missing_lately: str | None = None
     """Why the newest minutes give no speedup, as words; None if they do."""
+    seconds: float = 0.0
+    """Seconds of work with speculation that ``speedup`` is of, as it counts for ``objective``."""
+    simultaneous: float = 0.0
+    """Share of the tokens that were compared with a holdout at the same time and at a like load."""
 
     @property
     def measured(self) -> bool:
@@ -180,7 +186,19 @@ def assess(
         buckets=_buckets(stepping, compared),
         best_k=best_k,
         best_k_unknown=best_k_unknown,
+        seconds=sum(minute.took(whole.objective) for minute in whole.known),
+        simultaneous=_simultaneous(whole),
     )
+
+
+def _simultaneous(compared: Comparison, load_bin: int | None = None) -> float:
+    """See :attr:`Assessment.simultaneous`; of one load bin, if it is given."""
+    tokens = [
+        (minute.pace.tokens, plain.level is not None)
+        for minute, plain in zip(compared.known, compared.plain, strict=True)
+        if load_bin in (None, minute.load_bin)
+    ]
+    return sum(n for n, at_once in tokens if at_once) / sum(n for n, _ in tokens)
 
 
 def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakEven]:
@@ -207,6 +225,7 @@ def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakE
             acceptance_length=sum(e.tokens_per_step * e.steps for e in inside) / steps,
             speedup=speedup,
             step_cost=cost,
+            simultaneous=_simultaneous(compared, bin_),
             acceptance=Interval(
                 (cost.value - 1) / per_step,
                 (cost.lower - 1) / per_step,

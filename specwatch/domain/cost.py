@@ -35,6 +35,8 @@ _LEAST_SHIFT = 0.02
 """Change of the level between episodes below which they count as alike."""
 _CERTAIN = 0.005
 """Error probability, of each side, at which a level counts as changed."""
+_NEAR_LOAD = 1.15
+"""Factor up to which a load above all known ones tells the level of an episode."""
 _LEAST_FREEDOM = 8.0
 """Degrees of freedom of a rate, at least."""
 _LEAST_T = 3.0
@@ -97,6 +99,10 @@ class Prediction(NamedTuple):
     def times(self, factor: float) -> Prediction:
         """The prediction for a part, or for a slower server."""
         return self._replace(seconds=self.seconds * factor)
+
+    def at_level(self, factor: float) -> Prediction:
+        """The prediction at a level that was measured, which includes the error of the rates."""
+        return Prediction(self.seconds * factor, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +197,9 @@ class CostModel:
         return Prediction(seconds, shares)
 
 
-def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
-    """Uncertainty of a sum of predictions, each with its seconds in that sum."""
+def doubt(parts: Iterable[tuple[Prediction, float]], more: float = 0.0) -> Spread:
+    """Uncertainty of a sum of predictions, each with its seconds in that sum; ``more`` is the
+    variance of the logarithm that they have in common."""
     whole = 0.0
     amounts: dict[Rate, float] = {}
     for prediction, seconds in parts:
@@ -205,6 +212,7 @@ def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
         ((amount / whole) ** 2 * rate.variance, max(rate.freedom, 1.0))
         for rate, amount in amounts.items()
     ]
+    terms.append((more, _LEAST_FREEDOM))
     total = math.fsum(variance for variance, _ in terms)
     left = math.fsum(variance**2 / freedom for variance, freedom in terms)
     return Spread(total, total**2 / left if left > 0 else math.inf)
@@ -222,11 +230,13 @@ def _episodes(ordered: Sequence[Observation]) -> list[list[Observation]]:
 def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
     """Time of an episode over the time predicted for it; 1 if the difference may be chance."""
     over, under, parts = [], [], []
+    most = max((rate.load for rate in known.rates.values()), default=0.0)
     for observation in episode:
         expected = known.predict(
             observation.load, observation.units, observation.prefill, observation.context
         )
-        if expected is not None:
+        # Beyond all known loads the nearest rate is too low: the level need not have changed.
+        if expected is not None and observation.load <= most * _NEAR_LOAD:
             over.append(observation.seconds)
             under.append(expected.seconds)
             parts.append((expected, expected.seconds))

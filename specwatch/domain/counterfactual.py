@@ -12,6 +12,7 @@ from specwatch.domain.baseline_points import extras
 from specwatch.domain.cost import Observation, Prediction
 from specwatch.domain.model import Environment, Mode, Objective
 from specwatch.domain.sample import Pace, Requests, Sample
+from specwatch.domain.simultaneous import Factors
 
 NO_LENGTHS = "the length of prompts is not known"
 """Reason for which nothing is compared with a baseline whose times depend on prompts."""
@@ -45,6 +46,11 @@ class Minute:
         if not sample.usable(mode) or pace is None or concurrency is None or bin_ is None:
             return None
         return cls(sample, pace, steps or 0.0, concurrency, bin_, sample.requests)
+
+    @property
+    def middle(self) -> float:
+        """Unix time of its middle."""
+        return self.sample.start + self.sample.length / 2
 
     @property
     def tokens_per_step(self) -> float:
@@ -100,6 +106,8 @@ class Plain(NamedTuple):
     first: Prediction | None
     at_load: bool = True
     """Whether predicted at the same load; at the same demand the time of a step is unknown."""
+    level: Factors | None = None
+    """How fast holdouts were at that time, which the predictions include; None if not known."""
 
     def parts(self, objective: Objective) -> tuple[Prediction, ...]:
         """The predictions that count for an objective."""
@@ -110,6 +118,16 @@ class Plain(NamedTuple):
     def seconds(self, objective: Objective) -> float:
         """The time without speculation by an objective."""
         return math.fsum(part.seconds for part in self.parts(objective))
+
+    def modelled(self, objective: Objective) -> float:
+        """As :meth:`seconds` by the cost model alone, without the level of that time."""
+        if self.level is None:
+            return self.seconds(objective)
+        plain = self._replace(
+            decoding=self.decoding.times(1 / self.level.decoding),
+            first=self.first and self.first.times(1 / self.level.first),
+        )
+        return plain.seconds(objective)
 
     def times(self, factor: float) -> Plain:
         """The prediction for a server that is slower by a factor."""
@@ -209,7 +227,18 @@ class Counterfactual:
                 first = same and same.first
             if first is None:
                 return "no time to the first token in the baseline at the load that there was"
-        return Plain(prediction, first)
+        level = known.levels.at(minute.middle, minute.load_bin)
+        if level is None:
+            return Plain(prediction, first)
+        return Plain(
+            prediction.at_level(level.decoding), first and first.at_level(level.first), level=level
+        )
+
+    def level_variance(self, minutes: Sequence[Minute]) -> float:
+        """Variance of the logarithm of the mean level of minutes, by the newest environment."""
+        middles = [minute.middle for minute in minutes]
+        levels = self.of(minutes[-1].sample.environment).levels
+        return levels.variance_within(min(middles), max(middles))
 
     def _at_demand(self, minute: Minute) -> Plain | None:
         """At the same demand in place of the same load: where speculation is slow, so many

@@ -354,6 +354,13 @@ class Counters(NamedTuple):
     process_start: float | None
 
 
+class PodInstance(NamedTuple):
+    """Which pod of Kubernetes serves a target, and since when its container runs, in Unix time."""
+
+    uid: str
+    started: float
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """Where reading a target's counters stopped, so that a later daemon can continue."""
@@ -367,8 +374,7 @@ class Cursor:
     proxy: Counters | None = None
     """The same of the target's proxy, a separate process."""
     after: float | None = None
-    """Since when its windows count, in Unix seconds: ``wall`` of the cursor before, or of the first
-    page."""
+    """Unix time since when its windows count: ``wall`` of the cursor before, or the first page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,3 +393,8 @@ class Moment(NamedTuple):
 
     wall: float
     monotonic: float
+
+    @property
+    def offset(self) -> float:
+        """What Unix time is ahead; it changes when the clock is set."""
+        return self.wall - self.monotonic

@@ -25,7 +25,7 @@ from specwatch.domain.counterfactual import (
     Row,
 )
 from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
-from specwatch.domain.model import Environment, Mode, Objective, load_bin_label
+from specwatch.domain.model import MINUTE, Environment, Mode, Objective, load_bin_label
 from specwatch.domain.noise import (
     MOST_DOUBT,
     Noise,
@@ -51,6 +51,8 @@ MINUTES_BETWEEN_ERRORS = 60_000.0
 STRETCHES = (5, 7, 10, 14, 20, 28, 40, 60)
 """Lengths in minutes of the stretches ending now that are tested for a gain or a loss: the shortest
 with a certain answer decides."""
+PRESENT = 6 * MINUTE
+"""Seconds of what is shown as the speedup now."""
 _TAIL = (1 - CONFIDENCE) / 2
 """Error of either bound of an interval."""
 _REFERENCE_TAIL = 0.005
@@ -172,6 +174,35 @@ class Comparison:
                     intervals.append(interval)
         return tuple(intervals)
 
+    def losing_since(self, level: float) -> float | None:
+        """When the speedup fell to about ``level``, which is below 1 (Unix seconds); None if the
+        last minutes are not that slow.
+
+        It is the start of the minutes up to now that lie furthest, in sum, below the middle between
+        the level and 1 (E. S. Page, *Continuous Inspection Schemes*, Biometrika 41, 1954).
+        """
+        middle = math.log(level) / 2
+        total = lowest = 0.0
+        since = None
+        rows = zip(self.known, *self._sides(self.objective), strict=True)
+        for minute, over, under in sorted(rows, key=lambda row: -row[0].sample.start):
+            if over > 0 and under > 0:
+                total += math.log(over / under) - middle
+                if total < lowest:
+                    lowest, since = total, float(minute.sample.start)
+        return since
+
+    def course(self, step: int) -> tuple[tuple[float, float], ...]:
+        """The start (Unix seconds) and the speedup of each stretch of ``step`` seconds in which
+        minutes are known, in order."""
+        sums: dict[int, list[float]] = {}
+        for minute, over, under in zip(self.known, *self._sides(self.objective), strict=True):
+            start = minute.sample.start // step * step
+            known = sums.setdefault(start, [0.0, 0.0])
+            known[0] += over
+            known[1] += under
+        return tuple((float(start), a / b) for start, (a, b) in sorted(sums.items()) if a > 0 < b)
+
     @property
     def stepping(self) -> list[Minute]:
         """Minutes that give the time of a step: predicted at their load, with drafts counted."""
@@ -238,7 +269,7 @@ class Comparison:
             end = minute.sample.start + minute.sample.length
             if isinstance(plain, Plain):
                 took = minute.took(self.objective)
-                seconds = plain.seconds(self.objective)
+                seconds = plain.modelled(self.objective)
                 values.append(math.log(seconds / took) if took > 0 and seconds > 0 else None)
             else:
                 values.append(None)
@@ -267,7 +298,19 @@ class Comparison:
             if whole > 0:
                 factor = seconds / whole
                 parts += [(prediction, prediction.seconds * factor) for prediction in predictions]
-        return doubt(parts)
+        return doubt(parts, self._known.level_variance(minutes))
+
+
+class PresentSpeedup(NamedTuple):
+    """The speedup of the last :data:`PRESENT` seconds, None if it is not known.
+
+    ``losing_since`` is the Unix time since when speculation certainly loses; None if it does not.
+    ``course`` is that of the last hour: see :meth:`Comparison.course`.
+    """
+
+    speedup: Interval | None = None
+    losing_since: float | None = None
+    course: tuple[tuple[float, float], ...] = ()
 
 
 class StandbyCost(NamedTuple):
@@ -324,7 +367,7 @@ def _half_width(own: Spread, reference: Spread, tail: float) -> float:
 
 def _adjusted(minute: Minute, plain: Plain | str, usual: CostModel) -> Plain | str:
     seen = minute.stepping()
-    if seen is None or isinstance(plain, str):
+    if seen is None or isinstance(plain, str) or plain.level is not None:
         return plain
     expected = usual.predict(seen.load, seen.units, seen.prefill, seen.context)
     if expected is None or expected.seconds <= 0:

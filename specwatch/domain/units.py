@@ -69,8 +69,8 @@ def parse_duration(value: object, unit: Literal["ms", "s"] = "s") -> float:
 
 
 def parse_moment(text: str, now: float, zone: tzinfo | None = UTC) -> float:
-    """Unix seconds in ``2026-11-19``, ``2026-11-19T14:30Z`` (ISO 8601), in a duration before
-    ``now`` such as ``30m``, or in ``1700000000``.
+    """Unix seconds in ``2026-11-19``, ``2026-11-19T14:30Z`` (ISO 8601), ``2026-11-19 14:30 UTC``,
+    in a duration before ``now`` such as ``30m``, or in ``1700000000``.
 
     A date or time without an offset is one of ``zone``, None for local time.
     """
@@ -83,7 +83,7 @@ def parse_moment(text: str, now: float, zone: tzinfo | None = UTC) -> float:
     with suppress(ValueError):
         return now - parse_duration(text)
     try:
-        date = datetime.fromisoformat(text)
+        date = datetime.fromisoformat(text.replace(" UTC", "Z"))
         return (date if date.tzinfo else date.replace(tzinfo=zone)).timestamp()
     except (ValueError, OverflowError):
         example = f"{datetime.fromtimestamp(now, zone):%Y-%m-%dT%H:%M}"

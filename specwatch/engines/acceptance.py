@@ -54,6 +54,41 @@ class Record(msgspec.Struct, gc=False):
         return Acceptance("record", drafts, self.num_draft_tokens, accepted, at_least)
 
 
+class SpecTokensDetails(msgspec.Struct, gc=False):
+    """SGLang's own record of one completion (``sglext.spec_tokens_details``)."""
+
+    spec_verify_ct: int = 0
+    spec_num_proposed_drafts: int = 0
+    spec_num_correct_drafts: int = 0
+    spec_correct_drafts_histogram: list[int] | None = None
+    """Empty if it was not kept."""
+
+    def acceptance(self) -> Acceptance | None:
+        """None without drafts, or if the numbers contradict one another."""
+        if not self.spec_verify_ct:
+            return None
+        return Record(
+            self.spec_num_proposed_drafts,
+            self.spec_verify_ct,
+            self.spec_num_correct_drafts,
+            self.spec_correct_drafts_histogram or None,
+        ).acceptance()
+
+
+class Extension(msgspec.Struct, gc=False):
+    """``sglext`` of a response of SGLang, if asked for (``return_spec_tokens_details``, 0.5.19)."""
+
+    spec_tokens_details: SpecTokensDetails | list[SpecTokensDetails | None] | None = None
+    """A list of all completions, or that of the only one."""
+
+    def acceptance(self) -> Acceptance | None:
+        """None unless it is about a single completion."""
+        details = self.spec_tokens_details
+        if isinstance(details, list):
+            details = details[0] if len(details) == 1 else None
+        return None if details is None else details.acceptance()
+
+
 class Metrics(msgspec.Struct, gc=False):
     """``metrics`` of a response of vLLM; times are in milliseconds."""
 
@@ -97,11 +132,14 @@ class Timings(msgspec.Struct, gc=False):
         return Acceptance("timings", steps, drafted, accepted)
 
 
-def acceptance_of(metrics: Metrics | None, timings: Timings | None) -> Acceptance | None:
-    """The acceptance in either part of a response, unless it contradicts itself."""
+def acceptance_of(
+    metrics: Metrics | None, timings: Timings | None, extension: Extension | None
+) -> Acceptance | None:
+    """The acceptance in any part of a response, unless it contradicts itself."""
     if metrics is not None and metrics.speculative_decoding is not None:
         return metrics.speculative_decoding.acceptance()
-    return None if timings is None else timings.acceptance()
+    part = timings if extension is None else extension
+    return None if part is None else part.acceptance()
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -38,21 +38,27 @@ Ask = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Engine:
-    """``name`` is the prefix of its families and the owner of its models (``/v1/models``)."""
+    """``name`` is the owner of its models (``/v1/models``)."""
 
     name: str
     title: str
     families: tuple[Family, ...]
     identify: Callable[[Ask], Identity]
     """Reads the identity of a server of this engine; all None for another engine."""
-    names_models: bool
-    """Whether its page names the model of each series."""
-    shows_speculation: bool
-    """Whether its page has the families of speculation only while it speculates."""
+    speculates: Callable[[Mapping[Series, float]], bool | None]
+    """Whether a server with these samples of one model speculates; None if they do not show it."""
     meaningful: Callable[[Mapping[Series, float]], Mapping[Series, float]] = lambda samples: samples
-    """The samples of a page without those that mean nothing."""
+    """The samples of a page in our vocabulary, without those that mean nothing."""
     superseded: Mapping[str, str] = field(default_factory=dict)
     """Quantities that count only if their successor is absent: some releases have both."""
+    metrics_path: str = "/metrics"
+    record_fields: Mapping[str, bool] = field(default_factory=dict)
+    """What a request must have for its response to carry a record of its acceptance."""
+
+
+def drafted(samples: Mapping[Series, float], quantity: str) -> bool:
+    """Whether anything of this quantity was counted."""
+    return any(value > 0 for series, value in samples.items() if series.quantity == quantity)
 
 
 def text_of(document: Any, key: str) -> str | None:

@@ -1,10 +1,19 @@
-"""The server of llama.cpp; sources: its ``tools/server/README.md`` and ``server-task.cpp``."""
+"""The server of llama.cpp; sources: its ``tools/server/README.md`` and ``server-task.cpp``.
+
+All counters but those by position are written with six digits: from a million on, what a minute
+counted is known in steps of ten, from ten million on in steps of a hundred.
+
+The header ``Process-Start-Time-Unix`` of its page is not read: it is the time of a monotonic clock,
+in microseconds, and not a Unix time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from specwatch.engines.base import Ask, Engine, Family, Identity, text_of
+from specwatch.domain.model import Series
+from specwatch.engines.base import Ask, Engine, Family, Identity, drafted, text_of
 
 _FAMILIES = (
     # 0 without speculation too; older builds have none of them.
@@ -45,6 +54,8 @@ def _drafting(slots: Any) -> bool | None:
     return False if answers and all(answer is False for answer in answers) else None
 
 
-LLAMACPP = Engine(
-    "llamacpp", "llama.cpp", _FAMILIES, _identify, names_models=False, shows_speculation=False
-)
+def _speculates(samples: Mapping[Series, float]) -> bool | None:
+    return drafted(samples, "draft_tokens") or None
+
+
+LLAMACPP = Engine("llamacpp", "llama.cpp", _FAMILIES, _identify, _speculates)

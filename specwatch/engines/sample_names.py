@@ -7,19 +7,28 @@ like ``..._per_pos_total`` are not counted as totals.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from specwatch.domain.model import UNKNOWN_TEMPERATURE, Mode, Series
 from specwatch.engines.base import Engine, Family
 from specwatch.engines.llamacpp import LLAMACPP
+from specwatch.engines.lmdeploy import LMDEPLOY
+from specwatch.engines.sglang import SGLANG
 from specwatch.engines.tap import SWITCH, TAP
+from specwatch.engines.tensorrtllm import TENSORRT_LLM
 from specwatch.engines.vllm import VLLM
 
-ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP)
+ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP, SGLANG, LMDEPLOY, TENSORRT_LLM)
 """All engines, in the order in which the identity of a server is read."""
-ENGINE_TITLES = " or ".join(engine.title for engine in ENGINES)
+ENGINE_TITLES = f"{', '.join(engine.title for engine in ENGINES[:-1])} or {ENGINES[-1].title}"
+_BY_NAME = {engine.name: engine for engine in ENGINES}
+_MARKS = {
+    family.exposed: f"{engine.name}:"
+    for engine in (SGLANG, LMDEPLOY, TENSORRT_LLM)
+    for family in engine.families
+}
+"""What ``Series.engine`` begins with, by family; nothing for others, as in stored cursors."""
 
 _PROCESS = Family("process_start_time_seconds", "gauge", "process_start")
 FAMILIES: tuple[Family, ...] = (
@@ -40,13 +49,25 @@ TAKE_MAXIMUM = frozenset(
 
 
 def combined(quantity: str, first: float, second: float) -> float:
-    """The value of two samples of one series, or of two engines."""
+    """The value of two engines."""
     return max(first, second) if quantity in TAKE_MAXIMUM else first + second
 
 
-class SampleName(NamedTuple):
-    """What one exposed sample name means."""
+def repeated(series: Series, first: float, second: float) -> float:
+    """The value of two samples that differ only in labels that specwatch does not use.
 
+    Processes of vLLM are added up. The gauges of the marked engines are of ranks that all have the
+    same requests, or of all requests beside those of one priority.
+    """
+    if series.quantity in GAUGES and ":" in series.engine:
+        return max(first, second)
+    return combined(series.quantity, first, second)
+
+
+class SampleName(NamedTuple):
+    """What one exposed sample name means; ``mark`` is what ``Series.engine`` begins with."""
+
+    mark: str
     quantity: str
     part: str
     label: str
@@ -62,7 +83,11 @@ _PARTS = {
 
 SAMPLES: Mapping[str, SampleName] = {
     family.exposed + end: SampleName(
-        family.quantity, part, "le" if part == "bucket" else family.label, family.by_temperature
+        _MARKS.get(family.exposed, ""),
+        family.quantity,
+        part,
+        "le" if part == "bucket" else family.label,
+        family.by_temperature,
     )
     for family in FAMILIES
     for end, part in _PARTS[family.kind]
@@ -71,9 +96,15 @@ SAMPLES: Mapping[str, SampleName] = {
 
 _NOT_CONFIGURATION = frozenset(
     {"engine", "model_name", "num_gpu_blocks", "num_cpu_blocks", "kv_cache_size_tokens",
-     "kv_cache_max_concurrency"}
+     "kv_cache_max_concurrency", "pid"}
 )  # fmt: skip
-"""Labels that are not configuration: the size of the cache is measured at each start."""
+"""Labels that are not configuration: the size of the cache is measured at each start.
+
+Nor are those of Ray, such as ``WorkerId``: no others begin with a capital letter.
+"""
+
+_APART = ("engine", "WorkerId", "dp_rank", "is_streaming")
+"""Labels of what is counted apart: data-parallel engines, and SGLang's streamed requests."""
 
 
 def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
@@ -82,17 +113,24 @@ def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
     if meaning is None:
         return None
     if meaning.label == "*":
-        key = ",".join(f"{k}={v}" for k, v in sorted(labels.items()) if k not in _NOT_CONFIGURATION)
+        key = ",".join(
+            f"{k}={v}"
+            for k, v in sorted(labels.items())
+            if k not in _NOT_CONFIGURATION and not k[0].isupper()
+        )
     else:
         key = labels.get(meaning.label, "") if meaning.label else ""
+        if meaning.quantity == "requests" and not meaning.label:
+            key = "other"  # not said why they ended
+    model_name = labels.get("model_name", "")
     temperature = ""
     if meaning.by_temperature:
         temperature = labels.get("temperature") or UNKNOWN_TEMPERATURE
     return Series(
         meaning.quantity,
         meaning.part,
-        labels.get("model_name", ""),
-        labels.get("engine", ""),
+        "" if model_name == "undefined" else model_name,  # TensorRT-LLM 1.3.0rc5
+        meaning.mark + "".join(labels.get(label, "") for label in _APART),
         key,
         temperature,
     )
@@ -105,22 +143,25 @@ def meaningful(samples: Mapping[Series, float]) -> Mapping[Series, float]:
     return samples
 
 
+def engine_of(samples: Mapping[Series, float]) -> Engine:
+    """The engine of the samples of one model."""
+    first = next(iter(samples), None)
+    if first is None:
+        return VLLM
+    marked = _BY_NAME.get(first.engine.partition(":")[0])
+    return marked or (VLLM if first.model_name else LLAMACPP)
+
+
 def mode_of(
     samples: Mapping[Series, float], drafting: bool | None = None, *, on: Mode = Mode.ON
 ) -> Mode:
     """Whether speculation is on for the model with these samples.
 
-    Where an engine's page does not show it, a draft proves that it is on. Without a draft
-    ``drafting`` decides, which is what the server reports. ``on`` is what its switch makes
-    of that.
+    Where an engine's page does not show it, ``drafting`` decides, which is what the server
+    reports. ``on`` is what its switch makes of that.
     """
-    named = all(series.model_name for series in itertools.islice(samples, 1))
-    shown = next(engine.shows_speculation for engine in ENGINES if engine.names_models == named)
-    for series, value in samples.items():
-        if series.quantity in ("draft_tokens", "lifetime_acceptance_rate") and (shown or value > 0):
-            return on
-    if shown:
-        return Mode.OFF
-    if drafting is None:
+    shown = engine_of(samples).speculates(samples)
+    speculates = drafting if shown is None else shown
+    if speculates is None:
         return Mode.UNKNOWN
-    return on if drafting else Mode.OFF
+    return on if speculates else Mode.OFF

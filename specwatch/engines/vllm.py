@@ -1,7 +1,7 @@
 """vLLM 0.6 to 0.33.
 
 Sources: the metric definitions in vLLM's sources (``vllm/engine/metrics.py`` of V0,
-``vllm/v1/metrics`` and ``vllm/v1/spec_decode/metrics.py`` of V1).
+``vllm/v1/metrics`` and ``vllm/v1/spec_decode/metrics.py`` of V1, and ``ray_wrappers.py`` there).
 """
 
 from __future__ import annotations
@@ -48,10 +48,23 @@ _FAMILIES = (
     Family("vllm:gpu_prefix_cache_hits", "counter", "prefix_cache_hits_old"),
     Family("vllm:cache_config_info", "gauge", "cache_config", "*"),
 )
+_RAY = tuple(
+    family._replace(exposed=family.exposed.replace("vllm:", "ray_vllm_")) for family in _FAMILIES
+)
+"""The same within Ray, such as Ray Serve LLM, which exports them for all workers of a node.
+
+Ray exports no counter before it has counted. Its gauges of the names of counters are not read.
+"""
 
 
 def _identify(ask: Ask) -> Identity:
     return Identity(text_of(ask("/version"), "version"))
+
+
+def _speculates(samples: Mapping[Series, float]) -> bool:
+    """Its page has the families of speculation only while it speculates."""
+    shown = ("draft_tokens", "lifetime_acceptance_rate")
+    return any(series.quantity in shown for series in samples)
 
 
 def _without_v0_totals(samples: Mapping[Series, float]) -> Mapping[Series, float]:
@@ -68,10 +81,9 @@ def _without_v0_totals(samples: Mapping[Series, float]) -> Mapping[Series, float
 VLLM = Engine(
     "vllm",
     "vLLM",
-    _FAMILIES,
+    (*_FAMILIES, *_RAY),
     _identify,
-    names_models=True,
-    shows_speculation=True,
+    _speculates,
     meaningful=_without_v0_totals,
     superseded={
         "inter_token_old": "inter_token",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render(name: str, **values: object) -> str:
+def render(name: str, /, **values: object) -> str:
     """The template of that file name with these values; all that it uses must be given."""
     return _environment().get_template(name).render(values)
 
@@ -21,6 +21,11 @@ def render(name: str, **values: object) -> str:
 def render_text(text: str, values: dict[str, Any]) -> str:
     """``text`` as a template, with these values."""
     return _environment().from_string(text).render(values) if "<<" in text else text
+
+
+def names(folder: str) -> list[str]:
+    """The names of all templates in that folder, which ends in a slash, and in those within it."""
+    return _environment().list_templates(filter_func=lambda name: name.startswith(folder))
 
 
 def source(name: str) -> str:

@@ -20,6 +20,8 @@ class Section(NamedTuple):
     meaning: str
     look: str
     do: str
+    rule: str = ""
+    """The rule that it is about, which is a further anchor of it."""
 
 
 PARTS = (("What it means", "meaning"), ("What to look at", "look"), ("What to do", "do"))
@@ -30,7 +32,8 @@ def markdown(sections: Iterable[Section]) -> str:
     """The sections as a Markdown page."""
     lines = [f"# {TITLE}", "", INTRODUCTION, ""]
     for section in sections:
-        lines += [f"## {section.name}", "", f"Severity: {section.severity}.", ""]
+        anchor = [f'<a id="{section.rule}"></a>', ""] if section.rule else []
+        lines += [f"## {section.name}", "", *anchor, f"Severity: {section.severity}.", ""]
         for heading, field in PARTS:
             lines += [f"**{heading}.** {getattr(section, field)}", ""]
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -12,11 +13,13 @@ from specwatch.config.guard import SHORT_TRIAL, Guard
 from specwatch.domain.model import HOUR, Mode
 from specwatch.domain.prediction import worth_it
 from specwatch.domain.units import format_duration
+from specwatch.guard import groups
 from specwatch.guard.observation import Breach, Situation
 from specwatch.guard.plan import ProcessState
 from specwatch.guard.state import (
     HIDDEN_CHANGE,
     NO_RESTART,
+    WITHOUT_STANDBY,
     Cause,
     GuardState,
     Incident,
@@ -32,8 +35,8 @@ _GAIN_LASTS = float(HOUR)
 NOT_DISABLED: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
 _MOST_CREDIT = 2.0
 """Explorations that the budget may accumulate."""
-_SETTLED = 900.0
-"""Seconds that the guard observes before it explores."""
+SETTLED = 900.0
+"""Seconds that the guard observes before it explores, or makes a holdout of a server."""
 _SUSPECT = 300.0
 """Seconds that the phase ``suspect`` lasts at least."""
 _EARLY = float(HOUR)
@@ -50,7 +53,7 @@ def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         return _calm(state, seen)
     if seen.breaches:
         breach = seen.breaches[0]
-        incident = _incident(state, Cause.RULE, seen, breach)
+        incident = incident_of(state, Cause.RULE, seen, breach)
         reason = f"the rule {breach.rule} is in breach"
         return to(state, Phase.CONFIRMED, seen.now, reason, dict(breach.inputs), incident=incident)
     if state.phase is Phase.SUSPECT and seen.now - state.since < _SUSPECT:
@@ -69,22 +72,24 @@ def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     An old baseline waits for a full budget, so that missing ones come first.
     """
     why, needed = (seen.unknown, 1.0) if seen.unknown else (seen.aged, _MOST_CREDIT)
-    if not why or not policy.explore.budget or seen.now - state.since < _SETTLED:
+    if not why or not policy.explore.budget or seen.now - state.since < SETTLED:
         return None
     interval = policy.explore.interval(state.restart_cost(policy.restart_cost))
     # Not at the same time each day, whatever the interval is.
     interval *= 1 + zlib.crc32(f"{state.target}/{state.credit_at}".encode()) / 2**34
     idle = 0.0 if state.credit_at is None else seen.now - state.credit_at
     credit = min(state.credit + idle / interval, _MOST_CREDIT)
-    if credit < needed or seen.service is None or blocked(state, seen, policy):
+    if credit < needed or restart_blocked(state, seen, policy):
         return None
     spent = replace(state, credit=credit - 1, credit_at=seen.now)
-    incident = _incident(state, Cause.EXPLORATION, seen)
+    incident = incident_of(state, Cause.EXPLORATION, seen)
     return begin(spent, seen, policy, Mode.OFF, incident, f"exploring: {why}")
 
 
 def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """A rule is in breach: act, or record why not."""
+    if not seen.breaches and seen.mode is Mode.ON and seen.undecided:
+        return None
     if not seen.breaches or seen.mode is not Mode.ON:
         why = "no rule is in breach any more"
         if seen.mode is not Mode.ON:
@@ -97,7 +102,7 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         why = unprofitable(state, seen, policy)
     if why:
         return wait(state, why)
-    incident = state.incident or _incident(state, Cause.RULE, seen, seen.breaches[0])
+    incident = state.incident or incident_of(state, Cause.RULE, seen, seen.breaches[0])
     return begin(state, seen, policy, Mode.OFF, incident, "switching speculation off")
 
 
@@ -128,7 +133,7 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     why = trial_blocked(state, seen, policy, state.rearm_at)
     if why:
         return wait(state, f"a trial is due; {why}")
-    incident = state.incident or _incident(state, Cause.TRIAL, seen)
+    incident = state.incident or incident_of(state, Cause.TRIAL, seen)
     incident = replace(incident, cause=Cause.TRIAL)
     reason = "it is time for a trial" if due else "speculation is predicted to pay now"
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
@@ -143,7 +148,7 @@ def trial_blocked(state: GuardState, seen: Situation, policy: Guard, due: float)
     patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned
     if seen.predicted is not None and seen.predicted.value < 1 and waited < patience:
         return "speculation is predicted to lose now"
-    return blocked(state, seen, policy)
+    return blocked(state, seen, policy, Mode.ON)
 
 
 def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -181,7 +186,7 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         early_at=seen.now + state.early_pause,
         early_pause=2 * state.early_pause,
     )
-    incident = state.incident or _incident(state, Cause.TRIAL_LOST, seen)
+    incident = state.incident or incident_of(state, Cause.TRIAL_LOST, seen)
     what = seen.breaches[0].rule if seen.breaches else ""
     reason = f"the rule {what} is in breach in the trial" if what else ""
     if speedup is not None and not reason:
@@ -207,17 +212,18 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         step = _as_ordered(state, seen, reason, order.until)
         return replace(step, inputs=inputs)
     if by_switch(state, seen, policy, order.goal):
-        incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
+        incident = replace(incident_of(state, Cause.PERSON, seen), what=order.by)
         state = replace(state, rearm_at=order.until, disabled_at=None)
         return begin(state, seen, policy, order.goal, incident, reason, inputs, counts=False)
+    if not seen.service_error and groups.no_room(seen.others, policy):
+        return None
     passing = seen.service is None and (seen.service_retry or not seen.service_error)
     if passing and seen.now - order.at < policy.start_timeout:
         return None
     if seen.service_error or seen.service is None:
         why = seen.service_error or "the server's manager did not answer"
-        switch = f"its switch cannot be used ({seen.switch_error}), and " * bool(seen.switch_error)
-        return Step(state, f"{reason}; refused: {switch}{why}")
-    incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
+        return Step(state, f"{reason}; refused: {seen.unusable_switch}{why}")
+    incident = replace(incident_of(state, Cause.PERSON, seen), what=order.by)
     state = replace(state, rearm_at=order.until, disabled_at=None)
     return begin(state, seen, policy, order.goal, incident, reason, inputs, counts=False)
 
@@ -238,7 +244,10 @@ def switched(state: GuardState, seen: Situation) -> Step | None:
     )  # fmt: skip
 
 
-def blocked(state: GuardState, seen: Situation, policy: Guard, *, goes_on: bool = False) -> str:
+def blocked(
+    state: GuardState, seen: Situation, policy: Guard, goal: Mode = Mode.OFF, *,
+    goes_on: bool = False,
+) -> str:  # fmt: skip
     """Why the guard may not begin an automatic action; empty if it may.
 
     An action that only ``goes_on`` in another way does not wait for the next one's turn.
@@ -257,6 +266,8 @@ def blocked(state: GuardState, seen: Situation, policy: Guard, *, goes_on: bool 
     closed = policy.windows.closed(seen.now)
     if closed:
         return closed
+    if not goes_on and (turn := groups.not_its_turn(seen.others, goal, seen.now)):
+        return turn
     switches = by_switch(state, seen, policy, Mode.ON if state.standby else Mode.OFF)
     if switches and seen.overridden:
         return f"the switch was set by {seen.overridden}"
@@ -269,10 +280,17 @@ def blocked(state: GuardState, seen: Situation, policy: Guard, *, goes_on: bool 
     if switches:
         return ""
     if seen.service_error:
-        return f"the server cannot be switched: {seen.service_error}"
+        return f"the server cannot be switched: {seen.unusable_switch}{seen.service_error}"
     if seen.service is None:
         return "the server's manager was not asked yet"
+    if no_room := groups.no_room(seen.others, policy):
+        return no_room
     return "" if seen.service.life is ProcessState.UP else "the server is not up"
+
+
+def restart_blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
+    """Why the guard may not begin an automatic restart, even where there is a switch."""
+    return blocked(replace(state, no_switch_until=math.inf), seen, policy)
 
 
 def begin(
@@ -282,8 +300,7 @@ def begin(
     """The first step of an action; ``counts``: against the budget of actions."""
     acted = state.acted(seen.now)
     hooks = policy.hooks
-    explores = incident.cause is Cause.EXPLORATION  # of the time without speculation, not standby
-    if not explores and by_switch(state, seen, policy, goal):
+    if incident.cause not in WITHOUT_STANDBY and by_switch(state, seen, policy, goal):
         return to(
             state, Phase.RESTARTING, seen.now, reason, inputs,
             goal=goal, incident=incident, why="", standby=True,
@@ -310,7 +327,7 @@ def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | 
         return to(
             state, Phase.DISABLED, seen.now, reason,
             goal=Mode.OFF, disabled_at=seen.now, rearm_at=until,
-            incident=_incident(state, Cause.PERSON, seen),
+            incident=incident_of(state, Cause.PERSON, seen),
         )  # fmt: skip
     return to(
         state, Phase.OBSERVING, seen.now, reason,
@@ -342,9 +359,10 @@ def unprofitable(state: GuardState, seen: Situation, policy: Guard) -> str:
     )
 
 
-def _incident(
+def incident_of(
     state: GuardState, cause: Cause, seen: Situation, breach: Breach | None = None
 ) -> Incident:
+    """A new incident of a target, that begins now; of a breach with its numbers."""
     name = re.sub(r"[^a-z0-9]+", "-", state.target.lower()).strip("-")[:40] or "target"
     id_ = f"{name}-{int(seen.now):x}"
     if breach is None:

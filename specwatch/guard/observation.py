@@ -14,6 +14,7 @@ from specwatch.domain.speedup import LEAST_SHARE
 from specwatch.domain.units import format_duration
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.plan import ProcessState, Service
+from specwatch.guard.state import GuardState
 from specwatch.rules.decision_view import finding_view
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
@@ -64,6 +65,8 @@ class Situation:
     """Rules that disable and are in breach, not for long enough yet."""
     passing: bool = False
     """Whether a rule that disables was evaluated on data now, and passed."""
+    undecided: bool = False
+    """Whether no rule, or one that was in breach before a restart of the daemon, was evaluated."""
     service: Service | None = None
     service_error: str = ""
     """Why the server cannot be switched; empty if it can, or if that is unknown."""
@@ -102,6 +105,18 @@ class Situation:
     """How old the baseline is, if it is too old."""
     quiet_in: float | None = None
     """Seconds until traffic is expected to rest."""
+    group: str = ""
+    """The group of the target; empty while it is unknown."""
+    others: tuple[GuardState, ...] = ()
+    """The guards of the other members of its group."""
+    chosen: bool = False
+    """Whether it is the member that becomes a holdout of its group now."""
+
+    @property
+    def unusable_switch(self) -> str:
+        """The beginning of a sentence, if its switch cannot be used; empty if it can."""
+        error = self.switch_error
+        return f"its switch cannot be used ({error}), and " if error else ""
 
     @property
     def settled(self) -> ProcessState | None:
@@ -117,10 +132,12 @@ class GuardedRules(NamedTuple):
     breaches: tuple[Breach, ...]
     suspects: tuple[str, ...]
     passing: bool
+    undecided: bool
 
 
 def guarded_rules(findings: Iterable[Finding]) -> GuardedRules:
     """What rules that disable have found; breaches of an earlier process do not count yet."""
+    findings = tuple(findings)
     ours = [finding for finding in findings if finding.rule.action == "disable"]
     breach = Verdict.BREACH
     suspects = [
@@ -131,6 +148,8 @@ def guarded_rules(findings: Iterable[Finding]) -> GuardedRules:
         tuple(_breach(finding) for finding in judged if finding.verdict is breach),
         tuple(sorted({suspect.rule.name for suspect in suspects})),
         any(finding.verdict is finding.seen is Verdict.PASS for finding in judged),
+        not any(finding.at > 0 for finding in findings)
+        or any(finding.verdict is breach and not finding.at for finding in ours),
     )
 
 

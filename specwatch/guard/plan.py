@@ -58,3 +58,5 @@ class Service:
     detail: str = ""
     """Details for the operator, such as why it is down."""
     stale: bool = False
+    interruption: float = 1.0
+    """Share of its capacity that is away during a restart, 0 to 1."""

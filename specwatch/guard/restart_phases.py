@@ -171,8 +171,9 @@ def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None
             what = "does not report whether it speculates"
         return _roll_back(state, seen, f"it {what} after the restart")
     took = seen.now - (state.began if state.began is not None else seen.now)
+    lost = took * (seen.service.interruption if seen.service else 1.0)
     ok = replace(
-        state, healthy_at=seen.now, costs=(*state.costs, took)[-MOST_COSTS:], down_since=None
+        state, healthy_at=seen.now, costs=(*state.costs, lost)[-MOST_COSTS:], down_since=None
     )
     if compares(state):
         watched = format_duration(policy.verify)
@@ -217,7 +218,8 @@ def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if speedup.value > 1:
         return replace(_put_back(state, seen, policy, numbers), inputs=inputs)
     helped = replace(state, backoff=0.0)
-    return replace(arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
+    reason = f"{'it probably' if unsure else 'it'} helped: {numbers}"
+    return replace(arrived(helped, seen, policy, reason), inputs=inputs)
 
 
 def _may_act(state: GuardState, policy: Guard) -> bool:
@@ -272,8 +274,8 @@ def arrived(state: GuardState, seen: Situation, policy: Guard, reason: str) -> S
         delay = state.delay or policy.rearm.wait(cost)
         if cause is Cause.RULE and state.delay:  # a trial was won by a narrow margin before
             delay = policy.rearm.later(state.delay, cost)
-        person = cause is Cause.PERSON
-        rearm_at = state.rearm_at if person else seen.now + delay
+        stays = cause in (Cause.PERSON, Cause.HOLDOUT)
+        rearm_at = state.rearm_at if stays else seen.now + delay
         return to(
             state, Phase.DISABLED, seen.now, reason,
             disabled_at=seen.now, rearm_at=rearm_at, delay=delay,
@@ -308,7 +310,7 @@ def _abandoned(state: GuardState, seen: Situation, why: str) -> Step:
         goal, phase = Mode.OFF, Phase.DISABLED
     elif cause is Cause.TRIAL_LOST:
         phase = Phase.TRIAL
-    own = cause in (Cause.RULE, Cause.TRIAL, Cause.EXPLORATION)
+    own = cause in (Cause.RULE, Cause.TRIAL, Cause.EXPLORATION, Cause.HOLDOUT)
     counted = state.actions[:-1] if own else state.actions
     incident = None if phase is Phase.OBSERVING else state.incident
     return to(

@@ -43,6 +43,10 @@ CALM = frozenset({
 """Phases in which no action is under way."""
 
 
+RESTARTS = (Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK)
+"""Phases in which the guard itself restarts the server."""
+
+
 class Cause(enum.StrEnum):
     """Why speculation is, or was, switched."""
 
@@ -54,8 +58,14 @@ class Cause(enum.StrEnum):
     """The time that the operator gave for switching it off is over."""
     EXPLORATION = "exploration"
     """To measure a baseline under the present traffic."""
+    HOLDOUT = "holdout"
+    """To serve without speculation as the baseline of its group, at the same time."""
     NOT_HELPED = "not_helped"
     """A measurement showed that switching it off did not help; it is undone."""
+
+
+WITHOUT_STANDBY = frozenset({Cause.EXPLORATION, Cause.HOLDOUT})
+"""Causes for which vLLM restarts even with a switch: standby does not yield a baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,8 @@ class GuardState:
     order: Order | None = None
     elsewhere: float | None = None
     """When another tool switched speculation."""
+    group: str = ""
+    """The servers of which few restart at once; empty until it is known."""
 
     def capped(self, now: float) -> GuardState:
         """The same with no time in the future: the clock may have been set back."""
@@ -175,6 +187,33 @@ class GuardState:
             Phase.RESTARTING, Phase.VERIFYING, Phase.DISABLED, Phase.ROLLING_BACK, Phase.HELD
         )  # fmt: skip
         return Mode.OFF if switched and self.goal is Mode.OFF else Mode.ON
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether the guard keeps the server from serving now, or may have begun to."""
+        if self.hooked and self.phase is not Phase.HELD:
+            return True  # it is not back in its load balancer
+        if self.standby:
+            return False
+        starts = self.phase is Phase.VERIFYING and self.healthy_at is None
+        return starts or self.phase in (Phase.DRAINING, Phase.RESTARTING, Phase.ROLLING_BACK)
+
+    def forgettable(self, now: float) -> bool:
+        """Whether a fresh state would do as well: nothing is under way, ordered or paused."""
+        paused = self.pause is not None and self.pause.until > now
+        under_way = self.incident or self.order or self.hooked or self.standby or paused
+        return self.phase is Phase.OBSERVING and not under_way
+
+    @property
+    def holdout(self) -> bool:
+        """Whether it is the baseline of its group, or becomes it; not once a trial is due."""
+        return (
+            self.incident is not None
+            and self.incident.cause is Cause.HOLDOUT
+            and self.goal is Mode.OFF
+            and self.phase is not Phase.HELD
+            and self.rearm_at is None
+        )
 
     def acted(self, now: float) -> tuple[float, ...]:
         """The actions of the last day."""

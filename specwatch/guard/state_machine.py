@@ -23,9 +23,9 @@ from dataclasses import replace
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import deciding, restart_phases, switch_phases
+from specwatch.guard import deciding, groups, holdout, restart_phases, switch_phases
 from specwatch.guard.observation import Situation
-from specwatch.guard.state import CALM, GuardState, Order, Pause, Phase, Step, to
+from specwatch.guard.state import CALM, GuardState, Order, Pause, Phase, Step, to, wait
 
 _PATIENCE = 60.0
 """Seconds that a rollback waits for the server's manager to finish."""
@@ -47,13 +47,13 @@ class Effect(enum.Enum):
 
 
 _HANDLERS: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] = {
-    Phase.OBSERVING: deciding.observing,
+    Phase.OBSERVING: holdout.observing,
     Phase.SUSPECT: deciding.observing,
     Phase.CONFIRMED: deciding.confirmed,
     Phase.DRAINING: restart_phases.draining,
     Phase.RESTARTING: restart_phases.restarting,
     Phase.VERIFYING: restart_phases.verifying,
-    Phase.DISABLED: deciding.disabled,
+    Phase.DISABLED: holdout.disabled,
     Phase.TRIAL: deciding.trial,
     Phase.ROLLING_BACK: restart_phases.rolling_back,
     Phase.HELD: lambda *_: None,
@@ -68,6 +68,15 @@ _BY_SWITCH: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] =
 
 def step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """The next step, or None if nothing changes; to be called again after each stored step."""
+    following = _step(state, seen, policy)
+    if not seen.group or seen.group == state.group:
+        return following
+    if following is None:
+        return Step(replace(state, group=seen.group), f"it is of the group {seen.group}")
+    return replace(following, state=replace(following.state, group=seen.group))
+
+
+def _step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if state.pause is not None and seen.now >= state.pause.until:
         return Step(replace(state, pause=None), f"the pause of {state.pause.by} is over")
     if state.phase in CALM or (state.standby and state.phase is Phase.VERIFYING):
@@ -76,6 +85,8 @@ def step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         decided = deciding.ordered(state, seen, policy) or deciding.switched(state, seen)
         if decided is not None:
             return decided
+        if state.order is not None and groups.no_room(seen.others, policy):
+            return wait(state, groups.no_room(seen.others, policy))
     by_switch = _BY_SWITCH.get(state.phase) if state.standby else None
     return (by_switch or _HANDLERS[state.phase])(state, seen, policy)
 

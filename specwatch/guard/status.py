@@ -40,6 +40,10 @@ class GuardStatus:
     error: str | None = None
     actions: Mapping[tuple[str, str], int] = field(default_factory=no_actions)
     max_actions_per_day: int | None = None
+    group_size: int = 0
+    """Members of its group that any daemon on the database guards; 0 before that is known."""
+    able: bool = True
+    """Whether it has a service or a switch, through which it can act."""
 
 
 @dataclass(frozen=True, slots=True)

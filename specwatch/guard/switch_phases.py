@@ -8,7 +8,7 @@ from specwatch.config.guard import Guard
 from specwatch.domain.model import HOUR, Mode
 from specwatch.domain.prediction import worth_it
 from specwatch.domain.units import format_duration
-from specwatch.guard import deciding
+from specwatch.guard import deciding, groups
 from specwatch.guard.observation import Situation
 from specwatch.guard.restart_phases import MOST_VERIFY, arrived, compares
 from specwatch.guard.state import (
@@ -89,7 +89,8 @@ def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         helped = replace(state, backoff=0.0)
         return replace(arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
     why = f"it did not help: {numbers}"
-    return replace(_by_restart(state, seen, policy, why, before=verification.before), inputs=inputs)
+    step = _by_restart(state, seen, policy, why, before=verification.before)
+    return step and replace(step, inputs=inputs)
 
 
 def standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -179,11 +180,13 @@ def _restart_that_pays(state: GuardState, seen: Situation, policy: Guard) -> Ste
 
 def _by_restart(
     state: GuardState, seen: Situation, policy: Guard, why: str, *, before: float | None = None
-) -> Step:
+) -> Step | None:
     """Restart in place of the switch, or put it back where a restart may not be.
 
     ``before`` is the speedup over a server without speculation, if it was measured.
     """
+    if no_room := groups.no_room(seen.others, policy):
+        return wait(state, f"{why}; {no_room}")
     incident, later = state.incident, replace(state, no_switch_until=seen.now + _REST)
     plain = replace(later, standby=False)
     by_person = incident is not None and incident.cause is Cause.PERSON

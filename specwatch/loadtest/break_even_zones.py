@@ -10,7 +10,11 @@ from specwatch.wording import figures
 LABELS: dict[Zone, str] = {
     "wins": "wins", "near": "near the line", "loses": "loses", "unknown": "not clear",
 }  # fmt: skip
-"""Zones in texts, the best first."""
+"""Zones in tables, the best first."""
+_VERBS: dict[Zone, str] = {
+    "wins": "pays", "near": "is near break-even", "loses": "loses",
+    "unknown": "does not clearly pay or lose",
+}  # fmt: skip
 
 
 def line_sentence(line: Line) -> str:
@@ -25,14 +29,16 @@ def line_sentence(line: Line) -> str:
     return f"{source}: {percents(line.acceptance)}"
 
 
-def by_zone(temperatures: Sequence[ProbeTemperature]) -> dict[Zone, str]:
-    """Text for each zone that has temperatures: ``loses at 1, 1.3``."""
-    sentences: dict[Zone, str] = {}
-    for zone, label in LABELS.items():
-        where = ", ".join(f"{one.temperature:g}" for one in temperatures if one.zone == zone)
+def answer(temperatures: Sequence[ProbeTemperature], line: Line) -> str:
+    """At which temperatures speculation pays, and the break-even line, as a sentence."""
+    parts = []
+    for zone, verb in _VERBS.items():
+        where = [f"{one.temperature:g}" for one in temperatures if one.zone == zone]
         if where:
-            sentences[zone] = f"{label} at {where}"
-    return sentences
+            every = len(where) == len(temperatures) > 1
+            which = "every temperature" if every else f"temperature {', '.join(where)}"
+            parts.append(f"{verb} at {which}")
+    return f"Speculation {'; '.join([*parts, line_sentence(line)])}."
 
 
 def percents(estimate: Estimate | None) -> str:

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from specwatch import __version__
-from specwatch.engines.acceptance import Acceptance, Metrics, Timings, acceptance_of
+from specwatch.engines.acceptance import Acceptance, Extension, Metrics, Timings, acceptance_of
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 CHAT, COMPLETIONS = "chat", "completions"
@@ -38,16 +38,21 @@ class LoadClient:
         model: str,
         endpoint: str = CHAT,
         headers: Callable[[], Mapping[str, str]] = dict,
+        fields: Mapping[str, Any] | None = None,
         tls: ssl.SSLContext | None = None,
         timeout: float = 600.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``timeout`` bounds one request in seconds; ``headers`` is called for each."""
+        """``timeout`` bounds one request in seconds; ``headers`` is called for each.
+
+        ``fields`` are in each request beside the usual ones.
+        """
         self._url = url + _PATHS[endpoint]
         self._tokenizer_url = url + "/tokenize"
         self._chat = endpoint == CHAT
         self._model = model
         self._headers = headers
+        self._fields = fields or {}
         self._tls: ssl.SSLContext | bool = True if tls is None else tls
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._clock = clock
@@ -77,6 +82,7 @@ class LoadClient:
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **self._fields,
             **self._content(ask),
             **({} if ask.temperature is None else {"temperature": ask.temperature}),
         }
@@ -165,6 +171,7 @@ class StreamEvent(msgspec.Struct, gc=False):
     usage: StreamUsage | None = None
     metrics: Metrics | None = None
     timings: Timings | None = None
+    sglext: Extension | None = None
     error: Any = None
 
 
@@ -247,7 +254,8 @@ class _StreamReader:
                 self._chunks += 1
             self._finish_reason = reason or self._finish_reason
         self._usage = event.usage or self._usage
-        self._acceptance = acceptance_of(event.metrics, event.timings) or self._acceptance
+        acceptance = acceptance_of(event.metrics, event.timings, event.sglext)
+        self._acceptance = acceptance or self._acceptance
         return None
 
 

@@ -101,8 +101,8 @@ def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
         if engine is not None and engine.mode is Mode.UNKNOWN:
             raise ConfigError(
                 f"{option}: it is not known whether this server speculates: no draft was counted"
-                f" for {engine.model_name}, and /slots does not show it; start llama-server"
-                " without --no-slots, and give its API key"
+                f" for {engine.model_name}, and neither /slots of llama-server nor /server_info"
+                " of SGLang shows it; start llama-server without --no-slots, and give the API key"
             )
     if off.mode is not Mode.OFF:
         raise ConfigError(

@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specwatch.domain.experiments import LEAST_SPEEDUP, ComparedLevel, Estimate, Level, Verdict
+from specwatch.wording import figures
 
 LABELS: dict[Verdict, str] = {
     "ship": "ship", "not_worth_it": "not worth it", "do_not": "do not", "unknown": "unknown",
 }  # fmt: skip
 """Verdicts in texts."""
 _REMEDY = (
-    "send more to a separate server without speculation, or measure vLLM's"
+    "Send more to a separate server without speculation, or measure vLLM's"
     " num_speculative_tokens_per_batch_size (tested with Eagle, Eagle-3 and DFlash): with k = 0 the"
-    " drafter still runs"
+    " drafter still runs."
 )
 
 _Point = tuple[float, Estimate]
@@ -91,40 +92,49 @@ def sentence(
     crossing: float | None,
     rising: float | None = None,
 ) -> str:
-    """The verdict as a text."""
-    sentences = [_main(judgement, levels)]
-    if len(levels) > 1:
-        sentences += _where(judgement, levels, crossing, rising)
-    return " ".join(sentences)
+    """The verdict as a text; its first sentence says whether speculation pays, and up to which
+    load."""
+    main = _main(judgement, levels, crossing)
+    where = _where(judgement, levels, crossing, rising) if len(levels) > 1 else []
+    remedy = [_REMEDY] if judgement.limit is not None else []
+    return " ".join([main, *where, *remedy])
 
 
-def _main(judgement: Judgement, levels: Sequence[ComparedLevel]) -> str:
+def _main(judgement: Judgement, levels: Sequence[ComparedLevel], crossing: float | None) -> str:
     verdict, limit = judgement
-    if limit is not None:
-        shipped = overall(_below(levels, [level for level in levels if level.verdict == "do_not"]))
-        faster = f"there requests are {_figure(shipped)}"
-        return f"Ship it up to {_loads([limit])} only: {faster}; {_REMEDY}."
-    speedup = overall(levels)
+    loses = [level for level in levels if level.verdict == "do_not"]
+    speedup = overall(levels if limit is None else _below(levels, loses))
     if speedup is None or speedup.lower is None or speedup.upper is None:
-        reasons = [f"at {_loads([level])} {level.missing}" for level in levels if level.missing]
+        reasons = [f"at {place(level)} {level.missing}" for level in levels if level.missing]
         reason = reasons[0] if reasons else "too little was measured"
-        return f"{'Do not' if verdict == 'do_not' else 'Not clear'}: {reason}."
-    figure = _figure(speedup)
+        return f"{'Speculation fails' if verdict == 'do_not' else 'Not clear yet'}: {reason}."
+    figure = figures.times(speedup)
+    if limit is not None:
+        slower = [level for level in loses if level.speedup is not None]
+        above = f"; it loses at {place(*slower)}" if slower else ""
+        if crossing is not None:
+            above = f"; from about {crossing:.3g} on it loses"
+        return f"Speculation pays up to {place(limit)}: {figure}{above}."
+    known = [level for level in levels if level.speedup is not None]
+    if verdict == "ship" and len(known) > 1:
+        least = min(known, key=lambda level: level.speedup.value if level.speedup else 0.0)
+        lowest = f"{least.speedup.value:.2f}x" if least.speedup else ""
+        return f"Speculation pays: {figure} over all loads, least at {place(least)}: {lowest}."
     if verdict == "ship":
-        return f"Ship it: with speculation requests are {figure}."
+        return f"Speculation pays: {figure}."
     if verdict == "do_not":
-        return f"Do not: speculation makes requests slower, {figure}."
+        return f"Speculation loses: {figure}. Switch it off."
     if verdict == "not_worth_it":
         if speedup.upper >= LEAST_SPEEDUP:
-            return f"Not worth it: requests are {figure} on average over all loads."
-        what = "it is faster" if speedup.lower > 1 else "there is no clear difference"
-        return f"Not worth it: {what}, {figure}, and {LEAST_SPEEDUP:g} is needed."
+            return f"Speculation does not pay at all loads: {figure} over all of them."
+        what = "pays too little" if speedup.lower > 1 else "makes no clear difference"
+        return f"Speculation {what}: {figure}, and {LEAST_SPEEDUP:g}x is needed."
     if speedup.lower > 1:
         return (
-            f"Not clear: requests are {figure}, which is faster, but may be less than the"
-            f" {LEAST_SPEEDUP:g} that is needed; measure longer."
+            f"Speculation is faster, but maybe by less than the {LEAST_SPEEDUP:g}x that is needed:"
+            f" {figure}. Measure longer."
         )
-    return f"Not clear: requests are {figure}; measure longer."
+    return f"Not clear yet: {figure}. Measure longer."
 
 
 def _where(
@@ -139,20 +149,18 @@ def _where(
     slower = [level for level in levels if level.verdict == "do_not" and level.speedup is not None]
     failing = [level for level in levels if level.verdict == "do_not" and level.speedup is None]
     if rising is not None:
-        sentences.append(
-            f"Below about {rising:.3g} {unit(levels[0])} it is slower, and faster above."
-        )
-    elif crossing is not None:
-        sentences.append(f"From about {crossing:.3g} {unit(levels[0])} on it is slower.")
-    elif slower and judgement.verdict != "do_not":
-        sentences.append(f"It is slower at {_loads(slower)}.")
+        sentences.append(f"It loses below about {rising:.3g} {unit(levels[0])}, and pays above.")
+    elif judgement.limit is None and crossing is not None:
+        sentences.append(f"It loses from about {crossing:.3g} {unit(levels[0])} on.")
+    elif judgement.limit is None and slower and judgement.verdict != "do_not":
+        sentences.append(f"It loses at {place(*slower)}.")
     if failing and len(failing) < len(levels):
-        sentences.append(f"At {_loads(failing)} requests fail with speculation only.")
+        sentences.append(f"Requests fail with speculation only at {place(*failing)}.")
     if ships and judgement.verdict != "ship":
-        sentences.append(f"It is worth it at {_loads(ships)}.")
+        sentences.append(f"It pays at {place(*ships)}.")
     missing = [level for level in levels if level.missing and level not in failing]
     if missing and len(missing) < len(levels):
-        sentences.append(f"No result for {_loads(missing)}: {missing[0].missing}.")
+        sentences.append(f"No result for {place(*missing)}: {missing[0].missing}.")
     return sentences
 
 
@@ -221,17 +229,8 @@ def unit(level: Level | ComparedLevel) -> str:
     return "requests at once" if level.concurrency is not None else "requests a second"
 
 
-def _loads(levels: Sequence[ComparedLevel]) -> str:
-    return ", ".join(
-        f"{level.rate or 0.0:g} requests a second"
-        if level.concurrency is None
-        else f"concurrency {level.concurrency}"
-        for level in levels
-    )
-
-
-def _figure(speedup: Estimate | None) -> str:
-    if speedup is None or speedup.lower is None or speedup.upper is None:
-        return "faster"
-    between = f"{speedup.lower:.2f} to {speedup.upper:.2f}"
-    return f"{speedup.value:.2f} times as fast (95% interval {between})"
+def place(*levels: Level | ComparedLevel) -> str:
+    """Loads as a text: ``4, 16 requests at once``."""
+    numbers = ", ".join(f"{level.concurrency or level.rate or 0:g}" for level in levels)
+    name = unit(levels[0])
+    return f"{numbers} {name.replace('requests', 'request') if numbers == '1' else name}"

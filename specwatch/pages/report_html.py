@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from specwatch.pages.environment import coded, markup, render
 from specwatch.report import charts
+from specwatch.report.fleet import worst_first
 from specwatch.report.layout import Cell, Column, sentence
 from specwatch.report.messages import answer
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.sections import sections
-from specwatch.report.sections.answer import OUTCOMES, overview
+from specwatch.report.sections.answer import OUTCOMES, all_targets
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -27,7 +28,9 @@ def report_html(report: Report) -> str:
         "report.html.j2",
         title=f"{title[:1].upper()}{title[1:]}",
         report=report,
-        overview=overview(report),
+        models=worst_first(report.targets),
+        all_targets=all_targets(report),
+        forest={"forest": markup(charts.forest(worst_first(report.targets)))},
         outcomes=OUTCOMES,
         sections=sections,
         charts=lambda model, number: _charts(report, model, f"t{number}"),
@@ -58,7 +61,12 @@ def _charts(report: Report, model: ModelReport, prefix: str) -> dict[str, Markup
     series, since, until = model.series, report.since, report.until
     crossing = None if model.crossing is None else model.crossing.running
     drawn: dict[str, Callable[[str], str]] = {
-        "acceptance": lambda id_: charts.acceptance(series, since, until, id_),
+        "over_time": lambda id_: charts.speedup_over_time(
+            series, model.incidents, since, until, id_
+        ),
+        "acceptance": lambda id_: charts.acceptance(
+            series, since, until, id_, temperatures=model.temperatures
+        ),
         "ttft": lambda id_: charts.latency(series, "ttft", since, until, id_),
         "tpot": lambda id_: charts.latency(series, "tpot", since, until, id_),
         "speedup": lambda id_: charts.speedup_by_load(model.loads, crossing, id_),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specwatch.pages.status_model import unread
-from specwatch.pages.status_view import MOST_MODELS, in_order
+from specwatch.pages.status_view import in_order
 from specwatch.status import DaemonStatus, PagerStatus, TargetStatus
-from specwatch.wording import figures
+from specwatch.wording import figures, fleet
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _MOST_FAILING = 20
@@ -95,6 +95,13 @@ def delivery_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
             )
 
 
+def source_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
+    """Yield the state of each source of discovery, and whether something is wrong with it."""
+    for source in status.discovery:
+        wrong = source.failure is not None or bool(source.refused)
+        yield f"Discovery by {figures.source_state(source, status.now)}", wrong
+
+
 def pager_state(pager: PagerStatus, now: float) -> str:
     """How sending to an Alertmanager goes."""
     if pager.failing_since is not None:
@@ -108,16 +115,9 @@ def pager_state(pager: PagerStatus, now: float) -> str:
 
 def headline(status: DaemonStatus) -> tuple[str, ...]:
     """What is wrong with the whole, in sentences; none for nothing."""
-    lines = []
-    failing = sum(target.failure is not None for target in status.targets)
-    if failing:
-        lines.append(
-            f"{failing} of {figures.counted(len(status.targets), 'target')} cannot be read."
-        )
-    if status.stuck:
-        names = ", ".join(map(shown, status.stuck[:MOST_MODELS]))
-        lines.append(f"Stuck, no scrape ended for three intervals: {names}.")
-    lines += [line for line, wrong in (*store_lines(status), *delivery_lines(status)) if wrong]
+    lines = [] if status.fleet is None else list(fleet.problems(status.fleet))
+    shown_lines = (*store_lines(status), *delivery_lines(status), *source_lines(status))
+    lines += [line for line, wrong in shown_lines if wrong]
     lines += [
         f"Alertmanager {shown(pager.url, LONGEST_SENTENCE)}: {pager_state(pager, status.now)}"
         for pager in status.pagers

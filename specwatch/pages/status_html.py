@@ -1,4 +1,5 @@
-"""The status page: the state of a daemon, the answer first, as one page without scripts."""
+"""The status page: the state of a daemon, what is wrong first. It needs no script; with one it
+follows the daemon."""
 
 from __future__ import annotations
 
@@ -7,23 +8,38 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
-from specwatch.pages import status_health, status_view
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import HOUR
+from specwatch.pages import status_health, status_table, status_view
 from specwatch.pages.environment import markup, render
+from specwatch.pages.status_model import NOT_SHOWN, answer_of, models_of, shown_name
+from specwatch.pages.status_table import Selection, page_of
 from specwatch.pages.status_view import Change, Hours
-from specwatch.report.charts import sparkline
+from specwatch.problems import HARMFUL, problems
+from specwatch.report import charts
+from specwatch.report.model import Report
 from specwatch.rules.last_hour import Points
 from specwatch.status import DaemonStatus
-from specwatch.wording import figures
+from specwatch.wording import figures, fleet
+from specwatch.wording.headline import headlines, no_problem
+from specwatch.wording.speculation import outcome_of
 from specwatch.wording.text import shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-REFRESH = 30
-"""Seconds between refreshes, unless the page is paused."""
+PLOTTED = 6.0 * HOUR
+"""Seconds of the plots of a target's page."""
+_MOST_HEADLINES = 3
+_MOST_GROUPS = 50
+"""Groups that the page shows, those with a server that loses or stands out first."""
+_WHOLE = Selection()
+
+Plots = dict[str, dict[str, "Markup"]]
+"""The plots of each model by what they are of; models by the name that is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +51,85 @@ class StatusHistory:
     """
 
     hours: Hours = field(default_factory=dict)
+    plots: Plots = field(default_factory=dict)
+    """Of the chosen target."""
     changes: Sequence[Change] = ()
     missing: str | None = None
 
 
-def status_html(
-    status: DaemonStatus,
-    history: StatusHistory,
-    *,
-    chosen: str | None = None,
-    refresh: int = REFRESH,
-) -> str:
-    """The page of all targets, or of the chosen one, which has to be one of them.
-
-    ``refresh`` is the number of seconds between refreshes, 0 for none.
-    """
-    names = status_view.detailed(status, chosen)
+def status_html(status: DaemonStatus, history: StatusHistory, asked: Selection = _WHOLE) -> str:
+    """The page of all targets, or of the one that is asked for, of which ``status`` then is."""
+    chosen = asked.target
+    names = status_view.detailed(status)
+    known = problems(status)
+    texts = headlines(known, status.now, _MOST_HEADLINES)
+    rows = () if chosen is not None else status_table.rows(status)
     return render(
         "status.html.j2",
         status=status,
+        version=version_of(status),
+        asked=asked,
         chosen=None if chosen is None else shown(chosen),
-        refresh=refresh,
-        other_pace=_address(chosen, 0 if refresh else REFRESH),
-        headline=status_health.headline(status),
+        headlines=[
+            (problem.kind in HARMFUL, text, page_of(problem.target) if chosen is None else "")
+            for problem, text in texts
+        ],
+        problems=len(known),
+        no_problem=no_problem(_outcomes(status)),
+        trouble=status_health.headline(status) if chosen is None else (),
         modes=status_view.modes(status),
-        rows=status_view.rows(status) if chosen is None else (),
+        table=status_table.table(rows, asked),
+        rows=len(rows),
+        states=status_table.STATES,
+        sorts=status_table.SORTS,
+        groupings=status_table.GROUPS,
         details=status_view.details(status, names, history.hours),
-        left_out=0 if chosen is not None else len(status.targets) - len(names),
         history=history,
         scrapes=status_health.scrapes(status, names),
-        store=(*status_health.store_lines(status), *status_health.delivery_lines(status)),
+        store=(
+            *status_health.store_lines(status),
+            *status_health.delivery_lines(status),
+            *status_health.source_lines(status),
+        ),
         pager_state=status_health.pager_state,
+        charts=history.plots,
+        group_servers=fleet.group_servers,
+        most_groups=_MOST_GROUPS,
+        outcome_of=outcome_of,
+        fleet_heading=fleet.heading,
+        member_state=fleet.state,
+        plotted=PLOTTED / HOUR,
         spark=_spark,
+        course=_course,
+        against_one=_against_one,
         iso=_iso,
         outcomes=_OUTCOMES,
     )
+
+
+def version_of(status: DaemonStatus) -> str:
+    """What changes when the page has something new to show: a minute, a problem, a mode."""
+    seen = [
+        (one.name, one.last_window, sorted(one.models.items()), getattr(one.guard, "state", None))
+        for one in status.targets
+    ]
+    known = [(one.kind, one.target, one.model_name) for one in problems(status)]
+    members = (
+        [(one.member, one.live, one.watched) for one in status.fleet.members]
+        if status.fleet
+        else ()
+    )
+    return hashlib.sha256(repr((seen, known, members, status.store.error)).encode()).hexdigest()[
+        :16
+    ]
+
+
+def _outcomes(status: DaemonStatus) -> list[str]:
+    return [
+        status.attempt(target.name, partial(answer_of, target, model, status), NOT_SHOWN).outcome
+        for target in status.targets
+        for model in models_of(target) or [""]
+    ]
 
 
 def refusal_html(status: DaemonStatus, title: str, message: str) -> str:
@@ -80,19 +140,27 @@ def refusal_html(status: DaemonStatus, title: str, message: str) -> str:
         chart_style="",
         title=title,
         said=message,
-        targets=[(shown(name), status_view.page_of(name)) for name in known],
+        targets=[(shown(name), page_of(name)) for name in known],
         left_out=len(status.targets) - len(known),
     )
 
 
 def policy(page: str) -> str:
-    """The Content-Security-Policy of a page: its own style, by its hash, and nothing else."""
-    style = page.partition("<style>")[2].partition("</style>")[0]
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src 'none'; base-uri 'none';"
-        " form-action 'none'; frame-ancestors 'none'"
+    """The Content-Security-Policy of a page: its own style and script, by their hashes, and what
+    the script reads from here."""
+    style, script = (
+        base64.b64encode(hashlib.sha256(_within(page, tag).encode()).digest()).decode()
+        for tag in ("style", "script")
     )
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}';"
+        " connect-src 'self'; img-src 'none'; base-uri 'none'; form-action 'self';"
+        " frame-ancestors 'none'"
+    )
+
+
+def _within(page: str, tag: str) -> str:
+    return page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
 
 
 _OUTCOMES = {
@@ -118,14 +186,46 @@ def _spark(points: Points, temperature: str) -> Markup:
         label += f"{lowest} to {highest}, last {figures.percent(known[-1])}"
     else:
         label += "nothing was drafted"
-    return markup(sparkline(points, label))
+    return markup(charts.sparkline(points, label))
 
 
-def _address(chosen: str | None, refresh: int) -> str:
-    query = {} if chosen is None else {"target": chosen}
-    if refresh != REFRESH:
-        query["refresh"] = str(refresh)
-    return f"/?{urlencode(query, errors='replace')}" if query else "/"
+def plots(plotted: Report) -> Plots:
+    """The plots of the report of a target."""
+    drawn: Plots = {}
+    since, until = plotted.since, plotted.until
+    for number, model in enumerate(plotted.targets):
+        series, name = model.series, f"plot-{number}"
+        of_model = {
+            "Speedup": charts.speedup_over_time(
+                series, model.incidents, since, until, f"{name}-speedup"
+            ),
+            "Acceptance by temperature": charts.acceptance(
+                series, since, until, f"{name}-acceptance", temperatures=model.temperatures
+            ),
+            "Time per output token": charts.latency(series, "tpot", since, until, f"{name}-tpot"),
+            "Time to the first token": charts.latency(series, "ttft", since, until, f"{name}-ttft"),
+            "Load": charts.load(series, since, until, f"{name}-load"),
+        }
+        drawn[shown_name(model.model_name)] = {
+            what: markup(plot) for what, plot in of_model.items()
+        }
+    return drawn
+
+
+def _course(points: Sequence[tuple[float, float]]) -> Markup:
+    """The speedup over the last hour, 0.25 to 4, with a line at 1."""
+    label = "not measured"
+    if points:
+        values = [value for _, value in points]
+        label = f"Speedup of the last hour: {min(values):.2f} to {max(values):.2f}"
+    return markup(charts.sparkline(points, label, edges=(0.25, 4.0), line=1.0))
+
+
+def _against_one(speedup: Interval | None) -> str:
+    """The class of a speedup by its interval."""
+    if speedup is None:
+        return ""
+    return "loss" if speedup.below(1) else "gain" if speedup.above(1) else ""
 
 
 def _iso(time: float) -> str:

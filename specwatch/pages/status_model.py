@@ -28,7 +28,7 @@ from specwatch.rules.decisions import ModelDecision
 from specwatch.rules.last_hour import ModelHour, Points
 from specwatch.rules.summary import LatencyView
 from specwatch.scrape.coverage import leading_reasons
-from specwatch.status import TargetStatus
+from specwatch.status import DaemonStatus, TargetStatus
 from specwatch.wording import figures, speculation
 from specwatch.wording.speculation import MODE_NOT_KNOWN
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -60,6 +60,37 @@ def unread(target: TargetStatus, stuck: Iterable[str], now: float) -> float | No
     if target.failure is None and target.name not in stuck:
         return None
     return max(0.0, now - target.last_success)
+
+
+def models_of(target: TargetStatus) -> list[str]:
+    """The models that are known of a target, in order."""
+    judged = {finding.model_name for finding in target.decision.findings}
+    seen = {window.series.model_name for window in target.recent}
+    return sorted({*target.models, *judged, *seen})
+
+
+def recent_of(target: TargetStatus, model: str) -> Window | None:
+    """The last minutes of a model, of all temperatures."""
+    return next(
+        (
+            window for window in target.recent
+            if window.series.model_name == model and window.series.temperature == ALL_TEMPERATURES
+        ),
+        None,
+    )  # fmt: skip
+
+
+def answer_of(target: TargetStatus, model: str, status: DaemonStatus) -> StatusAnswer:
+    """Whether speculation pays for a model."""
+    silent = unread(target, status.stuck, status.now)
+    if silent == math.inf:
+        return StatusAnswer("not_read", "The target has not been read yet.")
+    if silent is not None:
+        sentence = "The target cannot be read, so its present state is not known."
+        return StatusAnswer("not_read", sentence, f"not read for {figures.span(silent)}")
+    known = target.decision.models.get(model)
+    answer = None if known is None else model_view(known, status.now)
+    return StatusAnswer(*speculation.answer(answer, target.models.get(model)))
 
 
 class StatusBucket(NamedTuple):
@@ -270,7 +301,7 @@ def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:
     seen = None if hour is None else hour.coverage
     if seen is None:
         if not target.tap.source and target.models.get(name) != "off":
-            return "No tap: temperatures are unknown (specwatch tap flags shows what to add)."
+            return "No tap: temperatures are unknown (specwatch tap flags, or tap proxy, adds one)."
         return ""
     who = shown(str(seen.source))
     if seen.coverage is None:

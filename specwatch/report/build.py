@@ -14,7 +14,7 @@ from specwatch.domain.model import Environment, Tally, Window
 from specwatch.domain.sample import samples_of
 from specwatch.domain.speedup import StandbyCost, standby_cost
 from specwatch.report.answer import answer, traffic
-from specwatch.report.answer_and_advice import recommendation, sentence
+from specwatch.report.answer_and_advice import best_change, recommendation, sentence
 from specwatch.report.changes import changes
 from specwatch.report.estimates import ratio_of
 from specwatch.report.experiments import live_experiment, newest
@@ -213,13 +213,18 @@ def _report(
         changes=changes(kept.windows, measured.baseline, since, until)
         if kept.may_have_changed
         else (),
-        series=model.plots.series(),
+        series=model.plots.series(model.ledger, measured),
         experiments=experiments,
         more_experiments=left_out,
         live_experiment=None if sources.switchback is None else live_experiment(sources.switchback),
     )
+    best = best_change(built)
     worded = msgspec.structs.replace(
-        built.answer, sentence=sentence(built), recommendation=recommendation(built)
+        built.answer,
+        sentence=sentence(built),
+        recommendation=recommendation(built),
+        change="" if best is None else best.short,
+        gain=None if best is None else best.gain,
     )
     return msgspec.structs.replace(built, answer=worded)
 

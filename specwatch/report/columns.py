@@ -96,7 +96,8 @@ def table(
     least_bar = _LEAST_BAR if bars else -1
     while spare and sum(sizes[i] + 1 for i in kept) + least_bar > width:
         kept.remove(spare.pop())
-    while len(kept) > 1 and sum(sizes[i] + 1 for i in kept[1:]) + _LEAST_FIRST > width:
+    least_first = min(sizes[0], _LEAST_FIRST)
+    while len(kept) > 1 and sum(sizes[i] + 1 for i in kept[1:]) + least_first > width:
         kept.pop()
     sizes[0] = min(sizes[0], width - sum(sizes[i] + 1 for i in kept[1:]))
     yield ((_row([TerminalCell(header) for header in headers], kept, sizes)[0][0], "dim"),)

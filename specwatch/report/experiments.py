@@ -8,7 +8,7 @@ from specwatch.domain import experiments as measured
 from specwatch.domain.interval import Interval
 from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, Grouping, Switchback
 from specwatch.domain.switchback_results import compared_episodes, results
-from specwatch.loadtest.break_even_zones import by_zone, line_sentence
+from specwatch.loadtest.break_even_zones import answer
 from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.experiment_model import (
     Experiment,
@@ -68,7 +68,6 @@ def _probe(probe: measured.Probe) -> Experiment:
     line = probe.line
     # The ends of an assumed line are not an interval: they limit the zone near the line.
     assumed = Ratio(value=line.acceptance.value, basis="assumed")
-    text = "; ".join([line_sentence(line), *by_zone(probe.temperatures).values()])
     at_once = figures.counted(probe.concurrency, "request")
     return Experiment(
         at=probe.ended,
@@ -76,7 +75,7 @@ def _probe(probe: measured.Probe) -> Experiment:
         complete=probe.complete,
         speculation=probe.subject.mode == "on",
         asked=f"at {_temperatures(probe.workload)}, {at_once} at a time",
-        sentence=f"{text[:1].upper()}{text[1:]}.",
+        sentence=answer(probe.temperatures, line),
         temperatures=tuple(
             ProbedTemperature(
                 temperature=bucket.temperature,

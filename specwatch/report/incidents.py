@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from specwatch.guard.holdout import HOLDOUT_OF
 from specwatch.guard.state import Phase
 from specwatch.guard.status import StepRecord
 from specwatch.report.model import ReportBreach, ReportIncident, ReportStep
@@ -26,13 +27,16 @@ _MODE = "guard.mode is "
 def incidents(
     steps: Iterable[StepRecord], since: float, until: float
 ) -> tuple[ReportIncident, ...]:
-    """The incidents that lie in ``since`` to ``until`` (Unix seconds) or reach in, by beginning.
+    """The incidents that lie in ``since`` to ``until`` (Unix seconds) or reach in, by beginning;
+    without holdouts of groups.
 
     ``steps`` are those of one target, in any order, with all steps of each incident.
     ``seconds_off`` is within the period, until its end if speculation is still off.
     """
     ordered = sorted((step for step in steps if step.at < until), key=lambda step: step.at)
-    incidents = (_incident(stretch, since, until) for stretch in _stretches(ordered))
+    incidents = (
+        _incident(stretch, since, until) for stretch in _stretches(ordered) if _unplanned(stretch)
+    )
     return tuple(
         incident for incident in incidents if incident.ended is None or incident.ended >= since
     )
@@ -86,6 +90,12 @@ def _away(steps: Sequence[StepRecord]) -> Iterator[tuple[int, tuple[float, float
             settled = off
         if off:
             yield index, (step.at, end)
+
+
+def _unplanned(stretch: _Stretch) -> bool:
+    """Whether it is more than a holdout that serves without speculation, as it should."""
+    failed = any(step.phase in (Phase.HELD, Phase.ROLLING_BACK) for step in stretch.steps)
+    return failed or HOLDOUT_OF not in stretch.steps[0].inputs
 
 
 def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:

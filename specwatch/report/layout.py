@@ -19,7 +19,9 @@ from specwatch.wording.figures import UNKNOWN, finite
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 Kind = Literal["number", "text", "name", "long"]
-Plot = Literal["acceptance", "ttft", "tpot", "speedup", "histogram"]
+Plot = Literal[
+    "forest", "over_time", "acceptance", "ttft", "tpot", "speedup", "histogram"
+]  # fmt: skip
 Style = Literal["", "good", "warn", "bad"]
 
 LONGEST_TEXT = 4 * LONGEST_SENTENCE
@@ -62,11 +64,12 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Some sentences, each by itself."""
+    """Some sentences, each by itself, and what they are."""
 
     part: ClassVar[str] = "listing"
     items: Sequence[str]
     style: Style = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ _Refused = Mapping[str, tuple[int, bytes]]
 
 
 def message_of(outgoing: Outgoing, section: Email) -> EmailMessage:
-    """The report as text and as HTML; a mail program shows the one that it prefers.
+    """The summary as text and as HTML with pictures, and the whole page as a file.
 
     A header stays one line whatever a model is called: ``email`` ensures that.
     """
@@ -59,7 +59,12 @@ def message_of(outgoing: Outgoing, section: Email) -> EmailMessage:
     message["Message-ID"] = f"<{outgoing.id}@{sender.domain}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(_sendable(outgoing.text))
-    message.add_alternative(_sendable(outgoing.html), subtype="html")
+    message.add_alternative(_sendable(outgoing.mail.html), subtype="html")
+    _, page = message.iter_parts()
+    for name, picture in outgoing.mail.pictures.items():
+        page.add_related(
+            picture, "image", "png", cid=f"<{name}>", disposition="inline", filename=f"{name}.png"
+        )
     if section.attach:
         message.add_attachment(
             _sendable(outgoing.html), subtype="html", filename=f"{outgoing.name}.html"
@@ -275,7 +280,7 @@ class Hook:
     def _body(self, outgoing: Outgoing) -> bytes:
         if self._section.kind == "json":
             return outgoing.json
-        return json.dumps({"text": outgoing.chat}).encode()
+        return json.dumps(outgoing.chat).encode()
 
     def _post(
         self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, body: io.BytesIO

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from specwatch.report.layout import Listing, Part, Sentence, Table, sentence
+from specwatch.report.fleet import worst_first
+from specwatch.report.layout import Listing, Part, ReportSection, Sentence, Table, sentence
 from specwatch.report.messages import answer
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.sections import sections
-from specwatch.report.sections.answer import OUTCOMES, overview
+from specwatch.report.sections.answer import OUTCOMES, all_targets
 from specwatch.wording import figures
-from specwatch.wording.figures import moment
+from specwatch.wording.figures import counted, moment
 from specwatch.wording.text import shown
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]()#+!|<>~&@:$^=-]|(?<![^\W_])_|_(?![^\W_]))")
@@ -19,12 +20,15 @@ _PLAIN = re.compile(r"(?:[^\W_]|[ ,.;%/'\"?>:()+-]|(?<=[^\W_])_(?=[^\W_]))*")
 _LEADING = re.compile(r"^(\s*)([-+>:]|\d+[.)])")
 
 
-def markdown(report: Report) -> str:
-    """The report; whatever text is in it is escaped, and cut where it is long."""
-    return "\n\n".join(_blocks(report)) + "\n"
+def markdown(report: Report, most: int | None = None) -> str:
+    """The report; whatever text is in it is escaped, and cut where it is long.
+
+    Of single targets it has at most so many, the worst.
+    """
+    return "\n\n".join(_blocks(report, most)) + "\n"
 
 
-def _blocks(report: Report) -> Iterator[str]:
+def _blocks(report: Report, most: int | None) -> Iterator[str]:
     title = answer(report)
     yield f"# {_text(title[:1].upper() + title[1:])}"
     yield (
@@ -34,11 +38,13 @@ def _blocks(report: Report) -> Iterator[str]:
     if report.notes:
         yield _listed([sentence(note) for note in report.notes])
     if len(report.targets) > 1:
-        yield from _table(overview(report))
+        yield from _section(all_targets(report), "##")
     if not report.targets:
         yield "No server was watched in this period."
-    for model in report.targets:
+    for model in worst_first(report.targets)[:most]:
         yield from _model(model)
+    if most is not None and len(report.targets) > most:
+        yield f"{counted(len(report.targets) - most, 'more target')} in the whole report."
     made = f"Made {moment(report.generated)} by specwatch {_text(shown(report.version))}."
     yield "---"
     yield f"{made} Intervals are of 95 %; what is assumed and not measured says so."
@@ -50,15 +56,21 @@ def _model(model: ModelReport) -> Iterator[str]:
     yield f"**{outcome}**: {_coded(sentence(model.answer.sentence))}"
     yield f"**What to do:** {_coded(sentence(model.answer.recommendation))}"
     for section in sections(model):
-        yield f"### {section.title}"
-        for part in section.parts:
-            yield from _part(part)
+        yield from _section(section, "###")
+
+
+def _section(section: ReportSection, level: str) -> Iterator[str]:
+    yield f"{level} {section.title}"
+    for part in section.parts:
+        yield from _part(part)
 
 
 def _part(part: Part) -> Iterator[str]:
     if isinstance(part, Sentence):
         yield _coded(part.text)
     elif isinstance(part, Listing):
+        if part.title:
+            yield f"**{_text(part.title)}:**"
         yield _listed(part.items)
     elif isinstance(part, Table):
         yield from _table(part)

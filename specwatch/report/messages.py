@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
+from specwatch.report.fleet import unit_of, worst_first
+from specwatch.report.layout import Listing, Sentence
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.sections.answer import OUTCOMES
+from specwatch.report.sections.answer import OUTCOMES, all_targets
 from specwatch.wording.figures import counted, moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
-LONGEST_CHAT = 39_000
-"""Characters; Slack cuts at 40,000. Source:
-https://api.slack.com/changelog/2018-04-truncating-really-long-messages"""
+MOST_MODELS = 5
+"""Models in a mail and in a chat message."""
+_LONGEST_HEADER, _LONGEST_SECTION = 150, 3000
+"""Characters of a block. Source: https://docs.slack.dev/reference/block-kit/blocks/"""
 _LONGEST_SUBJECT_NAME, _LEAST_SUBJECT_NAME = 40, 12
 _LONGEST_SUBJECT = 78
 """Characters of a line of a mail. Source: RFC 5322, 2.1.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailBody:
+    """The HTML of a mail, and its pictures (PNG) by content id."""
+
+    html: str
+    pictures: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +41,9 @@ class Outgoing:
     subject: str
     text: str
     html: str
-    chat: str
+    """The whole page, which is attached to the mail."""
+    mail: MailBody
+    chat: Mapping[str, Any]
     json: bytes
 
     @property
@@ -57,8 +72,7 @@ def answer(report: Report, longest: int = _LONGEST_SUBJECT_NAME) -> str:
     if len(models) == 1:
         verb = OUTCOMES[models[0].answer.outcome].verb
         return f"speculation {verb} on {_name(models[0], longest)}"
-    unit = "target" if len({model.target for model in models}) == len(models) else "model"
-    all_models = counted(len(models), unit)
+    all_models = counted(len(models), unit_of(models))
     if pays and loses:
         return f"speculation pays on {pays} and loses on {loses} of {all_models}"
     if pays or loses:
@@ -84,20 +98,48 @@ def subject(template: str, report: Report) -> str:
     return template.format(answer=text, date=ends)
 
 
-def chat(report: Report) -> str:
-    """The answers as Slack's mrkdwn, of at most 39,000 characters."""
+def chat(report: Report, url: str | None = None) -> dict[str, Any]:
+    """What Slack is posted: the total, what to do, the worst five targets and a link, as blocks.
+
+    ``text`` is for notifications, and for Mattermost, which has no blocks.
+    """
+    models = worst_first(report.targets)
+    title = answer(report)
     period = f"{moment(report.since)} to {moment(report.until)}"
-    lines = [f"*specwatch: {_escaped(answer(report))}*", period]
-    length, models = sum(map(len, lines)) + 100, list(report.targets)
-    for index, model in enumerate(models):
-        text = _answer_of(model)
-        length += len(text) + 2
-        if length > LONGEST_CHAT:
-            lines.append(f"\n... and {counted(len(models) - index, 'more answer')}")
-            break
-        lines.append(f"\n{text}")
-    lines += [f"\n_{_escaped(shown(note, LONGEST_SENTENCE))}_" for note in report.notes[:3]]
-    return "\n".join(lines)
+    sections = [*_total(report), *map(_answer_of, models[:MOST_MODELS])]
+    left_out = len(models) - MOST_MODELS
+    footer = [f"_{_escaped(shown(note, LONGEST_SENTENCE))}_" for note in report.notes[:3]]
+    if left_out > 0:
+        footer.append(counted(left_out, "more target"))
+    if url is not None:
+        footer.append(f"<{_escaped(url)}|Open the whole report>")
+    sections = [_cut(text) for text in [*sections, *(["\n".join(footer)] if footer else [])]]
+    return {
+        "text": "\n\n".join([f"*specwatch: {_escaped(title)}*\n{period}", *sections]),
+        "blocks": [
+            {
+                "type": "header",
+                "text": {
+                    "type": "plain_text",
+                    "text": shown(f"specwatch: {title}", _LONGEST_HEADER),
+                },
+            },
+            {"type": "context", "elements": [{"type": "mrkdwn", "text": period}]},
+            *({"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in sections),
+        ],
+    }
+
+
+def _total(report: Report) -> Iterator[str]:
+    """Yield the total of several targets, and what to do."""
+    if len(report.targets) == 1:
+        return
+    for part in all_targets(report).parts:
+        if isinstance(part, Sentence):
+            yield _escaped(part.text)
+        elif isinstance(part, Listing):
+            listed = "\n".join(f"• {_escaped(item)}" for item in part.items)
+            yield f"*{part.title}*\n{listed}"
 
 
 def _answer_of(model: ModelReport) -> str:
@@ -107,6 +149,13 @@ def _answer_of(model: ModelReport) -> str:
     texts = (model.answer.sentence, model.answer.recommendation)
     lines = [_escaped(shown(text, 3 * LONGEST_SENTENCE)) for text in texts if text]
     return "\n".join([f"*{_escaped(name)}*", *lines])
+
+
+def _cut(text: str) -> str:
+    """Text that fits a section; an escaped character is not cut in its middle."""
+    if len(text) <= _LONGEST_SECTION:
+        return text
+    return text[: _LONGEST_SECTION - 3].rpartition(" ")[0] + "..."
 
 
 def _name(model: ModelReport, longest: int) -> str:

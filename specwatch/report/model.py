@@ -45,6 +45,10 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
     speedup: Ratio | None = None
     objective: Literal["e2e", "tpot", "ttft"] | None = None
     """Of the overall speedup; those by temperature, load and draft tokens are per token."""
+    change: str = ""
+    """The recommended change that gains most, in a few words; empty if none gains 5 %."""
+    gain: float | None = None
+    """What it gains: 0.24 means that the same work would be done 1.24 times as fast."""
     missing: str | None = None
     hours_saved: Amount | None = None
     gpu_hours_saved: Amount | None = None
@@ -183,7 +187,7 @@ class ReportBreach(Struct, frozen=True, kw_only=True):
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """A time in which specwatch did not watch."""
+    """A time in which specwatch did not watch, or speculation did not run."""
 
     start: float
     end: float
@@ -254,12 +258,33 @@ class LatencyPoint(Struct, frozen=True, kw_only=True):
     beyond: tuple[str, ...] = ()
 
 
+class SpeedupPoint(Struct, frozen=True, kw_only=True):
+    """The measured speedup of one point of time, without an interval."""
+
+    start: int
+    value: float
+
+
+class LoadPoint(Struct, frozen=True, kw_only=True):
+    """The mean number of running requests of one point of time."""
+
+    start: int
+    running: float
+
+
 class ReportSeries(Struct, frozen=True, kw_only=True):
-    """Points of the charts, of ``step`` seconds with traffic; acceptance by temperature bucket."""
+    """Points of the charts, of ``step`` seconds with traffic; acceptance by temperature bucket.
+
+    Those of ``speedup`` are of ``speedup_step`` seconds. ``off`` is when speculation did not run.
+    """
 
     step: int
     acceptance: dict[str, tuple[AcceptancePoint, ...]] = {}
     latency: tuple[LatencyPoint, ...] = ()
+    load: tuple[LoadPoint, ...] = ()
+    speedup: tuple[SpeedupPoint, ...] = ()
+    speedup_step: int = 0
+    off: tuple[Gap, ...] = ()
 
 
 class ModelReport(Struct, frozen=True, kw_only=True):
@@ -301,6 +326,24 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     """That of the target, over all its models."""
 
 
+class ReportFleet(Struct, frozen=True, kw_only=True):
+    """All models together: a whole interval above 1 is ``gaining``, one below it is ``losing``.
+
+    Hours are of servers, or of GPUs if the GPUs of all measured models are known. ``hours_saved``
+    are those of all measured models, ``hours_gained`` and ``hours_lost`` those of the gaining and
+    the losing ones; none is below zero but ``hours_saved``.
+    """
+
+    sentence: str
+    models: int
+    gaining: int
+    losing: int
+    unit: Literal["GPU hours", "server hours"]
+    hours_saved: float
+    hours_gained: float
+    hours_lost: float
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """All of it. ``since`` and ``until`` are what was asked for, in whole minutes or hours; the
     period before is as long and ends at ``since``."""
@@ -311,6 +354,7 @@ class Report(Struct, frozen=True, kw_only=True):
     since: float
     until: float
     targets: tuple[ModelReport, ...]
+    fleet: ReportFleet | None = None
     notes: tuple[str, ...] = ()
     """Shown first: no history yet, or a target without data."""
 

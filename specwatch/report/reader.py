@@ -18,6 +18,7 @@ from specwatch.report.build import build
 from specwatch.report.changes import SIDE
 from specwatch.report.experiments import newest
 from specwatch.report.experiments import notes as experiment_notes
+from specwatch.report.fleet import fleet
 from specwatch.report.grouped_data import Recorded, ReportSources
 from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
@@ -101,6 +102,7 @@ def read_report(
         since=since,
         until=until,
         targets=tuple(models),
+        fleet=fleet(models),
         notes=tuple(notes),
     )
 

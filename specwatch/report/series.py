@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from specwatch.domain import histogram
 from specwatch.domain.buckets import order_of
 from specwatch.domain.histogram import Quantile
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Window
+from specwatch.domain.sample import Sample
+from specwatch.domain.speedup import Comparison
 from specwatch.report import latencies
 from specwatch.report.grouped_data import Drafted, WindowSlice, add_drafted, drafted_of
 from specwatch.report.latencies import summed
-from specwatch.report.model import AcceptancePoint, LatencyPoint, ReportSeries
+from specwatch.report.model import (
+    AcceptancePoint,
+    Gap,
+    LatencyPoint,
+    LoadPoint,
+    ReportSeries,
+    SpeedupPoint,
+)
+from specwatch.report.speedups import Speedups
+from specwatch.report.window_sums import Ledger
 
 MOST_POINTS = 200
+MOST_SPEEDUPS = 56
+"""Points of the speedup at most: a week in stretches of three hours."""
+_OFF = (Mode.OFF, Mode.STANDBY, Mode.DEEP)
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
 
 
@@ -39,6 +53,8 @@ class Plots:
         self._slices: list[WindowSlice] = []
         self._acceptance: dict[str, list[AcceptancePoint]] = {}
         self._latency: list[LatencyPoint] = []
+        self._load: list[LoadPoint] = []
+        self._off: list[Window] = []
 
     def take(self, slices: Iterable[WindowSlice]) -> None:
         """Add slices of the period."""
@@ -51,16 +67,27 @@ class Plots:
                 self._close()
                 self._start = start
             self._slices.append(piece)
+            if piece.place.mode in _OFF:
+                self._off += piece.wholes[:1]
 
-    def series(self) -> ReportSeries:
-        """All that was collected."""
+    def series(self, ledger: Ledger, measured: Speedups) -> ReportSeries:
+        """All that was collected; speedups are of ``ledger``, by the baseline of ``measured``."""
         self._close()
+        span = self._until - self._since
+        least = 10 * MINUTE if span <= 6 * HOUR else math.ceil(span / MOST_SPEEDUPS / HOUR) * HOUR
+        step = max(self._step, least)
         labels = sorted(self._acceptance.keys() - {ALL_TEMPERATURES}, key=order_of)
         ordered = [ALL_TEMPERATURES, *labels] if self._acceptance else []
         return ReportSeries(
             step=self._step,
             acceptance={label: tuple(self._acceptance.get(label, ())) for label in ordered},
             latency=tuple(self._latency),
+            load=tuple(self._load),
+            speedup=tuple(
+                _speedups(ledger.samples_in(step, self._since), step, measured, self._since)
+            ),
+            speedup_step=step,
+            off=tuple(_merged(self._off)),
         )
 
     def _close(self) -> None:
@@ -71,11 +98,53 @@ class Plots:
             rate = accepted / tokens if tokens else None
             point = AcceptancePoint(start=self._start, drafts=drafts, rate=rate)
             self._acceptance.setdefault(label, []).append(point)
+        gauges = [window.gauges for piece in slices for window in piece.wholes]
+        sampled = math.fsum(gauge.sampled_seconds for gauge in gauges)
+        if sampled:
+            running = math.fsum(gauge.running_seconds for gauge in gauges) / sampled
+            self._load.append(LoadPoint(start=self._start, running=running))
         for mode in (Mode.ON, Mode.OFF):
             inside = [piece for piece in slices if piece.place.mode is mode]
             latency = _latency(self._start, mode, inside) if inside else None
             if latency is not None:
                 self._latency.append(latency)
+
+
+def _speedups(
+    samples: Sequence[Sample], step: int, measured: Speedups, since: int
+) -> Iterator[SpeedupPoint]:
+    """Yield the time without speculation over that with it, of each step that the baselines know.
+
+    Nothing where the speedup of the whole period is not measured.
+    """
+    if measured.assessment.speedup is None:
+        return
+    objective = measured.assessment.objective
+    compared = Comparison(samples, measured.baseline, objective=objective, given_loads=True)
+    sides: dict[int, tuple[float, float]] = {}
+    for minute, plain in zip(compared.known, compared.plain, strict=True):
+        start = since + (minute.sample.start - since) // step * step
+        without, took = sides.get(start, (0.0, 0.0))
+        sides[start] = (
+            without + plain.seconds(compared.objective),
+            took + minute.took(compared.objective),
+        )
+    for start, (without, took) in sorted(sides.items()):
+        if took > 0:
+            yield SpeedupPoint(start=start, value=without / took)
+
+
+def _merged(windows: Iterable[Window]) -> Iterator[Gap]:
+    """Yield the times of windows in their order, neighbours as one."""
+    begin = end = None
+    for window in windows:
+        if end is not None and begin is not None and window.start > end:
+            yield Gap(start=begin, end=end)
+            begin = None
+        begin = float(window.start) if begin is None else begin
+        end = float(window.start + window.length)
+    if begin is not None and end is not None:
+        yield Gap(start=begin, end=end)
 
 
 def _drafted(slices: Iterable[WindowSlice]) -> dict[str, Drafted]:

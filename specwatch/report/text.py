@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from specwatch.report import columns
 from specwatch.report.columns import Line, cut, wrapped
+from specwatch.report.fleet import worst_first
 from specwatch.report.layout import Figure, Listing, Part, Sentence, Style, Table, sentence, table
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.sections import sections
-from specwatch.report.sections.answer import OUTCOMES, overview
+from specwatch.report.sections.answer import OUTCOMES, all_targets
 from specwatch.wording import figures
 from specwatch.wording.figures import UNKNOWN, finite, moment
 from specwatch.wording.text import MOST_COLUMNS, shown
@@ -32,9 +33,10 @@ def lines(report: Report, width: int, *, bar: str = "#") -> Iterator[Line]:
     for note in report.notes:
         yield from _paragraph(f"note: {sentence(note)}", width, "yellow", indent=2)
     if len(report.targets) > 1:
-        yield ()
-        yield from _table(overview(report), width, bar)
-    for model in report.targets:
+        for part in all_targets(report).parts:
+            yield ()
+            yield from _part(part, None, width, bar)
+    for model in worst_first(report.targets):
         yield ()
         yield from _model(model, width, bar)
 
@@ -61,14 +63,16 @@ def _model(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
             yield from _part(part, model, width, bar)
 
 
-def _part(part: Part, model: ModelReport, width: int, bar: str) -> Iterator[Line]:
+def _part(part: Part, model: ModelReport | None, width: int, bar: str) -> Iterator[Line]:
     if isinstance(part, Sentence):
         yield from _paragraph(part.text, width, _COLOURS[part.style])
     elif isinstance(part, Listing):
+        if part.title:
+            yield from _paragraph(f"{part.title}:", width, "bold")
         for item in part.items:
             yield from _paragraph(f"* {item}", width, _COLOURS[part.style], indent=2)
     elif isinstance(part, Figure):
-        counts = model.temperatures[0].acceptance.histogram
+        counts = model.temperatures[0].acceptance.histogram if model else None
         if part.plot == "histogram" and counts and sum(counts) > 0 and len(counts) <= _MOST_LENGTHS:
             # How many tokens of a draft were accepted, over all temperatures.
             shares = [count / sum(counts) for count in counts]

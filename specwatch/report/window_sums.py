@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple, TypeVar
 
 from specwatch.domain.merge import sum_fields
@@ -116,6 +116,15 @@ class Ledger:
             for kind, minutes in self.minutes.items()
             if kind[0] is Mode.ON
             for stretch in stretches(minutes, most)
+        ]
+
+    def samples_in(self, step: int, since: int) -> list[Sample]:
+        """The same as a sample of each kind and ``step`` seconds from ``since`` on."""
+        return [
+            _sample(kind, list(inside))
+            for kind, minutes in self.minutes.items()
+            if kind[0] is Mode.ON
+            for _, inside in groupby(minutes, key=lambda one: (one.start - since) // step)
         ]
 
     def _cell(self, place: SlicePlace, sums: dict[str, RunningSum]) -> LedgerCell:

@@ -85,6 +85,11 @@ class Attribution:
         return change is None or change.lower <= 1.0 <= change.upper
 
     @property
+    def likely(self) -> ChangeCause | None:
+        """The greatest cause, unless the change is known to be within noise."""
+        return None if self.change is not None and self.within_noise else self.leading
+
+    @property
     def leading(self) -> ChangeCause | None:
         """The greatest cause in the direction of the change; None without a change."""
         total = math.fsum(cause.contribution for cause in self.causes)

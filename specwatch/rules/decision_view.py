@@ -53,6 +53,7 @@ class BinView(Struct, frozen=True):
     step_cost: Interval
     break_even_acceptance: Interval
     break_even_length: float
+    simultaneous: float = 0.0
 
 
 class BucketSpeedupView(Struct, frozen=True):
@@ -84,17 +85,32 @@ class MeasurementView(Struct, frozen=True):
     configuration: str | None
 
 
+class HoldoutView(Struct, frozen=True):
+    """A holdout that the model is compared with; ``pace`` is the time that it takes over that of
+    this target at the same conditions, which is corrected for."""
+
+    target: str
+    pace: Interval | None
+
+
 class BaselineView(Struct, frozen=True):
     """The baseline of a model; ``age`` is None without one."""
 
     age: float | None
     bins: list[MeasurementView]
+    holdouts: list[HoldoutView] = []
 
 
 class ModelView(Struct, frozen=True):
-    """Whether speculation pays for one model, and how old the data behind it are."""
+    """Whether speculation pays for one model, and how old the data behind it are.
+
+    ``speedup`` is over the last hour, ``present`` over the last 6 minutes; ``losing_since`` is the
+    Unix time since when it certainly loses, null if it does not lose now.
+    """
 
     speedup: MeasuredSpeedup | AssumedSpeedup | None
+    present: Interval | None
+    losing_since: float | None
     current: bool
     until: float | None
     objective: str | None
@@ -109,6 +125,8 @@ class ModelView(Struct, frozen=True):
     best_k: BestKView | None
     best_k_unknown: str | None
     baseline: BaselineView
+    simultaneous: float = 0.0
+    """Share of the tokens that were compared with a holdout at the same time and at a like load."""
 
 
 class ReadingView(Struct, frozen=True):
@@ -219,6 +237,8 @@ def model_view(known: ModelDecision, now: float) -> ModelView:
         ModelView,
         assessment,
         speedup=speedup_view(known),
+        present=known.present.speedup,
+        losing_since=known.present.losing_since,
         current=known.current(now),
         objective=assessment.objective if assessment.measured else None,
         missing=missing,
@@ -244,6 +264,12 @@ def model_view(known: ModelDecision, now: float) -> ModelView:
                     points=len(part.points),
                 )
                 for bin_, part in sorted(known.baseline.bins.items())
+            ],
+            [
+                HoldoutView(name, pace and pace.ratio)
+                for name, pace in sorted(
+                    {part.holdout: part.pace for part in known.baseline.holdouts}.items()
+                )
             ],
         ),
     )

@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specwatch.domain.speedup import NOT_SEEN
+from specwatch.domain.speedup import NOT_SEEN, PresentSpeedup
 from specwatch.rules.evidence import LATELY
 
 if TYPE_CHECKING:
     from specwatch.config.rules import Condition
     from specwatch.domain.baseline import Baseline
     from specwatch.domain.breakeven import Assessment
+    from specwatch.rules.attribution import ChangeCause
     from specwatch.rules.equal_load import BaselineLatencies
     from specwatch.rules.objectives import Goodput, SloStatus
     from specwatch.rules.readings import Reading
     from specwatch.rules.verdicts import Finding
+
+_NOT_KNOWN = PresentSpeedup()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class ModelDecision:
     prior: float | None = None
     draft_cost_ratio: float = 0.1
     baseline_latencies: BaselineLatencies = field(default_factory=dict)
+    present: PresentSpeedup = _NOT_KNOWN
 
     def current(self, now: float) -> bool:
         """Whether there is a measured speedup that is current at ``now`` (Unix seconds)."""
@@ -68,12 +72,17 @@ class ModelDecision:
 
 @dataclass(frozen=True, slots=True)
 class TargetDecision:
-    """The decision on one target; ``goodput`` is by model and seconds of the window."""
+    """The decision on one target.
+
+    ``goodput`` is by model and seconds of the window. ``causes`` are the likely causes of breaches
+    by rule, model and temperature, where one stands out from noise.
+    """
 
     models: Mapping[str, ModelDecision] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     slos: tuple[SloStatus, ...] = ()
     goodput: Mapping[str, Mapping[int, Goodput]] = field(default_factory=dict)
+    causes: Mapping[tuple[str, str, str], ChangeCause] = field(default_factory=dict)
 
 
 def leading(one: Finding) -> tuple[Condition, Reading] | None:

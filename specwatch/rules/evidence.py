@@ -10,11 +10,11 @@ from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import Assessment, assess
 from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Memory
-from specwatch.domain.model import Mode, Objective, Tally
+from specwatch.domain.model import HOUR, Mode, Objective, Tally
 from specwatch.domain.sample import Sample, tally_of
-from specwatch.domain.speedup import Comparison
+from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
 from specwatch.domain.switchback import Switchback
-from specwatch.rules.history import PACED
+from specwatch.rules.history import BLOCK, PACED
 
 LATELY = 600.0
 """Age in seconds of the newest minute up to which a speedup is current."""
@@ -128,6 +128,28 @@ class Evidence:
                 comparison = replace(comparison, missing_lately=self.compared(LATELY).missing)
             self._assessments[seconds] = comparison
         return self._assessments[seconds]
+
+    def present(self, losing_since: float | None) -> PresentSpeedup:
+        """The speedup now; ``losing_since`` is that of the minute before.
+
+        It loses while the shortest of :meth:`specwatch.domain.speedup.Comparison.stretches` with a
+        certain answer says so and the newest minutes do not contradict it.
+        """
+        lately = self.compared(HOUR)
+        course = lately.course(BLOCK)
+        if not self.speculating:
+            return PresentSpeedup(course=course)
+        speedup = self.compared(PRESENT).interval()
+        stretches = lately.stretches(self.now)
+        certain = next((one for one in stretches if one.below(1) or one.above(1)), None)
+        if certain is None or certain.above(1) or stretches[0].value >= 1:
+            # Without an answer, what was certain before holds while it still looks like that.
+            holds = certain is None and speedup is not None and speedup.value < 1
+            return PresentSpeedup(speedup, losing_since if holds else None, course)
+        began = self._adjusted.losing_since(certain.value) or self.now - PRESENT
+        if losing_since is not None and began <= self._paced[0].start:
+            began = min(began, losing_since)  # it began before the minutes in memory
+        return PresentSpeedup(speedup, began, course)
 
     def compared(self, seconds: float, *, adjusted: bool = True) -> Comparison:
         """Minutes of a window compared with the baseline; ``adjusted`` for changes of the server's

@@ -10,6 +10,7 @@ from specwatch.domain.breakeven import DRAFT_COST_RATIO, Assessment
 from specwatch.domain.buckets import order_of
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Window
 from specwatch.domain.sample import Sample, samples_of
+from specwatch.domain.speedup import PresentSpeedup
 from specwatch.domain.switchback import Switchback
 from specwatch.rules.equal_load import BaselineLatencies, baseline_latencies
 from specwatch.rules.evidence import Evidence
@@ -207,6 +208,10 @@ class Judge:
         """The measured effect of speculation over the last hour, by model."""
         return {name: evidence.assessment(HOUR) for name, evidence in self._evidence()}
 
+    def present_speedups(self) -> dict[str, PresentSpeedup]:
+        """The speedup of each model now."""
+        return {name: model.present for name, model in self._models.items()}
+
     def baseline_latencies(self) -> dict[str, BaselineLatencies]:
         """Baseline latencies of the last hour, by model."""
         return {name: baseline_latencies(evidence, HOUR) for name, evidence in self._evidence()}
@@ -266,6 +271,7 @@ class Judge:
 
     def _judge(self, model: ModelRecord, now: float) -> list[Finding]:
         evidence = model.examine(now, self.experiment)
+        model.present = evidence.present(model.present.losing_since)
         changed = []
         for rule in self._rules:
             if not rule.scope.takes_in(self.target, model.name):

@@ -12,6 +12,7 @@ from specwatch.domain.cost import CostModel, Observation
 from specwatch.domain.counterfactual import Memory, Minute
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective
 from specwatch.domain.sample import Sample
+from specwatch.domain.speedup import PresentSpeedup
 from specwatch.domain.switchback import Switchback
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.history import History
@@ -56,6 +57,7 @@ class ModelRecord:
         self._steps: dict[Environment, dict[int, list[Observation]]] = {}
         """Times of steps with speculation, by load bin, nearest to when it was last off."""
         self._usual: CostModel | None = None
+        self.present = PresentSpeedup()
         self.evidence: Evidence | None = None
         """Evidence of the last judgement, while it is valid."""
         self.own: dict[_Place, Measurement] = {}

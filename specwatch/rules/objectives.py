@@ -16,13 +16,38 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from specwatch.config.rules import Slo
+from specwatch.config.rules.rule import Severity
 from specwatch.domain.model import HOUR, MINUTE, Tally
+from specwatch.domain.units import parse_duration
 
 BURN_WINDOWS = (300, 1800, 3600, 7200, 21600, 86400, 259200)
 """Seconds: 5m, 30m, 1h, 2h, 6h, 1d, 3d."""
 GOODPUT_WINDOWS = (300, 3600)
 """Seconds: 5m, 1h."""
 _MINUTES_KEPT = 6 * HOUR
+
+
+class Burn(NamedTuple):
+    """A burn rate that alerts: ``factor`` times the even rate, over both windows."""
+
+    factor: float
+    long: str
+    short: str
+    for_: str
+    severity: Severity
+
+
+BURNS = (
+    Burn(14.4, "1h", "5m", "2m", "critical"),
+    Burn(6, "6h", "30m", "15m", "critical"),
+    Burn(3, "1d", "2h", "1h", "warning"),
+    Burn(1, "3d", "6h", "3h", "warning"),
+)
+"""Fastest first. Windows and factors are those of *The Site Reliability Workbook* (2018), ch. 5,
+"Multiwindow, Multi-Burn-Rate Alerts"."""
+LEAST_LONG, LEAST_SHORT, LEAST_WATCHED = 100, 10, 0.75
+"""The least requests in the long and in the short window, and the share of the long one that must
+have been watched: a burn rate of less is not significant."""
 
 
 class Requests(NamedTuple):
@@ -82,6 +107,20 @@ class SloStatus:
     """All of each of those windows."""
     watched: Mapping[int, float]
     """Seconds of each of those windows in which they were counted."""
+
+    @property
+    def burning(self) -> Burn | None:
+        """The fastest of :data:`BURNS` that its budget burns at; None if at none."""
+        return next(filter(self._burns, BURNS), None)
+
+    def _burns(self, burn: Burn) -> bool:
+        long, short = (int(parse_duration(window)) for window in (burn.long, burn.short))
+        return (
+            all((self.burn_rates.get(span) or 0.0) > burn.factor for span in (long, short))
+            and self.requests[long] >= LEAST_LONG
+            and self.requests[short] >= LEAST_SHORT
+            and self.watched[long] >= LEAST_WATCHED * long
+        )
 
 
 @dataclass(slots=True)

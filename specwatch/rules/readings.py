@@ -153,7 +153,16 @@ def _experiment_speedup(query: _Query) -> Reading:
 
 
 def _acceptance(query: _Query) -> Reading:
-    return _value(acceptance_rate(query.tally), "no drafts")
+    return _value(acceptance_rate(query.tally), _no_drafts(query))
+
+
+def _no_drafts(query: _Query) -> str:
+    """Why the acceptance is unknown."""
+    counted = query.tally
+    if counted.drafts and counted.draft_tokens is None:
+        return "the engine counts no draft tokens"
+    generated = counted.drafts == 0 and counted.generation_tokens
+    return "no drafts, although tokens were generated" if generated else "no drafts"
 
 
 def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
@@ -174,7 +183,7 @@ def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
 def _request_speedup_assumed(query: _Query) -> Reading:
     rate, counted = _request_acceptance(0.1)(query), query.tally
     if rate.value is None or not counted.drafts or not counted.draft_tokens:
-        return _none(rate.missing or "no drafts", "assumed")
+        return _none(rate.missing or _no_drafts(query), "assumed")
     k = counted.draft_tokens / counted.drafts
     speedup = prior_speedup(1 + k * rate.value, k, query.draft_cost_ratio)
     return Reading(speedup, basis="assumed")
@@ -297,11 +306,13 @@ _READERS: Mapping[str, _Reader] = {
     "experiment_speedup_ratio": _experiment_speedup,
     "acceptance_ratio": _acceptance,
     "speedup_ratio_assumed": lambda query: _value(
-        assumed_speedup(query.tally, query.draft_cost_ratio), "no drafts", "assumed"
+        assumed_speedup(query.tally, query.draft_cost_ratio), _no_drafts(query), "assumed"
     ),
     "acceptance_ratio_unmeasured": lambda query: _acceptance(query)._replace(basis="assumed"),
     "acceptance_change": _acceptance_change,
-    "acceptance_length": lambda query: _value(mean_acceptance_length(query.tally), "no drafts"),
+    "acceptance_length": lambda query: _value(
+        mean_acceptance_length(query.tally), _no_drafts(query)
+    ),
     "request_acceptance_p10": _request_acceptance(0.1),
     "request_acceptance_p50": _request_acceptance(0.5),
     "request_speedup_p10_assumed": _request_speedup_assumed,

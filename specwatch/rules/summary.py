@@ -331,7 +331,10 @@ def _model(
         gauges,
         **fields,
         model_name=name,
-        engine_count=len({series.engine for series in samples}),
+        engine_count=len(
+            {series.engine for series in samples if series.quantity == "running"}
+            or {series.engine for series in samples}
+        ),
         speculation=mode,
         running=None if gauges.running is None else int(gauges.running),
         waiting=None if gauges.waiting is None else int(gauges.waiting),

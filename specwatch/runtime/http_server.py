@@ -134,6 +134,13 @@ class _BoundedProtocol(_TimedProtocol):
         super()._answer()
         self._end_in(ANSWER_SECONDS)
 
+    def shutdown(self) -> None:
+        """As the server stops: a stream of events has no end that could be waited for."""
+        if self.scope is not None and (b"accept", b"text/event-stream") in self.scope["headers"]:
+            self.transport.close()
+        else:
+            super().shutdown()
+
     def _needed_since(self) -> float:
         """A sort key: idle connections first, longest waiting first."""
         if self._waiting_since is not None:

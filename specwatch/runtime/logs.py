@@ -12,7 +12,7 @@ from structlog.typing import EventDict, Processor
 LogFormat = Literal["auto", "json", "console"]
 
 _FIRST = ("timestamp", "level", "event")
-_NOISY = ("apscheduler", "uvicorn", "alembic", "sqlalchemy", "asyncio")
+_NOISY = ("apscheduler", "uvicorn", "alembic", "sqlalchemy", "asyncio", "httpx2")
 
 
 def configure(

@@ -47,15 +47,20 @@ class Schedule:
 
     def every(
         self, seconds: float, job: Callable[..., None], *args: Any, delay: float, lane: str
-    ) -> None:
-        """Run a job in a lane, first after ``delay`` seconds. What it raises is logged."""
-        self._scheduler.add_job(
+    ) -> Callable[[], None]:
+        """Run a job in a lane, first after ``delay`` seconds. What it raises is logged.
+
+        Returns what forgets the job.
+        """
+        added = self._scheduler.add_job(
             _run,
             _Interval(seconds=seconds, timezone=UTC),
             (job, *args),
             executor=lane,
             next_run_time=datetime.now(UTC) + timedelta(seconds=delay),
         )
+        forget: Callable[[], None] = added.remove
+        return forget
 
     def stop(self) -> None:
         """Begin no job any more. Jobs that run are not waited for."""

@@ -15,6 +15,10 @@ MOST_SERIES = 100_000
 """Counters that are remembered of one server, including those no longer on its page."""
 
 
+MOST_PROCESSES = 1000
+"""Processes at one URL that are remembered."""
+
+
 class Increments(NamedTuple):
     """What a server counted between two pages."""
 
@@ -89,6 +93,37 @@ def process_start(samples: Mapping[Series, float]) -> float | None:
     return start if start is not None and math.isfinite(start) else None
 
 
+class Processes:
+    """Which processes answer at one URL: more than one at a time where it is a load balancer's."""
+
+    def __init__(self) -> None:
+        self._left: set[float] = set()
+        """Starts of processes after which another one answered."""
+        self.alternated_at: float | None = None
+        """When one of them answered again last, in Unix seconds."""
+
+    def is_another(
+        self, before: float | None, start: float | None, seen_at: float | None, now: float
+    ) -> bool:
+        """Whether a page is of a process that has run beside that of the page before, at
+        ``seen_at``: nothing that it has counted by ``now`` was counted here.
+
+        ``before`` and ``start`` are the starts of both. All times are in Unix seconds;
+        ``seen_at`` is None if the clock was set since.
+        """
+        if before is None or start is None or start == before:
+            return False
+        if len(self._left) == MOST_PROCESSES:
+            self._left.clear()
+        self._left.add(before)
+        if start in self._left:
+            self.alternated_at = now
+            return True
+        return seen_at is not None and start < seen_at - _CLOCKS
+
+
+_CLOCKS = 120.0
+"""Seconds by which the clocks of a server and of this machine may differ."""
 _ROUNDING = 1e-9
 """Largest fall of a sum, as a share of it, that rounding alone explains."""
 

@@ -86,7 +86,10 @@ def trouble_of(model: str, seen: Coverage) -> Trouble | None:
     if share is None or not seen.server_drafts:
         return None
     if seen.uncovered.get("no_record") and not sum(seen.records.values()):
-        message = f"no response carries a record of its acceptance: {KEEP_RECORDS}"
+        message = (
+            f"no response carries a record of its acceptance: {KEEP_RECORDS}, or have the clients"
+            " of SGLang (0.5.19 or later) send return_spec_tokens_details: true"
+        )
         return Trouble("no_record", message, model)
     if seen.server_drafts < LEAST_DRAFTS:
         return None

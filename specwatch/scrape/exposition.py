@@ -16,7 +16,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from specwatch.domain.model import PageLimits, Series
-from specwatch.engines.sample_names import SAMPLES, combined, series_of
+from specwatch.engines import tensorrtllm
+from specwatch.engines.sample_names import SAMPLES, repeated, series_of
 from specwatch.errors import PageError, ScrapeReason
 
 _NAMES = frozenset(name.encode() for name in SAMPLES)
@@ -206,9 +207,7 @@ class PageReader:
                 raise PageError(ScrapeReason.DUPLICATE_SERIES, message)
             seen.add(identity)
             before = samples.get(series)
-            samples[series] = (
-                number if before is None else combined(series.quantity, before, number)
-            )
+            samples[series] = number if before is None else repeated(series, before, number)
         return samples
 
     def _parse_sample(self, line: str) -> tuple[str, dict[str, str], str, str]:
@@ -335,6 +334,12 @@ def _not_a_page(page: bytes) -> PageError:
     if not page:
         return PageError(ScrapeReason.NOT_METRICS, "the page is empty")
     start = page[:80].decode("utf-8", "replace").strip()
+    if start[:1] == "[" and tensorrtllm.is_iterations(page):
+        return PageError(
+            ScrapeReason.NOT_METRICS,
+            "the JSON of TensorRT-LLM's iterations, not its metrics; set metrics_path:"
+            f" {tensorrtllm.PATH}",
+        )
     if start[:1] in ("<", "{", "[", '"'):
         return PageError(
             ScrapeReason.NOT_METRICS, f"expected a metrics page, found {_excerpt(start)}"

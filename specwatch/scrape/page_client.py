@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from specwatch import __version__
 from specwatch.domain.units import is_loopback
+from specwatch.engines import tensorrtllm
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
 from specwatch.runtime.bounded_socket import BoundedSocket
 from specwatch.runtime.resolver import Resolver
@@ -39,7 +40,7 @@ _LATE = {
 _STATUS_HINTS = {
     401: "; give credentials: bearer_token_file or basic_auth",
     403: "; give other credentials: these may not read the page",
-    404: "; is this the address of vLLM, and metrics_path right?",
+    404: "; is this the address of the engine, and metrics_path right?",
     503: "; is it starting or overloaded?",
 }
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -138,7 +139,7 @@ class PageClient:
         response = connection.getresponse()
         self._stage = _PAGE
         if response.status != http.client.OK:
-            message, status = self._status(response), response.status
+            message, status = self._status(response, path), response.status
             raise ScrapeError(ScrapeReason.HTTP_STATUS, message, status)
         body = self._read(response, max_size)
         if self._aborted:  # looks like the end of a page without a length
@@ -209,8 +210,10 @@ class PageClient:
             raise PageError(ScrapeReason.TRUNCATED, self._broke_off(f"{received} packed bytes"))
         return b"".join(parts)
 
-    def _status(self, response: http.client.HTTPResponse) -> str:
+    def _status(self, response: http.client.HTTPResponse, path: str) -> str:
         hint = _STATUS_HINTS.get(response.status, "; look at the server's log")
+        if (response.status, path) == (404, tensorrtllm.PATH):
+            hint = "; start trtllm-serve with `return_perf_metrics: true` in its configuration"
         if response.status in _REDIRECTS:
             location = _excerpt(response.getheader("Location") or "nowhere")
             hint = f"; a redirect (to {location}) is not followed, use the address that it names"
@@ -224,7 +227,8 @@ class PageClient:
             )
         if isinstance(error, ConnectionRefusedError):
             return ScrapeError(
-                ScrapeReason.REFUSED, f"nothing listens at {url}; is vLLM up, and on this port?"
+                ScrapeReason.REFUSED,
+                f"nothing listens at {url}; is the engine up, and on this port?",
             )
         if isinstance(error, ssl.SSLError):
             return ScrapeError(ScrapeReason.TLS, _about_tls(url, error))

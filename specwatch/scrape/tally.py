@@ -116,13 +116,14 @@ def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
             mappings[series.quantity][series.key[:_LONGEST_KEY]] += value
         elif series.quantity not in GAUGES:
             plain[series.quantity] += value
+    by_token = parts.get("token_latency")
     _prefer_successors(plain)
     _prefer_successors(parts)
     fields: dict[str, object] = {q: int(plain[q]) for q in COUNTERS if q in plain}
     for quantity in HISTOGRAMS:
         fields[quantity] = _histogram(quantity, parts.get(quantity, {}), problems)
     if "tpot" not in parts:
-        fields["tpot"] = _mean_tpot(parts)
+        fields["tpot"] = _mean_tpot(parts) if by_token is None else _mean_of_tokens(by_token)
     fields["accepted_per_position"] = _per_position(positions, problems)
     for quantity, counts in mappings.items():
         fields[quantity] = most_frequent({key: int(counts[key]) for key in sorted(counts)})
@@ -164,26 +165,30 @@ def fingerprint_of(samples: Mapping[Series, float]) -> str:
 
     The first part is a digest of the cache configuration, without what vLLM measures at each start:
     it is the same with speculation and without. The second is the number of draft positions (of
-    each model, if they differ), or what the switch orders in its place (``schedule`` and a number
-    that identifies it): 0 without speculation and
-    for llama.cpp before its first draft, ``?`` for a version that does not report them. Two draft
-    models with the same number of positions have the same fingerprint.
+    each model, if they differ), what the server says it was launched with, or what the switch
+    orders in its place (``schedule`` and a number that identifies it): 0 without speculation and,
+    for engines that show it only then, before the first draft; ``?`` for an engine or a version
+    that does not report them. Two draft models with the same number have the same fingerprint.
     """
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
-    unknown = False
+    unknown, launched = False, ""
     for series in sorted(samples):
         if series.quantity == "cache_config":
             shown.append(f"{series.model_name}|{series.key}")
         elif series.quantity == "accepted_per_position" and not series.temperature:
             positions[series.model_name, series.engine] += 1
-        elif series.quantity == "lifetime_acceptance_rate":
-            unknown = True
+        elif series.quantity == "launched_speculation":
+            launched = series.key
+        elif not series.temperature and series.quantity in ("lifetime_acceptance_rate", "drafts"):
+            unknown = unknown or series.quantity != "drafts" or samples[series] > 0
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
     setting = switch.setting_of(samples)
     if setting is not None and setting.ordered and positions:
         number = f"schedule {setting.schedule:x}" if setting.schedule else setting.draft_tokens
         return f"{digest}-{number}"
+    if launched:
+        return f"{digest}-{launched}"
     counts = sorted(set(positions.values()))
     shown_counts = "+".join(map(str, counts[:_MOST_WIDTHS]))
     return f"{digest}-{shown_counts or ('?' if unknown else '0')}"
@@ -245,3 +250,9 @@ def _mean_tpot(parts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Histog
     tokens = sum(e.get("sum", 0.0) - e.get("count", 0.0) for e in lengths.values())
     seconds = sum(e.get("sum", 0.0) for e in decode.values())
     return Histogram((), (max(0, round(tokens)),), seconds)
+
+
+def _mean_of_tokens(engines: Mapping[str, Mapping[str, float]]) -> Histogram:
+    """The mean of SGLang's latencies of single tokens, as :func:`_mean_tpot` gives it."""
+    tokens = sum(parts.get("count", 0.0) for parts in engines.values())
+    return Histogram((), (round(tokens),), sum(parts.get("sum", 0.0) for parts in engines.values()))

@@ -32,12 +32,15 @@ from specwatch.domain.model import (
 from specwatch.engines.sample_names import meaningful, mode_of
 from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
 from specwatch.scrape import switch, tally
-from specwatch.scrape.counters import CounterTracker
+from specwatch.scrape.counters import CounterTracker, Processes, process_start
 from specwatch.scrape.downtime import Downtime
 from specwatch.scrape.gauges import GpuMemory, gauges_over
 from specwatch.scrape.open_window import Counted, FirstPages, OpenWindow
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Taps
+
+_STEP = 1.0
+"""Seconds by which the wall clock and the other one may drift apart between two pages."""
 
 
 class ScrapeResult(NamedTuple):
@@ -54,6 +57,8 @@ class ScrapeResult(NamedTuple):
     problems: tuple[str, ...] = ()
     proxy_restarted: bool = False
     proxy_error: PageError | None = None
+    another: bool = False
+    """Whether a process answered that had run beside the one before."""
 
 
 class WindowBuilder:
@@ -67,9 +72,11 @@ class WindowBuilder:
         max_gap: float,
         cursor: Cursor | None = None,
         cursor_follows: bool = False,
+        closed_start: int | None = None,
     ) -> None:
-        """``max_gap`` is the longest time in seconds between two samples of a gauge over which the
-        gauge counts as known. With ``cursor_follows``, :meth:`resume` will be called."""
+        """``max_gap``: the longest time in seconds between two samples of a gauge in which it is
+        known; ``cursor_follows``: :meth:`resume` will be called; ``closed_start``: the last window
+        that was closed early, so that none may begin there."""
         self._daemon = daemon
         self._target = target
         self.max_gap = max_gap
@@ -87,11 +94,12 @@ class WindowBuilder:
         self.switch: SwitchSetting | None = None
         self._sampled: dict[str, tally.Sampled] = {}
         self._open: OpenWindow | None = None
-        self._closed_start: int | None = None
+        self.closed_start = closed_start
         self.environment = Environment()
         self.gpu_memory: GpuMemory | None = None
         self.unnamed_model = target
         """What to call a model that the engine does not name (llama.cpp)."""
+        self.processes = Processes()
         self.drafting: bool | None = None
         """Whether the process says that it may draft, where its page does not tell (llama.cpp)."""
         self._first_pages = FirstPages() if cursor_follows else None
@@ -120,24 +128,28 @@ class WindowBuilder:
         problems: list[str] = []
         batch = self._roll(now, problems)
         window = self._window(now)
+        before, start = self._tracker.process_start, process_start(samples)
+        another = self.processes.is_another(before, start, self._seen_at(now), now.wall)
+        if another:
+            self.start_over()
         try:
             parts = tally.engine_parts(samples, window.modes)
             page = meaningful(samples)
-            before = self._tracker.last
+            last = self._tracker.last
             increments, restarted = self._tracker.advance(page)
         except PageError as error:
             self._fail(window, now, error.reason)
             return ScrapeResult(batch, error=error, problems=tuple(problems))
-        if self._first_pages is not None and before is None:
+        if self._first_pages is not None and last is None:
             self._first_pages.engine = samples, now.wall
         if self._counted_since is None:
             self._counted_since = now.wall
         if restarted:
-            self._end_process(window, before or {}, problems)
+            self._end_process(window, last or {}, problems)
             self.drafting = None
         window.add(increments, tapped=bool(parts.tap))
         setting = switch.setting_of(samples, None if restarted else self.switch)
-        switched = before is not None and not restarted and switch.changed(self.switch, setting)
+        switched = last is not None and not restarted and switch.changed(self.switch, setting)
         self.switch = setting
         self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._page = page
@@ -156,7 +168,10 @@ class WindowBuilder:
                 proxy_restarted = self._observe_proxy(window, proxy, problems)
             except PageError as error:
                 proxy_error = error
-        return ScrapeResult(batch, restarted, None, tuple(problems), proxy_restarted, proxy_error)
+        sentences = tuple(problems)
+        return ScrapeResult(
+            batch, restarted, None, sentences, proxy_restarted, proxy_error, another
+        )
 
     def _observe_proxy(
         self, window: OpenWindow, samples: Mapping[Series, float], problems: list[str]
@@ -200,11 +215,10 @@ class WindowBuilder:
 
     def close(self) -> ScrapeResult:
         """End the open window before its time, because the daemon stops."""
-        problems: list[str] = []
-        windows: tuple[Window, ...] = ()
+        problems, windows = list[str](), tuple[Window, ...]()
         if self._open is not None:
             windows = self._build(self._open, problems)
-            self._closed_start = self._open.start
+            self.closed_start = self._open.start
         self._open = None
         return ScrapeResult(self._batch(windows), problems=tuple(problems))
 
@@ -299,7 +313,7 @@ class WindowBuilder:
     def _start(self, now: Moment) -> int:
         """Where a window opened now begins: never at or before one that was closed early."""
         start = int(now.wall // MINUTE) * MINUTE
-        return start if self._closed_start is None else max(start, self._closed_start + MINUTE)
+        return start if self.closed_start is None else max(start, self.closed_start + MINUTE)
 
     def _end_process(
         self, window: OpenWindow, series: Mapping[Series, float], problems: list[str]
@@ -354,10 +368,16 @@ class WindowBuilder:
             window.add_sample(model, Mode.MIXED if switched else self.models[model], span)
         self._sampled = sampled
 
+    def _seen_at(self, now: Moment) -> float | None:
+        """Unix time of the page before; None if the clock was set since."""
+        if self._wall is None or self._monotonic is None:
+            return self._wall
+        stepped = abs(now.offset - (self._wall - self._monotonic)) > _STEP
+        return None if stepped else self._wall
+
     def _covered(self, elapsed: float, now: Moment, *, restarted: bool) -> float:
         """How many of the ``elapsed`` seconds the counts of this page cover."""
-        covered = max(0.0, elapsed - self._downtime.seconds)
-        start = self._tracker.process_start
+        covered, start = max(0.0, elapsed - self._downtime.seconds), self._tracker.process_start
         if restarted and start is not None and self._monotonic is None:
             # What an earlier daemon saw of the outage is in its windows.
             return min(covered, max(0.0, now.wall - start))

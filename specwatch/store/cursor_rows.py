@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,8 +16,11 @@ from specwatch.domain.model import Counters, Cursor, Series
 from specwatch.store import damage
 from specwatch.store.contexts import LARGEST_REMEMBERED, Context, Finite, addressed, short, storable
 from specwatch.store.damage import MissingContext
-from specwatch.store.schema import cursors
+from specwatch.store.schema import cursors, watched_targets
 from specwatch.store.statements import contents_of, insert
+
+_MOST_NAMED = 1000
+"""Targets that a query names; for more, all are read."""
 
 
 class PackedCursor(msgspec.Struct, frozen=True, gc=False):
@@ -96,9 +100,14 @@ def cursor_of(row: sa.Row[Any], content: str | None) -> Cursor:
     )
 
 
-def read(connection: sa.Connection, daemon: str) -> dict[str, Cursor]:
-    """Where a daemon stopped reading, by target."""
-    rows = connection.execute(sa.select(cursors).where(cursors.c.daemon == daemon)).all()
+def read(
+    connection: sa.Connection, daemon: str, targets: Collection[str] | None = None
+) -> dict[str, Cursor]:
+    """Where a daemon stopped reading, by target: of these targets, by default of all."""
+    query = sa.select(cursors).where(cursors.c.daemon == daemon)
+    if targets is not None and len(targets) <= _MOST_NAMED:
+        query = query.where(cursors.c.target.in_([storable(name) for name in targets]))
+    rows = connection.execute(query).all()
     contents = contents_of(connection, {row.layout_id for row in rows})
     sound = damage.sound(
         damage.of(connection),
@@ -136,29 +145,56 @@ def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) 
 
 
 def superseded(
-    connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]
-) -> frozenset[str]:
-    """Targets whose counts another process with the daemon's name has already written.
+    connection: sa.Connection,
+    daemon: str,
+    packed: Iterable[PackedCursor],
+    discarded: Mapping[str, float],
+    *,
+    member: str | None = None,
+) -> tuple[list[PackedCursor], list[PackedCursor]]:
+    """Those of the cursors whose counts another process with the daemon's name has written, and
+    those that are in the database already, because the write is repeated.
 
-    Their stored cursor is later than the beginning of the first of these cursors, and is not one of
-    them. A stored cursor whose time is damaged is replaced.
+    Of the former the stored cursor is later than the beginning of theirs, and is not one of them;
+    or they begin at one that was ``discarded`` (its time by target). A stored cursor whose time is
+    damaged is replaced. For a ``member`` of a fleet they are also those of targets that another one
+    watches, which counts from their stored cursor; no other can claim the rest until the
+    transaction ends.
     """
     own: dict[str, list[PackedCursor]] = {}
     for cursor in packed:
         own.setdefault(cursor.target, []).append(cursor)
+    held = set(own)
+    if member is not None:
+        table = watched_targets
+        query = sa.select(table.c.target).where(
+            table.c.daemon == daemon, table.c.target.in_(own), table.c.member == storable(member)
+        )
+        held = set(connection.execute(query.with_for_update(read=True)).scalars())
     stored = connection.execute(
         sa.select(cursors.c.target, cursors.c.wall)
         .where(cursors.c.daemon == daemon, cursors.c.target.in_(own))
         .with_for_update()
     )
-    return frozenset(
-        row.target
-        for row in stored
-        if (since := own[row.target][0].after) is not None
-        and isinstance(row.wall, float)
-        and row.wall > since
-        and all(row.wall != cursor.wall for cursor in own[row.target])
-    )
+    latest = {row.target: row.wall for row in stored if isinstance(row.wall, float)}
+    left_out: list[PackedCursor] = []
+    repeated: list[PackedCursor] = []
+    for target, chain in own.items():
+        if target not in held:
+            left_out += chain
+            continue
+        last, gone = latest.get(target, -math.inf), discarded.get(target)
+        # While a server is down, its cursor stays, and tells nothing.
+        walls = [None if cursor.after in (None, cursor.wall) else cursor.wall for cursor in chain]
+        done = walls.index(last) + 1 if last in walls else 0
+        repeated += chain[:done]
+        for cursor in chain[done:]:
+            if cursor.after is not None and (cursor.after == gone or cursor.after < last):
+                left_out.append(cursor)
+                gone = cursor.wall
+            else:
+                last = cursor.wall
+    return left_out, repeated
 
 
 def delete(connection: sa.Connection, daemon: str, targets: Sequence[str]) -> None:

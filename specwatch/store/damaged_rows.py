@@ -129,7 +129,10 @@ def _decoders(connection: sa.Connection) -> Mapping[sa.Table, Decode]:
         schema.guards: entry_of,
         schema.guard_steps: step_of,
         schema.experiments: experiment_of,
-        schema.runs: partial(check_types, schema.runs),
+        **{
+            table: partial(check_types, table)
+            for table in (schema.runs, schema.members, schema.watched_targets)
+        },
         _table: partial(check_types, _table),
         schema.series: series_of,
         schema.contexts: content_of,

@@ -252,6 +252,11 @@ def create(url: str) -> bool:
         if schema.found_revision(connection) is not None:
             return False
         schema.metadata.create_all(connection)
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql("CREATE TABLE minutes_default PARTITION OF minutes DEFAULT")
+            for table, storage in schema.POSTGRES_STORAGE.items():
+                name = "minutes_default" if table == "minutes" else table
+                connection.exec_driver_sql(f"ALTER TABLE {name} SET ({storage})")
         version = sa.Table(
             "alembic_version",
             sa.MetaData(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
@@ -20,16 +20,16 @@ from specwatch.store.guard_rows import (
     holder_names,
     packed,
     step_of,
+    versions,
 )
 from specwatch.store.schema import guard_steps, guards
-from specwatch.store.statements import insert
+from specwatch.store.statements import clock, insert
 
 if TYPE_CHECKING:
     from specwatch.store.repository import Store
 
 LEASE_SECONDS = 30.0
 """Seconds without renewal after which another daemon may take a lease."""
-_TRIES = 10
 
 
 class StepSelection(TypedDict, total=False):
@@ -64,27 +64,25 @@ class GuardBook:
         """
         names = sorted(set(map(storable, targets)))
         with self._store.writing(now) as connection:
-            fresh = {
-                name: {
-                    "target": name, "version": 0, "holder": "", "lease_until": 0.0,
+            fresh = [
+                {
+                    "target": name, "version": version, "holder": "", "lease_until": 0.0,
                     "state": packed(GuardState(name, since=now)),
                 }
-                for name in names
-            }  # fmt: skip
+                for name, version in versions(connection, names).items()
+            ]  # fmt: skip
             if fresh:
-                connection.execute(
-                    insert(connection, guards).on_conflict_do_nothing(), list(fresh.values())
-                )
-            clock = _clock(connection)
+                connection.execute(insert(connection, guards).on_conflict_do_nothing(), fresh)
+            present = clock(connection)
             ours = guards.c.holder.in_(holder_names(holder))
-            free = sa.or_(ours, guards.c.lease_until < clock)
+            free = sa.or_(ours, guards.c.lease_until <= present)
             if able:
                 free = sa.or_(free, guards.c.holder.like(f"%{LOOKING}"))
             named = holder_names(holder)[0 if able else 1]
             connection.execute(
                 guards.update()
                 .where(guards.c.target.in_(names), free)
-                .values(holder=named, lease_until=clock + LEASE_SECONDS)
+                .values(holder=named, lease_until=present + LEASE_SECONDS)
             )
 
     def release(self, holder: str, now: float, *, but: Iterable[str] = ()) -> None:
@@ -92,28 +90,33 @@ class GuardBook:
         kept = [storable(target) for target in but]
         with self._store.writing(now) as connection:
             ours = guards.c.holder.in_(holder_names(holder)) & guards.c.target.not_in(kept)
-            connection.execute(guards.update().where(ours).values(lease_until=0.0))
+            connection.execute(guards.update().where(ours).values(lease_until=clock(connection)))
 
     def look(self, target: str | None = None) -> dict[str, Entry]:
         """Every guard, or that of one target, by target; without damaged ones, which nobody holds
         until they are set aside."""
         with self._store.connected() as connection:
-            query = sa.select(guards, _clock(connection).label("clock"))
-            if target is not None:
-                query = query.where(guards.c.target == storable(target))
-            rows = connection.execute(query).all()
-            entries = damage.sound(
-                damage.of(connection), guards, rows, lambda row: (row.target, entry_of(row))
-            )
-        return dict(entries)
+            return _entries(connection, _guards(connection, target))
 
-    def advance(self, entry: Entry, step: Step, now: float, *, by: str) -> Entry:
+    def advance(
+        self,
+        entry: Entry,
+        step: Step,
+        now: float,
+        *,
+        by: str,
+        others: Mapping[str, Entry] | None = None,
+    ) -> Entry:
         """Store a step that follows on ``entry``, and renew the lease.
 
-        Raises Lost and stores nothing if the guard was changed since ``entry`` was read, or another
-        holder has taken the lease.
+        ``others`` are the other members of its group, if the step rests on what they do. Raises
+        Lost and stores nothing if the guard or one of them was changed since it was read, or
+        another holder has taken the lease.
         """
-        self._store_step(entry, step, now, by, holder=entry.holder)
+        with self._store.writing(now) as connection:
+            if others is not None:
+                _require_unchanged(connection, step.state, others)
+            _store_step(connection, entry, step, now, by, holder=entry.holder)
         return Entry(step.state, entry.version + 1, entry.holder, LEASE_SECONDS)
 
     def change(
@@ -123,43 +126,38 @@ class GuardBook:
 
         Raises StoreUnavailable also if no daemon has a guard for the target.
         """
-        for _ in range(_TRIES):
-            entry = self.look(target).get(target)
+        with self._store.writing(now) as connection:
+            # Other writers wait for the row; SQLite has one writer at a time anyway.
+            row = _guards(connection, target).with_for_update()
+            entry = _entries(connection, row).get(target)
             if entry is None:
                 raise StoreUnavailable(f"no daemon guards {target} with this database")
             step = make(entry.state)
             if step is None:
                 return entry.state
-            try:
-                self._store_step(entry, step, now, by)
-            except Lost:
-                continue
+            _store_step(connection, entry, step, now, by)
             return step.state
-        raise StoreUnavailable(f"the guard of {target} changes all the time; try again")
 
     def history(self, **selection: Unpack[StepSelection]) -> list[StepRecord]:
         """Steps since a time, newest first; of one target or incident, if given."""
         with self._store.connected() as connection:
             return read_steps(connection, **selection)
 
-    def _store_step(
-        self, entry: Entry, step: Step, now: float, by: str, *, holder: str | None = None
-    ) -> None:
-        """Store a step that follows on ``entry``.
 
-        Where ``holder`` is given, it must still have the lease, which is renewed.
-        """
-        target = storable(step.state.target)
-        same = [guards.c.target == target, guards.c.version == entry.version]
-        values: dict[str, Any] = {"version": entry.version + 1, "state": packed(step.state)}
-        with self._store.writing(now) as connection:
-            if holder is not None:
-                same.append(guards.c.holder == holder)
-            if holder:
-                values["lease_until"] = _clock(connection) + LEASE_SECONDS
-            if connection.execute(guards.update().where(*same).values(values)).rowcount != 1:
-                raise Lost(f"the guard of {step.state.target} was changed by another process")
-            connection.execute(guard_steps.insert(), _row(entry, step, now, by))
+def _require_unchanged(
+    connection: sa.Connection, state: GuardState, others: Mapping[str, Entry]
+) -> None:
+    """Hold the lock of a group until the end of the transaction, and look at its members again."""
+    if connection.dialect.name != "sqlite":  # which has one writer at a time
+        key = sa.func.hashtextextended(f"specwatch group {state.group}", 0)
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+    present = {
+        target: entry.version
+        for target, entry in _entries(connection, _guards(connection, None)).items()
+        if entry.state.group == state.group and target != state.target
+    }
+    if present != {target: entry.version for target, entry in others.items()}:
+        raise Lost(f"the group {state.group} of {state.target} has changed meanwhile")
 
 
 def read_steps(connection: sa.Connection, **selection: Unpack[StepSelection]) -> list[StepRecord]:
@@ -179,6 +177,44 @@ def alike(first: GuardState, other: GuardState) -> bool:
     return packed(first) == packed(other)
 
 
+def _guards(connection: sa.Connection, target: str | None) -> sa.Select[Any]:
+    """Of every guard, or of one target."""
+    query = sa.select(guards, clock(connection).label("clock"))
+    return query if target is None else query.where(guards.c.target == storable(target))
+
+
+def _entries(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, Entry]:
+    rows = connection.execute(query).all()
+    return dict(
+        damage.sound(damage.of(connection), guards, rows, lambda row: (row.target, entry_of(row)))
+    )
+
+
+def _store_step(
+    connection: sa.Connection,
+    entry: Entry,
+    step: Step,
+    now: float,
+    by: str,
+    *,
+    holder: str | None = None,
+) -> None:
+    """Store a step that follows on ``entry``, or raise Lost.
+
+    Where ``holder`` is given, it must still have the lease, which is renewed.
+    """
+    target = storable(step.state.target)
+    same = [guards.c.target == target, guards.c.version == entry.version]
+    values: dict[str, Any] = {"version": entry.version + 1, "state": packed(step.state)}
+    if holder is not None:
+        same.append(guards.c.holder == holder)
+    if holder:
+        values["lease_until"] = clock(connection) + LEASE_SECONDS
+    if connection.execute(guards.update().where(*same).values(values)).rowcount != 1:
+        raise Lost(f"the guard of {step.state.target} was changed by another process")
+    connection.execute(guard_steps.insert(), _row(entry, step, now, by))
+
+
 def _row(entry: Entry, step: Step, now: float, by: str) -> dict[str, Any]:
     incident = step.state.incident or entry.state.incident
     return {
@@ -192,10 +228,3 @@ def _row(entry: Entry, step: Step, now: float, by: str) -> dict[str, Any]:
         "reason": storable(step.reason),
         "inputs": msgspec.json.encode(step.inputs).decode(),
     }
-
-
-def _clock(connection: sa.Connection) -> Any:
-    """The database's time in Unix seconds."""
-    if connection.dialect.name == "sqlite":
-        return (sa.func.julianday("now") - 2440587.5) * 86400.0
-    return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)

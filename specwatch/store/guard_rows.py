@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -87,3 +88,31 @@ def holder_names(holder: str) -> list[str]:
 def packed(state: GuardState) -> str:
     """The stored text of a state."""
     return msgspec.json.encode(state).decode()
+
+
+def versions(connection: sa.Connection, targets: Iterable[str]) -> dict[str, int]:
+    """The version with which a guard begins, by target, for those that have none: it goes on after
+    the steps of one that was pruned."""
+    known = set(connection.execute(sa.select(guards.c.target)).scalars())
+    new = [target for target in targets if target not in known]
+    last = sa.func.max(guard_steps.c.version)
+    query = sa.select(guard_steps.c.target, last).where(guard_steps.c.target.in_(new))
+    steps = connection.execute(query.group_by(guard_steps.c.target)) if new else ()
+    return dict.fromkeys(new, 0) | dict(map(tuple, steps))
+
+
+def prune(connection: sa.Connection, before: float) -> int:
+    """Delete guards that nobody has held since a time (Unix seconds), with nothing under way;
+    returns how many. Their steps are kept."""
+    left = (guards.c.lease_until < before,)
+    known = damage.sound(
+        damage.of(connection),
+        guards,
+        connection.execute(sa.select(guards).where(*left)).all(),
+        lambda row: (row.target, entry_of(row).state.forgettable(before)),
+    )
+    gone = [{"gone": target} for target, forgettable in known if forgettable]
+    if not gone:
+        return 0
+    delete = guards.delete().where(*left, guards.c.target == sa.bindparam("gone"))
+    return connection.execute(delete, gone).rowcount

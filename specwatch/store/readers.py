@@ -216,7 +216,12 @@ class Reader:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
             return int(pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one())
         names = [sa.func.pg_total_relation_size(name) for name in schema.metadata.tables]
-        return sum(int(size) for size in connection.execute(sa.select(*names)).one())
+        of_tables = sum(int(size) for size in connection.execute(sa.select(*names)).one())
+        of_partitions = connection.exec_driver_sql(
+            "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits"
+            " WHERE inhparent = 'minutes'::regclass"
+        )
+        return of_tables + int(of_partitions.scalar_one())
 
     def is_set_up(self) -> bool:
         """Whether the database has tables, of this version or another.

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -23,6 +23,7 @@ from specwatch.store import (
     cursor_rows,
     experiment_rows,
     measurement_rows,
+    partitions,
     rollups_and_retention,
     schema,
     verdict_rows,
@@ -62,7 +63,9 @@ class Store(Reader):
         version: str = __version__,
         host: str | None = None,
         pid: int | None = None,
+        member: str | None = None,
     ) -> None:
+        """``member``: the name of this member, where the targets are divided among a fleet."""
         self.url = url
         self.daemon = daemon
         self._identity = {
@@ -70,7 +73,9 @@ class Store(Reader):
             "version": version,
             "host": socket.gethostname() if host is None else host,
             "pid": os.getpid() if pid is None else pid,
+            "member": member,
         }
+        self.member = member
         super().__init__(Database(url))
         self._lock = threading.RLock()
         self._stopping = threading.Event()
@@ -78,6 +83,9 @@ class Store(Reader):
         self._run: window_rows.Run | None = None
         self._series: dict[SeriesId, int] = {}
         self._contexts: set[int] = set()
+        self._discarded: dict[str, float] = {}
+        """By target the time of the last cursor that was not written: counts that begin there
+        follow on others that are not in the database."""
         self._layout_bytes: Counter[str] = Counter()
         """Bytes of new layouts by target in the hour ``_layout_hour``."""
         self._layout_hour = 0
@@ -105,6 +113,7 @@ class Store(Reader):
                 from specwatch.store import migrate
 
                 migrate.upgrade(self.url)
+            partitions.make(self._database, now)
             with self._database.writing() as connection:
                 self._run = window_rows.register_run(
                     connection, self._run or window_rows.Run(int(now), self._identity)
@@ -116,7 +125,8 @@ class Store(Reader):
         """Write minutes and cursors in one transaction; repeating it changes nothing.
 
         Returns the targets whose counts another process with this daemon's name has written as
-        well: nothing is written for them, and counting continues from :meth:`cursors`.
+        well, and those that another member of the fleet watches: nothing is written for them, and
+        counting continues from :meth:`cursors`.
 
         Of several cursors of one target the last is kept. A cursor whose layout exceeds what the
         target may add (:data:`MOST_LAYOUT_BYTES`) is deleted instead, so that the next start counts
@@ -125,17 +135,23 @@ class Store(Reader):
         own = [batch.cursor for batch in batches if batch.cursor]
         with self._lock:
             with self.writing(now) as connection:
-                superseded = cursor_rows.superseded(connection, self.daemon, own)
-                cursors = {c.target: c for c in own if c.target not in superseded}
+                left_out, repeated = cursor_rows.superseded(
+                    connection, self.daemon, own, self._discarded, member=self.member
+                )
+                gone = set(map(id, left_out + repeated))
+                cursors = {cursor.target: cursor for cursor in own if id(cursor) not in gone}
                 windows = [
                     window
                     for batch in batches
-                    if batch.cursor is None or batch.cursor.target not in superseded
+                    if batch.cursor is None or id(batch.cursor) not in gone
                     for window in batch
                 ]
                 added = self._write(connection, windows, cursors, now)
             self._remember(*added)
-        return superseded
+            self._discarded |= {c.target: c.wall for c in left_out if c.wall != c.after}
+        gone = set(map(id, left_out))
+        last = {cursor.target: cursor for cursor in own}
+        return frozenset(target for target, cursor in last.items() if id(cursor) in gone)
 
     def add_missing(self, windows: Sequence[PackedWindow], now: float, missing: Pick) -> int:
         """Write the minutes that ``missing`` picks inside the transaction; returns how many.
@@ -180,10 +196,10 @@ class Store(Reader):
         with self.writing(now) as connection:
             verdict_rows.add(connection, decisions)
 
-    def cursors(self) -> dict[str, Cursor]:
-        """Where this daemon stopped reading, by target."""
+    def cursors(self, targets: Collection[str] | None = None) -> dict[str, Cursor]:
+        """Where this daemon stopped reading, by target: of these targets, by default of all."""
         with self.connected() as connection:
-            return cursor_rows.read(connection, self.daemon)
+            return cursor_rows.read(connection, self.daemon, targets)
 
     def roll_up(self, now: float, *, everybody: bool = False) -> int:
         """Bring the hours of this daemon, or of all, up to date; returns how many series-hours
@@ -212,6 +228,10 @@ class Store(Reader):
         expired, and at least as long as hours.
         """
         self.open(now)
+        with self._lock:
+            kept = self._discarded.items()
+            self._discarded = {t: wall for t, wall in kept if wall >= now - minutes_kept}
+        partitions.make(self._database, now)
         return rollups_and_retention.prune(
             self._database,
             now - minutes_kept,

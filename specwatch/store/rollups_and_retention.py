@@ -8,6 +8,7 @@ daemon that is killed continues where it stopped.
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
-from specwatch.store import damage, schema
+from specwatch.store import damage, guard_rows, partitions, schema
 from specwatch.store.database import Database
 from specwatch.store.packing import COLUMNS, PackedWindow, assemble, pack
 from specwatch.store.readers import ROW_NAMES, place
@@ -31,7 +32,11 @@ _PAUSE = 0.02
 
 _FREE_SHARE = 4
 _VACUUMED_PAGES = 2000
-_LOCK = 0x73707275  # "spru": one daemon prunes at a time on one Postgres
+_PRUNE_LOCK = 0x73707275  # "spru": one daemon prunes at a time on one Postgres
+_ROLL_UP_LOCK = 0x7370726F  # "spro": one member of a fleet rolls up at a time
+_ELSEWHERE = -1
+_ELSEWHERE_SECONDS = 0.5
+"""Seconds between two looks whether another member has rolled everything up."""
 
 _minutes, _hours, _series = schema.minutes, schema.hours, schema.series
 
@@ -59,6 +64,8 @@ class Pruned(NamedTuple):
     baselines: int = 0
     verdicts: int = 0
     guard_steps: int = 0
+    guards: int = 0
+    cursors: int = 0
     experiments: int = 0
     damaged_rows: int = 0
 
@@ -83,8 +90,8 @@ def roll_up(
             turn = _roll_up_turn(connection, until, daemon, damaged)
         if turn is None:
             break
-        built += turn
-        stopping.wait(_PAUSE)
+        built += max(turn, 0)
+        stopping.wait(_ELSEWHERE_SECONDS if turn == _ELSEWHERE else _PAUSE)
     return built
 
 
@@ -95,25 +102,32 @@ def prune(
     baselines_before: float,
     stopping: threading.Event,
 ) -> Pruned:
-    """Delete what starts before those times (Unix seconds; whole hours at a time).
+    """Delete what starts before those times (Unix seconds; whole hours at a time, and of minutes
+    on Postgres whole days).
 
-    Baselines are as old as their newest point; all other tables have the limit of the hours.
+    Baselines are as old as their newest point, and guards of targets that are gone have the limit
+    of the minutes; all other tables that of the hours.
     Minutes that are not in an hour yet are rolled up first. Raises StoreUnavailable; rows that were
     deleted before stay deleted.
     """
-    cutoff = int(minutes_before // HOUR) * HOUR
-    roll_up(database, cutoff, stopping, daemon=None)
+    cutoff = minutes_before // HOUR * HOUR
+    roll_up(database, int(cutoff), stopping, daemon=None)
+    dropped = 0
+    if not database.is_sqlite:
+        dropped, cutoff = partitions.drop(database, cutoff)
     deleted = Pruned(
-        _prune_hourly(database, stopping, _minutes, cutoff, _prune_minutes),
+        dropped + _prune_hourly(database, stopping, _minutes, cutoff, _prune_minutes),
         _prune_hourly(database, stopping, _hours, hours_before, _prune_hours),
     )
     with database.writing() as connection:
-        if _lock_pruning(connection):
+        if _try_lock(connection, _PRUNE_LOCK):
             deleted = deleted._replace(
                 runs=_prune_runs(connection, cutoff),
                 baselines=_delete(connection, schema.baselines.c.measured_at, baselines_before),
                 verdicts=_delete(connection, schema.verdicts.c.at, hours_before),
                 guard_steps=_delete(connection, schema.guard_steps.c.at, hours_before),
+                guards=guard_rows.prune(connection, minutes_before),
+                cursors=_delete(connection, schema.cursors.c.wall, hours_before),
                 experiments=_delete(connection, schema.experiments.c.ended_at, hours_before),
                 damaged_rows=_delete(connection, schema.damaged_rows.c.at, hours_before),
             )
@@ -133,7 +147,7 @@ def _prune_hourly(
     first = deleted = 0
     while not stopping.is_set():
         with database.writing() as connection:
-            locked = _lock_pruning(connection)
+            locked = _try_lock(connection, _PRUNE_LOCK)
             hour = _first_hour(connection, table, first, before) if locked else None
             if hour is None:
                 break
@@ -148,7 +162,8 @@ def _prune_hourly(
 def _roll_up_turn(
     connection: sa.Connection, until: int, daemon: str | None, damaged: set[int]
 ) -> int | None:
-    """Roll up the next hour of some series; None if there is nothing left to do.
+    """Roll up the next hour of some series; None if there is nothing left to do, and
+    :data:`_ELSEWHERE` while another process does it.
 
     Damaged series are skipped and added to ``damaged``.
     """
@@ -162,6 +177,8 @@ def _roll_up_turn(
     ids = connection.execute(query).scalars().all()
     if not ids:
         return None
+    if not _try_lock(connection, _ROLL_UP_LOCK, daemon or ""):
+        return _ELSEWHERE
     known = damage.of(connection)
     locked = list(damage.sound(known, _series, lock_series(connection, ids), series_of))
     damaged.update(set(ids).difference(row.id for row in locked))
@@ -269,11 +286,14 @@ def windows_by_hour(
     return hours
 
 
-def _lock_pruning(connection: sa.Connection) -> bool:
-    """Lock pruning until the transaction ends; on SQLite the transaction itself is the lock."""
+def _try_lock(connection: sa.Connection, lock: int, daemon: str = "") -> bool:
+    """Take a lock (of one daemon's rows) until the transaction ends, if nobody has it; on SQLite
+    the transaction itself is the lock."""
     if connection.dialect.name == "sqlite":
         return True
-    return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar())
+    key = zlib.crc32(daemon.encode()) >> 1  # a signed number of 32 bits
+    query = f"SELECT pg_try_advisory_xact_lock({lock}, {key})"
+    return bool(connection.exec_driver_sql(query).scalar())
 
 
 def _prune_hours(connection: sa.Connection, hour: int) -> int:
@@ -307,7 +327,7 @@ def _prune_minutes(connection: sa.Connection, hour: int) -> int:
     return deleted
 
 
-def _prune_runs(connection: sa.Connection, cutoff: int) -> int:
+def _prune_runs(connection: sa.Connection, cutoff: float) -> int:
     """Delete runs without minutes: those with a successor that began before the cutoff."""
     runs, later = schema.runs, schema.runs.alias("later")
     succeeded = sa.exists().where(
@@ -316,7 +336,7 @@ def _prune_runs(connection: sa.Connection, cutoff: int) -> int:
     return connection.execute(runs.delete().where(succeeded)).rowcount
 
 
-def _delete(connection: sa.Connection, time: sa.Column[int], before: float) -> int:
+def _delete(connection: sa.Connection, time: sa.Column[Any], before: float) -> int:
     """Delete the rows of a table whose ``time`` is earlier; returns how many."""
     return connection.execute(time.table.delete().where(time < before)).rowcount
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from specwatch.errors import SchemaMismatch, StoreMalformed
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every schema revision that this code knows, oldest first."""
 
 CURRENT = REVISIONS[-1]
@@ -27,6 +27,20 @@ metadata = sa.MetaData(
     }
 )
 
+_FEW_ROWS = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold"
+POSTGRES_STORAGE = {
+    "minutes": "autovacuum_vacuum_insert_scale_factor = 0.02,"
+    " autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_scale_factor = 0.02,"
+    " autovacuum_analyze_scale_factor = 0.02",
+    "hours": "autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_scale_factor = 0.05",
+    "cursors": f"fillfactor = 50, {_FEW_ROWS} = 1000",
+    "series": f"fillfactor = 70, {_FEW_ROWS} = 5000",
+    "members": f"fillfactor = 50, {_FEW_ROWS} = 1000",
+    "watched_targets": f"fillfactor = 50, {_FEW_ROWS} = 1000",
+}
+"""Insert-only tables are frozen and mapped often, in small steps. Small tables that are updated
+often have room on each page for new versions. Of ``minutes`` it is that of each partition."""
+
 Int64 = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 runs = sa.Table(
@@ -39,6 +53,8 @@ runs = sa.Table(
     sa.Column("version", sa.Text, nullable=False),
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
+    # The member of a fleet that it is; null for a daemon that shares no targets.
+    sa.Column("member", sa.Text),
 )
 
 series = sa.Table(
@@ -82,6 +98,7 @@ def _row_columns() -> list[sa.Column[object]]:
 
 # The key begins with the time, so that a flush appends to a few pages however many series there
 # are; one series is still found quickly, because its minutes lie on a known grid.
+# Its partitions on Postgres are made in specwatch.store.partitions.
 minutes = sa.Table(
     "minutes",
     metadata,
@@ -91,6 +108,7 @@ minutes = sa.Table(
     sa.Column("context_id", sa.ForeignKey(contexts.c.id), nullable=False),
     *_row_columns(),
     sqlite_with_rowid=False,
+    postgresql_partition_by="RANGE (start)",
 )
 
 # One row per hour, context, mode and load bin (-1 while idle): break-even is computed within them.
@@ -188,6 +206,34 @@ experiments = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("ended_at", Int64, nullable=False, index=True),
     sa.Column("data", sa.LargeBinary, nullable=False),
+)
+
+# The daemons that divide the targets of one daemon name among them. Times are fractional Unix
+# seconds of the database's clock; the token is of one process.
+members = sa.Table(
+    "members",
+    metadata,
+    sa.Column("daemon", sa.Text, primary_key=True),
+    sa.Column("member", sa.Text, primary_key=True),
+    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("known", sa.Integer, nullable=False),
+    sa.Column("watched", sa.Integer, nullable=False),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("seen", sa.Double, nullable=False),
+    sa.Column("lease_until", sa.Double, nullable=False),
+)
+
+# Which member watches a target; empty for none. Only that member writes the target's counts.
+watched_targets = sa.Table(
+    "watched_targets",
+    metadata,
+    sa.Column("daemon", sa.Text, primary_key=True),
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("member", sa.Text, nullable=False),
+    sa.Column("since", sa.Double, nullable=False),
 )
 
 # Rows of the other tables that could not be decoded, moved here unchanged: the columns by name as

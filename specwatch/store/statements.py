@@ -23,18 +23,33 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
     return postgresql.insert(table)
 
 
+def clock(connection: sa.Connection) -> Any:
+    """The database's time in Unix seconds."""
+    if connection.dialect.name == "sqlite":
+        return (sa.func.julianday("now") - 2440587.5) * 86400.0
+    return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
+
+
 def add_rows(
     connection: sa.Connection,
     table: sa.Table,
     columns: Sequence[str],
     rows: Sequence[tuple[Any, ...]],
 ) -> None:
-    """Insert many rows except existing ones: twice as fast as rows by name."""
-    mark = "?" if connection.dialect.name == "sqlite" else "%s"
-    names, marks = ", ".join(columns), ", ".join(mark for _ in columns)
+    """Insert many rows except existing ones, past SQLAlchemy, which takes twice as long."""
+    into = f"INSERT INTO {table.name} ({', '.join(columns)})"
+    if connection.dialect.name == "sqlite":
+        marks = ", ".join("?" for _ in columns)
+        connection.exec_driver_sql(f"{into} VALUES ({marks}) ON CONFLICT DO NOTHING", list(rows))
+        return
+    # An array for each column takes half the time of a statement for each row. COPY can be faster
+    # still, but would need a temporary table for the conflicts.
+    arrays = ", ".join(
+        f"%b::{table.c[name].type.compile(connection.dialect)}[]" for name in columns
+    )
     connection.exec_driver_sql(
-        f"INSERT INTO {table.name} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING",  # noqa: S608
-        list(rows),
+        f"{into} SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING",  # noqa: S608
+        tuple(map(list, zip(*rows, strict=True))),
     )
 
 

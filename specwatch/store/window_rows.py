@@ -120,7 +120,10 @@ def end_run(connection: sa.Connection, run: Run, now: float) -> None:
 
 
 def rivals(connection: sa.Connection, run: Run, now: float) -> list[str]:
-    """Other processes that write as the daemon of a run now, each as ``HOST, pid PID``."""
+    """Other processes that write as the daemon of a run now, each as ``HOST, pid PID``.
+
+    For a member of a fleet these are not the other members.
+    """
     writing = (
         sa.select(minutes.c.run_id)
         .where(minutes.c.start >= max(run.started_at + MINUTE, now - 10 * MINUTE))
@@ -130,5 +133,7 @@ def rivals(connection: sa.Connection, run: Run, now: float) -> list[str]:
     query = sa.select(runs.c.host, runs.c.pid).where(
         runs.c.id.in_(writing), runs.c.daemon == run.identity["daemon"]
     )
+    if run.identity["member"] is not None:
+        query = query.where(runs.c.member.is_(None))
     rows = connection.execute(query).all()
     return [storable(f"{row.host}, pid {row.pid}") for row in rows]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from specwatch.engines.acceptance import Acceptance, Metrics, Timings, acceptance_of
+from specwatch.engines.acceptance import Acceptance, Extension, Metrics, Timings, acceptance_of
 
 FINISH_REASONS = {
     # OpenAI's, as vLLM gives them.
@@ -80,6 +80,7 @@ class ResponsePart(msgspec.Struct, gc=False):
     usage: ResponseUsage | None = None
     metrics: Metrics | None = None
     timings: Timings | None = None
+    sglext: Extension | None = None
     system_fingerprint: msgspec.Raw = msgspec.Raw(b"null")
     status: Any = None
     error: Any = None
@@ -153,7 +154,7 @@ class ResponsePart(msgspec.Struct, gc=False):
     @property
     def acceptance(self) -> Acceptance | None:
         """The acceptance record, if there is one without contradictions."""
-        return acceptance_of(self.metrics, self.timings)
+        return acceptance_of(self.metrics, self.timings, self.sglext)
 
 
 def _count(value: Any) -> int | None:
@@ -165,7 +166,7 @@ _MEMBER = {
     field.encode_name: msgspec.json.Decoder(field.type)
     for field in msgspec.structs.fields(ResponsePart)
 }
-_MEMBERS = ("usage", "metrics", "timings")
+_MEMBERS = ("usage", "metrics", "timings", "sglext")
 _ENDS = ("finish_reason", "stop_reason", "status")
 """Members that say why a response ended, best first."""
 

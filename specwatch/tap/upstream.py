@@ -37,7 +37,9 @@ _POSITION = re.compile(
     re.MULTILINE,
 )
 _ENGINE = re.compile(rb"^(" + _NAMES + rb"):", re.MULTILINE)
-_MODEL_NAME = re.compile(rb'^vllm:\w+\{(?:[^}\n]*,)?model_name="((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
+_MODEL_NAME = re.compile(
+    rb"^(?:" + _NAMES + rb'):\w+\{(?:[^}\n]*,)?model_name="((?:[^"\\\n]|\\.)*)"', re.MULTILINE
+)
 _ESCAPED = re.compile(r"\\(.)")
 _log = logging.getLogger("specwatch.tap")
 _Page = TypeVar("_Page")
@@ -220,9 +222,10 @@ class Upstream:
         """What its pages say now; a server that loads its model has none of them."""
         missing: set[str] = set()
         models = _read(await self._page(session, "models", "/v1/models", missing), ModelList)
-        page = await self._page(session, "metrics", "/metrics", missing)
+        engine = _ENGINES.get(_Pages(models).engine or "", VLLM)
+        page = await self._page(session, "metrics", engine.metrics_path, missing)
         pages = _Pages(models, _metrics(page) if page else None)
-        if pages.engine != VLLM.name:
+        if pages.engine in (None, LLAMACPP.name):
             props = _read(await self._page(session, "props", "/props", missing), Props)
             pages = replace(pages, props=props)
         return replace(pages, missing=frozenset(missing))
@@ -304,8 +307,7 @@ def _model_name(page: bytes) -> str:
 def _metrics(page: bytes) -> _Metrics:
     match = _ENGINE.search(page)
     engine = None if match is None else match[1].decode()
-    # k: as many as there are positions. llama.cpp shows them only once it has drafted.
+    # k: as many as there are positions. Only vLLM shows them before it has drafted.
     positions = {position[2] for position in _POSITION.finditer(page)}
-    off = 0 if engine is not None and _ENGINES[engine].shows_speculation else None
-    draft_tokens = len(positions) or off
+    draft_tokens = len(positions) or (0 if engine == VLLM.name else None)
     return _Metrics(engine, _model_name(page), draft_tokens)

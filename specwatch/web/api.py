@@ -86,8 +86,10 @@ def application(
     """
     reading = asyncio.Semaphore(_READERS)
     api = _Api(status, windows, verdicts, metrics, report, reading)
+    pages = StatusRoute(status, windows, verdicts, steps, report, reading)
     routes: dict[str, Callable[[Request], Any]] = {
-        "/": StatusRoute(status, windows, verdicts, steps, reading).answer,
+        "/": pages.answer,
+        "/events": pages.events,
         "/metrics": api.page,
         "/runbook": api.runbook,
         "/healthz": api.healthz,

@@ -12,8 +12,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from specwatch.domain.fleet import FleetStatus
+from specwatch.domain.group import GroupVerdict
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.guard.status import GuardView, guard_view
+from specwatch.problems import Problem, problems
 from specwatch.rules import decision_view
 from specwatch.rules.decision_view import DecisionView
 from specwatch.rules.decisions import TargetDecision
@@ -26,6 +29,7 @@ from specwatch.status import (
     JudgingStatus,
     PagerStatus,
     ProxyStatus,
+    SourceStatus,
     StoreStatus,
     TapStatus,
     TargetStatus,
@@ -56,6 +60,8 @@ class TargetView(Struct, frozen=True):
 
     name: str
     url: str
+    group: str
+    labels: Mapping[str, str]
     interval: float
     engine_version: str | None
     last_scrape: float | None
@@ -79,7 +85,11 @@ class TargetView(Struct, frozen=True):
 
 
 class DaemonView(Struct, frozen=True):
-    """A daemon. Each target is encoded by itself, so that a defect in one hides no other."""
+    """A daemon. Each target is encoded by itself, so that a defect in one hides no other.
+
+    ``problems`` are those of all targets, the greatest harm first; ``fleet`` has the members of the
+    fleet, and is None without one. ``groups`` are those with more than one member.
+    """
 
     daemon: str
     version: str
@@ -90,14 +100,19 @@ class DaemonView(Struct, frozen=True):
     store: StoreStatus
     judging: JudgingStatus
     alertmanagers: tuple[PagerStatus, ...]
+    discovery: tuple[SourceStatus, ...]
+    problems: tuple[Problem, ...]
+    fleet: FleetStatus | None
     targets: list[msgspec.Raw]
+    groups: tuple[GroupVerdict, ...] = ()
 
 
 def daemon_view(status: DaemonStatus) -> DaemonView:
     """A daemon and its targets."""
     targets = [_target(target, status) for target in status.targets]
     return DaemonView(
-        **_shared(status, DaemonView) | {"alertmanagers": status.pagers, "targets": targets}
+        **_shared(status, DaemonView)
+        | {"alertmanagers": status.pagers, "problems": problems(status), "targets": targets}
     )
 
 

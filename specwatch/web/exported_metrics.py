@@ -7,26 +7,21 @@ real value is greater than any known bound.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from specwatch.domain import acceptance, histogram
-from specwatch.domain.model import ALL_TEMPERATURES, UNCOVERED, Histogram, Mode, Source, Tally
-from specwatch.domain.units import format_duration
-from specwatch.guard.state import Cause, GuardState, Phase
-from specwatch.rules.objectives import Goodput
-from specwatch.rules.summary import ACCEPTANCE_QUANTILES, LATENCIES
-from specwatch.rules.verdicts import Verdict
-from specwatch.scrape.taps import LEAVES_OUT
-from specwatch.status import DaemonStatus
+from specwatch.domain import acceptance
+from specwatch.domain.model import ALL_TEMPERATURES, UNCOVERED, Mode
+from specwatch.guard.state import Phase
+from specwatch.web import metric_values
 from specwatch.web.metric_subjects import (
     ACTIONS_TODAY,
     ALERTMANAGER,
     ARM,
     ARM_OF_GROUP,
     BASELINE_AGE,
+    BREACH_CAUSE,
     BREAK_EVEN,
     COMPARISON,
     COVERAGE,
@@ -34,7 +29,9 @@ from specwatch.web.metric_subjects import (
     DECISION,
     EXPERIMENT,
     FINDING,
+    FLEET,
     GOODPUT,
+    GROUP,
     GUARD,
     GUARD_STATE,
     LOAD,
@@ -42,27 +39,20 @@ from specwatch.web.metric_subjects import (
     REPORT,
     SERIES,
     SLO,
+    SOURCE,
     SPEEDUP,
     TARGET,
     Item,
-    RecentSeries,
     Subject,
-    WatchedTarget,
 )
-
-_VERDICTS = {Verdict.PASS: 0, Verdict.BREACH: 1, Verdict.NO_DATA: -1}
-_MOST_LENGTHS = 65
-"""Accepted lengths of one series, 0 included: no drafter proposes more than 64 tokens."""
-
-Values = float | None | Mapping[Any, float | None]
-"""A number, or numbers by the value of a further label (by values, if there are several).
-None is not exported."""
+from specwatch.web.metric_values import Values
 
 
 @dataclass(frozen=True)
 class ExportedMetric(Generic[Item]):
     """A family of ``/metrics``: its Prometheus type, its name (of a counter without ``_total``),
-    what it is about, its meaning, its reader, and the labels besides those of its subject.
+    what it is about, its meaning, its reader, and the labels besides those of its subject; last
+    the reader of further labels, which not all items have.
 
     A ``summary`` has quantiles as samples, and neither sum nor count.
     """
@@ -73,84 +63,14 @@ class ExportedMetric(Generic[Item]):
     help: str
     read: Callable[[Item], Values]
     labels: tuple[str, ...] = ()
-
-
-def _accepted_lengths(counted: Tally) -> tuple[int, ...]:
-    lengths = acceptance.accepted_length_histogram(
-        counted.drafts, counted.accepted_per_position, counted.accepted_tokens
-    )
-    return () if lengths is None or len(lengths) > _MOST_LENGTHS else tuple(lengths)
-
-
-def _position_ratios(series: RecentSeries) -> Values:
-    counted = series.tally
-    if not counted.drafts or not _accepted_lengths(counted):
-        return None
-    return {
-        str(position): accepted / counted.drafts
-        for position, accepted in enumerate(counted.accepted_per_position or ())
-    }
-
-
-def _request_acceptance(series: RecentSeries) -> Values:
-    observed = series.tally.request_acceptance
-    values: dict[str, float | None] = {}
-    for q in ACCEPTANCE_QUANTILES.values():
-        quantile = None if observed is None else histogram.quantile(observed, q)
-        values[str(q)] = None if quantile is None else quantile.value
-    return values
-
-
-def _quantiles(latencies: Mapping[str, Histogram | None], quantiles: Iterable[float]) -> Values:
-    """By metric and quantile: infinite beyond the last bound, None without any bound."""
-    values: dict[tuple[str, str], float | None] = {}
-    for metric, observed in latencies.items():
-        for q in quantiles:
-            quantile = None if observed is None else histogram.quantile(observed, q)
-            if quantile is not None and quantile.value is not None:
-                values[metric, str(q)] = math.inf if quantile.open_ended else quantile.value
-    return values
-
-
-def _latencies(series: RecentSeries) -> Values:
-    observed = {metric: getattr(series.tally, metric) for metric in LATENCIES}
-    return _quantiles(observed, (0.5, 0.9, 0.95, 0.99))
-
-
-def _tap_up(target: WatchedTarget) -> bool | None:
-    if target.status.last_scrape is None:
-        return None
-    tap = target.status.tap
-    failing = tap.source is Source.PROXY and tap.proxy is not None and tap.proxy.failure
-    doubted = any(trouble.kind in LEAVES_OUT for trouble in tap.trouble)
-    return not (tap.source is None or failing or doubted)
-
-
-def _by_window(values: Mapping[int, float | None]) -> Values:
-    return {format_duration(seconds): value for seconds, value in values.items()}
-
-
-def _goodput(by_window: Mapping[int, Goodput]) -> Values:
-    return {
-        (format_duration(seconds), bound): goodput.rate(requests)
-        for seconds, goodput in by_window.items()
-        for bound, requests in (("lower", goodput.lower), ("upper", goodput.upper))
-    }
-
-
-def _incident_cause(state: GuardState) -> Values:
-    current = None if state.incident is None else state.incident.cause
-    return {cause: cause is current for cause in Cause}
-
-
-def _store_behind(daemon: DaemonStatus) -> float:
-    since = daemon.store.behind_since
-    return 0.0 if since is None else max(0.0, daemon.now - since)
+    further: Callable[[Item], Mapping[str, str]] = lambda _: {}
 
 
 EXPORTED: tuple[ExportedMetric[Any], ...] = (
-    ExportedMetric("gauge", "specwatch_build_info", DAEMON, "Version of specwatch; always 1.",
-        lambda daemon: {(daemon.version, daemon.daemon): 1}, ("version", "daemon")),
+    ExportedMetric("gauge", "specwatch_build_info", DAEMON,
+        "Version of specwatch, and its external_url; always 1.",
+        lambda daemon: {(daemon.version, daemon.daemon, daemon.external_url): 1},
+        ("version", "daemon", "url")),
     ExportedMetric("gauge", "specwatch_acceptance_ratio", SERIES,
         "Accepted tokens / draft tokens over the last minutes.",
         lambda series: acceptance.acceptance_rate(series.tally)),
@@ -159,13 +79,14 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda series: acceptance.mean_acceptance_length(series.tally)),
     ExportedMetric("summary", "specwatch_request_acceptance_quantile_ratio", SERIES,
         "Quantiles of single requests' acceptance rates over the last minutes.",
-        _request_acceptance, ("quantile",)),
+        metric_values.request_acceptance, ("quantile",)),
     ExportedMetric("gauge", "specwatch_accepted_length_drafts", SERIES,
         "Drafts of the last minutes by how many of their tokens were accepted.",
-        lambda series: dict(enumerate(_accepted_lengths(series.tally))), ("accepted",)),
+        lambda series: dict(enumerate(metric_values.accepted_lengths(series.tally))),
+        ("accepted",)),
     ExportedMetric("gauge", "specwatch_position_acceptance_ratio", SERIES,
         "Share of the drafts of the last minutes whose token at a position, from 0, was accepted.",
-        _position_ratios, ("position",)),
+        metric_values.position_ratios, ("position",)),
     ExportedMetric("gauge", "specwatch_drafts_per_second", SERIES,
         "Drafts a second over the last minutes.", lambda series: series.rate(series.tally.drafts)),
     ExportedMetric("gauge", "specwatch_requests_per_second", SERIES,
@@ -176,7 +97,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda series: series.rate(series.tally.generation_tokens)),
     ExportedMetric("summary", "specwatch_latency_seconds", SERIES,
         "Latency quantiles over the last minutes; +Inf beyond the last bound of the histogram.",
-        _latencies, ("metric", "quantile")),
+        metric_values.latencies, ("metric", "quantile")),
     ExportedMetric("gauge", "specwatch_prompt_tokens_per_second", LOAD,
         "Tokens of prompts a second over the last minutes.",
         lambda load: load.rate(load.tally.prompt_tokens)),
@@ -200,7 +121,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda load: load.hit_ratio),
     ExportedMetric("gauge", "specwatch_tap_up", TARGET,
         "Whether a tap, on the target's page or a proxy's, counts what can be taken as it is.",
-        _tap_up),
+        metric_values.tap_up),
     ExportedMetric("gauge", "specwatch_coverage_ratio", COVERAGE,
         "Share of the server's drafts of the last minutes that its tap saw, and which tap.",
         lambda seen: {(ALL_TEMPERATURES, str(seen.source)): seen.coverage},
@@ -209,9 +130,10 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         "Requests of the last minutes whose acceptance the tap does not know, by why.",
         lambda seen: {reason: seen.uncovered.get(reason) for reason in UNCOVERED}, ("reason",)),
     ExportedMetric("gauge", "specwatch_target_info", TARGET,
-        "Where the target is and what it runs, as far as is known; always 1.",
+        "Where the target is, what it runs and its group, as far as is known; always 1. Each of its"
+        " labels is added as `label_NAME`.",
         lambda target: target.info,
-        ("url", "engine_version")),
+        ("url", "engine_version", "group"), lambda target: target.labels),
     ExportedMetric("gauge", "specwatch_speculation_enabled", MODEL,
         "Whether the engine serves the model with speculation; absent where that is not known.",
         lambda mode: None if mode is Mode.UNKNOWN else mode in (Mode.ON, Mode.MIXED)),
@@ -283,6 +205,21 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("gauge", "specwatch_speedup_ratio_upper", SPEEDUP,
         "Upper end of the 95 % confidence interval of specwatch_speedup_ratio.",
         lambda speedup: speedup.upper),
+    ExportedMetric("gauge", "specwatch_group_speedup_ratio", GROUP,
+        "Speedup over the last hour of the members of a group that this daemon watches, together.",
+        lambda group: group.speedup and group.speedup.value),
+    ExportedMetric("gauge", "specwatch_group_speedup_ratio_lower", GROUP,
+        "Lower end of the 95 % confidence interval of specwatch_group_speedup_ratio.",
+        lambda group: group.speedup and group.speedup.lower),
+    ExportedMetric("gauge", "specwatch_group_speedup_ratio_upper", GROUP,
+        "Upper end of the 95 % confidence interval of specwatch_group_speedup_ratio.",
+        lambda group: group.speedup and group.speedup.upper),
+    ExportedMetric("gauge", "specwatch_group_measured_seconds", GROUP,
+        "Work of the last hour that specwatch_group_speedup_ratio is of: its weight among daemons.",
+        lambda group: group.seconds),
+    ExportedMetric("gauge", "specwatch_group_targets", GROUP,
+        "Members of a group that this daemon watches, those measured, and so on, by state.",
+        metric_values.group_targets, ("state",)),
     ExportedMetric("gauge", "specwatch_speedup_measured", DECISION,
         "Whether the speedup over the last hour is measured.",
         lambda model: model.assessment.measured),
@@ -295,6 +232,9 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("gauge", "specwatch_break_even_acceptance_ratio", BREAK_EVEN,
         "Acceptance rate below which speculation loses at a load, as measured.",
         lambda load: load.acceptance.value),
+    ExportedMetric("gauge", "specwatch_mean_break_even_acceptance_ratio", DECISION,
+        "Mean of specwatch_break_even_acceptance_ratio over the loads of the last hour, by tokens.",
+        metric_values.mean_break_even),
     ExportedMetric("gauge", "specwatch_step_cost_ratio", BREAK_EVEN,
         "Time of a speculative step over that of a plain one at a load, as measured.",
         lambda load: load.step_cost.value),
@@ -303,11 +243,17 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("summary", "specwatch_baseline_latency_seconds", DECISION,
         "Latency quantiles of the model's own traffic without speculation, at the loads of the"
         " last hour with it: what rules compare latencies with.",
-        lambda model: _quantiles(model.baseline_latencies, (0.5, 0.95, 0.99)),
+        lambda model: metric_values.quantiles(model.baseline_latencies, (0.5, 0.95, 0.99)),
         ("metric", "quantile")),
     ExportedMetric("gauge", "specwatch_rule_verdict", FINDING,
         "What a rule says: 0 pass, 1 breach, -1 no data; breaches are confirmed ones.",
-        lambda finding: _VERDICTS[finding.verdict]),
+        metric_values.verdict),
+    ExportedMetric("gauge", "specwatch_rule_pending", FINDING,
+        "Whether a rule sees a breach that is not confirmed yet: it has not held for long enough.",
+        metric_values.pending),
+    ExportedMetric("gauge", "specwatch_rule_cause_ratio", BREACH_CAUSE,
+        "Share of the change behind a breach that its likely cause explains; absent if unknown.",
+        metric_values.cause, ("cause",)),
     ExportedMetric("gauge", "specwatch_rule_value", COMPARISON,
         "The metric that represents a rule best, as the rule sees it and in its own unit.",
         lambda comparison: comparison[0]),
@@ -324,6 +270,9 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("gauge", "specwatch_slo_objective_ratio", SLO,
         "Share of the requests that the objective wants to be fast enough.",
         lambda slo: slo.slo.objective),
+    ExportedMetric("gauge", "specwatch_slo_threshold_seconds", SLO,
+        "The longest latency that meets the objective, by what it limits: ttft, tpot or e2e.",
+        lambda slo: {slo.slo.metric: slo.slo.threshold}, ("metric",)),
     ExportedMetric("gauge", "specwatch_slo_error_ratio", SLO,
         "Share of the requests in the window of the objective that were too slow.",
         lambda slo: slo.error_ratio),
@@ -332,22 +281,24 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda slo: slo.budget_left),
     ExportedMetric("gauge", "specwatch_slo_burn_rate", SLO,
         "How many times faster than evenly the error budget burned over a window.",
-        lambda slo: _by_window(slo.burn_rates), ("window",)),
+        lambda slo: metric_values.by_window(slo.burn_rates), ("window",)),
     ExportedMetric("gauge", "specwatch_slo_requests", SLO,
         "Requests of a window that the objective was held against.",
-        lambda slo: _by_window(slo.requests),
+        lambda slo: metric_values.by_window(slo.requests),
         ("window",)),
     ExportedMetric("gauge", "specwatch_slo_watched_ratio", SLO,
         "Share of a window in which the requests of an objective were counted.",
-        lambda slo: _by_window({s: min(watched / s, 1.0) for s, watched in slo.watched.items()}),
+        lambda slo: metric_values.by_window(
+            {span: min(watched / span, 1.0) for span, watched in slo.watched.items()}),
         ("window",)),
     ExportedMetric("gauge", "specwatch_goodput_requests_per_second", GOODPUT,
         "Requests a second of a window that met all objectives: a lower and an upper bound, as"
         " latency histograms do not say which request missed which objective.",
-        _goodput, ("window", "bound")),
+        metric_values.goodput, ("window", "bound")),
     ExportedMetric("gauge", "specwatch_offered_requests_per_second", GOODPUT,
         "Requests a second of a window that the objectives were held against, met or not.",
-        lambda goodput: _by_window({s: g.rate(g.requests) for s, g in goodput.items()}),
+        lambda goodput: metric_values.by_window(
+            {span: known.rate(known.requests) for span, known in goodput.items()}),
         ("window",)),
     ExportedMetric("gauge", "specwatch_guard_state", GUARD_STATE,
         "Which state the guard of the target is in: 1 for it, 0 for all others.",
@@ -363,7 +314,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda state: state.phase is Phase.CONFIRMED and state.waiting != ""),
     ExportedMetric("gauge", "specwatch_guard_incident", GUARD_STATE,
         "Cause of what is going on, or for which speculation is off: 1 for it, 0 for all others.",
-        _incident_cause, ("cause",)),
+        metric_values.incident_cause, ("cause",)),
     ExportedMetric("gauge", "specwatch_guard_actions_today", ACTIONS_TODAY,
         "Actions of the guard in the last day.", lambda actions: actions),
     ExportedMetric("gauge", "specwatch_guard_actions_limit", GUARD,
@@ -390,7 +341,25 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         "Stored rows found that cannot be decoded; `specwatch db check` lists them.",
         lambda daemon: daemon.store.damaged),
     ExportedMetric("gauge", "specwatch_store_behind_seconds", DAEMON,
-        "For how long the database has failed; 0 while it works.", _store_behind),
+        "For how long the database has failed; 0 while it works.", metric_values.store_behind),
+    ExportedMetric("gauge", "specwatch_discovery_up", SOURCE,
+        "Whether the last refresh of a source of discovery succeeded.",
+        lambda source: source.failure is None),
+    ExportedMetric("gauge", "specwatch_discovery_targets", SOURCE,
+        "Targets that the source listed last; they are watched while it fails.",
+        lambda source: source.targets),
+    ExportedMetric("gauge", "specwatch_discovery_last_success_timestamp_seconds", SOURCE,
+        "When the source was last read with success, in Unix time.",
+        lambda source: source.last_success),
+    ExportedMetric("counter", "specwatch_discovery_failures", SOURCE,
+        "Failed refreshes of a source; for each of its files or names that cannot be read.",
+        lambda source: dict(sorted(source.failures.items())), ("reason",)),
+    ExportedMetric("gauge", "specwatch_fleet_members", FLEET,
+        "Live members of the fleet, as this one sees them; absent without a fleet.",
+        lambda daemon: len(daemon.fleet.live)),
+    ExportedMetric("gauge", "specwatch_fleet_targets", FLEET,
+        "Targets of the fleet by who watches them: this member (`here`), another (`elsewhere`), or"
+        " nobody (`nowhere`).", metric_values.fleet_targets, ("watched",)),
     ExportedMetric("gauge", "specwatch_report_last_delivery_timestamp_seconds", REPORT,
         "When a report was delivered last.", lambda delivery: delivery.last_delivery),
     ExportedMetric("gauge", "specwatch_report_undelivered", REPORT,

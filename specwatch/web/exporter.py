@@ -41,6 +41,7 @@ class DaemonCollector(Collector):
                     if value is not None:
                         own = label if isinstance(label, tuple) else (str(label),)
                         family.add_metric((*labels, *own), value)
+                        family.samples[-1].labels.update(metric.further(item))
             yield family
 
 

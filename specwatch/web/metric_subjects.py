@@ -6,6 +6,7 @@ However many models a target has and whatever their names, our page stays bounde
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 from specwatch.domain.breakeven import BinBreakEven
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Gauges, Tally, Window, load_bin_label
+from specwatch.rules.attribution import ChangeCause
 from specwatch.rules.decisions import leading
 from specwatch.rules.objectives import SloStatus
 from specwatch.rules.verdicts import Finding, Verdict
@@ -50,8 +52,18 @@ class WatchedTarget(NamedTuple):
 
     @property
     def info(self) -> Mapping[Labels, int]:
-        """Where it is and what it runs."""
-        return {(label(self.status.url), label(self.status.engine_version or "")): 1}
+        """Where it is, what it runs, and its group."""
+        status = self.status
+        texts = (status.url, status.engine_version or "", status.group)
+        return {tuple(map(label, texts)): 1}
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its configured or discovered labels, by the names that they are exported with."""
+        return {
+            f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": label(text)
+            for name, text in self.status.labels.items()
+        }
 
     @property
     def left_out(self) -> int:
@@ -176,6 +188,15 @@ def _findings(status: DaemonStatus) -> Iterator[tuple[Labels, Finding]]:
             yield (finding.rule.name, *labels, *place), finding
 
 
+def _causes(status: DaemonStatus) -> Iterator[tuple[Labels, ChangeCause]]:
+    causes = {target.name: target.decision.causes for target in status.targets}
+    for labels, finding in _findings(status):
+        scope = (finding.rule.name, finding.model_name, finding.temperature)
+        likely = causes[labels[1]].get(scope)
+        if finding.in_breach and likely is not None:
+            yield labels, likely
+
+
 def _comparisons(status: DaemonStatus) -> Iterator[tuple[Labels, tuple[float | None, float]]]:
     for labels, finding in _findings(status):
         best = leading(finding)
@@ -212,6 +233,7 @@ _SERIES = (*_MODEL, "temperature")
 _RULE = ("rule", *_SERIES)
 
 DAEMON = Subject((), lambda status: [((), status)])
+FLEET = Subject((), lambda status: [] if status.fleet is None else [((), status)])
 TARGET = Subject(_TARGET, _targets)
 MODEL = Subject(_MODEL, _by_model(lambda target: target.models))
 SERIES = Subject(_SERIES, _series)
@@ -227,6 +249,7 @@ BASELINE_AGE = Subject(
     ),
 )
 FINDING = Subject(_RULE, _findings)
+BREACH_CAUSE = Subject(_RULE, _causes)
 COMPARISON = Subject((*_RULE, "metric"), _comparisons)
 SLO = Subject(("slo", *_MODEL), _slos)
 GOODPUT = Subject(_MODEL, _by_model(lambda target: target.decision.goodput))
@@ -258,7 +281,17 @@ ACTIONS_TODAY = Subject(
         (labels, len(state.acted(status.now))) for labels, state in GUARD_STATE.items(status)
     ),
 )
+GROUP = Subject(
+    ("group", "model_name"),
+    lambda status: (
+        ((label(one.group), label(one.model_name)), one)
+        for one in islice(status.groups, MOST_SERIES)
+    ),
+)
 ALERTMANAGER = Subject(("url",), lambda status: (((pager.url,), pager) for pager in status.pagers))
+SOURCE = Subject(
+    ("source",), lambda status: (((label(one.source),), one) for one in status.discovery)
+)
 REPORT = Subject(
     ("channel",), lambda status: (((delivery.channel,), delivery) for delivery in status.deliveries)
 )

@@ -6,6 +6,7 @@ import contextlib
 import hmac
 import ipaddress
 import re
+import socket
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -15,13 +16,23 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specwatch.domain.units import is_loopback, quoted
+from specwatch.config.loading import Config
+from specwatch.domain.units import is_loopback, quoted, server_address
 from specwatch.wording.text import clean_json
 
 FOR_MONITORING = ("/metrics", "/healthz", "/readyz")
 """Paths that Prometheus, load balancers and kubelets request, by any host name."""
 _FOR_PROBES = ("/healthz", "/readyz")
 """Paths without a token: load balancers and kubelets have none, and the answers say little."""
+
+
+def host_names(config: Config) -> tuple[str, ...]:
+    """Host names that requests may use, beside addresses and loopback names."""
+    own = socket.gethostname()
+    urls = (config.external_url, config.fleet and config.fleet.address)
+    known = [config.listen.host, own, own.partition(".")[0]]
+    known += [server_address(url)[0] for url in urls if url]
+    return (*map(str.lower, known), *config.allowed_hosts)
 
 
 def json_response(body: Any, status: int = 200) -> Response:

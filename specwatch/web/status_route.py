@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from specwatch.domain.model import HOUR, Window
+from specwatch.domain.model import HOUR, MINUTE, Window
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, StoreError
+from specwatch.report.model import Report
 from specwatch.rules.decisions import Decision
 from specwatch.status import DaemonStatus
-from specwatch.web.middleware import respond
+from specwatch.web.middleware import json_response, respond
 
 if TYPE_CHECKING:
-    from specwatch.pages.status_html import StatusHistory
+    from specwatch.pages.status_html import Plots, StatusHistory
+    from specwatch.pages.status_table import Selection
     from specwatch.store.guard_records import StepRecord
 
 _DAY = 86400.0
@@ -37,8 +40,13 @@ _MOST_MAKING = 16
 """Different pages, and readings of the store, in progress at once."""
 _MOST_RENDERED = 2
 """Pages rendered at once, in threads that the other routes need too."""
-_PACES = range(10, 3601)
-"""Allowed seconds between refreshes, besides 0 for none."""
+_MOST_PLOTTED = 32
+"""Targets whose plots are kept."""
+_MOST_LISTENERS = 32
+_LOOK_SECONDS = 2.0
+_LOOKS = 140
+"""Looks for news until a stream ends, within the time that an answer may take; the browser asks
+again."""
 
 _Value = TypeVar("_Value")
 
@@ -52,44 +60,95 @@ class StatusRoute:
         windows: Callable[..., Iterator[Window]],
         verdicts: Callable[..., Sequence[Decision]],
         steps: Callable[..., Sequence[StepRecord]],
+        report: Callable[..., Report],
         reading: asyncio.Semaphore,
     ) -> None:
-        """The readers are the store's; ``reading`` limits how many requests use it at once."""
+        """The readers are the store's; ``report`` makes the report of a period, and ``reading``
+        limits how many requests use the store at once."""
         self._status = status
         self._windows = windows
         self._verdicts = verdicts
         self._steps = steps
+        self._report = report
         self._reading = reading
+        self._listeners = 0
         self._rendering = asyncio.Semaphore(_MOST_RENDERED)
         self._statuses = _Shared[DaemonStatus](_STATUS_SECONDS)
+        self._versions = _Shared[str](_STATUS_SECONDS)
         self._pages = _Shared[Response](_PAGE_SECONDS)
         self._histories = _Shared["StatusHistory"](_HISTORY_SECONDS)
+        self._plots = lru_cache(_MOST_PLOTTED)(self._plotted)
 
     async def answer(self, request: Request) -> Response:
         """The status page.
 
-        Parameters: `target` shows one target, `refresh` is the number of seconds between refreshes
-        (10 to 3600; 0 for none). 404 for a target that is not watched, 503 while too many different
-        pages are asked for at once.
+        Parameters: `target` shows one target. Of the table of all, `state` (`loses`, `pays`, `off`
+        and so on), `model` and `search` (words of names, groups and labels: `zone=a`) choose the
+        rows, `sort` (`problem`, `speedup`, `target`, `running`, `acceptance`) and `group` (`group`,
+        `model`, `state`) arrange them, and `page` shows 50 of them. `refresh` is the number of
+        seconds between refreshes (10 to 3600; 0 for none). 404 for a target that is not watched,
+        503 while too many different pages are asked for at once.
         """
-        reading = self._statuses.get(None, partial(run_in_threadpool, self._status))
-        if reading is None:
-            return _busy()
-        status = await asyncio.shield(reading)
+        status = await self._present()
         try:
-            chosen, refresh = _selection(dict(request.query_params))
+            asked = _selection(dict(request.query_params))
         except ConfigError as error:
             return await self._render(_refused, status, 400, "Not understood", str(error))
+        chosen = asked.target
         if chosen is not None and all(target.name != chosen for target in status.targets):
             message = f"No target is called {quoted(chosen)}."
+            if status.fleet is not None:
+                message = f"This member of the fleet watches no target called {quoted(chosen)}."
             return await self._render(_refused, status, 404, "No such target", message)
         # A page is the same for all, and being made does not depend on the request.
-        page = self._pages.get((chosen, refresh), partial(self._page, status, chosen, refresh))
+        page = self._pages.get(asked, partial(self._page, _only(status, chosen), asked))
         return _busy() if page is None else await asyncio.shield(page)
 
-    async def _page(self, status: DaemonStatus, chosen: str | None, refresh: int) -> Response:
-        history = await self._history(status, chosen)
-        return await self._render(_rendered, status, history, chosen, refresh)
+    async def events(self, request: Request) -> Response:
+        """Server-sent events for the status page: a message with another `data` whenever it has
+        something new to show. Parameters are those of the page: with `target` only what is new of
+        this target counts. 503 for more than 32 listeners at once."""
+        try:
+            chosen = _selection(dict(request.query_params)).target
+        except ConfigError as error:
+            return json_response({"error": str(error)}, 400)
+        if self._listeners >= _MOST_LISTENERS:
+            return _busy()
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=headers)
+        stream = self._stream(chosen)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+    async def _stream(self, chosen: str | None) -> AsyncIterator[str]:
+        self._listeners += 1
+        sent = ""
+        try:
+            for _ in range(_LOOKS):
+                reading = self._versions.get(chosen, partial(self._version, chosen))
+                if reading is not None:
+                    version = await asyncio.shield(reading)
+                    # A comment keeps proxies from closing a silent connection.
+                    yield ": the same\n\n" if version == sent else f"data: {version}\n\n"
+                    sent = version
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self._listeners -= 1
+
+    async def _present(self) -> DaemonStatus:
+        reading = self._statuses.get(None, partial(run_in_threadpool, self._status))
+        assert reading is not None  # noqa: S101 - there is only one
+        return await asyncio.shield(reading)
+
+    async def _version(self, chosen: str | None) -> str:
+        from specwatch.pages.status_html import version_of
+
+        status = await self._present()
+        return await run_in_threadpool(lambda: version_of(_only(status, chosen)))
+
+    async def _page(self, status: DaemonStatus, asked: Selection) -> Response:
+        history = await self._history(status, asked.target)
+        return await self._render(_rendered, status, history, asked)
 
     async def _render(self, make: Callable[..., Response], *values: object) -> Response:
         async with self._rendering:
@@ -99,14 +158,14 @@ class StatusRoute:
         from specwatch.pages import status_view
 
         # The key is what is read: a target that is new on the page does not wait for others.
-        key = (chosen, frozenset(status_view.detailed(status, chosen)))
+        key = (chosen, frozenset(status_view.detailed(status)))
         read = self._histories.get(key, partial(self._stored, status, chosen))
         if read is not None:
             done, _ = await asyncio.wait({read}, timeout=_PATIENCE_SECONDS)
             if done:
                 return read.result()
         why = f"The store did not answer within {_PATIENCE_SECONDS:.0f} s."
-        return await run_in_threadpool(_remembered, status, chosen, why)
+        return await run_in_threadpool(_remembered, status, why)
 
     async def _stored(self, status: DaemonStatus, chosen: str | None) -> StatusHistory:
         async with self._reading:
@@ -118,7 +177,7 @@ class StatusRoute:
         from specwatch.rules.last_hour import last_hour
 
         now = status.now
-        names = status_view.detailed(status, chosen)
+        names = status_view.detailed(status)
         try:
             hours: dict[str, Any] = {}
             for detailed in (target for target in status.targets if target.name in names):
@@ -130,9 +189,21 @@ class StatusRoute:
                 since=now - _DAY, until=now + 1, target=chosen, limit=status_view.MOST_CHANGES
             )
             steps = self._steps(since=now - _DAY, target=chosen, limit=status_view.MOST_CHANGES)
+            plots: Plots = {}
+            if chosen is not None:
+                # A minute is stored some seconds after its end, and none of a target that is down.
+                ends = [hour.end for hour in hours.get(chosen, {}).values()]
+                until = max([*ends, now // MINUTE * MINUTE - MINUTE])
+                plots = status.attempt(chosen, partial(self._plots, chosen, until), plots)
         except StoreError as error:
-            return _remembered(status, chosen, f"The store cannot be read: {error}.")
-        return StatusHistory(hours, status_view.last_changes(verdicts, steps))
+            return _remembered(status, f"The store cannot be read: {error}.")
+        return StatusHistory(hours, plots, status_view.last_changes(verdicts, steps))
+
+    def _plotted(self, target: str, until: float) -> Plots:
+        from specwatch.pages.status_html import PLOTTED, plots
+
+        since = until - PLOTTED
+        return plots(self._report(since=since, until=until, now=until, targets=[target]))
 
 
 class _Shared(Generic[_Value]):
@@ -177,47 +248,42 @@ class _Made(Generic[_Value]):
         return self._at is not None and now - self._at > seconds
 
 
-def _selection(query: Mapping[str, str]) -> tuple[str | None, int]:
-    """The target, None for all, and the seconds between refreshes; ConfigError for nonsense."""
-    from specwatch.pages.status_html import REFRESH
+def _selection(query: Mapping[str, str]) -> Selection:
+    from specwatch.pages.status_table import selection
 
-    for key in query:
-        if key not in ("target", "refresh"):
-            raise ConfigError(f"{quoted(key)}: unknown parameter; known are target, refresh")
-    pace = query.get("refresh", str(REFRESH))
-    known = pace.isascii() and pace.isdigit() and len(pace) <= 4
-    if not known or (int(pace) and int(pace) not in _PACES):
-        expected = f"a number from {_PACES.start} to {_PACES.stop - 1}, nor 0"
-        raise ConfigError(f"refresh: {quoted(pace)} is not {expected}")
-    return query.get("target"), int(pace)
+    return selection(query)
 
 
-def _remembered(status: DaemonStatus, chosen: str | None, why: str) -> StatusHistory:
+def _only(status: DaemonStatus, chosen: str | None) -> DaemonStatus:
+    """The status of the chosen target alone."""
+    if chosen is None:
+        return status
+    return replace(status, targets=tuple(one for one in status.targets if one.name == chosen))
+
+
+def _remembered(status: DaemonStatus, why: str) -> StatusHistory:
     """The last minutes in memory, in place of the last hour."""
     from specwatch.pages import status_view
     from specwatch.pages.status_html import StatusHistory
     from specwatch.rules.last_hour import last_hour
     from specwatch.wording.text import LONGEST_SENTENCE, shown
 
-    names = status_view.detailed(status, chosen)
+    names = status_view.detailed(status)
     recent = [window for one in status.targets if one.name in names for window in one.recent]
-    return StatusHistory(last_hour(recent, 0, status.now), (), shown(why, LONGEST_SENTENCE))
+    hours = last_hour(recent, 0, status.now)
+    return StatusHistory(hours, missing=shown(why, LONGEST_SENTENCE))
 
 
-def _rendered(
-    status: DaemonStatus, history: StatusHistory, chosen: str | None, refresh: int
-) -> Response:
+def _rendered(status: DaemonStatus, history: StatusHistory, asked: Selection) -> Response:
     from specwatch.pages.status_html import status_html
 
-    page = status_html(status, history, chosen=chosen, refresh=refresh)
-    # As a header: accessibility checkers object to the HTML element.
-    return _response(page, 200, {"Refresh": str(refresh)} if refresh else {})
+    return _response(status_html(status, history, asked), 200)
 
 
 def _refused(status: DaemonStatus, code: int, title: str, message: str) -> Response:
     from specwatch.pages.status_html import refusal_html
 
-    return _response(refusal_html(status, title, message), code, {})
+    return _response(refusal_html(status, title, message), code)
 
 
 def _busy() -> Response:
@@ -226,9 +292,9 @@ def _busy() -> Response:
     return respond(message.encode(), 503, "text/plain", headers={"Retry-After": "5"})
 
 
-def _response(page: str, code: int, headers: Mapping[str, str]) -> Response:
+def _response(page: str, code: int) -> Response:
     from specwatch.pages.status_html import policy
 
     body = page.encode("utf-8", "replace")  # lone surrogates cannot be encoded
-    headers = {"Referrer-Policy": "no-referrer", **headers}
+    headers = {"Referrer-Policy": "no-referrer"}
     return respond(body, code, "text/html", policy=policy(page), headers=headers)

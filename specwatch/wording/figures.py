@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from specwatch.domain.experiments import Estimate
 from specwatch.domain.histogram import wide
+from specwatch.domain.interval import Interval
+from specwatch.rules.decision_view import MeasuredSpeedup
 from specwatch.rules.summary import LatencyView, RequestAcceptance
+from specwatch.status import SourceStatus
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 UNKNOWN = "-"
@@ -41,10 +45,10 @@ def compact(value: float | None) -> str:
     return f"{scaled:.{digits}f}{_UNITS[thousands]}"
 
 
-def percent(value: float | None) -> str:
+def percent(value: float | None, digits: int = 1) -> str:
     """``59.4%``."""
     value = finite(value)
-    return UNKNOWN if value is None else f"{value:.1%}"
+    return UNKNOWN if value is None else f"{value:.{digits}%}"
 
 
 def budget_spent(spent: float | None) -> str:
@@ -78,6 +82,13 @@ def rate(value: float | None, of: float | None) -> str:
         return UNKNOWN
     digits = 2 if of <= 0 else min(max(2 - math.floor(math.log10(of)), 0), 4)
     return number(value, digits)
+
+
+def times(ratio: Estimate | Interval | MeasuredSpeedup) -> str:
+    """How many times as fast: ``1.42x (1.30 to 1.55)``; ``1.42x`` without an interval."""
+    if ratio.lower is None or ratio.upper is None:
+        return f"{ratio.value:.2f}x"
+    return f"{ratio.value:.2f}x ({ratio.lower:.2f} to {ratio.upper:.2f})"
 
 
 def between(lower: str, upper: str) -> str:
@@ -151,17 +162,34 @@ def damaged_rows(count: int, last: str | None) -> str:
     return f"{sentence}; `specwatch db check` lists them"
 
 
+def source_state(source: SourceStatus, now: float) -> str:
+    """A source of discovery, its targets, and how reading it goes."""
+    sentence = f"{shown(source.source, LONGEST_SENTENCE)}: "
+    if source.failure is not None:
+        why = shown(source.failure.detail, LONGEST_SENTENCE)
+        kept = f", {counted(source.targets, 'target')} kept" if source.targets else ""
+        return f"{sentence}failing for {span(now - source.failure.since)}{kept}: {why}"
+    if source.last_success is None:
+        return f"{sentence}not read yet"
+    sentence += f"{counted(source.targets, 'target')}, read {span(now - source.last_success)} ago"
+    if source.refused:
+        refused = shown("; ".join(source.refused), LONGEST_SENTENCE)
+        sentence += f"; listed, and not watched: {refused}"
+    return sentence
+
+
 def counted(count: float | None, noun: str) -> str:
     """``1 engine``, ``3 engines``."""
     return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"
 
 
-def moment(time: float | None) -> str:
-    """A Unix time as ``2026-11-19 14:33 UTC``; a day that no calendar has as the bare number."""
+def moment(time: float | None, *, seconds: bool = False) -> str:
+    """A Unix time as ``2026-11-19 14:33 UTC``, with ``seconds`` as ``2026-11-19 14:33:05 UTC``; a
+    day that no calendar has as the bare number."""
     time = finite(time)
     if time is None:
         return UNKNOWN
     try:
-        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
+        return f"{datetime.fromtimestamp(time, UTC):{'%F %T' if seconds else '%F %H:%M'}} UTC"
     except (OverflowError, OSError, ValueError):
         return f"{time:.0f}"

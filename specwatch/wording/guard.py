@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from specwatch.guard.state import Cause, GuardState, Order, Pause, Phase
 from specwatch.guard.status import GuardView
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
-
-Moment = Callable[[float], str]
-"""How a Unix time is written."""
 
 
 def phase(name: str) -> str:
@@ -18,9 +15,16 @@ def phase(name: str) -> str:
     return shown(name).replace("_", " ")
 
 
+def state_word(state: GuardState) -> str:
+    """``rolling back``, ``holdout``."""
+    return "holdout" if state.holdout and state.phase is Phase.DISABLED else phase(state.phase)
+
+
 def sentence(state: GuardState, now: float) -> str:
     """``disabled for 3 h, a trial in 2 h``."""
-    state_now = f"{phase(state.phase)} for {figures.span(now - state.since)}"
+    state_now = f"{state_word(state)} for {figures.span(now - state.since)}"
+    if state.holdout and state.phase is Phase.DISABLED:
+        return f"{state_now}, without speculation: the baseline of its group"
     if state.phase is not Phase.DISABLED:
         return state_now
     if state.rearm_at is None:
@@ -40,7 +44,7 @@ def standing(guard: GuardView, now: float) -> str:
     return f"{sentence(guard.state, now)}{mode}{'' if guard.ours else f'; {daemon}'}"
 
 
-def notes(state: GuardState, now: float, moment: Moment) -> Iterator[tuple[str, str]]:
+def notes(state: GuardState, now: float) -> Iterator[tuple[str, str]]:
     """Yield what the guard waits for, what failed, a pause, and an order that is not done yet.
 
     Each with its kind: ``wrong``, ``waiting``, ``paused`` or ``ordered``.
@@ -51,17 +55,17 @@ def notes(state: GuardState, now: float, moment: Moment) -> Iterator[tuple[str, 
         yield shown(f"waiting: {state.waiting}", LONGEST_SENTENCE), "waiting"
     pause = state.pause
     if pause is not None and now < pause.until:
-        until = f"until {moment(pause.until)}, {figures.span(pause.until - now)} left"
+        until = f"until {figures.moment(pause.until)}, {figures.span(pause.until - now)} left"
         sentence = f"paused by {pause.by} {until}{_because(pause)}"
         yield shown(sentence, LONGEST_SENTENCE), "paused"
     if state.order is not None:
-        order = f"not done yet: {ordered(state.order, moment)}"
+        order = f"not done yet: {ordered(state.order)}"
         yield shown(order, LONGEST_SENTENCE), "ordered"
 
 
-def ordered(order: Order, moment: Moment) -> str:
-    """``ann wants speculation off until 2026-11-19 14:33:05: it garbles``."""
-    until = "" if order.until is None else f" until {moment(order.until)}"
+def ordered(order: Order) -> str:
+    """``ann wants speculation off until 2026-11-19 14:33 UTC: it garbles``."""
+    until = "" if order.until is None else f" until {figures.moment(order.until)}"
     return f"{order.by} wants speculation {order.goal}{until}{_because(order)}"
 
 

@@ -7,6 +7,7 @@ from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain.units import format_amount, format_duration
 from specwatch.wording import figures
 from specwatch.wording.figures import counted
+from specwatch.wording.text import shown
 
 
 def amount(metric: str, value: float | None) -> str:
@@ -15,6 +16,40 @@ def amount(metric: str, value: float | None) -> str:
         return figures.UNKNOWN
     measure = MEASURES.get(metric)  # none for one that only a newer daemon knows
     return figures.seconds(value) if measure and measure.unit == "seconds" else f"{value:.3g}"
+
+
+def metric_words(metric: str) -> str:
+    """A metric as an alert calls it: ``speedup``, ``P99 of TTFT``."""
+    return _METRIC_WORDS.get(metric) or shown(metric).replace("_", " ")
+
+
+_METRIC_WORDS = {
+    "speedup_ratio": "speedup",
+    "speedup_ratio_unadjusted": "speedup at today's step time",
+    "experiment_speedup_ratio": "speedup of the best other number of draft tokens",
+    "speedup_ratio_assumed": "speedup by the assumed draft cost",
+    "acceptance_ratio": "acceptance",
+    "acceptance_ratio_unmeasured": "acceptance",
+    "acceptance_change": "change of acceptance against the day before",
+    "acceptance_length": "tokens per step",
+    "request_acceptance_p10": "P10 of the requests' acceptance",
+    "request_acceptance_p50": "median of the requests' acceptance",
+    "request_speedup_p10_assumed": "speedup at P10 of the requests, by the assumed draft cost",
+    "losing_draft_share": "share of drafts that lose",
+    "tpot_tail": "P99 over P50 of TPOT",
+    "tpot_tail_ratio": "P99 over P50 of TPOT, relative to the baseline",
+    "kv_cache_usage": "KV cache usage",
+    "running": "running requests",
+    "waiting": "waiting requests",
+    "short_output_share": "share of outputs of at most 20 tokens",
+    "coverage_ratio": "share of drafts of known temperature",
+    **{
+        f"{latency}_{rank}{suffix}": f"{rank.upper()} of {latency.upper()}{words}"
+        for latency in ("ttft", "tpot")
+        for rank in ("p50", "p90", "p95", "p99")
+        for suffix, words in (("", ""), ("_ratio", " relative to the baseline"))
+    },
+}
 
 
 def comparison(condition: Condition) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode
 from specwatch.rules.decision_view import (
     AssumedSpeedup,
@@ -30,9 +31,13 @@ OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the f
 """What a speedup is of, by objective."""
 MODE_NOT_KNOWN = "not known whether the server speculates"
 MODE_REMEDY = (
-    "Start llama-server without --no-slots and give specwatch its API key, so that its /slots can"
-    " tell; otherwise its first draft will."
+    "Start llama-server without --no-slots, and give specwatch the API key of llama-server or"
+    " SGLang, so that /slots or /server_info can tell; otherwise the first draft will."
 )
+_MOSTLY = 0.5
+"""Share of the work from which on it was compared with a holdout at the same time."""
+_UNLIKE = 1.1
+"""Factor from which on it is said that a holdout is slower or faster than the target."""
 _WHOLE = 0.95
 """Share of an hour from which on it was watched throughout."""
 
@@ -76,7 +81,29 @@ def _measured(speedup: MeasuredSpeedup, known: ModelView) -> str:
     bounds = f"{speedup.lower:.2f} to {speedup.upper:.2f}"
     age = figures.span(known.baseline.age or 0.0)
     of = OBJECTIVES[known.objective or "e2e"]
-    return f"{speedup.value:.2f} ({bounds}) {of}, measured against a baseline {age} old"
+    hour = f"{speedup.value:.2f} ({bounds}) {of} over the last hour"
+    now = known.present
+    if now is not None:
+        hour = f"now {now.value:.2f} ({now.lower:.2f} to {now.upper:.2f}), {hour}"
+    if known.simultaneous >= _MOSTLY:
+        return f"{hour}, measured at the same time as {holdouts(known)}"
+    return f"{hour}, measured against a baseline {age} old"
+
+
+def holdouts(known: ModelView) -> str:
+    """``the holdout chat-3 (at 9-16 running it had other loads)``."""
+    names = ", ".join(shown(one.target) for one in known.baseline.holdouts)
+    notes = [
+        f"{shown(one.target)} takes {one.pace.value:.2f} times as long at equal work,"
+        " which is corrected"
+        for one in known.baseline.holdouts
+        if one.pace is not None and not 1 / _UNLIKE < one.pace.value < _UNLIKE
+    ]
+    apart = [shown(bin_.load_bin) for bin_ in known.bins if bin_.simultaneous < _MOSTLY]
+    if apart:
+        notes.append(f"not at {', '.join(apart)} running, where it had other loads")
+    holdout = "the holdout" if len(known.baseline.holdouts) == 1 else "the holdouts"
+    return f"{holdout} {names}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def break_even(known: ModelView, window: WindowView | None) -> str:
@@ -116,15 +143,25 @@ def answer(known: ModelView | None, mode: str | None) -> tuple[str, str]:
     rests_on = speedup(known)
     if not isinstance(measured, MeasuredSpeedup) or not known.current:
         return "unknown", f"Whether speculation pays is not measured: {rests_on}."
-    outcome = "loses" if measured.upper < 1 else "pays" if measured.lower > 1 else "even"
-    if outcome == "pays" and measured.upper < WORTH_IT:
-        outcome = "not_worth_it"
+    if known.losing_since is not None:
+        return "loses", f"Speculation loses since {moment(known.losing_since)}: {rests_on}."
+    outcome = outcome_of(measured)
     return outcome, f"Speculation {_OUTCOMES[outcome]}: {rests_on}."
 
 
+def outcome_of(measured: MeasuredSpeedup | Interval) -> Outcome:
+    """The outcome that the interval of a speedup is."""
+    if measured.upper < 1:
+        return "loses"
+    if measured.lower <= 1:
+        return "even"
+    return "not_worth_it" if measured.upper < WORTH_IT else "pays"
+
+
+Outcome = Literal["pays", "not_worth_it", "even", "loses"]
 WORTH_IT = 1.3
 """The speedup below which the default rule ``not-worth-it`` fires."""
-_OUTCOMES = {
+_OUTCOMES: Mapping[str, str] = {
     "pays": "pays",
     "not_worth_it": "pays, but little",
     "even": "neither clearly pays nor clearly loses",

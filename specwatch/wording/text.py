@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
-
 LONGEST_NAME = 60
 LONGEST_SENTENCE = 300
 MOST_COLUMNS = 80
@@ -41,14 +38,3 @@ def shown(text: str, longest: int = LONGEST_NAME) -> str:
         head = (longest - 3) * 2 // 3
         text = f"{text[:head]}...{text[len(text) - (longest - 3 - head) :]}"
     return clean(text)
-
-
-def wrapped(text: str, style: str = "") -> Iterator[tuple[str, str]]:
-    """Yield a sentence, which may be indented, as lines of at most 80 columns with their style.
-
-    Its further lines are indented by two more.
-    """
-    text = clean(text)
-    indent = " " * (len(text) - len(text.lstrip()) + 2)
-    for line in textwrap.wrap(text, MOST_COLUMNS, subsequent_indent=indent):
-        yield line, style

@@ -43,6 +43,7 @@ def cases() -> Iterator[Case | Calm]:
     yield from _of_objectives()
     yield from _of_guard()
     yield from _of_itself()
+    yield from _causes()
 
 
 def _calm() -> Iterator[Calm]:
@@ -142,6 +143,39 @@ def _of_speculation() -> Iterator[Case]:
         key.replace("watch:9469", "watch-2:9469"): value for key, value in one_net(net).items()
     }
     yield Case("two daemons tell it once", {**one_net(net), **twice}, net.alert, 60, net.firing)
+
+
+def _causes() -> Iterator[Case]:
+    """A description says the likely cause of a breach, or which rules are in breach."""
+    why = "acceptance fell from 70% to 20%"
+    for name, rule in (("SpeculationTtftRegression", "ttft-regression"),
+                       ("SpeculationNetNegative", "net-negative")):  # fmt: skip
+        fault = _fault(name)
+        scope = {"rule": rule, **MODEL, "temperature": "all"}
+        world = {**healthy(), **fault.changes}
+        world[of("specwatch_rule_cause_ratio", cause=why, **scope)] = 0.97
+        (firing,) = fault.firing
+        text = f"{firing.description} Likely cause (97% of the change): {why}."
+        yield Case("its cause is known", world, name, 60, [replace(firing, description=text)])
+    burn = _fault("LatencySloBurn")
+    (firing,) = burn.firing
+    text = firing.description.replace("No rule is in breach.", "Rules in breach: a, b.")
+    ruled = {**healthy(), **burn.changes}
+    for rule in ("a", "b"):
+        ruled |= breach(rule, 1, 2, metric="running")
+    yield Case("rules are in breach", ruled, burn.alert, burn.at,
+               [replace(firing, description=text)])  # fmt: skip
+    down = _fault("SpecwatchTargetDown")
+    (firing,) = down.firing
+    text = f"{firing.description} Likely cause: the guard failed to switch speculation."
+    held = {**healthy(), **down.changes, **in_phase(Phase.HELD)}
+    yield Case("the guard holds", held, down.alert, 60, [replace(firing, description=text)])
+    for phase in (Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK):
+        yield _case(f"the guard is {phase}", down.alert, in_phase(phase))
+    refused = of("specwatch_scrape_failures_total", reason="refused", **TARGET)
+    answers = of("specwatch_scrape_failures_total", reason="credentials", **TARGET)
+    unfit = {refused: None, answers: "0x9 12+12x240"}
+    yield _case("it answers, and specwatch cannot use it", down.alert, unfit)
 
 
 def _minutes_only() -> Case:

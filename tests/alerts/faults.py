@@ -36,7 +36,7 @@ _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
      " is 1.50."),
     ("SpeculationAcceptanceShift", "acceptance-shift", "acceptance_change", -0.08, -0.05,
      "llama: -8% against the day before, at the same temperatures; the threshold is -5%."),
-    ("SpeculationSlowerThanMeasured", "net-negative-unexplained", "speedup_ratio_unadjusted",
+    ("SpeculationNetNegativeUnexplained", "net-negative-unexplained", "speedup_ratio_unadjusted",
      0.93, 1,
      "llama: 0.93 times the speed that was measured without speculation; the threshold is 1.00."),
     ("SpeculationKvSqueeze", "kv-squeeze", "kv_cache_usage", 0.97, 0.9,
@@ -49,7 +49,7 @@ _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
      "llama: 80% of the requests ended within 20 tokens; the threshold is 50%."),
     ("SpeculationNotWorthIt", "not-worth-it", "speedup_ratio", 1.14, 1.3,
      "llama: 1.14 times the speed without speculation, for a day; the threshold is 1.30."),
-    ("SpeculationLosesForMany", "losing-bucket", "losing_draft_share", 0.61, 0.4,
+    ("SpeculationLosingBucket", "losing-bucket", "losing_draft_share", 0.61, 0.4,
      "llama: 0.61 is the reading: share of drafts that lose, or without a baseline the speedup"
      " assumed at P10 of the requests; the threshold is 0.40."),
 ]  # fmt: skip
@@ -74,7 +74,7 @@ _CUSTOM = Fault(
     "SpeculationCustomRule",
     breach("slow-start", 0.7, 0.5, metric="ttft_p99"),
     {**MODEL, "rule": "slow-start", "metric": "ttft_p99"},
-    "llama: ttft_p99 is 0.7; the threshold is 0.5.",
+    "llama: ttft p99 is 0.7; the threshold is 0.5.",
     traffic=True,
 )
 
@@ -98,9 +98,11 @@ _SPEEDS = (
         {
             of("specwatch_speedup_ratio", **_WARM): 0.8,
             of("specwatch_speedup_ratio_upper", **_WARM): 0.91,
+            of("specwatch_acceptance_ratio", **_WARM): 0.12,
         },
         _WARM,
-        "llama: at 0.80 times the speed without it; all of the interval is below 1.",
+        "llama: speedup 0.80; all of its interval is below the threshold, 1. Acceptance is 12%"
+        " there, and 30% is needed.",
         traffic=True,
         speculation=True,
     ),
@@ -135,7 +137,7 @@ def _burn(factor: float, line: float, long: str, short: str, at: int) -> Fault:
         {**SLO, "long": long, "short": short, "servers": "one"},
         f"llama: over {long} it burns {factor:g} times as fast as evenly, and over {short}"
         f" too (line: {line:g}). Objective 99%; 0.8% of the requests of its window were too"
-        " slow, 20% of the budget is left.",
+        " slow, 20% of the budget is left. No rule is in breach.",
         at,
     )
 
@@ -232,6 +234,18 @@ _ITSELF = (
         "The loop of chat made no pass within three intervals; the last good scrape was 0s ago.",
     ),
     Fault(
+        "SpecwatchTargetDown",
+        {
+            of("specwatch_target_up", **TARGET): "1x9 0x300",
+            of("specwatch_scrape_failures_total", reason="refused", **TARGET): "0x9 12+12x240",
+            of("specwatch_last_scrape_success_timestamp_seconds", **TARGET): "0+60x9 540x300",
+        },
+        TARGET,
+        "No scrape has succeeded for 5 minutes (up: 0); the last good one was 51m 0s ago.",
+        begins=10,
+        spare=frozenset({"specwatch_guard_state"}),
+    ),
+    Fault(
         "SpecwatchScrapeFailing",
         {
             of("specwatch_scrape_failures_total", reason="refused", **TARGET): "0+9x240",
@@ -289,6 +303,13 @@ _ITSELF = (
         {**WHERE, "url": "http://127.0.0.1:9093"},
         "http://127.0.0.1:9093 has not accepted alerts from specwatch for 10 minutes "
         "(up: 0). Alerts from Prometheus are not affected.",
+    ),
+    Fault(
+        "SpecwatchDiscoveryFailing",
+        {of("specwatch_discovery_up", source="file_sd a.json"): 0},
+        {**WHERE, "source": "file_sd a.json"},
+        "file_sd a.json has failed for 10 minutes (up: 0). Its last known targets are watched on;"
+        " new ones are not seen.",
     ),
     Fault(
         "SpecwatchJudgingFails",

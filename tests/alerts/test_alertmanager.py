@@ -15,8 +15,9 @@ from specwatch.alerts import firing as own
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.generate.alerts import alertmanager_sample, exported_groups, stock_groups
 from specwatch.generate.alerts.rules import Group
+from specwatch.rules.objectives import BURNS
 
-OWN = {own.RULE, own.SWITCHED_OFF, own.BLOCKED, own.FAILED}
+OWN = {own.RULE, own.SLO_BURN, own.SERVER_DOWN, own.SWITCHED_OFF, own.BLOCKED, own.FAILED}
 """Alerts that the daemon tells by itself."""
 _SERVER = {"target", "instance", "job"}
 """Labels of which one at least has to be equal, for two alerts to be of one server."""
@@ -64,7 +65,7 @@ def test_the_severity_says_whom_an_alert_reaches(
 ) -> None:
     amtool(
         "config", "routes", "test", f"--config.file={sample}", f"--verify.receivers={receiver}",
-        f"severity={severity}", "alertname=SpecwatchDown", "target=chat-70b",
+        f"severity={severity}", "alertname=SpeculationSloBurn", "target=chat-70b",
     )  # fmt: skip
 
 
@@ -86,6 +87,7 @@ def test_it_names_nothing_that_is_not_there() -> None:
         | {alert.labels.get("rule", "") for group in _groups() for alert in group.alerts},
         "severity": {"critical", "warning", "info"},
         "servers": {"one"},
+        "long": {burn.long for burn in BURNS},
     }
     for label, value in _matched():
         for word in value.split("|"):

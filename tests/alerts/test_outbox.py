@@ -56,6 +56,22 @@ def test_an_end_is_repeated_for_as_long_as_the_alert_might_live_on() -> None:
     assert box.message(100 + 4 * RESEND) is None
 
 
+def test_an_alert_that_another_daemon_continues_has_no_end() -> None:
+    """Its target has moved; alerts of other targets go on and end as ever."""
+    moved = Alert({"alertname": "a", "target": "chat"})
+    kept = Alert({"alertname": "b", "target": "code"})
+    box = outbox()
+    box.set([moved, kept], 0)
+    tell(box, 0)
+    box.hand_over({"chat"})
+    assert not box.set([kept], 60)
+    assert ends(box.message(60)) == {"b": 60 + 4 * RESEND}
+    box.set([], 70)
+    assert ends(box.message(70)) == {"b": 70}
+    box.hand_over({"code"})
+    assert box.message(80) is None
+
+
 def test_an_end_that_cannot_be_told_is_given_up_after_an_hour() -> None:
     box = outbox()
     box.set([A], 0)
@@ -83,6 +99,30 @@ def test_an_alert_that_fires_again_has_no_end() -> None:
     box.set([], 10)
     box.set([A], 20)
     assert ends(box.message(20)) == {"a": 20 + 4 * RESEND}
+
+
+def test_an_alert_that_keeps_firing_ends_only_then_and_dates_from_its_last_cause() -> None:
+    box = outbox()
+    kept = Alert({"alertname": "a"}, keep_firing_for=300.0)
+    box.set([kept], 0)
+    assert not box.set([kept], 100)
+    assert not box.set([], 399)
+    assert ends(box.message(399)) == {"a": 399 + 4 * RESEND}
+    assert box.set([], 400)
+    assert ends(box.message(400)) == {"a": 400}
+    box.set([kept], 500)
+    assert not box.set([], 799)
+
+
+def test_an_alert_that_a_daemon_finds_late_outlives_its_restart() -> None:
+    box = outbox()
+    box.set([Alert({"alertname": "a"}, found_after=300.0), B], 0)
+    assert ends(box.message(0)) == {"a": 4 * RESEND + 300, "b": 4 * RESEND}
+    tell(box, 0)
+    box.set([], 100)
+    tell(box, 100)
+    assert ends(box.message(100 + 4 * RESEND + 299)) == {"a": 100}
+    assert box.message(100 + 4 * RESEND + 300) is None
 
 
 def test_the_latest_words_of_an_alert_are_sent_without_being_news() -> None:

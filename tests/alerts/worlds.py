@@ -44,6 +44,7 @@ def healthy(last: int = 240) -> dict[str, Value]:
             requests_per_second=1, acceptance_ratio=0.7, speedup_ratio=1.4,
             speedup_ratio_lower=1.3, speedup_ratio_upper=1.5,
         )  # fmt: skip
+    world[of("specwatch_mean_break_even_acceptance_ratio", **MODEL)] = 0.3
     world[of("specwatch_coverage_ratio", temperature="all", source="tap", **MODEL)] = 0.95
     for rule in DEFAULT_RULES:
         temperature = BUCKETS[1] if rule.name == "garbage" else "all"
@@ -76,6 +77,7 @@ def healthy(last: int = 240) -> dict[str, Value]:
         judging_failures_total=0,
     )  # fmt: skip
     world[of("specwatch_alertmanager_up", url="http://127.0.0.1:9093")] = 1
+    world[of("specwatch_discovery_up", source="file_sd a.json")] = 1
     email = {"channel": "email"}
     return world | _values(email, report_undelivered=0, report_last_delivery_timestamp_seconds=0)
 

@@ -101,7 +101,10 @@ def test_a_selector_asks_for_every_name_that_we_read_and_for_one_server_only() -
     [("{}", ""), ('{job="vllm"}', ',job="vllm"'), (' { job="a", } ', ',job="a"')],
 )
 def test_a_users_selector_narrows_the_search(given: str, inside: str) -> None:
-    gauges = "vllm:num_requests_running|llamacpp:requests_processing"
+    gauges = (
+        "vllm:num_requests_running|ray_vllm_num_requests_running|llamacpp:requests_processing"
+        "|sglang:num_running_reqs|lmdeploy:num_requests_running|trtllm_num_requests_running"
+    )
     assert presence_selector(given) == f'{{__name__=~"{gauges}"{inside}}}'
 
 

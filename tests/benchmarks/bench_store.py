@@ -1,13 +1,20 @@
-"""What a day of one busy target takes in SQLite, and how long a flush of a large fleet takes."""
+"""What a day of one busy target takes in SQLite, and how long a flush of a large fleet takes.
+
+On Postgres also three ways to insert many rows, and two to prune them.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
 
 from specwatch.domain.model import (
     Batch,
@@ -22,13 +29,20 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
+from specwatch.store import partitions, schema
+from specwatch.store.database import Database
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
+from specwatch.store.statements import add_rows, fetch_rows
 from tests.benchmarks.figure import Figure
+from tests.postgres import AS_INSTALLED, find_programs, running_postgres
 
 BUCKETS = ("all", "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1")
 DAY_OF_MINUTES = 1440
 TARGETS = 200
+DAYS = 14
+INSERTED = {200: 41, 2_000: 15, 20_000: 3}
+"""Windows of one minute, and how often each way inserts as many."""
 T0 = 1_700_000_000 // 3600 * 3600
 TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -44,7 +58,7 @@ def run() -> list[Figure]:
         flush = measure_flush(Path(directory) / "fleet.db")
         rolled = measure_roll_up(Path(directory) / "day.db")
         pack = measure_packing()
-    return [
+    return _on_postgres() + [
         Figure(
             "store: a day of minutes, one busy target, 6 buckets", size, "MB", budget=3, aim=1.7
         ),
@@ -52,6 +66,137 @@ def run() -> list[Figure]:
         Figure("store: packing one window", pack, "µs"),
         Figure("store: rolling up one hour of 6 buckets", rolled, "ms"),
     ]
+
+
+def _on_postgres() -> list[Figure]:
+    """The same of Postgres, if it is installed."""
+    if find_programs() is None:
+        return []
+    figures = []
+    with running_postgres(AS_INSTALLED) as server:
+        for windows, turns in INSERTED.items():
+            took = measure_inserts(server.new_url(), windows, turns)
+            figures += [
+                Figure(
+                    f"store: inserting {windows:,} windows into Postgres; peer: {way}",
+                    took["arrays"], "ms", took[way],
+                )
+                for way in ("INSERT of each", "COPY")
+            ]  # fmt: skip
+        deleted, dropped = measure_retention(server.new_url())
+        figures += [
+            Figure(
+                f"store: pruning a day of {TARGETS} targets from Postgres, {what}; peer: DELETE",
+                dropped[what], unit, deleted[what],
+            )
+            for what, unit in (("time", "s"), ("WAL", "MB"))
+        ]  # fmt: skip
+    return figures
+
+
+def measure_retention(url: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds, and megabytes of WAL, to prune a day by DELETE and VACUUM, and by DROP.
+
+    Of a fleet without temperatures, with two weeks of minutes in the database.
+    """
+    first = T0 // partitions.DAY * partitions.DAY
+    end = first + DAYS * partitions.DAY
+    store, database = Store(url, daemon="bench"), Database(url, migrating=True)
+    # The partitions are those of the second day and the two after it.
+    store.open(first + partitions.DAY)
+    chance = random.Random(5)
+    store.write([batch(f"target-{n}", first, chance) for n in range(TARGETS)], now=0)
+    others = ", ".join(column.name for column in schema.minutes.c if column.name != "start")
+    with database.writing() as connection:
+        for statement in (
+            "DELETE FROM minutes USING series WHERE id = series_id AND temperature <> 'all'",
+            f"UPDATE series SET last_start = {end - 60}, rolled_until = {end}",
+            "CREATE TEMP TABLE one ON COMMIT DROP AS SELECT * FROM minutes",
+            "SET LOCAL session_replication_role = replica",
+            f"INSERT INTO minutes (start, {others}) SELECT {first} + 60 * n, {others}"
+            f" FROM generate_series(1, {DAYS * DAY_OF_MINUTES} - 1) AS n, one",
+        ):
+            connection.exec_driver_sql(statement)
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+
+        def vacuum() -> None:
+            connection.exec_driver_sql("VACUUM minutes_default")
+
+        def pruned(days: int) -> dict[str, float]:
+            connection.exec_driver_sql("CHECKPOINT")
+            before = connection.exec_driver_sql("SELECT pg_current_wal_insert_lsn()").scalar_one()
+            kept = DAYS * partitions.DAY
+            took = milliseconds(lambda: store.prune(end + days * partitions.DAY, kept, 2 * kept))
+            took += milliseconds(vacuum)
+            written = f"SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{before}')"
+            wal = float(connection.exec_driver_sql(written).scalar_one())
+            return {"time": took / 1e3, "WAL": wal / 1e6}
+
+        vacuum()
+        costs = pruned(1), pruned(2)
+    store.close()
+    database.dispose()
+    return costs
+
+
+def measure_inserts(url: str, windows: int, turns: int) -> dict[str, float]:
+    """Median milliseconds to insert the windows of one minute, by the way, all in turn."""
+    chance = random.Random(4)
+    store = Store(url, daemon="bench")
+    store.open(0)
+    targets = -(-windows // len(BUCKETS))
+    store.write([batch(f"target-{n}", T0, chance) for n in range(targets)], now=0)
+    columns = tuple(schema.minutes.c.keys())
+    with store.connected() as connection:
+        stored = fetch_rows(connection, f"SELECT {', '.join(columns)} FROM minutes")[:windows]
+    ways = {"arrays": add_rows, "INSERT of each": _inserted_each, "COPY": _copied}
+    took: dict[str, list[float]] = {way: [] for way in ways}
+    minutes = itertools.count(T0 + 60, 60)
+    for _ in range(turns):
+        for way, work in ways.items():
+            start = next(minutes)
+            rows = [(start, *row[1:]) for row in stored]
+            with store.writing(0) as connection:
+                took[way].append(
+                    milliseconds(lambda: work(connection, schema.minutes, columns, rows))  # noqa: B023
+                )
+    store.close(0)
+    return {way: statistics.median(times) for way, times in took.items()}
+
+
+def _inserted_each(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+) -> None:
+    marks = ", ".join("%s" for _ in columns)
+    connection.exec_driver_sql(
+        f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING",
+        list(rows),
+    )
+
+
+def _copied(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+) -> None:
+    """COPY knows no ON CONFLICT: it fills a temporary table."""
+    driver: Any = connection.connection.driver_connection
+    names = ", ".join(columns)
+    with driver.cursor() as cursor:
+        cursor.execute(f"CREATE TEMP TABLE copied (LIKE {table.name}) ON COMMIT DROP")
+        with cursor.copy(f"COPY copied ({names}) FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(
+                [table.c[name].type.compile(connection.dialect).lower() for name in columns]
+            )
+            for row in rows:
+                copy.write_row(row)
+        cursor.execute(
+            f"INSERT INTO {table.name} ({names}) SELECT {names} FROM copied ON CONFLICT DO NOTHING"
+        )
 
 
 def measure_day(file: Path) -> float:

@@ -1,7 +1,8 @@
 """A process that serves moving pages to watchers at little cost, and counts them.
 
 ``python -m tests.benchmarks.page_server TARGETS`` listens on as many free ports of loopback and
-prints them as JSON. ``GET /scrapes`` on any of them tells how many pages went out.
+prints them as JSON. ``GET /scrapes`` on any of them tells how many pages went out, ``GET /times``
+when those of each target did since it was asked last.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +82,11 @@ class PageServer:
         """How many pages went out so far."""
         return int(page(f"http://127.0.0.1:{self.ports[0]}/scrapes"))
 
+    def times(self) -> list[list[float]]:
+        """When pages went out since the last call, by target: seconds of its clock."""
+        times: list[list[float]] = json.loads(page(f"http://127.0.0.1:{self.ports[0]}/times"))
+        return times
+
 
 class _Served:
     def __init__(self) -> None:
@@ -87,11 +94,19 @@ class _Served:
         self.others = {path: _answer(body, "application/json") for path, body in _OTHERS.items()}
         self.missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
         self.scrapes = 0
+        self.times: list[list[float]] = []
 
     def target(self) -> Callable[[], _Connection]:
         """A factory of connections that share the state of one target."""
         position = iter([*range(_PAGES - 1)])
-        return lambda: _Connection(self, lambda: next(position, _PAGES - 1))
+        times: list[float] = []
+        self.times.append(times)
+
+        def turn() -> int:
+            times.append(time.monotonic())
+            return next(position, _PAGES - 1)
+
+        return lambda: _Connection(self, turn)
 
 
 class _Connection(asyncio.Protocol):
@@ -120,6 +135,11 @@ class _Connection(asyncio.Protocol):
         path = request[: request.find(b" ", 4) + 1]
         if path == b"GET /scrapes ":
             return _answer(str(served.scrapes).encode(), "text/plain")
+        if path == b"GET /times ":
+            times = json.dumps(served.times).encode()
+            for one in served.times:
+                one.clear()
+            return _answer(times, "application/json")
         return served.others.get(path, served.missing)
 
 

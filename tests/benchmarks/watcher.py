@@ -16,7 +16,7 @@ from tests.e2e.monitoring import RunningPrometheus
 from tests.e2e.processes import DaemonProcess, Process
 
 PROMETHEUS = shutil.which("prometheus")
-_START_SECONDS = 60.0
+_START_SECONDS = _STOP_SECONDS = 180.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -29,9 +29,7 @@ class Watcher:
 
     def cpu_seconds(self) -> float:
         """User and system time of all of its threads so far."""
-        stat = Path(f"/proc/{self._process.pid}/stat").read_text()
-        fields = stat.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return sum(_cpu_seconds(self._process.pid)[:2])
 
     def resident_megabytes(self) -> float:
         """Resident memory, pages shared with others included."""
@@ -45,13 +43,30 @@ class Watcher:
     def stop(self) -> float:
         """Send SIGTERM; returns the seconds that it took to end."""
         begun = time.monotonic()
-        self._process.stop()
+        self._process.stop(_STOP_SECONDS)
         return time.monotonic() - begun
 
 
+def cpu_seconds_with_children(pid: int) -> float:
+    """User and system time of a process and of its children, those that have ended included."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(_cpu_seconds(pid)) + sum(sum(_cpu_seconds(int(child))) for child in children)
+
+
+def _cpu_seconds(pid: int) -> list[float]:
+    """User and system time of a process, and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(ticks) / _TICKS for ticks in fields[11:15]]
+
+
 @contextlib.contextmanager
-def daemon(ports: Sequence[int], interval: int, directory: Path) -> Iterator[Watcher]:
-    """specwatch, watching those ports of loopback; ready when it tells the service manager so."""
+def daemon(
+    ports: Sequence[int], interval: int, directory: Path, database: str | None = None
+) -> Iterator[Watcher]:
+    """specwatch, watching those ports of loopback; ready when it tells the service manager so.
+
+    ``database`` is a URL, by default that of a file in the directory.
+    """
     settings = {
         "log": {"level": "warning"},
         "targets": [
@@ -59,7 +74,7 @@ def daemon(ports: Sequence[int], interval: int, directory: Path) -> Iterator[Wat
             for port in ports
         ],
     }
-    database = f"sqlite:///{directory / 'bench.db'}"
+    database = database or f"sqlite:///{directory / 'bench.db'}"
     process = DaemonProcess.configured(directory, database, settings)
     process.environment = {"NOTIFY_SOCKET": str(directory / "notify")}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -127,6 +128,23 @@ def test_progress_in_a_pipe_is_a_line_for_each_stage(both: Both) -> None:
     assert lines[3].startswith("concurrency 4 with speculation: ")
 
 
+def test_lines_in_a_pipe_have_the_time_left() -> None:
+    piped, now = io.StringIO(), [5.0]
+    progress = ProgressBar(console=Console(file=piped, width=80), monotonic=lambda: now[0])
+    progress.note("before it begins")
+    with progress.over(4):
+        progress.step("concurrency 2, warming up", 0)
+        progress.note("nothing is known yet")
+        now[0] += 30
+        progress.step("concurrency 2", 1)
+        progress.note("one of four")
+        progress.step("concurrency 2", completed=4)
+        progress.note("all")
+    assert piped.getvalue().splitlines() == [
+        "before it begins", "nothing is known yet", "one of four, about 90 s left", "all",
+    ]  # fmt: skip
+
+
 def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
     screen = io.StringIO()
     progress = ProgressBar(
@@ -140,6 +158,7 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
     shown = screen.getvalue()
     assert "concurrency 2" in shown
     assert " 50%" in shown
+    assert re.search(r":\d\d(\x1b\[0m)? left", shown)
     assert "9 requests, 0 failed" in shown
     assert shown.endswith("\x1b[1A\x1b[2K"), "the bar's line is erased"
 
@@ -155,7 +174,7 @@ def test_the_text_fits_eighty_columns(run: Run, database: str) -> None:
     lines = done.stdout.splitlines()
     assert any(line.startswith("note: the lengths of production traffic are") for line in lines)
     assert max(map(len, lines[:-1])) <= 80
-    assert "speculation pays on this workload" in done.stdout
+    assert done.stdout.startswith("Speculation pays on this workload: ")
     assert "best k: 4, as now" in done.stdout
     assert "baseline of chat at load 2, 3-4 stored in SQLite database" in lines[-1]
 

@@ -225,7 +225,8 @@ def test_options_override_each_part(database: str) -> None:
         database, "--dry-run", "--prompt-tokens", 60, "--output-tokens", 20, "--concurrency", 2
     )
     assert done.exit_code == 0, done.output
-    assert "workload as given:\n  prompts of 60 tokens, outputs of 20, load 2" in done.stdout
+    shown = " ".join(done.stdout.split())
+    assert "workload as given: prompts of 60 tokens, outputs of 20, load 2" in shown
 
 
 def test_own_prompts_are_sent_unchanged(database: str, tmp_path: Path) -> None:

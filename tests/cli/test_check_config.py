@@ -188,8 +188,8 @@ def test_a_target_that_does_not_answer_exits_with_1_and_others_are_checked(
     )
     done = run("check-config", "--config", file)
     assert done.exit_code == 1
-    a, b, c = done.stdout.splitlines()[-3:]
-    assert "FAILED: nothing listens" in a
+    a, c, *_, b = done.stdout.splitlines()
+    assert "FAILED: nothing listens" in a, "what fails comes first"
     assert ": ok, " in b
     assert "FAILED: " in c
     assert "404" in c
@@ -273,7 +273,7 @@ def test_a_place_that_is_not_ours_to_write_is_found_now(
 def test_a_page_without_an_engine_exits_with_1(run: Run, surface: Surface) -> None:
     done = run("check-config", "--target", surface.url)
     assert done.exit_code == 1
-    assert "the server there is not vLLM or llama.cpp" in done.stdout
+    assert "the server there is not vLLM, llama.cpp" in done.stdout
 
 
 def test_secrets_are_not_shown(run: Run, tmp_path: Path, vllm: str) -> None:
@@ -340,10 +340,10 @@ def test_the_tap_is_reported_with_its_buckets(
     )
     done = run("check-config", "--config", file)
     assert done.exit_code == int(not ok)
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith("proxy of chat at" if proxy is not None else "target chat at")
-    assert ("FAILED: " in last) is not ok
-    assert text in last
+    line = done.stdout.splitlines()[-1 if ok else 0]
+    assert line.startswith("proxy of chat at" if proxy is not None else "target chat at")
+    assert ("FAILED: " in line) is not ok
+    assert text in line
 
 
 IMPORTS = """
@@ -375,3 +375,56 @@ def test_the_threads_that_ask_import_nothing_of_requests(tmp_path: Path) -> None
     assert "webhook webhook: FAILED: nothing listens" in ran.stdout
     late = [line for line in ran.stdout.splitlines() if line.startswith("IMPORTED")]
     assert not [line for line in late if "requests" in line or "urllib3" in line]
+
+
+def test_sources_of_targets_and_what_they_list_are_checked(
+    run: Run, tmp_path: Path, vllm: str
+) -> None:
+    host, _, prefix = vllm.removeprefix("http://").partition("/")
+    labels = {"instance": "chat", "__metrics_path__": f"/{prefix}/metrics"}
+    group = {"targets": [host, "a/b"], "labels": labels}
+    (tmp_path / "targets.json").write_text(json.dumps([group]))
+    file = written(
+        tmp_path,
+        f"database: sqlite:///{tmp_path}/new/history.db\n"
+        "discovery: [{file_sd: {files: [targets.json]}}, {http_sd: {url: 'http://127.0.0.1:1'}}]\n",
+    )
+    done = run("check-config", "--config", file)
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [
+        f"discovery by file_sd {tmp_path}/targets.json: FAILED: 'a/b' is not an address; write"
+        " host:port",
+        "discovery by http_sd http://127.0.0.1:1: FAILED: nothing listens at http://127.0.0.1:1; is"
+        " the server up, on this port?",
+    ]
+    assert lines[2] == "configuration: ok, 0 targets, 2 sources of targets"
+    assert f"target chat at {vllm}/metrics: ok, tiny (speculation on)" in lines
+    (tmp_path / "targets.json").write_text(json.dumps([{"targets": [host], "labels": labels}]))
+    answer = json.loads(run("check-config", "--config", file, "--json").stdout)
+    details = {check["what"].split()[2]: check["detail"] for check in answer["checks"][1:3]}
+    assert details["file_sd"] == "1 target"
+
+
+HOLDOUTS = {
+    "in a group that is large enough": ("mode: act, holdout: 1", "x, x, x", []),
+    "in a small one": ("mode: act, holdout: 1", "x, x, y", ["too many for x, y"]),
+    "that nobody restarts": ("holdout: 2", "x, x, x, x, x, x", ["set guard.mode: act"]),
+    "none": ("mode: act", "x", []),
+}
+
+
+@pytest.mark.parametrize(("guard", "groups", "ends"), HOLDOUTS.values(), ids=HOLDOUTS.keys())
+def test_a_holdout_that_cannot_be_is_noted(
+    run: Run, tmp_path: Path, guard: str, groups: str, ends: list[str]
+) -> None:
+    targets = ", ".join(
+        f"{{url: 'http://127.0.0.1:1/{at}', name: t{at}, group: {group}}}"
+        for at, group in enumerate(groups.split(", "))
+    )
+    file = written(
+        tmp_path, f"database: sqlite:///{tmp_path}/d.db\ntargets: [{targets}]\nguard: {{{guard}}}\n"
+    )
+    answer = json.loads(run("check-config", "--offline", "--config", file, "--json").stdout)
+    notes = [note for note in answer["notes"] if note.startswith("guard.holdout")]
+    assert [note.endswith(end) for note, end in zip(notes, ends, strict=True)] == [True] * len(ends)

@@ -19,6 +19,7 @@ from tests.cli.conftest import Run
 
 COMMAND = "{kind: command, disable: [/bin/true, 'off'], enable: [/bin/true, 'on']}"
 ABSENT = COMMAND.replace("/bin/true", "/absent")
+WORKLOAD = "{kind: kubernetes, workload: deployment/vllm}"
 SUPERVISED = "{kind: supervised}"
 UNIT = "{kind: systemd, unit: vllm.service}"
 
@@ -134,6 +135,11 @@ def test_each_alertmanager_is_asked_and_sent_no_alert(
             (UNIT, "", UNIT),
             'targets[2].service.unit: "vllm.service" is the unit of targets[0] too; leave it at'
             " the target that it serves",
+        ),
+        (
+            (WORKLOAD, WORKLOAD),
+            'targets[1].service.workload: "deployment/vllm" is the workload of targets[0] too;'
+            " leave it at the target that it serves",
         ),
         (
             (SUPERVISED, SUPERVISED),

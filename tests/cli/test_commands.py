@@ -13,6 +13,7 @@ import pytest
 
 from specwatch import __version__
 from specwatch.cli import group, options
+from specwatch.cli.examples import EXAMPLES
 from tests.cli.conftest import Run
 
 
@@ -51,6 +52,23 @@ def test_help_fits_a_terminal_and_explains_every_option(run: Run, words: tuple[s
     for option in command.params:
         if isinstance(option, click.Option):
             assert option.help, f"{option.name} is not explained"
+
+
+def test_every_help_ends_with_examples_that_parse(run: Run) -> None:
+    assert set(EXAMPLES) == {" ".join(words) for words in EVERY} | {"guard-helper"}
+    for name, lines in EXAMPLES.items():
+        shown = run(*name.split(), "--help").stdout
+        for line in lines:
+            assert line.startswith(name)
+            assert f"    specwatch {line}\n" in shown
+            command: click.Command = group
+            context = click.Context(group, info_name="specwatch")
+            words = shlex.split(line)
+            while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+                inner = command.get_command(context, words.pop(0))
+                assert inner is not None, line
+                command = inner
+            command.make_context(line, words, parent=context)
 
 
 @pytest.mark.parametrize("words", [["check-config"], ["guard", "status"]])

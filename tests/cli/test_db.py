@@ -60,7 +60,7 @@ def test_pruning_rolls_old_minutes_up_and_reports_the_rows(run: Run, url: str) -
     assert done.exit_code == 0
     assert done.stdout.startswith(
         "deleted 3 minutes, 0 hours, 0 runs, 0 baselines, 0 verdicts, 0 guard steps,"
-        " 0 experiments, 0 damaged rows from "
+        " 0 guards, 0 cursors, 0 experiments, 0 damaged rows from "
     )
     info = json.loads(run("db", "current", *at_url, "--json").stdout)
     assert info["revision"] == info["known_revision"] == schema.CURRENT

@@ -103,7 +103,7 @@ def test_results_begin_with_the_answer(run: Run, database: str, put: Put) -> Non
     assert rows[2] == ["all", "2", "draft", "tokens", "1.11", "1.07", "to", "1.14", "42"]
     assert rows[3] == ["3-4", "0", "draft", "tokens", "(standby)", "-", "-", "3"]
     assert rows[4] == ["3-4", *rows[2][1:]]
-    best = "best: 2 draft tokens; 3 episodes left out; the first 30.0 s of"
+    best = "3 episodes left out; the first 30.0 s of"
     assert any(line.startswith(best) for line in printed)
 
 
@@ -138,9 +138,8 @@ def test_an_arm_that_loses_is_slow_by_the_inverse(run: Run, database: str, put: 
     put(switchback(differences={"all": {"0": {"launch": SLOW}}}))
     answer = "chat: 0 draft tokens (standby) is 1.23 times as slow as the launch (1.1"
     assert lines(run, database, "results", "chat")[0].startswith(answer)
-    assert "no arm is known to be faster than the launch" in "".join(
-        lines(run, database, "results")
-    )
+    text = " ".join(" ".join(lines(run, database, "results")).split())
+    assert "no arm is known to be faster than the launch" in text
 
 
 def test_what_is_not_known_yet_says_how_far_it_is(run: Run, database: str, put: Put) -> None:
@@ -236,7 +235,6 @@ def test_results_are_against_the_launch_while_the_tuned_schedule_is_in_use(
     put(replace(made, design=design, state=state))
     text = " ".join(" ".join(lines(run, database, "results")).split())
     assert text.startswith("chat: the tuned schedule is 1.16 times as fast as the launch (1.")
-    assert "best: the tuned schedule" in text
     done = run("experiment", "results", "--json", "--database", database)
     assert json.loads(done.stdout)["reference"] == "launch"
 
@@ -461,7 +459,7 @@ def test_the_status_has_a_sentence(
     assert done.exit_code == 0
     assert f"experiment: {sentence}" in " ".join(done.stdout.split())
     assert max(map(len, done.stdout.splitlines())) <= 80
-    page = status_html(surface.status, StatusHistory({}, ()), chosen=None, refresh=0)
+    page = status_html(surface.status, StatusHistory())
     assert f"<p>Experiment: {html.escape(sentence)}.</p>" in page.replace("&#34;", "&quot;")
     (shown,) = surface.get("/api/v1/targets").json["targets"]
     assert shown["experiment"]["episodes"] == known.episodes

@@ -70,3 +70,31 @@ def test_alerts_are_written_for_the_objectives_of_the_configuration(
     config.write_text("targets: [{name: chat, url: http://127.0.0.1:8000}]\n")
     assert run(*words).exit_code == 0
     assert "VllmLatencySloBurn" not in (tmp_path / "vllm.rules.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("configured", "words", "runbook", "dashboard"),
+    [
+        ("", (), "http://127.0.0.1:9469/runbook", "http://127.0.0.1:9469/"),
+        ("external_url: http://watch:1\n", (), "http://watch:1/runbook", "http://watch:1/"),
+        (
+            "alertmanager: {urls: ['http://a:1'], grafana_url: 'http://g', runbook_url: 'http://r'}\n",
+            (), "http://r", "http://g/d/specwatch-overview?",
+        ),
+        (
+            "", ("--grafana-url", "http://g/x/"), "http://127.0.0.1:9469/runbook",
+            "http://g/x/d/specwatch-overview?",
+        ),
+    ],
+)  # fmt: skip
+def test_alerts_link_to_where_the_configuration_says(
+    run: Run, tmp_path: Path, configured: str, words: tuple[str, ...], runbook: str, dashboard: str
+) -> None:
+    config = tmp_path / "specwatch.yml"
+    config.write_text(f"targets: [{{name: chat, url: 'http://127.0.0.1:8000'}}]\n{configured}")
+    assert run("generate", "alerts", "-o", tmp_path, "--config", config, *words).exit_code == 0
+    text = (tmp_path / "specwatch.rules.yml").read_text()
+    assert f"runbook_url: {runbook}#specwatchdown\n" in text
+    assert f"dashboard_url: {dashboard}" in text
+    of_vllm = (tmp_path / "vllm.rules.yml").read_text()
+    assert ("/d/specwatch-stock?" in of_vllm) is ("/d/" in dashboard)

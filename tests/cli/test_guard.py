@@ -42,6 +42,22 @@ def test_status_has_a_line_for_each_guard_and_what_it_waits_for(run: Run, guards
     assert chat[3] == "  specwatch guard explain chat-6b"
 
 
+def test_discovered_targets_that_are_gone_are_not_listed_unless_work_is_left(
+    run: Run, guards: Guards, tmp_path: Path
+) -> None:
+    guards.put("serving/vllm-here")
+    guards.put("serving/vllm-gone", guarded=False, phase=Phase.CONFIRMED)
+    guards.put("serving/vllm-off", guarded=False, phase=Phase.DISABLED, goal=Mode.OFF)
+    guards.put("chat", guarded=False)
+    config = f"database: {guards.url}\ntargets: [{{url: 'http://h', name: chat}}]\n"
+    file = tmp_path / "specwatch.yml"
+    for discovery, gone in (("", 1), ("discovery: [{file_sd: {files: [/nowhere.yml]}}]\n", 0)):
+        file.write_text(config + discovery)
+        listed = json.loads(run("guard", "status", "--config", file, "--json").stdout)["guards"]
+        names = ["chat", *["serving/vllm-gone"] * gone, "serving/vllm-here", "serving/vllm-off"]
+        assert [one["target"] for one in listed] == names
+
+
 def test_a_held_guard_exits_with_1_and_the_reason(run: Run, guards: Guards) -> None:
     guards.put(phase=Phase.HELD, why="the unit is masked")
     assert lines(run, guards, "status", "chat", code=1)[2] == "  the unit is masked"
@@ -154,8 +170,8 @@ def test_history_is_a_line_a_step_oldest_first(run: Run, guards: Guards) -> None
     guards.put()
     guards.step("a rule is in breach", phase=Phase.CONFIRMED, incident=INCIDENT)
     first, second = lines(run, guards, "history")
-    assert first[20:] == " observing     it is so"
-    assert second[20:] == " confirmed     a rule is in breach  [chat-6b]"
+    assert first[19:] == " UTC  observing     it is so"
+    assert second[19:] == " UTC  confirmed     a rule is in breach  [chat-6b]"
     guards.put("other")
     result = answer(run, guards, "history", "chat", "--limit", "1")
     assert (result["more"], [step["reason"] for step in result["steps"]]) == (

@@ -41,7 +41,7 @@ def test_disable_and_enable_are_followed_to_their_end(
     printed = lines(
         run, guards, "disable", "chat", "--by", "ann", "--reason", "slow", "--for", "8h"
     )
-    phases = [phase for phase, _ in groupby(line.split()[2] for line in printed[:-1])]
+    phases = [phase for phase, _ in groupby(line.split()[3] for line in printed[:-1])]
     assert phases == ["observing", "draining", "restarting", "verifying", "disabled"]
     assert printed[1].endswith("draining      ann switched speculation off: slow")
     assert printed[-1] == "chat: speculation is off"

@@ -38,16 +38,16 @@ def test_plan_shows_the_steps_and_what_they_would_cost(
     done = run("guard", "plan", "--config", file)
     assert (done.exit_code, done.stderr) == (0, "")
     printed = done.stdout.splitlines()
-    assert printed[:3] == [
+    assert printed[:5] == [
+        "Speculation pays for llama now: what takes an hour would take 60 min longer",
+        "  without it, as the speedup is 2.00x (1.95 to 2.05).",
         "chat  command service",
         "steps",
         "  1. run `/bin/true off`, for 10m at most",
     ]
-    assert printed[-4:] == [
+    assert printed[-2:] == [
         "  40 s without service, the median of 3 restarts, after draining for at most 1m",
         "  3 requests running or waiting now",
-        "  llama: what takes an hour now would take 60 min longer, as the speedup is 2.00",
-        "    (1.95 to 2.05)",
     ]
     answer = json.loads(run("guard", "plan", "chat", "--config", file, "--json").stdout)
     assert sorted(answer) == ["cost", "plan", "refused", "target"]

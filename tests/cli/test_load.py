@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.cli.load import measured_target, prompts
+from specwatch.cli.load import known_target, measured_target, prompts
+from specwatch.config.loading import parse
 from specwatch.config.target import Target
 from specwatch.errors import ConfigError
 
@@ -74,3 +75,24 @@ def test_only_line_feeds_end_a_prompt(tmp_path: Path) -> None:
     file.write_text(" \r\n\n")
     with pytest.raises(ConfigError, match="is empty"):
         prompts(file)
+
+
+def test_a_discovered_target_is_known_by_its_name(tmp_path: Path) -> None:
+    listed = tmp_path / "targets.json"
+    listed.write_text('[{"targets": ["10.0.0.7:8000"], "labels": {"instance": "chat"}}]')
+    text = (
+        "targets: [{name: own, url: 'http://127.0.0.1:1'}]\n"
+        f"discovery: [{{file_sd: {{files: ['{listed}']}}}},"
+        " {http_sd: {url: 'http://127.0.0.1:1'}}]"
+    )
+    config = parse(text, "f", environ={}, hostname="h")
+    target = known_target(config, "chat", [])
+    assert target is not None
+    assert target.url == "http://10.0.0.7:8000"
+    assert known_target(config, None, ["http://10.0.0.7:8000"]) == target
+    with pytest.raises(ConfigError) as refused:
+        known_target(config, "chart", [])
+    assert str(refused.value) == (
+        '--target: the configuration has no "chart"; it has own, chat; nothing listens at'
+        " http://127.0.0.1:1; is the server up, on this port?"
+    )

@@ -197,7 +197,7 @@ def test_the_text_has_a_chart_and_tables(
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert "█" in done.stdout
-    assert "break-even: about 10%, by the assumed draft cost" in done.stdout
+    assert "break-even: about 10%, by the assumed draft cost" in " ".join(done.stdout.split())
     assert lines[-1] == "nothing stored"
     assert list(tmp_path.glob("**/*.db")) == []
     assert done.stderr.splitlines()[-1] == "15 of 15 requests answered, 0 failed"

@@ -128,9 +128,13 @@ def test_the_break_even_line_is_described(line: Line, sentence: str, drawn: bool
 
 
 def test_zones_are_listed_by_temperature() -> None:
-    shown = lines(probe())
-    assert shown.index("wins at 0") < shown.index("near the line at 0.7")
-    assert shown.index("near the line at 0.7") < shown.index("loses at 1.3")
+    """In the first sentence, the best first."""
+    assert " ".join(" ".join(lines(probe())).split()).startswith(
+        "Speculation pays at temperature 0; is near break-even at temperature 0.7; loses at"
+        " temperature 1.3; break-even: about 10%, by the assumed draft cost. "
+    )
+    every = probe(ASSUMED, one(0.0, 0.8, "wins"), one(0.7, 0.6, "wins"))
+    assert lines(every)[0].startswith("Speculation pays at every temperature; break-even: ")
 
 
 def test_without_any_acceptance_latencies_are_shown() -> None:
@@ -139,7 +143,7 @@ def test_without_any_acceptance_latencies_are_shown() -> None:
     )
     text = "\n".join(lines(probe(ASSUMED, bare)))
     assert "180 ms" in text
-    assert "not clear at 0.5" in text
+    assert text.startswith("Speculation does not clearly pay or lose at temperature 0.5; ")
     assert "█" not in text
 
 

@@ -55,7 +55,7 @@ def test_defaults_are_spelt_as_a_file_has_them(pages: Mapping[str, str]) -> None
         "| `interval` | duration | `5s` |",
         "| `max_page_size` | size | `16MiB` |",
         "| `use_defaults` | `true` or `false` | `true` |",
-        "| `targets` | [list of mappings](#targets) | required |",
+        "| `url` | URL | required |",
         "| `mode` | `off` or `observe` or `act` | `observe` |",
     ):
         assert row in page_text

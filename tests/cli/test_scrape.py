@@ -87,6 +87,18 @@ def test_what_people_see_fits_eighty_columns_and_has_no_escapes(run: Run) -> Non
             ],
         ),
         ("vllm-0.32-spec-off.2", ["speculation off"]),
+        (
+            "pages/sglang-0.5.23-eagle-dp2",
+            [
+                "org/m\nspeculation on, 2 engines, 5 running, 1 waiting, KV cache 50.0%\n",
+                "400 drafts; the engine does not count their tokens, so acceptance is not known\n",
+            ],
+        ),
+        ("pages/lmdeploy-0.16-mtp", ["acceptance rate 50.0% (600 of 1,200 draft tokens)"]),
+        ("pages/lmdeploy-0.16-off", ["speculation off, 1 engine"]),
+        ("pages/tensorrt-llm-1.3-eagle3", ["acceptance rate 37.8% (450 of 1,190 draft tokens)"]),
+        ("pages/tensorrt-llm-1.3-off", ["speculation off, 1 engine"]),
+        ("pages/tensorrt-llm-1.3rc5", ["(unnamed model)\nspeculation unknown"]),
     ],
 )  # fmt: skip
 def test_other_engines_show_what_they_say_and_nothing_else(
@@ -123,13 +135,13 @@ def test_a_page_with_a_tap_shows_its_buckets_in_eighty_columns(run: Run) -> None
         "  not covered: 3 requests, more than one completion was asked for, which carry",
         "    no record",
         "  not covered: 1 request, the client went away before the end",
-        "temp      share drafts accept length P10/50/90 %    TTFT     p99    TPOT     p99",
-        "0           36%    359  75.6%   4.03    58/77/90  ~92 ms ~250 ms 5.83 ms  ~12 ms",
-        "(0,0.3]      9%     89  55.9%   3.24    34/50/86 ~100 ms ~250 ms   ~5 ms 14.8 ms",
-        "(0.3,0.7]   16%    155  36.6%   2.46    21/35/57 ~130 ms ~250 ms ~7.3 ms  ~20 ms",
-        "(0.7,1]     19%    188  19.0%   1.76     9/18/27  ~88 ms ~250 ms 12.8 ms  ~25 ms",
-        ">1           8%     84   3.9%   1.15       1/3/8 ~150 ms ~250 ms  ~18 ms  ~25 ms",
-        "unknown     12%    120  43.8%   2.75    22/46/62 ~130 ms ~250 ms ~7.7 ms 14.9 ms",
+        "temp      share drafts accept length P10/50/90    TTFT TTFT p99    TPOT TPOT p99",
+        "0           36%    359  75.6%   4.03  58/77/90  ~92 ms  ~250 ms 5.83 ms   ~12 ms",
+        "(0,0.3]      9%     89  55.9%   3.24  34/50/86 ~100 ms  ~250 ms   ~5 ms  14.8 ms",
+        "(0.3,0.7]   16%    155  36.6%   2.46  21/35/57 ~130 ms  ~250 ms ~7.3 ms   ~20 ms",
+        "(0.7,1]     19%    188  19.0%   1.76   9/18/27  ~88 ms  ~250 ms 12.8 ms   ~25 ms",
+        ">1           8%     84   3.9%   1.15     1/3/8 ~150 ms  ~250 ms  ~18 ms   ~25 ms",
+        "unknown     12%    120  43.8%   2.75  22/46/62 ~130 ms  ~250 ms ~7.7 ms  14.9 ms",
     ]
 
 
@@ -190,8 +202,8 @@ def test_unusable_metrics_are_reported_on_standard_error(run: Run) -> None:
     [
         (b"", "empty"),
         (b"<html></html>\n", "metrics page"),
-        (b"up 1\n", "not of vLLM or llama.cpp"),
-        (b"process_start_time_seconds 1\n", "not of vLLM or llama.cpp"),
+        (b"up 1\n", "not of vLLM, llama.cpp"),
+        (b"process_start_time_seconds 1\n", "not of vLLM, llama.cpp"),
         (CAPTURE.read_bytes()[:-10], "middle of a line"),
         (gzip.compress(CAPTURE.read_bytes(), mtime=0)[:-100], "is incomplete"),
         (gzip.compress(CAPTURE.read_bytes(), mtime=0)[:50] + b"x" * 500, "gzip"),
@@ -211,7 +223,7 @@ def test_an_unreadable_source_exits_with_1(run: Run, tmp_path: Path, surface: Su
     for source, problem in (
         (tmp_path / "absent", where), (tmp_path, where), ("a\0b", where),
         ("http://127.0.0.1:1", "nothing listens"),
-        (surface.url, "not of vLLM or llama.cpp"),  # our own page is that of no engine
+        (surface.url, "not of vLLM, llama.cpp"),  # our own page is that of no engine
     ):  # fmt: skip
         done = run("scrape", source)
         assert done.exit_code == 1

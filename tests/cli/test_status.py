@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,9 +25,17 @@ from specwatch.rules.summary import CoverageView
 from specwatch.rules.verdicts import Verdict
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.taps import Trouble
-from specwatch.status import DaemonStatus, Failure, ProxyStatus, StoreStatus, TapStatus
+from specwatch.status import (
+    DaemonStatus,
+    Failure,
+    ProxyStatus,
+    SourceStatus,
+    StoreStatus,
+    TapStatus,
+)
 from specwatch.web.daemon_view import TargetView
 from tests.cli.conftest import Run, texts
+from tests.test_problems import losing
 from tests.web.decided import (
     BREACHED,
     MINOR,
@@ -39,7 +46,7 @@ from tests.web.decided import (
     decided,
     unlike,
 )
-from tests.web.statuses import HOSTILE, NOW, Surface, daemon, minute, of_tap, target
+from tests.web.statuses import FLEET, HOSTILE, NOW, Surface, daemon, minute, of_tap, target
 
 START = 1_699_999_980
 FAILURE = Failure(ScrapeReason.REFUSED, "nothing listens at http://127.0.0.1:8000", NOW - 180)
@@ -84,6 +91,9 @@ def test_a_healthy_daemon_is_shown_in_eighty_columns(run: Run, surface: Surface)
     done = run("status", "--url", surface.url)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
+        "The tap of chat: the server was restarted without it.",
+        "The tap of chat: the tap covers little.",
+        "",
         "specwatch 0.1.0 on left, up 10 min",
         "SQLite database /var/lib/specwatch/specwatch.db",
         "12 windows written",
@@ -102,10 +112,32 @@ def test_a_healthy_daemon_is_shown_in_eighty_columns(run: Run, surface: Surface)
         "  of 25% of requests the acceptance is derived: the tokens of each streamed",
         "    step, as the engine keeps no record",
         "tap: the tap covers little",
-        "temp      share drafts accept length P10/50/90 %    TTFT     p99   TPOT    p99",
-        "(0.3,0.7]    0%    100  50.0%   3.00           - ~100 ms  > 10 s ~10 ms ~20 ms",
-        "unknown    100%   300k  50.0%   3.00    25/69/94 ~100 ms ~500 ms ~10 ms ~20 ms",
+        "temp      share drafts accept length P10/50/90    TTFT TTFT p99   TPOT TPOT p99",
+        "(0.3,0.7]    0%    100  50.0%   3.00         - ~100 ms   > 10 s ~10 ms   ~20 ms",
+        "unknown    100%   300k  50.0%   3.00  25/69/94 ~100 ms  ~500 ms ~10 ms   ~20 ms",
     ]
+
+
+def test_it_begins_with_the_worst_problems_and_what_to_do(run: Run, surface: Surface) -> None:
+    gone = target("gone", failure=Failure(ScrapeReason.REFUSED, "connection refused", NOW - 60))
+    slow = [losing(f"code-{n}") for n in range(2)]
+    taps = [target(f"p{n}", tap=TapStatus(trouble=(Trouble("gone", "lost"),))) for n in range(9)]
+    surface.status = daemon(gone, *taps, *slow)
+    done = run("status", "--url", surface.url)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("code-0 is 43% slower with speculation since ")
+    assert lines[2].startswith("  Restart vLLM without speculation: `specwatch strip` prints its")
+    text = " ".join(done.stdout.split())
+    assert text.index("code-1 is 43% slower") < text.index("gone cannot be read since ")
+    assert "The tap of p0: lost. Likewise: p1, p2, p3 and 5 more. specwatch 0.1.0" in text
+    surface.status = daemon(*slow, gone, replace(gone, name="too"), *taps[:2])
+    assert "6 problems in all" in run("status", "--url", surface.url).stdout
+
+
+def test_without_a_problem_it_begins_with_for_how_many_it_pays(run: Run, surface: Surface) -> None:
+    surface.status = daemon(target(recent=BUCKETS, decision=decided((), ())))
+    first = run("status", "--url", surface.url).stdout.splitlines()[0]
+    assert first == "No problem is known. Speculation pays for 1 model."
 
 
 @pytest.mark.parametrize("reason", [*UNCOVERED, HOSTILE, "x" * 500])
@@ -158,7 +190,7 @@ BROKEN = TargetDecision(models={"llama": replace(decided().models["llama"], asse
 SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
     "without a tap it says what to add": (
         daemon(target()), 0,
-        ["tap: none: temperatures unknown (specwatch tap flags shows what to add) "],
+        ["tap: none: temperatures unknown (specwatch tap flags, or tap proxy, adds one) "],
     ),
     "where speculation is not known it says what to do": (
         daemon(target(models={"llama": Mode.UNKNOWN})), 0,
@@ -167,6 +199,16 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
     "the target is healthy while its proxy fails": (
         daemon(target(tap=TapStatus(Source.PROXY, proxy=ProxyStatus("http://h:1", FAILURE)))), 0,
         ["proxy failing for 3 min: nothing listens"],
+    ),
+    "a source of targets fails": (
+        daemon(discovery=(
+            SourceStatus("http_sd http://a", 2, failure=Failure("timeout", "hangs", NOW - 60)),
+        )), 1,
+        ["discovery by http_sd http://a: failing for 60 s, 2 targets kept: hangs"],
+    ),
+    "a source of targets works": (
+        daemon(discovery=(SourceStatus("file_sd a.json", 1, NOW - 5),)), 0,
+        ["discovery by file_sd a.json: 1 target, read 5 s ago"],
     ),
     "damaged rows do not keep the daemon from working": (
         daemon(store=StoreStatus("x", damaged=2, last_damaged="minutes (start=60): no \x1b[1m")), 0,
@@ -191,7 +233,7 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
     "a measured speedup has its interval and the line at this load": (
         daemon(target(recent=BUCKETS, decision=decided(()))), 0,
         [
-            "speedup 2.00 (1.95 to 2.05) per token, measured against a baseline 12 min old ",
+            "speedup 2.00 (1.95 to 2.05) per token over the last hour, measured against a baseline",
             "break-even at 3-4 running: 12.5% acceptance, now 50.0% (a step costs 1.50x) ",
             "best k: 2, predicted speedup per token 2.40; with 4 now 2.00 ",
             "drafts accept faster", "0 50% 50 50.0% 2.67x", ">1 50% 50 50.0% 0.80x",
@@ -210,7 +252,7 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
         [
             f"the speedup is not known yet: {UNLIKE}; run specwatch calibrate break-even not known",
             f"the speedup is not known now: {UNLIKE}; run specwatch calibrate; until 2023-11-14"
-            " 21:59 UTC it was 2.00 (1.95 to 2.05) per token, measured",
+            " 21:59 UTC it was 2.00 (1.95 to 2.05) per token over the last hour, measured",
         ],
     ),
     "rules and objectives have their numbers": (
@@ -269,6 +311,16 @@ def test_the_daemon_is_shown_and_failures_exit_with_1(
     assert json.loads(as_json.stdout) == surface.get("/api/v1/targets").json
 
 
+def test_the_fleet_is_shown_with_what_is_wrong(run: Run, surface: Surface) -> None:
+    surface.status = daemon(fleet=FLEET)
+    done = run("status", "--url", surface.url)
+    words = " ".join(done.stdout.split())
+    assert "member amber of 2 live ones, watches 1 of 4 targets" in words
+    assert "1 target is watched by nobody: code." in words
+    surface.status = daemon()
+    assert "member" not in run("status", "--url", surface.url).stdout
+
+
 def test_what_is_not_known_is_not_shown(run: Run, surface: Surface) -> None:
     surface.status = daemon(target(models={"llama": Mode.OFF}, decision=decided()))
     off = run("status", "--url", surface.url).stdout
@@ -317,41 +369,50 @@ def test_hostile_names_neither_command_nor_fill_the_terminal(run: Run, surface: 
     assert max(map(len, text.splitlines())) < 500
 
 
-def test_colours_are_for_terminals(surface: Surface, specwatch: list[str]) -> None:
-    """And not even there under NO_COLOR; in a pipe nothing is wrapped either."""
+def test_styles_are_for_terminals(surface: Surface, specwatch: list[str]) -> None:
+    """For a pipe only with FORCE_COLOR, and never with NO_COLOR."""
     failure = Failure(ScrapeReason.REFUSED, "word " * 50, NOW)
     surface.status = daemon(target(recent=BUCKETS, decision=decided(), failure=failure))
     command = [*specwatch, "status", "--url", surface.url]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-    piped = subprocess.run(command, capture_output=True, timeout=60, env=environment).stdout
-    assert b"\x1b" not in piped
-    assert b"word " * 49 in piped
+
+    def piped(**more: str) -> bytes:
+        env = {**environment, **more}
+        return subprocess.run(command, capture_output=True, timeout=60, env=env).stdout
+
+    assert b"\x1b" not in piped()
+    assert b"word " * 49 in piped()
     coloured = _on_a_terminal(command, environment)
     for start in (b"\x1b[31mfailing", b"\x1b[31mbreach: too-slow", b"\x1b[31m>1 ",
                   b"\x1b[2mpending: soon"):  # fmt: skip
         assert start in coloured
+    assert b"\x1b[31mbreach: too-slow" in piped(FORCE_COLOR="1")
+    assert b"\x1b" not in piped(FORCE_COLOR="1", NO_COLOR="1")
     plain = _on_a_terminal(command, {**environment, "NO_COLOR": "1"})
-    assert b"\x1b[31m" not in plain
+    assert b"\x1b" not in plain
     assert b"word" in plain
 
 
-@pytest.mark.parametrize("width", [50, 79])
-def test_on_a_narrow_terminal_tables_leave_out_their_last_columns(
+@pytest.mark.parametrize("width", [50, 60, 79, 120])
+def test_on_a_narrow_terminal_columns_go_below_with_the_first_one(
     surface: Surface, specwatch: list[str], width: int
 ) -> None:
-    """In place of wrapping, which put them below the first."""
     recent = tuple(of_tap(START, label, drafts=60, of=90, server=100) for label in ("0", ">1"))
-    surface.status = daemon(target(recent=(minute(START), *recent)))
+    failure = Failure(ScrapeReason.REFUSED, "word " * 50, NOW)
+    surface.status = daemon(target(recent=(minute(START), *recent), failure=failure))
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"}
     text = _on_a_terminal([*specwatch, "status", "--url", surface.url], environment).decode()
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
-    headers = [line for line in lines if line.startswith("temp ")]
-    assert [line.split()[1] for line in headers] == ["acceptance", "share"]
-    for line in headers:
-        row = lines[lines.index(line) + 1]
-        assert row.startswith(("all ", "0 ")), "nothing of the header stands between"
-        assert len(row.rstrip()) <= width
-    assert "p99" not in {line.strip() for line in lines}
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(line[:1].strip() or not line.strip() or line.startswith("  ") for line in lines)
+    headers = [number for number, line in enumerate(lines) if line.startswith("temp ")]
+    assert (len(headers) > 2) is (width <= 60)
+    shown = " ".join(lines[number] for number in headers)
+    for header in ("acceptance", "TPOT p50", "share", "P10/50/90", "TTFT p99", "TPOT p99"):
+        assert header in shown, "no column is lost"
+    rows = [line for line in lines[headers[-1] + 1 :] if line.strip()]
+    assert [row.split()[0] for row in rows[:2]] == ["0", ">1"]
+    assert "..." not in text
 
 
 def _on_a_terminal(command: list[str], environment: dict[str, str]) -> bytes:

@@ -11,7 +11,12 @@ import yaml
 
 from specwatch.config.guard import Alertmanager, Guard, Maintenance
 from specwatch.config.loading import parse
-from specwatch.config.service import CommandService, SupervisedService, SystemdService
+from specwatch.config.service import (
+    CommandService,
+    KubernetesService,
+    SupervisedService,
+    SystemdService,
+)
 from specwatch.errors import ConfigError
 from tests.config.files import one_target, valid
 
@@ -44,6 +49,13 @@ def test_every_kind_of_service_reaches_its_target(folder: Path) -> None:
             timeout="90s",
         ),
         None,
+        KubernetesService(
+            kind="kubernetes",
+            workload="statefulset/vllm",
+            namespace="serving",
+            context="eu",
+            timeout="30m",
+        ),
     ]
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from specwatch.config.loading import (
@@ -239,6 +240,19 @@ def test_the_service_and_a_shell_use_the_same_state_folder() -> None:
     )
 
 
+def test_the_service_needs_no_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user often has none."""
+
+    def homeless(_: str) -> Path:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr(platformdirs, "user_state_path", homeless)
+    assert default_database({}, Path("/etc/specwatch")) == (
+        "sqlite:////var/lib/specwatch/specwatch.db"
+    )
+    assert default_database({"STATE_DIRECTORY": "/state"}) == "sqlite:////state/specwatch.db"
+
+
 def test_a_relative_path_of_a_configuration_is_resolved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +273,23 @@ def test_models_can_be_built_in_code() -> None:
     )
     assert config.targets[0].name == "127.0.0.1:8000"
     assert config.targets[0].timeout == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("", "http://127.0.0.1:9469"),
+        ("listen: 0.0.0.0:9470", "http://gpu-7:9470"),
+        ("listen: '[::]:9470'", "http://gpu-7:9470"),
+        ("listen: '[fd00::1]:9470'", "http://[fd00::1]:9470"),
+        ("listen: 0.0.0.0:9470\nexternal_url: https://Watch.example/x/", "https://watch.example/x"),
+    ],
+)
+def test_the_external_url_is_where_it_listens_unless_given(text: str, url: str) -> None:
+    config = parse(
+        f"targets: [{{url: 'http://a:1'}}]\n{text}", "specwatch.yml", environ={}, hostname="gpu-7"
+    )
+    assert (config.external_url, config.runbook_url) == (url, f"{url}/runbook")
 
 
 def test_allowed_hosts_are_host_names_without_port() -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from specwatch.config.loading import Config
-from specwatch.config.report import Delivery, Email, mailbox, parse_mailbox, parse_smtp_url
+from specwatch.config.report import (
+    Delivery,
+    Email,
+    mailbox,
+    parse_mailbox,
+    parse_report_url,
+    parse_smtp_url,
+)
 from specwatch.errors import ConfigError
 from tests.config.files import one_target, valid
 
@@ -117,3 +124,18 @@ def test_a_mail_server_has_its_usual_port(written: str, read: str) -> None:
 def test_an_invalid_smtp_url_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match=r"smtp|query"):
         parse_smtp_url(written)
+
+
+def test_where_the_report_can_be_opened_may_have_a_query_and_no_credentials() -> None:
+    url = "https://reports.example.com/{name}.html?user=ops&view=all"
+    assert parse_report_url(url) == url
+    assert section(one_target(f"report: {{url: '{url}'}}")).url == url
+    for wrong in (
+        "reports.example.com",
+        "https://u:hunter2@h/",
+        "https://h/?a b",
+        "https://h/#top",
+    ):
+        with pytest.raises(ValueError, match=r"http|credentials|percent-encode") as caught:
+            parse_report_url(wrong)
+        assert "hunter2" not in str(caught.value)

@@ -454,7 +454,15 @@ def test_a_defect_in_the_loop_that_looks_for_signals_still_writes_everything(
 ) -> None:
     server = serve(page(vllm()))
     daemon = daemon_of(database, target_of(server.url, interval=QUICK))
-    monkeypatch.setattr(daemon, "_drift", lambda: 1 / 0 if server.visits else 0.0)
+    monkeypatch.setattr(daemon, "_read_config", lambda: 1 / 0)
+
+    def ask() -> None:
+        wait_for(lambda: bool(server.visits))
+        daemon.ask_to_reload()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
     with pytest.raises(ZeroDivisionError):
         daemon.run()
+    asking.join()
     assert not daemon._schedule._scheduler.running

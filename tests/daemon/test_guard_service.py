@@ -11,6 +11,7 @@ from specwatch.domain.model import Mode
 from specwatch.guard import state_machine
 from specwatch.guard.plan import Service
 from specwatch.guard.state import Phase
+from specwatch.status import TargetStatus
 from specwatch.store.guard_records import GuardBook
 from tests.fixtures import Log, OpenStore
 from tests.guard.daemons import ACT, GuardingDaemon, World, config, expire
@@ -239,6 +240,23 @@ def test_a_reload_while_it_switches_neither_waits_nor_restarts_again(
     assert daemon.live(900, until=Phase.DISABLED).phase is Phase.DISABLED
     assert modes(world) == [Mode.OFF]
     daemon.guarding.close()
+
+
+def test_a_guard_whose_target_another_daemon_watches_begins_nothing(
+    alone: str, open_store: OpenStore, world: World
+) -> None:
+    """The target moved during its turn: whether its server speculates is not known here any more,
+    nor whether the order still has to be carried out."""
+    daemon = GuardingDaemon(world, open_store(alone))
+    daemon.live(4)
+    daemon.guarding._status = lambda name: TargetStatus(name, "", 0.0)
+    GuardBook(daemon.store).change(
+        "chat", lambda state: state_machine.order(state, Mode.ON, by="ann", now=world.now),
+        world.now, by="ann",
+    )  # fmt: skip
+    assert daemon.live(20).order is not None
+    daemon.guarding._status = daemon._status
+    assert (daemon.live(4).order, modes(world)) == (None, [])
 
 
 def test_a_reload_that_takes_the_leave_away_ends_what_is_not_begun(

@@ -385,4 +385,7 @@ def test_a_schedule_is_an_order_of_others_only_if_a_person_gave_it(
 ) -> None:
     state = SwitchState(server="s", launch_draft_tokens=4, schedule=((1, 256, 2),), by=by)
     client = cast(Any, SimpleNamespace(state=lambda: state))
-    assert GuardedSwitch("chat", client).query(GuardState("chat")).get("overridden") == overridden
+    assert (
+        GuardedSwitch("chat", client).query(GuardState("chat"), shown=True).get("overridden")
+        == overridden
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -22,6 +25,7 @@ def recorder(store: Store) -> Recorder:
         now=lambda: now,
         resume=lambda cursors: None,
         supersede=lambda cursors: None,
+        configuring=threading.Lock(),
     )
     opened.open()
     return opened
@@ -68,3 +72,24 @@ def test_the_end_of_an_outage_is_told_once_whatever_failed_in_it(
         recorder.flush(force=True)
     assert [entry["event"] for entry in log].count("store_recovered") == 1
     assert recorder.ready
+
+
+def test_no_target_comes_while_the_first_cursors_are_handed_over(
+    tmp_path: Path,
+) -> None:
+    """One that came then would begin without its cursor, and would not be resumed either."""
+    configuring = threading.Lock()
+    held: list[tuple[bool, bool]] = []
+    recorder = Recorder(
+        Store(f"sqlite:///{tmp_path}/d.db", daemon="d"),
+        queue_limit=100,
+        now=lambda: Moment(T0, T0),
+        resume=lambda _: held.append((configuring.locked(), recorder.opened)),
+        supersede=lambda _: None,
+        configuring=configuring,
+    )
+    recorder.flush()
+    recorder.flush()
+    recorder.close()
+    assert held == [(True, True)]
+    assert not configuring.locked()

@@ -263,6 +263,27 @@ def test_what_is_attributed_is_what_changed_before_the_window_of_the_rule(scene:
     assert contributions["acceptance"] < -0.3
 
 
+def test_the_likely_cause_of_a_breach_is_known_after_a_restart_too(scene: Scene) -> None:
+    """Fewer accepted tokens a step, at the same time a step."""
+    judging = scene.judging()
+    for rate, tokens in (*[(0.8, 420)] * 10, *[(0.1, 140)] * 6):
+        one = acceptance(int(scene.time), rate, concurrency=2.0)
+        pace = Histogram((0.01, 0.1), (0, 100, 0), 3.0)
+        tally = dataclasses.replace(one.tally, generation_tokens=tokens, inter_token=pace)
+        one = dataclasses.replace(one, tally=tally)
+        scene.time += 60
+        judging.observe("chat", Batch((one,), None))
+        scene.store.write([batch(one)], now=scene.time)
+    assert judging.decision_of("chat").causes == {}
+    judging.flush(final=True)
+    ((scope, likely),) = judging.decision_of("chat").causes.items()
+    (finding,) = judging.decision_of("chat").findings
+    assert scope == (finding.rule.name, finding.model_name, "all")
+    assert likely.factor == "acceptance"
+    assert "fell from 80%" in likely.sentence
+    assert scene.judging().decision_of("chat").causes == {scope: likely}
+
+
 def test_a_daemon_that_starts_again_neither_forgets_a_breach_nor_fires_again(
     scene: Scene, log: Log
 ) -> None:

@@ -22,7 +22,7 @@ from specwatch.scrape.gauges import GpuMemory
 from tests.daemon.scraping import MINUTE, Bench, Engine
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
 from tests.hostile import Behaviour, Visit, hanging, wait_for
-from tests.scrape.pages import llama, many_models, vllm
+from tests.scrape.pages import START, llama, many_models, vllm
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_an_engine_that_does_not_say_is_no_failure_and_asked_once_a_minute(
 def test_asking_takes_no_longer_than_one_scrape_may(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three slow answers in a row must not make a turn longer than three intervals."""
+    """Slow answers in a row must not make a turn longer than three intervals."""
     one = Bench(serve, Engine(), timeout=2.0)
     asked: list[float | None] = []
 
@@ -218,7 +218,7 @@ def test_asking_takes_no_longer_than_one_scrape_may(
 
     monkeypatch.setattr(one.scraper._client, "fetch", fetch)
     one.scraper.turn()
-    assert asked == [None, 2.0, 0.5, 0.001]
+    assert asked == [None, 2.0, 0.5, *[0.001] * 3]
     one.scraper.finish()
 
 
@@ -309,7 +309,7 @@ def test_counts_that_had_to_be_left_out_are_told_once(bench: MakeBench, log: Log
     bad = b'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="m",position="x"} %d\n'
     for turn in range(40):
         one.turn(vllm(turn, drafts=turn) + bad % turn)
-    assert len(one.batches) == 3
+    assert [bool(batch.windows) for batch in one.batches] == [False, True, True, True]
     assert len(events(log, "counts_left_out")) == 1
 
 
@@ -427,6 +427,21 @@ def test_a_target_that_is_another_server_from_now_on_is_counted_anew(
     (window,) = one.windows
     assert window.tally.generation_tokens == 30
     assert window.restarts == 1
+
+
+def test_servers_that_answer_in_turn_are_reported_once_and_are_no_restarts(
+    bench: MakeBench, log: Log
+) -> None:
+    one = bench()
+    for tokens in (100, 110):
+        one.turn(vllm(tokens, start=START))
+        one.turn(vllm(9000 + tokens, start=START - 1000))
+    status = one.scraper.status()
+    assert status.restarts == 0
+    assert status.alternated_at == one.now.wall - 5
+    assert len(events(log, "several_servers_answer")) == 1
+    one.scraper.finish()
+    assert [window.tally.generation_tokens for window in one.windows] == [0]
 
 
 def test_credentials_that_are_gone_are_a_failure_with_their_reason(

@@ -93,6 +93,14 @@ def test_whatever_fails_vllm_runs_as_before_and_a_person_is_wanted(
     assert living.live(1000).phase is Phase.HELD
 
 
+def test_a_restart_that_failed_is_put_right_at_once(living: Living) -> None:
+    living.server.fault = "timeout"
+    living.live(3000, until=Phase.HELD)
+    (failed, _), (put_right, mode) = living.server.starts
+    assert mode is Mode.ON
+    assert put_right - failed < 10
+
+
 def test_a_server_whose_manager_does_not_answer_is_left_alone(living: Living) -> None:
     living.server.fault = "no-status"
     state = living.live(600)

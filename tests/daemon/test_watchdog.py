@@ -133,7 +133,8 @@ def test_a_loop_that_no_longer_looks_for_signals_gives_no_sign_of_life(
     monkeypatch.setattr("specwatch.daemon.daemon._HUNG_SECONDS", 0.3)
     daemon = running(serve(page(vllm())).url)
     leave = threading.Event()
-    monkeypatch.setattr(daemon, "_drift", lambda: leave.wait(60) * 0.0)
+    monkeypatch.setattr(daemon, "_read_config", lambda: leave.wait(60))
+    daemon.ask_to_reload()
     try:
         wait_for(lambda: events(log, "loop_hung"))
         falls_silent(notify)

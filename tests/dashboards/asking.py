@@ -15,7 +15,7 @@ from tests.dashboards.board import Board, Query
 from tests.dashboards.prometheus import PrometheusApi, Series
 
 _LABEL_VALUES = re.compile(r"label_values\(\s*(?:(?P<selector>.+),\s*)?(?P<label>\w+)\s*\)", re.S)
-_NAMED = re.compile(r"\$(\w+)")
+_NAMED = re.compile(r"\$([a-zA-Z_]\w*)")
 _SPECIAL = re.compile(r"([\\^$*+?.()|\[\]{}])")
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 """Seconds that Grafana rounds an interval to, of which it has more."""

@@ -18,6 +18,9 @@ def table(panel: Mapping[str, Any], answers: Mapping[str, Sequence[Series]]) -> 
         options = step["options"]
         if step["id"] == "merge":
             rows = _merged(frames)
+        elif step["id"] == "sortBy":
+            by = [{"displayName": key["field"], "desc": key["desc"]} for key in options["sort"]]
+            rows = _sorted(rows, by)
         elif step["id"] == "filterFieldsByName":
             names = options["include"]["names"]
             rows = [{name: row[name] for name in names if name in row} for row in rows]

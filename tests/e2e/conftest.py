@@ -1,4 +1,4 @@
-"""The lab as fixtures: a real vLLM, tiny models, a machine with a real systemd.
+"""The lab as fixtures: a real vLLM, tiny models, a machine with a real systemd, a real Kubernetes.
 
 Where something is not installed, tests that need it are skipped with the reason; in CI they fail.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,8 +19,10 @@ import pytest
 
 from tests.e2e import processes, tap_asks
 from tests.e2e.switching import K, Switched, prepare
+from tests.lab import kubernetes_cluster as clusters
 from tests.lab import systemd_machine as machines
 from tests.lab import vllm_install as lab
+from tests.lab.kubernetes_cluster import KubernetesCluster
 from tests.lab.systemd_machine import SystemdMachine
 from tests.lab.vllm_server import VllmServer, speculation_flags
 from tests.plugins.no_skips import in_ci
@@ -236,6 +240,30 @@ def systemd_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System
         yield machine
     finally:
         machine.down()
+
+
+@pytest.fixture(scope="module")
+def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
+    """A real Kubernetes, one for each file of tests; the image ``vllm`` is the simulated vLLM.
+
+    Its containers need ``--host $(POD_IP)`` among their args. ``vllm-fragile`` is the same, but
+    without speculation it never answers.
+    """
+    if not clusters.is_built():
+        missing = f"no Kubernetes in {clusters.kubernetes_folder()}: 'make lab' builds it (350 MB)"
+        _installed(clusters.build, missing)
+    simulated = [sys.executable, "-m", "specwatch", "simulate"]
+    script = (
+        f"""case "$*" in *speculative*) exec {shlex.join(simulated)} "$@" ;; esac; sleep 9999"""
+    )
+    images = {"vllm": simulated, "vllm-fragile": ["sh", "-c", script, "sh"]}
+    state = tmp_path_factory.mktemp("kubernetes")
+    cluster = KubernetesCluster(clusters.kubernetes_folder(), state, images)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 @pytest.hookimpl(wrapper=True)

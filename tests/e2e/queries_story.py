@@ -152,6 +152,7 @@ def configuration(url: str, alertmanager: str, nowhere: Sequence[str]) -> dict[s
     switch = {"kind": "command", "disable": ["/bin/true"], "enable": ["/bin/true"]}
     return {
         "daemon": "story",
+        "discovery": [{"file_sd": {"files": ["/run/specwatch-without-targets/*.json"]}}],
         "targets": [
             {"name": TARGET, "url": url, "interval": "1s", "service": switch},
             *({"name": AWAY, "url": each, "interval": "1s"} for each in nowhere),

@@ -210,12 +210,19 @@ def test_an_alertmanager_that_was_down_gets_the_alert_when_it_is_back(
 BREACH, STOCK, SLO, DOWN = (
     "SpeculationRuleBreach", "VllmSpeculationLowAcceptance", "LatencySloBurn", "SpecwatchDown",
 )  # fmt: skip
+SERVER_DOWN, OWN_SLO = ("SpeculationServerDown", "SpecwatchTargetDown"), "SpeculationSloBurn"
 Labels = dict[str, str]
 SLO_OF_ONE = {"alertname": SLO, "servers": "one"}
 STOCK_SLO_OF_ONE = {"alertname": "VllmLatencySloBurn", "servers": "one"}
 HELD = {"alertname": "SpeculationGuardHeld"}
 INHIBITIONS: list[tuple[Labels, Labels]] = [
-    ({"alertname": DOWN}, {"alertname": SLO, "severity": "critical"}),
+    ({"alertname": DOWN}, {"alertname": SLO, "severity": "warning"}),
+    *(({"alertname": down}, {"alertname": name}) for down in SERVER_DOWN for name in (BREACH, SLO)),
+    ({"alertname": SERVER_DOWN[0]}, {"alertname": SERVER_DOWN[1]}),
+    ({"alertname": SERVER_DOWN[1]}, {"alertname": "SpecwatchScrapeFailing"}),
+    ({"alertname": OWN_SLO, "severity": "critical"}, {"alertname": SLO, "severity": "critical"}),
+    ({"alertname": OWN_SLO, "severity": "warning"}, {"alertname": SLO, "severity": "warning"}),
+    ({"alertname": SLO, "long": "1h"}, {"alertname": SLO, "long": "6h"}),
     ({"alertname": DOWN}, {"alertname": "SpecwatchCoverageLow"}),
     ({"alertname": DOWN}, HELD),
     ({"alertname": DOWN}, {"alertname": "SpecwatchStoreBehind", "target": ""}),
@@ -247,6 +254,11 @@ OVERRULED: list[tuple[Labels, Labels]] = [
 rules are taken away."""
 SPARED: list[tuple[Labels, Labels]] = [
     ({"alertname": DOWN}, {"alertname": BREACH}),
+    ({"alertname": DOWN}, {"alertname": SLO, "severity": "critical"}),
+    ({"alertname": DOWN}, {"alertname": SERVER_DOWN[1], "severity": "critical", "instance": ""}),
+    ({"alertname": SERVER_DOWN[1]}, {"alertname": SERVER_DOWN[0]}),
+    ({"alertname": SERVER_DOWN[1]}, {"alertname": DOWN}),
+    ({"alertname": OWN_SLO, "severity": "warning"}, {"alertname": SLO, "severity": "critical"}),
     ({"alertname": DOWN}, {"alertname": "SpeculationGuardFailed"}),
     ({"alertname": DOWN}, {"alertname": STOCK}),
     ({"alertname": DOWN, "target": "", "instance": ""},

@@ -75,10 +75,10 @@ def point(name):
         while not os.path.exists(folder + "/go"):
             time.sleep(0.02)
 
-def stored(self, entry, step, now, *, by):
+def stored(self, entry, step, now, **how):
     what = f"storing {{step.state.phase}}"
     point("before " + what)
-    found = advance(self, entry, step, now, by=by)
+    found = advance(self, entry, step, now, **how)
     point("after " + what)
     return found
 

@@ -7,6 +7,7 @@ With SPECWATCH_SCREENSHOTS=FOLDER the pages are left there as pictures, to be lo
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.pages.mail_html import mail_html
 from specwatch.pages.report_html import report_html
 from specwatch.report.model import Report
 from tests.e2e import browser, npm
@@ -115,6 +117,57 @@ def keep(page: Page, name: str) -> None:
         page.screenshot(Path(wanted) / f"{name}.png")
 
 
+@pytest.mark.parametrize(
+    ("width", "height", "texts"),
+    [
+        (390, 844, ["Of 50 targets", "What to do"]),
+        (1280, 800, ["Of 50 targets", "What to do", "as fast as off"]),
+    ],
+    ids=["phone", "screen"],
+)
+def test_the_first_screen_has_the_total_and_what_to_do(
+    chromium: Chromium, tmp_path: Path, width: int, height: int, texts: list[str]
+) -> None:
+    """On a wide screen all of the forest plot too: its legend is at its end."""
+    file = tmp_path / "report.html"
+    file.write_text(report_html(sample.many(50)), encoding="utf-8")
+    with chromium.page(width=width, height=height) as page:
+        page.open(file)
+        keep(page, f"fifty-{width}")
+        ends = page.evaluate(ENDS.replace("TEXTS", json.dumps(texts)))
+        assert all(0 < end <= height for end in ends), ends
+
+
+@pytest.mark.parametrize("name", ["full", "hostile"])
+def test_sections_tables_and_plots_are_not_split_on_paper(
+    chromium: Chromium, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(report_html(SAMPLES[name]()), encoding="utf-8")
+    with chromium.page(width=700, media="print") as page:
+        page.open(file)
+        split = page.evaluate(SPLIT)
+        assert split == []
+
+
+@pytest.mark.parametrize("width", [390, 800])
+def test_a_mail_fits_the_window_and_has_all_pictures(
+    chromium: Chromium, tmp_path: Path, width: int
+) -> None:
+    """As a mail program shows it: with the pictures that came with it."""
+    body = mail_html(sample.many(50))
+    for name, picture in body.pictures.items():
+        (tmp_path / name).write_bytes(picture)
+    file = tmp_path / "mail.html"
+    file.write_text(body.html.replace("cid:", ""), encoding="utf-8")
+    with chromium.page(width=width) as page:
+        page.open(file)
+        keep(page, f"mail-{width}")
+        assert page.overflow() == []
+        assert page.evaluate("[...document.images].map(image => image.naturalWidth)") == [1040] * 6
+        assert page.problems() == []
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", [*SAMPLES, STATUS])
@@ -172,6 +225,22 @@ def test_the_status_page_refreshes_itself(left_open: tuple[Page, str]) -> None:
     assert page.text() != before
 
 
+def test_the_status_page_follows_the_daemon(chromium: Chromium, daemon: DaemonProcess) -> None:
+    """With scripts it is never loaded again, and is new within seconds after each minute."""
+    with chromium.page() as page:
+        page.open(f"{daemon.url}/")
+        before = page.evaluate("document.querySelector('time').dateTime")
+        eventually(
+            lambda: page.evaluate("document.querySelector('time').dateTime") != before,
+            what="it shows a later minute",
+            within=120.0,
+            every=1.0,
+        )
+        assert "Follows the daemon" in page.text()
+        assert len(page.happened("Page.loadEventFired")) == 1
+        assert page.problems() == []
+
+
 def brightness(page: Page) -> float:
     """Of the background, 0 for black to 1 for white."""
     colour = page.evaluate(BACKGROUND)
@@ -182,6 +251,22 @@ def brightness(page: Page) -> float:
 BACKGROUND = """
 [document.body, document.documentElement].map(each => getComputedStyle(each).backgroundColor)
     .filter(each => !/, 0\\)$/.test(each)).concat("rgb(255, 255, 255)")[0]
+"""
+ENDS = """
+TEXTS.map(text => {
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode())
+        if (walker.currentNode.textContent.includes(text)
+            && walker.currentNode.parentElement.checkVisibility())
+            return walker.currentNode.parentElement.getBoundingClientRect().bottom;
+    return -1;
+})
+"""
+SPLIT = """
+[...document.querySelectorAll(".part, figure, table")]
+    .filter(each => getComputedStyle(each).breakInside !== "avoid" && !each.closest(".part"))
+    .filter(each => !each.closest(".wide"))
+    .map(each => each.outerHTML.slice(0, 120))
 """
 HIDDEN = """
 [...document.querySelectorAll("table, svg")].filter(each => {

@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SUFFIXES = (
-    ".py", ".mako", ".typed", ".j2", ".yml", ".conf", ".service", ".socket", ".timer", ".sysusers",
+    ".py", ".mako", ".typed", ".j2", ".yml", ".yaml", ".tpl", ".json", ".conf", ".service",
+    ".socket", ".timer", ".sysusers",
 )  # fmt: skip
 PAGE = ROOT / "tests/data/vllm-0.32-draft-k4.2.prom"
 

@@ -16,7 +16,17 @@ from specwatch.domain.sample import samples_of
 from specwatch.engines.sample_names import mode_of
 from specwatch.scrape import tally
 from specwatch.scrape.window_builder import WindowBuilder
-from tests.pages import capture, counter, faithful, gauge, llama_capture, multiprocess, page, read
+from tests.pages import (
+    capture,
+    counter,
+    faithful,
+    gauge,
+    llama_capture,
+    multiprocess,
+    page,
+    ray,
+    read,
+)
 
 ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 
@@ -69,6 +79,34 @@ def test_vllm_0_32_with_a_draft_model():
     assert values.tpot is not None
     assert values.tpot.bounds
     assert mode(capture("draft-k4.3")) is Mode.ON
+
+
+def test_workers_of_ray_are_added_up():
+    """Every name of vLLM has one in Ray; only zeros are absent, and the process."""
+    values, alone = totals(ray(capture("draft-k4.3"), "a", "b")), totals(capture("draft-k4.3"))
+    for name in ("drafts", "draft_tokens", "accepted_tokens", "prompt_tokens", "generation_tokens"):
+        assert getattr(values, name) == 2 * getattr(alone, name), name
+    assert values.accepted_per_position == tuple(2 * n for n in alone.accepted_per_position)
+    assert values.requests == {"length": 2 * alone.requests["length"]}
+    for name in ("ttft", "tpot", "inter_token", "e2e", "output_length"):
+        assert getattr(values, name).counts == tuple(2 * n for n in getattr(alone, name).counts)
+    assert mode(ray(capture("draft-k4.3"), "a")) is Mode.ON
+    assert mode(ray(capture("spec-off.3"), "a")) is Mode.OFF
+
+
+def test_a_worker_of_ray_that_is_replaced_counts_from_zero():
+    before, after = ray(capture("draft-k4.2"), "a", "b"), ray(capture("draft-k4.2"), "b", "c")
+    window, drafts = between(before, after), totals(capture("draft-k4.2")).drafts
+    assert (window.tally.drafts, window.restarts) == (drafts, 0)
+
+
+def test_labels_of_ray_are_not_configuration():
+    first, other = (
+        [series.key for series in read(ray(page, worker)) if series.quantity == "cache_config"]
+        for page, worker in ((capture("draft-k4.2"), "a"), (capture("draft-k4.2"), "b"))
+    )
+    own = [s.key for s in read(capture("draft-k4.2")) if s.quantity == "cache_config"]
+    assert first == other == own != []
 
 
 def test_a_window_between_two_captures_has_their_difference():

@@ -11,7 +11,7 @@ from typing import Any
 from specwatch.generate.dashboards import dashboards
 
 Json = dict[str, Any]
-VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|([a-zA-Z_]\w*))")
 
 
 @cache

@@ -13,7 +13,12 @@ from specwatch.generate.dashboards.build import (
     STOCK,
     TEMPERATURE,
     Board,
+)
+from specwatch.generate.dashboards.queries import (
     accepted_lengths,
+    in_order,
+    temperature_order,
+    worst_first,
 )
 from tests.generate.boards import Json, boards, queries, shown
 
@@ -93,7 +98,7 @@ def test_accepted_lengths_are_differences_of_positions() -> None:
 
 
 def test_each_row_of_the_fleet_leads_to_its_target_and_model() -> None:
-    table = panel(FLEET, "Servers by loss")
+    table = panel(FLEET, "Servers, the worst first")
     for column, board in (("Target", OVERVIEW), ("Model", TEMPERATURE)):
         url = link_of(table, column)
         assert url.startswith(f"{board.url}?")
@@ -102,9 +107,61 @@ def test_each_row_of_the_fleet_leads_to_its_target_and_model() -> None:
         assert "${__url_time_range}" in url
 
 
+@pytest.mark.parametrize("board", [OVERVIEW, FLEET], ids=lambda board: board.uid)
+def test_the_worst_target_comes_first_by_a_column_that_is_hidden(board: Board) -> None:
+    (table,) = (part for part in shown(boards()[board.uid]) if "the worst first" in part["title"])
+    steps = {step["id"]: step["options"] for step in table["transformations"]}
+    (key,) = steps["sortBy"]["sort"]
+    assert key["desc"] is True
+    assert key["field"] not in steps["filterFieldsByName"]["include"]["names"]
+    letter = key["field"].removeprefix("Value #")
+    (query,) = (query["expr"] for query in table["targets"] if query["refId"] == letter)
+    assert query == worst_first('target=~"$target"')
+    assert table["options"]["sortBy"] == []
+
+
+def test_temperatures_are_in_the_order_of_numbers() -> None:
+    asked = in_order({"{{temperature}}": "max by (temperature) (x{<< lines >>})"})
+    assert [re.findall('temperature[=!~]+"[^"]*"', *query.values()) for query in asked] == [
+        [f"temperature{matcher}"] for matcher in ('="0"', '!~"0|all"', '="all"')
+    ]
+    assert len(in_order({"{{temperature}}": "x{<< buckets >>}"})) == 2
+    for query in ("x", {"{{rule}}": "x{<< lines >>}"}):
+        assert in_order(query) == [query]
+    for place, expr, legend in queries(boards()[TEMPERATURE.uid]):
+        if legend == "{{temperature}}":
+            assert re.search(r'temperature(=|!~)"(0|all|0\|all)"', expr), place
+
+
+def test_the_table_of_buckets_is_in_the_order_of_numbers() -> None:
+    """By what Prometheus makes of its replacements, the last of which to match counts."""
+    query = temperature_order("x")
+    steps = re.findall(r'"order", "([^"]*)", "temperature", "([^"]*)"', query)
+    labels = ["0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "all"]
+    keys = []
+    for label in labels:
+        for order, pattern in steps:
+            if match := re.fullmatch(pattern, label):
+                key = match.expand(order.replace("$", "\\"))
+        keys.append(key)
+    assert keys == sorted(keys)
+    steps_of_table = panel(TEMPERATURE, "Buckets in numbers")["transformations"]
+    assert {"fields": {}, "sort": [{"field": "order", "desc": False}]} in [
+        step["options"] for step in steps_of_table
+    ]
+
+
+def test_dashboards_of_many_servers_repeat_what_would_mix_them() -> None:
+    """A figure of all of them together is of none."""
+    for board, variable in ((OVERVIEW, "target"), (STOCK, "model_name")):
+        rows = [part for part in boards()[board.uid]["panels"] if part["type"] == "row"]
+        repeated = [row for row in rows if row.get("repeat") == variable]
+        assert len(repeated) == len([row for row in rows if row["title"].startswith("$")]) > 4
+
+
 def test_all_columns_of_the_fleet_join_by_target_and_model() -> None:
     """One query with other labels would give rows of its own."""
-    for query in panel(FLEET, "Servers by loss")["targets"]:
+    for query in panel(FLEET, "Servers, the worst first")["targets"]:
         assert re.match(r"(max|min|sum|1 / min) by \(target, model_name\) \(", query["expr"])
 
 

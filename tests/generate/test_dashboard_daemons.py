@@ -12,8 +12,12 @@ from specwatch.generate.dashboards.build import FLEET, GUARD, OVERVIEW, TEMPERAT
 from tests.generate.boards import boards, queries
 from tests.generate.test_dashboard_queries import OF_PROMETHEUS, inside, labels_of, parsed
 
-OWN = {"specwatch_actions_total", "specwatch_alertmanager_failures_total"}
-"""What each daemon did itself, which is to be summed; all else that they count is of the target."""
+OWN = {
+    "specwatch_actions_total", "specwatch_alertmanager_failures_total",
+    "specwatch_group_speedup_ratio", "specwatch_group_measured_seconds", "specwatch_group_targets",
+}  # fmt: skip
+"""What each daemon did itself, and its part of a group: to be summed. All else that they count is
+of the target."""
 ADDS = {"sum", "count", "avg"}
 
 

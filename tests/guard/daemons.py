@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, cast
 
 from specwatch.actuators.base import Actuator
@@ -31,9 +32,12 @@ _IN_A_TURN = 60.0
 
 
 def config(names: Iterable[str] = ("chat",), policy: Guard = ACT, **target: Any) -> Config:
-    """A configuration with these targets."""
+    """A configuration with these targets, each in a group of its own unless one is given."""
     plain = from_targets(["http://127.0.0.1:8000"], environ={}, hostname="h")
-    targets = tuple(plain.targets[0].model_copy(update={"name": name, **target}) for name in names)
+    targets = tuple(
+        plain.targets[0].model_copy(update={"name": name, "group": name, **target})
+        for name in names
+    )
     return plain.model_copy(update={"targets": targets, "guard": policy})
 
 
@@ -101,9 +105,11 @@ class GuardingDaemon:
         self.world, self.store = world, store
         self.judging = FakeJudging(world.servers)
         self.broken: set[str] = set()
+        configured = configured or config(world.servers)
+        self._groups = {target.name: target.group for target in configured.targets}
         self.guarding = GuardService(
             store,
-            configured or config(world.servers),
+            configured,
             now=world.moment,
             rule_service=cast(RuleService, self.judging),
             status=self._status,
@@ -118,7 +124,8 @@ class GuardingDaemon:
     def _status(self, name: str) -> TargetStatus:
         if name in self.broken:
             raise RuntimeError("a defect")
-        return self.world.servers[name].seen()
+        seen = self.world.servers[name].seen()
+        return replace(seen, configured_group=self._groups.get(name, ""))
 
     def turn(self) -> None:
         """One turn, to its end."""

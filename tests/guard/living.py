@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from specwatch.actuators.switch import SwitchClient
 from specwatch.config.guard import Guard, Rearm
@@ -53,11 +53,11 @@ class Book(GuardBook):
         self.changed = True
         return super().change(target, make, now, by=by)
 
-    def advance(self, entry: Entry, step: Step, now: float, *, by: str) -> Entry:
+    def advance(self, entry: Entry, step: Step, now: float, **how: Any) -> Entry:
         if self.away:
             raise StoreUnavailable("the database is away")
         self.point(f"before storing {step.state.phase}: {step.reason}")
-        advanced = super().advance(entry, step, now, by=by)
+        advanced = super().advance(entry, step, now, **how)
         self.point(f"after storing {step.state.phase}: {step.reason}")
         return advanced
 
@@ -114,8 +114,8 @@ class Living:
         target = from_targets(["http://127.0.0.1:8000"], environ={}, hostname="h").targets[0]
         target = target.model_copy(update={"name": "chat"})
         world = GuardDependencies(
-            self.store, self.book, server.seen, server.decision, dict, lambda: None,
-            lambda: server.healthy, lambda: server.now, lambda: server.now,
+            self.store, self.book, server.seen, server.decision, lambda: ("", {}), dict,
+            lambda: None, lambda: server.healthy, lambda: server.now, lambda: server.now,
         )  # fmt: skip
         client = cast(SwitchClient, server)
         switch = GuardedSwitch("chat", client, monotonic=lambda: server.now)

@@ -179,11 +179,13 @@ class SimulatedServer:
         return TargetStatus(
             "chat", "http://127.0.0.1:8000", 5.0,
             models={"another" if other else "tiny": self.mode},
-            last_success=self.scraped or None, failure=failure, load=self.load,
+            last_scrape=self.now, last_success=self.scraped or None, failure=failure,
+            load=self.load,
             switch=SwitchSetting(
-                self.ordered or 0, ordered=True, followed=self.follows, deep=self.deep
-            )
-            if self.standing_by else None,
+                (self.ordered or 0) if self.standing_by else 4, ordered=self.standing_by,
+                followed=self.follows if self.standing_by else None,
+                deep=self.standing_by and self.deep,
+            ) if self.switched else None,
         )  # fmt: skip
 
     def decision(self) -> TargetDecision:

@@ -11,9 +11,11 @@ from specwatch.config.guard import Guard, Rearm, Windows
 from specwatch.domain.model import HOUR, Mode
 from specwatch.guard import state_machine
 from specwatch.guard.foresight import Trial
-from specwatch.guard.observation import Situation
+from specwatch.guard.observation import Situation, guarded_rules
 from specwatch.guard.plan import ProcessState
 from specwatch.guard.state import Cause, GuardState, Order, Phase
+from specwatch.rules.verdicts import Finding, Verdict
+from tests.guard.simulated_server import NET_NEGATIVE
 from tests.guard.situations import (
     ACT,
     BREACH,
@@ -31,6 +33,10 @@ from tests.guard.test_state_machine import window
 
 START = ACT.start_timeout
 DOWN = replace(UP, life=ProcessState.DOWN)
+
+
+def finding(verdict: Verdict) -> Finding:
+    return Finding(NET_NEGATIVE, "chat", "tiny", "all", verdict, verdict, NOW, None, (), at=NOW)
 
 
 def losing(*speedups: Any, **changes: Any) -> Situation:
@@ -69,6 +75,16 @@ def test_a_restart_has_to_save_more_time_than_it_takes(
     check_step(state, look, {"waiting": sentence, "phase": phase})
 
 
+def test_a_breach_from_before_a_restart_of_the_daemon_is_not_over_until_it_was_evaluated() -> None:
+    check_step(CONFIRMED, seen(breaches=(), undecided=True), None)
+    check_step(CONFIRMED, seen(breaches=()), {"phase": Phase.OBSERVING})
+    restored = replace(finding(Verdict.BREACH), at=0.0)
+    judged = finding(Verdict.PASS)
+    assert [guarded_rules(found).undecided for found in ((), (restored, judged), (judged,))] == [
+        True, True, False,
+    ]  # fmt: skip
+
+
 BLOCKED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "the guard observes": ({}, {}, {"mode": "observe"}, "guard.mode is observe: nothing is done"),
     "it cools down": (
@@ -83,6 +99,10 @@ BLOCKED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] =
     ),
     "the server cannot be switched": (
         {}, {"service": None, "service_error": "masked"}, {}, "cannot be switched: masked",
+    ),
+    "nor can its switch be used": (
+        {}, {"service": None, "service_error": "masked", "switch_error": "gone"}, {},
+        "cannot be switched: its switch cannot be used (gone), and masked",
     ),
     "nothing is known of the process": (
         {}, {"service": None}, {}, "the server's manager was not asked yet",

@@ -295,7 +295,7 @@ TWO = {**page(1), **{s._replace(model_name="other"): v for s, v in page(1).items
 @pytest.mark.parametrize(
     ("samples", "model", "message"),
     [
-        ({}, None, "not of vLLM or llama.cpp"),
+        ({}, None, "not of vLLM, llama.cpp"),
         (TWO, None, "serves other, tiny; choose one with --model"),
         (page(1), "huge", "does not serve huge; it serves tiny"),
     ],

@@ -79,6 +79,11 @@ def piece(text: str, reason: str | None = None) -> dict[str, Any]:
 
 RECORD = {"num_spec_steps": 2, "num_draft_tokens": 8, "num_accepted_draft_tokens": 3}
 TIMINGS = {"predicted_n": 20, "draft_n": 28, "draft_n_accepted": 12}
+DETAILS = {
+    "spec_accept_rate": 0.29, "spec_verify_ct": 43, "spec_num_proposed_drafts": 215,
+    "spec_num_correct_drafts": 63, "spec_correct_drafts_histogram": [11, 14, 11, 4, 0, 3],
+}  # fmt: skip
+SGLANG = Acceptance("record", 43, 215, 63, (32, 18, 7, 3, 3))
 USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
 EMPTY = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 0}}
 
@@ -205,17 +210,30 @@ def test_an_answer_that_takes_too_long_is_given_up(serve: Serve) -> None:
     [
         ({"metrics": {"speculative_decoding": RECORD}}, Acceptance("record", 2, 8, 3)),
         ({"timings": TIMINGS}, Acceptance("timings", 7, 28, 12)),
+        ({"sglext": {"spec_tokens_details": DETAILS, "cached_tokens_details": None}}, SGLANG),
         ({"timings": {"draft_n": 4}}, None),
         ({"error": None}, None),
     ],
-    ids=["vLLM", "llama.cpp", "too little", "none"],
+    ids=["vLLM", "llama.cpp", "SGLang", "too little", "none"],
 )
-def test_the_record_of_either_server_is_taken(
+def test_the_record_of_any_server_is_taken(
     serve: Serve, members: dict[str, Any], acceptance: Acceptance | None
 ) -> None:
     """Of 20 tokens of llama.cpp the first is the prompt's, and 12 were accepted: 7 steps."""
     answer = send(serve(streamed(piece("a"), {**USAGE, **members})))
     assert (answer.ok, answer.tokens, answer.acceptance) == (True, 5, acceptance)
+
+
+def test_what_a_server_wants_for_a_record_is_in_each_request(serve: Serve) -> None:
+    bodies = []
+
+    async def answer(request: Request) -> Response:
+        bodies.append(await request.json())
+        return streamed(piece("a"), USAGE)(request)
+
+    assert send(serve(answer), fields={"return_spec_tokens_details": True}).ok
+    assert send(serve(answer)).ok
+    assert [body.get("return_spec_tokens_details") for body in bodies] == [True, None]
 
 
 @pytest.mark.parametrize(
@@ -229,6 +247,7 @@ def test_the_record_of_either_server_is_taken(
         {**USAGE, "metrics": {"speculative_decoding": {**RECORD, "acceptance_histogram": [None]}}},
         {**USAGE, "timings": {**TIMINGS, "draft_n": "28"}},
         {**USAGE, "timings": [28]},
+        {**USAGE, "sglext": {"spec_tokens_details": {**DETAILS, "spec_verify_ct": "43"}}},
         {"choices": [{"delta": {}, "finish_reason": {}}]},
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from specwatch.report.messages import Outgoing, chat, subject
+from specwatch.report.messages import MailBody, Outgoing, chat, subject
 from specwatch.report.model import Report
 from tests.report import sample
 from tests.report.hooks import Receiver
@@ -30,6 +30,10 @@ def markdown(report: Report) -> str:
     return "# Report\n\n" + "\n".join(target.answer.sentence for target in report.targets) + "\n"
 
 
+def mail(report: Report, url: str | None = None, attached: bool = True) -> MailBody:
+    return MailBody(f"<!doctype html><p>{len(report.targets)} é</p>", {"forest": b"\x89PNG"})
+
+
 def outgoing_of(report: Report) -> Outgoing:
     return Outgoing(
         name=NAME,
@@ -37,6 +41,7 @@ def outgoing_of(report: Report) -> Outgoing:
         subject=subject("specwatch: {answer}, {date}", report),
         text=markdown(report),
         html=html(report),
+        mail=mail(report),
         chat=chat(report),
         json=msgspec.json.encode(report),
     )

@@ -32,14 +32,14 @@ class Element:
 
     @property
     def words(self) -> str:
-        """The text as it is seen: cells and items are apart, and styles left out."""
+        """The text as it is seen: cells and items are apart, and styles and scripts left out."""
         return " ".join("".join(self._pieces()).split())
 
     def _pieces(self) -> Iterator[str]:
         for child in self.children:
             if isinstance(child, str):
                 yield child
-            elif child.name != "style":
+            elif child.name not in ("style", "script"):
                 yield from child._pieces()
                 yield " " if child.name in ("td", "th", "li", "span", "svg") else ""
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from specwatch.report.estimates import Ratio, ReportAcceptance, ReportLatency
 from specwatch.report.model import (
     AcceptancePoint,
+    Gap,
     Health,
     LatencyPoint,
     ModelReport,
@@ -23,6 +24,7 @@ from specwatch.report.model import (
     ReportSeries,
     ReportSide,
     ReportTraffic,
+    SpeedupPoint,
     Temperature,
 )
 from tests.pages import DATA
@@ -68,7 +70,17 @@ def _series(number: int) -> ReportSeries:
             for label, (share, rate) in recipes.items()
         },
         latency=tuple(_latencies(chance, off=number < 2)),
+        speedup=tuple(_speedups(number)) if number < 2 else (),
+        speedup_step=3 * HOUR,
+        off=(Gap(start=SINCE + 57.0 * HOUR, end=SINCE + 65.0 * HOUR),) if number < 2 else (),
     )
+
+
+def _speedups(number: int) -> Iterator[SpeedupPoint]:
+    """Every three hours: the second target loses while it is busy."""
+    for hour in (hour for hour in WATCHED[::3] if not 57 <= hour < 65):
+        value = 1.95 - 0.25 * _busy(hour) if number == 0 else 1.25 - 0.6 * _busy(hour)
+        yield SpeedupPoint(start=SINCE + hour * HOUR, value=value)
 
 
 def _busy(hour: int) -> float:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from specwatch.cli.calibrate import command
-from specwatch.report.answer_and_advice import recommendation, sentence
+from specwatch.report.answer_and_advice import best_change, recommendation, sentence
 from specwatch.report.estimates import Amount, Ratio, ReportBestK, WhatIf
 from specwatch.report.model import ReportIncident, ReportLoad, ReportStep
 from tests.report import sample
@@ -148,12 +148,12 @@ def calibrate(options=""):
     )
 
 
-WHAT_IF = WhatIf(loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), share=0.05,
+WHAT_IF = WhatIf(loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), share=0.6,
                   now=0.8, without_drafts=1 / 1.1)  # fmt: skip
 ABOVE_2 = (
-    "Speculation loses above 2 running requests, 5.0% of the time: send what is above to a separate"
-    " server without speculation, or switch it off while that lasts (`specwatch guard disable"
-    " chat`)."
+    "Speculation loses above 2 running requests, 60.0% of the time: send what is above to a"
+    " separate server without speculation, or switch it off while that lasts"
+    " (`specwatch guard disable chat`)."
 )
 DRAFTER = (
     "0 is standby: the drafter still runs; its cost is not measured here (at most 0.91x of off by"
@@ -182,13 +182,19 @@ USELESS = (
     " disable chat`)."
 )
 ROUTE = (
-    "Send requests at temperature >1 (4% of all) to a server without speculation, if there is one:"
+    "Send requests at temperature >1 (40% of all) to a server without speculation, if there is one:"
     " it can be switched for a whole server only."
 )
 HOT = {"losing_temperatures": (">1",)}
 SHARES = tuple(
-    replace(sample.blank().temperatures[0], temperature=label, requests=1, share=share)
-    for label, share in (("all", 1.0), ("0", 0.955), (">1", 0.04), ("unknown", 0.005))
+    replace(
+        sample.blank().temperatures[0],
+        temperature=label,
+        requests=1,
+        share=share,
+        speedup=Ratio(value=0.8, lower=0.75, upper=0.85),
+    )
+    for label, share in (("all", 1.0), ("0", 0.4), (">1", 0.4), ("unknown", 0.2))
 )
 
 
@@ -197,9 +203,9 @@ def load(label, running, share=0.5):
 
 
 LOADS = (load("1", 0.2), load("9-16", 11.7), load("17-32", 23.4))
-ANOTHER_K = ReportBestK(k=2, now=4, speedups=(1.0, 1.2, 1.7, 1.68, 1.62))
+ANOTHER_K = ReportBestK(k=2, now=4, speedups=(1.0, 1.2, 1.73, 1.68, 1.62))
 SET_K = (
-    "Set `num_speculative_tokens` to 2 (now 4): a speedup of 1.70x per token is predicted in"
+    "Set `num_speculative_tokens` to 2 (now 4): a speedup of 1.73x per token is predicted in"
     " place of 1.62x; off is 1.00x."
 )
 LOOKED_ON = replace(incident("still in breach", "confirmed"), would_have_acted=True)
@@ -223,7 +229,10 @@ def two_tokens(best, *speedups):
 KEPT = {
     "it pays": pays(),
     "the guard would, and it pays": pays(others={"incidents": (LOOKED_ON,)}),
-    "half a percent of the time": pays(others={"what_if": replace(WHAT_IF, share=0.005)}),
+    "a schedule that gains 4 %": pays(others={"what_if": replace(WHAT_IF, share=0.2)}),
+    "another k that gains 4 %": pays(
+        others={"best_k": replace(ANOTHER_K, k=3, speedups=(1.0, 1.2, 1.5, 1.684, 1.62))}
+    ),
     "another k by chance": pays(
         others={"best_k": replace(ANOTHER_K, k=3, speedups=(1.0, 1.2, 1.5, 1.64, 1.62))}
     ),
@@ -258,6 +267,10 @@ ADVICE = {
     "nothing to do": (
         report("no_traffic"),
         "Nothing to do; if there should have been traffic, look where it went.",
+    ),
+    "off gains 4 %": (
+        report("loses", speedup=Ratio(value=0.96, lower=0.95, upper=0.97)),
+        "Keep it as it is: switching speculation off would gain less than 5 %.",
     ),
     "off": (
         report("off"),
@@ -326,8 +339,8 @@ ADVICE = {
         f"{RESTRICT} It drafts on with 1 request running too, where nothing was measured.",
     ),
     "no schedule, where the drafter alone costs as much": (
-        pays(others={"what_if": replace(WHAT_IF, now=0.95)}),
-        f"{ABOVE_2} A schedule by batch size does not help: {DRAFTER} 0.95x.",
+        pays(others={"what_if": replace(WHAT_IF, now=0.92)}),
+        f"{ABOVE_2} A schedule by batch size does not help: {DRAFTER} 0.92x.",
     ),
     "a schedule, where the drafter is known to cost less than drafts": (
         pays(others={"what_if": IN_STANDBY}),
@@ -354,8 +367,8 @@ ADVICE = {
         f"{ABOVE_2} A schedule by batch size does not help: {KNOWN} 0.89x of off; now it is 0.90x.",
     ),
     "another k": (pays(others={"best_k": ANOTHER_K}), SET_K),
-    "another k before a schedule": (
-        pays(others={"what_if": WHAT_IF, "best_k": ANOTHER_K}), SET_K,
+    "another k before a schedule that gains less": (
+        pays(others={"what_if": replace(WHAT_IF, share=0.2), "best_k": ANOTHER_K}), SET_K,
     ),
     "another k for what loses": (
         loses(others=two_tokens(1, 1.0, 1.1, 0.92)),
@@ -405,6 +418,26 @@ ADVICE = {
 @pytest.mark.parametrize(("given", "expected"), ADVICE.values(), ids=ADVICE)
 def test_what_is_to_be_done_is_said(given, expected):
     assert recommendation(given) == expected
+
+
+@pytest.mark.parametrize("then", [1.73, 1.9])
+def test_what_gains_most_is_advised_first(then):
+    """A server without speculation for temperature >1 gains 8.7 %."""
+    best_k = replace(ANOTHER_K, speedups=(1.0, 1.2, then, 1.68, 1.62))
+    given = pays(**HOT, others={"temperatures": SHARES, "best_k": best_k})
+    of_k = then / 1.62 - 1
+    first, second = (ROUTE, "Set `num") if of_k < 0.087 else ("Set `num", ROUTE)
+    assert recommendation(given).startswith(first)
+    assert second in recommendation(given)
+    change = best_change(given)
+    assert change.gain == pytest.approx(max(of_k, 1 / 0.92 - 1))
+    assert change.short[:8] == first[:8]
+
+
+def test_what_is_off_already_gains_nothing_by_a_change():
+    assert best_change(loses())[:2] == (pytest.approx(1 / 0.92 - 1), "Switch speculation off.")
+    assert best_change(loses(others={"incidents": (incident("off", "disabled"),)})) is None
+    assert best_change(report("no_traffic")) is None
 
 
 def test_a_calibration_that_is_advised_is_a_command_that_runs():

@@ -10,19 +10,26 @@ from msgspec.structs import replace
 from specwatch.report import charts
 from specwatch.report.charts.drawing import DARK, LIGHT
 from specwatch.report.estimates import Ratio
+from specwatch.report.fleet import worst_first
 from specwatch.report.model import AcceptancePoint, LatencyPoint, Report, ReportSeries
 from tests.report import sample
 from tests.report.drawing import Drawing
 from tests.report.sample import HOUR, SINCE, UNTIL
 
 DRAW: dict[str, Callable[..., str]] = {
-    "acceptance": lambda r, m, p="a": charts.acceptance(m.series, r.since, r.until, p),
+    "acceptance": lambda r, m, p="a": charts.acceptance(
+        m.series, r.since, r.until, p, temperatures=m.temperatures
+    ),
     "ttft": lambda r, m, p="f": charts.latency(m.series, "ttft", r.since, r.until, p),
     "tpot": lambda r, m, p="o": charts.latency(m.series, "tpot", r.since, r.until, p),
     "speedup": lambda r, m, p="s": charts.speedup_by_load(
         m.loads, None if m.crossing is None else m.crossing.running, p
     ),
     "histogram": lambda r, m, p="h": charts.histogram(m.temperatures, p),
+    "over_time": lambda r, m, p="v": charts.speedup_over_time(
+        m.series, m.incidents, r.since, r.until, p
+    ),
+    "forest": lambda r, m, p="n": charts.forest([m], p),
 }
 BAD = (math.nan, math.inf, -math.inf, 1e300, -1e300, -1.0, 0.0, 1e-300, None)
 
@@ -32,8 +39,11 @@ def drawn(name: str, report: Report | None = None, which: int = 0) -> Drawing:
     return Drawing(DRAW[name](report, report.targets[which]))
 
 
-@pytest.mark.parametrize("which", range(3))
-@pytest.mark.parametrize("name", DRAW)
+@pytest.mark.parametrize(
+    ("name", "which"),
+    # The speedup of the third target was not measured.
+    [(name, which) for name in DRAW for which in range(3) if (name, which) != ("over_time", 2)],
+)
 def test_a_chart_is_all_on_the_picture_and_told_in_words(name: str, which: int) -> None:
     """Text has at least 11 of 336 pixels; colours are attributes, as mail clients drop styles."""
     drawing = drawn(name, which=which)
@@ -113,6 +123,57 @@ def test_any_number_can_be_a_latency_or_a_rate(bad: float | None) -> None:
         require_sound(svg)
 
 
+def test_a_bucket_without_a_measured_speedup_has_no_colour_of_gain_or_loss() -> None:
+    (first, *_) = sample.full().targets
+    plain = tuple(replace(bucket, speedup=None) for bucket in first.temperatures)
+    lines = Drawing(charts.acceptance(first.series, SINCE, UNTIL, temperatures=plain))
+    assert {item.get("class") for item in lines.all("path")} == {"s0", "s1", "s7"}
+    assert {bar.get("class") for bar in Drawing(charts.histogram(plain)).all("rect")} == {"f0"}
+    bars = drawn("histogram").all("rect")
+    assert {bar.get("class") for bar in bars} == {"f2", "f4"}
+
+
+def test_the_forest_has_the_interval_of_each_target_about_the_line_at_1() -> None:
+    drawing = Drawing(charts.forest(worst_first(sample.full().targets)))
+    assert "code-32b 0.88x (0.84 to 0.92); chat-70b 1.62x (1.55 to 1.69)" in drawing.words
+    (even, _) = drawing.pieces("s7")
+    intervals = {
+        item.get("class"): (float(item.get("x1", "")), float(item.get("x2", "")))
+        for item in drawing.all("line")
+        if item.get("y1") == item.get("y2")
+    }
+    assert intervals["s4"][1] < even[0][0] < intervals["s2"][0]
+    names = [text for text in drawing.texts if text in ("code-32b", "chat-70b", "embed-and-chat")]
+    assert names == ["code-32b", "chat-70b", "embed-and-chat"]
+
+
+def test_the_forest_of_many_has_the_worst_and_the_best_on_one_screen() -> None:
+    drawing = Drawing(charts.forest(worst_first(sample.many(50).targets)))
+    drawing.inside()
+    assert drawing.texts.count("0.88x") == 8
+    assert drawing.texts.count("1.62x") == 4
+    assert "22 more between" in drawing.texts
+    assert float(drawing.root.get("viewBox", "").split()[3]) < 420
+
+
+def test_the_speedup_over_time_is_above_or_below_1_beside_what_was_off() -> None:
+    report = sample.full()
+    drawing = drawn("over_time", which=1)
+    across = [float(gap.get("x", "")) for gap in drawing.all("rect") if gap.get("class") == "f6"]
+    assert len(across) == 1
+    (even, _) = drawing.pieces("s7")[0]
+    for bar in drawing.all("rect"):
+        top = float(bar.get("y", ""))
+        if bar.get("class") == "f4":
+            assert top == pytest.approx(even[1], abs=0.1), "a loss hangs from the line"
+        elif bar.get("class") == "f2":
+            assert top + float(bar.get("height", "")) == pytest.approx(even[1], abs=1)
+    losses = sum(point.value < 1 for point in report.targets[1].series.speedup)
+    assert sum(bar.get("class") == "f4" for bar in drawing.all("rect")) == losses > 0
+    assert "incident of the guard" in drawing.texts
+    assert "off" in drawing.texts
+
+
 @pytest.mark.parametrize("name", DRAW)
 def test_of_nothing_there_is_a_sentence(name: str) -> None:
     report = replace(sample.full(), targets=(sample.blank(),))
@@ -122,12 +183,15 @@ def test_of_nothing_there_is_a_sentence(name: str) -> None:
 
 def test_acceptance_has_a_line_for_each_bucket_with_gaps_where_nothing_ran() -> None:
     drawing = drawn("acceptance")
-    assert drawing.texts[-6:] == ["0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "all"]
+    assert drawing.texts[-6:] == [
+        "0 pays", "(0,0.3] pays", "(0.3,0.7] pays", "(0.7,1] pays", ">1 loses", "all",
+    ]  # fmt: skip
     # Hours 74 to 79 nobody watched: two pieces, and the sample in the legend.
-    assert len(drawing.pieces("s0")) == 3
+    assert len(drawing.pieces("s7")) == 3
+    assert len(drawing.pieces("s2")) == 4 * 3, "green are those that pay"
     # And no traffic at night.
     assert len(drawing.pieces("s4")) == 7 + 1
-    before, after, _ = drawing.pieces("s0")
+    before, after, _ = drawing.pieces("s7")
     assert len(before) == 74
     assert len(after) == 168 - 79
 
@@ -173,7 +237,7 @@ def test_latency_tells_the_modes_by_colour_and_the_quantiles_by_dashes() -> None
         (element.get("class"), element.get("stroke-dasharray") is not None)
         for element in drawing.all("path")
     }
-    assert dashes == {("s0", False), ("s0", True), ("s4", False), ("s4", True)}
+    assert dashes == {("s0", False), ("s0", True), ("s6", False), ("s6", True)}
     assert drawn("ttft", which=2).texts[-2:] == ["P50 on", "P99 on"]
 
 
@@ -206,7 +270,7 @@ def test_the_speedup_has_intervals_the_break_even_line_and_the_crossing() -> Non
 
 def test_what_loses_differs_by_shape_too() -> None:
     drawing = drawn("speedup")
-    discs = [element for element in drawing.all("circle") if element.get("class") == "f0"]
+    discs = [element for element in drawing.all("circle") if element.get("class") == "f2"]
     squares = [item for item in drawing.all("path") if item.get("class") == "f4"]
     assert len(discs) == 6 + 1, "six loads, and the legend"
     assert len(squares) == 1 + 1

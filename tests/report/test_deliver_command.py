@@ -69,6 +69,20 @@ def test_a_report_of_no_history_is_delivered_and_it_is_said_where(
     assert "hunter2" not in done.output
 
 
+def test_mail_and_chat_lead_to_the_report(
+    run: Run, tmp_path: Path, start_mail: StartMail, hook: Receiver
+) -> None:
+    mail, url = start_mail(), "https://reports.example.com/{name}.html?user=ops"
+    file = written(tmp_path, url=url, email=email(mail.url), webhooks=[{"url": hook.url}])
+    assert run("report", "--deliver", "--config", file).exit_code == 0
+    (page,) = (tmp_path / "reports").glob("*.html")
+    expected = f"https://reports.example.com/{page.name}?user=ops"
+    (_, _, message) = mail.box.sent[0]
+    assert f'href="{expected}"' in message.get_body(("html",)).get_content()
+    ((_, _, body),) = hook.posted
+    assert f"<{expected}|Open the whole report>" in body["blocks"][-1]["text"]["text"]
+
+
 def test_what_did_not_arrive_is_one_with_the_reason_and_the_remedy(
     run: Run, tmp_path: Path, hook: Receiver, no_waiting: list[float]
 ) -> None:
@@ -182,13 +196,15 @@ def test_check_config_tries_each_way_and_sends_nothing(
     file = written(tmp_path, email=email(mail.url), webhooks=hooks)
     done = run("check-config", "--config", file)
     assert done.exit_code == 1
-    *_, folder, server, there, missing = done.stdout.splitlines()
-    assert [folder, server, there] == [
+    lines = done.stdout.splitlines()
+    assert lines[-3:] == [
         f"reports in {tmp_path}/reports: ok, the folder will be made",
         f"mail server {mail.url}: ok, it answers, not encrypted",
         "webhook webhook: ok, it can be reached; nothing was posted",
     ]
-    assert missing.startswith("webhook gone: FAILED: nothing listens at http:")
+    failed = [line for line in lines if line.startswith("webhook gone:")]
+    assert failed[0].startswith("webhook gone: FAILED: nothing listens at http:")
+    assert lines.index(failed[0]) < len(lines) - 3
     assert "hunter2" not in done.output
     assert (mail.box.sent, hook.posted) == ([], [])
     assert not (tmp_path / "reports").exists()

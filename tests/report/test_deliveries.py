@@ -25,7 +25,7 @@ from specwatch.report.model import Report
 from specwatch.status import DeliveryStatus
 from tests.lab.vllm_server import free_port
 from tests.report import sample
-from tests.report.conftest import MADE, NAME, StartMail, html, markdown
+from tests.report.conftest import MADE, NAME, StartMail, html, mail, markdown
 from tests.report.hooks import Receiver
 
 WEEK = 7 * 86400.0
@@ -52,7 +52,7 @@ class DeliverySetup:
 
     def means(self) -> Means:
         return Means(
-            self.make, html, markdown, now=lambda: self.now, sleep=self.sleep,
+            self.make, html, markdown, markdown, mail, now=lambda: self.now, sleep=self.sleep,
             hostname=lambda: "gpu-7",
         )  # fmt: skip
 

@@ -42,8 +42,9 @@ def test_a_probe_has_the_acceptance_and_zone_of_each_temperature_and_the_line() 
     assert result.break_even_acceptance == Ratio(value=0.58, lower=0.55, upper=0.61)
     assert headline(result) == (
         "2026-11-02 12:00 UTC, probe at temperatures 0, 0.7, 1.3, 4 requests at a time."
-        " Break-even at load 3-4, measured: 58.0% (55.0-61.0); wins at 0; near the line at 0.7;"
-        " not clear at 1.3."
+        " Speculation pays at temperature 0; is near break-even at temperature 0.7; does not"
+        " clearly pay or lose at temperature 1.3; break-even at load 3-4, measured: 58.0%"
+        " (55.0-61.0)."
     )
 
 
@@ -52,7 +53,7 @@ def test_a_line_that_is_assumed_has_no_interval_and_says_so() -> None:
     line = msgspec.structs.replace(whole.line, basis="assumed", load=None)
     result = experiment(msgspec.structs.replace(whole, line=line))
     assert result.break_even_acceptance == Ratio(value=0.58, basis="assumed")
-    assert "Break-even: about 58%, by the assumed draft cost" in result.sentence
+    assert "break-even: about 58%, by the assumed draft cost" in result.sentence
 
 
 def test_a_comparison_has_its_speedups_its_crossing_and_its_own_sentence() -> None:

@@ -98,7 +98,7 @@ def test_fifty_targets_have_a_table_that_leads_to_them() -> None:
     links = [element.attributes["href"] for element in root.all("a")]
     assert len(links) == 50
     assert links[49] == "#target-50"
-    assert len(list(root.all("section"))) == 50
+    assert len(list(root.all("section"))) == 1 + 50
 
 
 def test_styles_are_for_light_dark_and_paper(full: Element) -> None:

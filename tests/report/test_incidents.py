@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from specwatch.guard.holdout import HOLDOUT_OF
 from specwatch.guard.observation import Situation
 from specwatch.guard.state import GuardState, Step
 from specwatch.guard.status import StepRecord
@@ -316,6 +317,15 @@ class Recorded(Wandering):
                 reason,
             )
         )
+
+
+def test_a_holdout_is_an_incident_only_where_switching_failed():
+    begins = (0, "draining", "it becomes the holdout of the group chat", {HOLDOUT_OF: "chat"})
+    serves = (0.2, "disabled", "healthy after 2m")
+    failed = (0.2, "held", "vLLM was not healthy within 15m")
+    assert incidents(story(begins, serves), at(0), at(9)) == ()
+    (incident,) = incidents(story(begins, failed), at(0), at(9))
+    assert "vLLM was not healthy" in incident.outcome
 
 
 @settings(max_examples=15, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from msgspec.structs import replace
 
 from specwatch.config.report import Email
 from specwatch.errors import DeliveryError
+from specwatch.pages.mail_html import mail_html
+from specwatch.pages.report_html import report_html
 from specwatch.report.mail_and_webhooks import Mail, message_of
 from specwatch.report.messages import Outgoing
 from tests.fixtures import CERTIFICATE
@@ -49,7 +52,7 @@ def part(message: EmailMessage, kind: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def test_it_arrives_as_text_and_html_with_the_page_attached(
+def test_it_arrives_as_text_and_html_with_pictures_and_the_page_attached(
     outgoing: Outgoing, start_mail: StartMail
 ) -> None:
     server = start_mail()
@@ -65,11 +68,38 @@ def test_it_arrives_as_text_and_html_with_the_page_attached(
     assert message["Date"].datetime.timestamp() == MADE
     assert message["Auto-Submitted"] == "auto-generated"
     assert part(message, "plain") == outgoing.text
-    assert part(message, "html").rstrip("\n") == outgoing.html
+    assert part(message, "html").rstrip("\n") == outgoing.mail.html
     (attached,) = message.iter_attachments()
     assert attached.get_filename() == "report-2026-11-09.html"
     assert attached.get_content_type() == "text/html"
     assert attached.get_content().rstrip() == outgoing.html
+    pictures = {
+        one["Content-ID"]: one for one in message.walk() if one.get_content_maintype() == "image"
+    }
+    assert list(pictures) == ["<forest>"]
+    assert pictures["<forest>"].get_content() == outgoing.mail.pictures["forest"]
+    assert pictures["<forest>"].get_content_disposition() == "inline"
+    related = [one.get_content_type() for one in message.walk() if one.is_multipart()]
+    assert related == ["multipart/mixed", "multipart/alternative", "multipart/related"]
+
+
+def test_fifty_targets_arrive_whole(start_mail: StartMail) -> None:
+    """Gmail cuts HTML at 102 KB; the whole page is a file."""
+    report = sample.many(50)
+    body, whole = mail_html(report), report_html(report)
+    server = start_mail()
+    mail(server.url).send(dataclasses.replace(outgoing_of(report), mail=body, html=whole), ())
+    ((_, _, message),) = server.box.sent
+    assert len(part(message, "html").encode()) < 102_000
+    pictures = {
+        one["Content-ID"].strip("<>"): one.get_content()
+        for one in message.walk()
+        if one.get_content_maintype() == "image"
+    }
+    assert pictures == body.pictures
+    assert all(f"cid:{name}" in part(message, "html") for name in pictures)
+    (attached,) = message.iter_attachments()
+    assert attached.get_content().replace("\r\n", "\n").rstrip() == whole.rstrip()
 
 
 def test_without_the_attachment_it_is_an_alternative_only(outgoing: Outgoing) -> None:

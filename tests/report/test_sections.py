@@ -12,7 +12,7 @@ from specwatch.report.layout import Listing, Part, Sentence, Table
 from specwatch.report.markdown import markdown
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.sections import sections
-from specwatch.report.sections.answer import overview
+from specwatch.report.sections.answer import all_targets
 from specwatch.report.text import plain
 from tests.report import page, sample
 from tests.report.test_markdown import tokens
@@ -51,16 +51,19 @@ def test_sections_are_in_the_order_of_what_is_asked() -> None:
 
 
 def test_the_overview_has_a_row_for_each_model() -> None:
-    rows = [[cell.text for cell in row] for row in overview(sample.full()).rows]
+    table = all_targets(sample.full()).parts[-1]
+    assert isinstance(table, Table)
+    rows = [[cell.text for cell in row] for row in table.rows]
     assert [row[:5] for row in rows] == [
-        ["chat-70b", "meta-llama/Llama-3.3-70B-Instruct", "pays", "1.62x (1.55 to 1.69)",
-         "165 GPU h (150 to 180)"],
         ["code-32b", "Qwen/Qwen2.5-Coder-32B-Instruct", "loses", "0.88x (0.84 to 0.92)",
          "-19 server h (-26 to -12)"],
+        ["chat-70b", "meta-llama/Llama-3.3-70B-Instruct", "pays", "1.62x (1.55 to 1.69)",
+         "41 server h (38 to 45)"],
         ["embed-and-chat", "mistralai/Mistral-Small-3.2-24B-Instruct-2506", "not known",
          "about 1.4x, assumed", "-"],
     ]  # fmt: skip
-    assert [row[5:7] for row in rows] == [["284,310", "61.3%"], ["96,120", "42.9%"],
+    assert rows[0][7] == "Switch speculation off."
+    assert [row[5:7] for row in rows] == [["96,120", "42.9%"], ["284,310", "61.3%"],
                                           ["12,004", "52.0%"]]  # fmt: skip
 
 
@@ -130,7 +133,7 @@ SENTENCES = (
     " temperatures, loads and numbers of draft tokens are per token.",
     "Speculation pays up to about 32 running requests, and loses above that.",
     "The best number of draft tokens is predicted to be 3; it is 4.",
-    "It loses above 32 running requests, 11.0% of the measured time",
+    "It loses above 32 running requests, 31.0% of the measured time",
     '`"num_speculative_tokens_per_batch_size": [[1, 32, 4], [33, 512, 0]]` in the speculative'
     " configuration stops drafting there; it needs vLLM 0.24 or later, no data parallelism; tested"
     " by vLLM with Eagle, Eagle-3 and DFlash only.",

@@ -8,10 +8,10 @@ import pytest
 
 from specwatch.domain import histogram
 from specwatch.domain.merge import merge_tallies
-from specwatch.domain.model import HOUR, MINUTE, Mode, Window
+from specwatch.domain.model import HOUR, MINUTE, Mode, Objective, Window
 from specwatch.report.series import step_of
 from tests.domain.samples import TTFT_BOUNDS, observed
-from tests.report.history import SINCE, bucket, counted, flat, hour, report
+from tests.report.history import SINCE, bucket, counted, flat, hour, measurement, report
 
 DAY = 86400
 
@@ -53,6 +53,35 @@ def test_a_point_an_hour_from_its_own_counts():
     assert list(series.acceptance) == ["all", "0", ">1"]
     assert [item.start for item in series.acceptance["0"]] == [SINCE]
     assert [entry.start for entry in series.acceptance[">1"]] == [SINCE + 3 * HOUR]
+
+
+def test_the_speedup_over_time_is_that_of_each_stretch():
+    """Tokens take 30 ms without speculation: 20 ms in the first half of a day, then 40 ms."""
+    windows = flat(
+        hour(number, counted(tpot=0.02 if number < 12 else 0.04), buckets={})
+        for number in range(24)
+    )
+    series = report(windows, measurement(tpot=0.03), objective=Objective.TPOT).series
+    assert series.speedup_step == HOUR
+    assert [point.start for point in series.speedup] == [SINCE + n * HOUR for n in range(24)]
+    for number, point in enumerate(series.speedup):
+        assert point.value == pytest.approx(1.5 if number < 12 else 0.75, rel=0.05)
+    assert report(windows).series.speedup == ()
+
+
+def test_a_week_of_speedups_is_in_stretches_of_three_hours():
+    windows = flat(hour(number) for number in range(7 * 24))
+    series = report(windows, measurement(), hours=7 * 24).series
+    assert (series.speedup_step, len(series.speedup)) == (3 * HOUR, 56)
+
+
+def test_times_without_speculation_are_one_where_they_touch():
+    modes = {3: Mode.OFF, 4: Mode.STANDBY, 5: Mode.DEEP, 9: Mode.OFF}
+    windows = flat(hour(number, mode=modes.get(number, Mode.ON)) for number in range(12))
+    spans = [(gap.start, gap.end) for gap in report(windows).series.off]
+    assert spans == [
+        (SINCE + 3 * HOUR, SINCE + 6 * HOUR), (SINCE + 9 * HOUR, SINCE + 10 * HOUR),
+    ]  # fmt: skip
 
 
 def _whole(window: Window) -> bool:

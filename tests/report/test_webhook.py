@@ -40,9 +40,10 @@ def test_slack_gets_the_answers_as_it_reads_them(outgoing: Outgoing, hook: Recei
     ((path, headers, body),) = hook.posted
     assert path == "/services/T000/B000/hunter2hunter2"
     assert (headers["Content-Type"], headers["X-Scope"]) == ("application/json", "ops")
-    assert body == {"text": outgoing.chat}
-    report = sample.full()
-    for model in report.targets:
+    assert body == outgoing.chat
+    sections = [block["text"]["text"] for block in body["blocks"] if block["type"] == "section"]
+    for model in sample.full().targets:
+        assert any(model.answer.sentence.replace(">", "&gt;") in text for text in sections)
         assert model.answer.sentence.replace(">", "&gt;") in body["text"]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from specwatch.domain.breakeven import assess
 from specwatch.domain.model import HOUR, MINUTE, Mode
-from specwatch.domain.speedup import NOTHING
+from specwatch.domain.speedup import NOTHING, PresentSpeedup
 from specwatch.rules.model_record import ModelRecord
 from tests.domain.minutes import measurements, off, on
 from tests.domain.samples import START, baseline, evidence, minute, minutes, tally
@@ -91,3 +93,48 @@ def test_a_server_may_come_back_without_speculation_after_hours_of_silence() -> 
         assert known.history.add(sample)
         examined = known.examine(sample.start + sample.length).assessment(HOUR)
     assert examined.missing == NOTHING
+
+
+def record_of(accepted: Sequence[int]) -> list[PresentSpeedup]:
+    """What is known after each minute of so many accepted tokens of 400 drafts.
+
+    A step takes 62.5 ms, with speculation or without it 50 ms: with none accepted the speedup is
+    0.8, with 600 it is 2.
+    """
+    known = ModelRecord("chat", "tiny", HOUR, ())
+    known.compare_with(measurements([off(n) for n in range(10)]), max_age=10 * HOUR)
+    seen = []
+    for n, count in enumerate(accepted, start=100):
+        took = 0.0625 * (1 + 0.02 * (n % 3 - 1))
+        sample = on(n, tpot=took * 400 / (400 + count), accepted=count)
+        assert known.history.add(sample)
+        known.learn(sample)
+        evidence = known.examine(sample.start + sample.length)
+        known.present = evidence.present(known.present.losing_since)
+        seen.append(known.present)
+    return seen
+
+
+def test_a_sudden_loss_is_known_within_minutes_and_since_when() -> None:
+    """Over the hour it still gains; and when it is over, that is known as soon."""
+    seen = record_of([*[600] * 60, *[0] * 12, *[600] * 12])
+    assert [present.losing_since for present in seen[:61]] == [None] * 61
+    assert seen[71].speedup is not None
+    assert seen[71].speedup.value == pytest.approx(0.8, abs=0.02)
+    late = next(n for n, present in enumerate(seen) if present.losing_since is not None)
+    assert late <= 60 + 6
+    assert {present.losing_since for present in seen[late:72]} == {160.0 * MINUTE}
+    assert seen[-1].losing_since is None
+    assert seen[-1].speedup is not None
+    assert seen[-1].speedup.above(1)
+
+
+def test_a_small_loss_before_a_great_one_began_when_it_did() -> None:
+    seen = record_of([*[600] * 60, *[80] * 30, *[0] * 12])
+    assert seen[-1].losing_since == 190.0 * MINUTE
+
+
+def test_a_server_that_does_not_speculate_now_does_not_lose() -> None:
+    known = ModelRecord("chat", "tiny", HOUR, ())
+    assert known.history.add(off(0))
+    assert known.examine(60.0).present(10.0) == PresentSpeedup()

@@ -263,6 +263,11 @@ def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
         ),
         ("speedup_ratio_assumed", evidence([minute(0, replace(tally(), drafts=None))]), "all",
          "no drafts"),
+        ("acceptance_ratio", evidence([minute(0, tally(drafts=0, generation_tokens=500))]),
+         "all", "no drafts, although tokens were generated"),
+        *((metric, evidence([minute(0, replace(tally(), draft_tokens=None, accepted_tokens=None))]),
+           "all", "the engine counts no draft tokens")
+          for metric in ("acceptance_ratio", "acceptance_length", "speedup_ratio_assumed")),
         ("tpot_p99", evidence([minute(0, replace(tally(), tpot=Histogram((), (20,), 0.4)))]), "all",
          "no TPOT"),
     ],

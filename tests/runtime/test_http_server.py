@@ -88,6 +88,23 @@ def test_what_has_stopped_listens_no_more_and_frees_its_port(server: HttpServer)
     assert other.stop(timeout=10)
 
 
+def test_stopping_lets_a_stream_of_events_of_a_proxy_end(server: HttpServer) -> None:
+    """Only the daemon, whose streams have no end, cuts them off: a proxy's are its clients'."""
+    answers: list[str] = []
+
+    def ask() -> None:
+        headers = {"Accept": "text/event-stream"}
+        answers.append(requests.get(f"{server.url}/slow", headers=headers, timeout=20).text)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    assert entered.wait(10)
+    assert not server.stop(timeout=0.2)
+    leave.set()
+    client.join(10)
+    assert answers == ["slow"]
+
+
 def test_stopping_what_never_started_is_nothing() -> None:
     assert HttpServer(APP, "127.0.0.1", 0, name="http").stop()
 

@@ -234,6 +234,12 @@ def test_each_bad_answer_has_its_reason_and_a_remedy(
     assert str(error).isprintable()
 
 
+def test_tensorrt_llm_without_the_page_is_told_how_to_have_it(connect: Connect) -> None:
+    _, client = connect(status("404 Not Found"))
+    with pytest.raises(ScrapeError, match="with `return_perf_metrics: true`"):
+        client.fetch("/prometheus/metrics")
+
+
 def test_a_reset_in_the_middle_of_a_page_is_a_truncated_page(connect: Connect) -> None:
     def behave(visit: Visit) -> None:
         visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\nhalf")
@@ -345,7 +351,7 @@ def test_nothing_that_listens_is_refused(client_of: ClientOf) -> None:
         port = listening.getsockname()[1]
     error = failure(client_of(f"http://127.0.0.1:{port}"))
     assert error.reason == ScrapeReason.REFUSED
-    assert "is vLLM up" in str(error)
+    assert "is the engine up" in str(error)
 
 
 LARGE = {

@@ -52,7 +52,7 @@ def engine(
     if tap or inside:
         text += pages.tap(*tap, failures=failures)
     if start is not None:
-        text += pages.page(pages.gauge("process_start_time_seconds", start))
+        text += pages.page(pages.gauge("process_start_time_seconds", start * 1e10))
     return pages.read(text)
 
 

@@ -153,7 +153,7 @@ def test_an_outage_is_downtime_of_each_of_its_minutes():
     windows = outage(
         *((seconds, server(seconds, running=9)) for seconds in range(0, 15, 5)),
         *((seconds, REFUSED) for seconds in range(15, 170, 5)),
-        *((seconds, server(1, start=2.5)) for seconds in range(170, 185, 5)),
+        *((seconds, server(1, start=9000.0)) for seconds in range(170, 185, 5)),
     )
     assert times(windows) == [(10, 45), (0, 60), (5, 55), (5, 0)]
     assert [window.restarts for window in windows] == [0, 0, 1, 0]
@@ -182,13 +182,13 @@ def test_an_outage_in_which_the_process_lived_is_downtime_too():
             [
                 *((seconds, server(seconds)) for seconds in range(0, 50, 5)),
                 *((seconds, REFUSED) for seconds in range(50, 75, 5)),
-                (75, server(1, start=2.5)),
+                (75, server(1, start=9000.0)),
             ],
             [(45, 10), (0, 20)],
             id="seconds before a minute belong to it, though the outage is certain only after it",
         ),
         pytest.param(
-            [(0, server(9)), (5, REFUSED), (10, server(1, start=2.5))],
+            [(0, server(9)), (5, REFUSED), (10, server(1, start=9000.0))],
             [(0, 10)],
             id="a restart between two scrapes is downtime from the last good one",
         ),
@@ -260,14 +260,14 @@ def test_failures_after_a_restart_of_the_daemon_belong_to_the_known_models():
     assert window.environment.fingerprint is None
 
 
-@pytest.mark.parametrize("page_", [{}, read(page(gauge("process_start_time_seconds", 3.5)))])
+@pytest.mark.parametrize("page_", [{}, read(page(gauge("process_start_time_seconds", 9000.0)))])
 def test_a_page_without_an_engine_is_a_failed_scrape(page_):
     watch = new_watch()
     watch.observe(server(10), at(1))
     observation = watch.observe(page_, at(6))
     assert observation.error is not None
     assert observation.error.reason is ScrapeReason.NO_ENGINE
-    assert "not of vLLM or llama.cpp" in str(observation.error)
+    assert "not of vLLM, llama.cpp" in str(observation.error)
     watch.observe(server(12), at(11))
     window = only_window(watch)
     assert (window.scrapes_ok, window.scrapes_failed, window.restarts) == (2, 1, 0)
@@ -372,9 +372,9 @@ def test_the_mode_of_a_window_is_mixed_when_speculation_changed_inside_it():
         (1, server(0, drafts=0)),
         (31, server(0, drafts=4)),
         (61, server(0, drafts=6)),
-        (91, server(5, start=2.5)),
-        (121, server(9, start=2.5)),
-        (181, server(9, start=2.5)),
+        (91, server(5, start=9000.0)),
+        (121, server(9, start=9000.0)),
+        (181, server(9, start=9000.0)),
     ]
     for seconds, samples in pages:
         modes += [(w.mode, w.tally.drafts) for w in windows_of(watch.observe(samples, at(seconds)))]
@@ -386,10 +386,10 @@ def test_a_restart_with_another_model_leaves_windows_of_both_and_then_of_one():
     watch = new_watch()
     watch.observe(server(0, model="a"), at(1))
     watch.observe(server(3, model="a"), at(6))
-    watch.observe(server(5, model="b", start=2.5), at(11))
+    watch.observe(server(5, model="b", start=9000.0), at(11))
     windows = windows_of(
-        watch.observe(server(6, model="b", start=2.5), at(61)),
-        watch.observe(server(7, model="b", start=2.5), at(121)),
+        watch.observe(server(6, model="b", start=9000.0), at(61)),
+        watch.observe(server(7, model="b", start=9000.0), at(121)),
     )
     assert [(w.series.model_name, w.start, w.tally.generation_tokens) for w in windows] == [
         ("a", 6000, 3),
@@ -432,8 +432,8 @@ def test_a_gauge_is_unknown_across_a_gap_and_across_a_restart():
     watch.observe(server(running=4), at(0))
     watch.observe(server(running=4), at(MAX_GAP))
     watch.observe(server(running=4), at(2 * MAX_GAP + 0.1))
-    watch.observe(server(running=4, start=2.5), at(35))
-    watch.observe(server(running=4, start=2.5), at(40))
+    watch.observe(server(running=4, start=9000.0), at(35))
+    watch.observe(server(running=4, start=9000.0), at(40))
     gauges = only_window(watch).gauges
     assert (gauges.sampled_seconds, gauges.busy_seconds) == (MAX_GAP + 5, MAX_GAP + 5)
     assert gauges.running_mean == 4
@@ -530,6 +530,32 @@ def test_a_setting_that_the_server_cannot_read_is_the_one_before():
     for seconds, k in ((0, 0), (5, math.nan), (65, math.nan)):
         watch.observe(switched(k), at(seconds))
     assert only_window(watch).mode is Mode.STANDBY
+
+
+def test_servers_behind_one_url_are_not_taken_for_restarts():
+    """Two processes answer in turn: each counts from the first page on which it answers."""
+    watch = new_watch()
+    pages = [(10, 1.5), (20, 1.5), (5000, 2.5), (5010, 2.5), (31, 1.5), (33, 1.5), (5020, 2.5)]
+    for number, (generated, start) in enumerate(pages):
+        assert watch.processes.alternated_at == (6020.0 if number > 4 else None)
+        result = watch.observe(server(generated, start=start), at(5 * number))
+        assert (result.restarted, result.another) == (False, number in (2, 4, 6))
+    (window,) = watch.close().batch.windows
+    assert (window.tally.generation_tokens, window.restarts) == (10 + 10 + 2, 3)
+
+
+def test_a_young_server_behind_one_url_is_taken_for_a_restart_once():
+    """It may be one: clocks differ. Once the other one answers again, it is known not to be."""
+    watch = new_watch()
+    starts = [5950.0, 5990.0, 5950.0, 5990.0, 5950.0]
+    results = [
+        watch.observe(server(100 + number, start=start), at(5 * number))
+        for number, start in enumerate(starts)
+    ]
+    assert [result.restarted for result in results] == [False, True, False, False, False]
+    assert [result.another for result in results] == [False, False, True, True, True]
+    (window,) = watch.close().batch.windows
+    assert window.tally.generation_tokens == 101
 
 
 def test_a_restart_is_no_change_of_the_switch():

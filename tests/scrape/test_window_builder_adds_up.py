@@ -47,6 +47,8 @@ class World:
     cursor: Cursor | None = None
     windows: list[Window] = field(default_factory=list)
     last_start: int = -1
+    ends: bool = False
+    """Whether the daemon stops or is killed."""
     engine_book: Book = field(default_factory=Book)
     tap_book: Book = field(default_factory=Book)
     reader: PageReader = field(default_factory=PageReader)
@@ -65,7 +67,7 @@ class World:
 
     def _process(self, models: int, engines: int, k: int, bounds: int) -> Process:
         self.processes += 1
-        started = None if self.several else 1.7e9 + self.processes / 7
+        started = None if self.several else self.wall + self.processes / 7
         places = [(m, e) for m in MODELS[:models] for e in ENGINES[:engines]]
         return Process(started, places, k, BOUNDS[bounds])
 
@@ -142,8 +144,9 @@ class World:
         self.monotonic += seconds
 
     def step(self, seconds: float) -> None:
-        """The wall clock is set."""
-        self.wall += seconds
+        """The wall clock is set; only forward where the daemon ends, too. After a restart of both
+        it would look as if the server had run beside the one before."""
+        self.wall += abs(seconds) if self.ends else seconds
 
     def stop(self) -> None:
         """Stop the daemon in good order, and start it again."""
@@ -173,6 +176,7 @@ class World:
         self.tap_book.commit()
 
     def play(self, script: list[tuple[Any, ...]]) -> None:
+        self.ends = not {"stop", "kill"}.isdisjoint(name for name, *_ in script)
         for name, *arguments in script:
             getattr(self, name)(*arguments)
         self.take(self.watch.close())

@@ -9,6 +9,7 @@ import argparse
 import random
 import sqlite3
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -131,8 +132,9 @@ def start(path: Path) -> Outcome:
     store = Store(f"sqlite:///{path}", daemon=DAEMON, host="h", pid=2)
     config = config_of(path, [target_of("http://127.0.0.1:1", name=TARGET)], daemon=DAEMON)
     recorder = Recorder(
-        store, queue_limit=100, now=lambda: now, resume=lambda _: None, supersede=lambda _: None
-    )
+        store, queue_limit=100, now=lambda: now, resume=lambda _: None, supersede=lambda _: None,
+        configuring=threading.Lock(),
+    )  # fmt: skip
     judging = RuleService(store, config, now=lambda: now)
     guarding = GuardService(
         store, config, now=lambda: now, rule_service=judging, healthy=lambda _: True,

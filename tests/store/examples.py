@@ -31,6 +31,7 @@ from specwatch.domain.model import (
 from specwatch.guard.state import Step
 from specwatch.rules.decisions import Decision
 from specwatch.scrape.tally import MOST_KEYS
+from specwatch.store.fleet_rows import FleetBook
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.packing import PackedBatch, PackedWindow, assemble, pack_batch
 from specwatch.store.repository import Store
@@ -92,7 +93,7 @@ def batch(*windows: Window, cursor: Cursor | None = None) -> PackedBatch:
 def fill_tables(store: Store, time: float, target: str = "chat", load_bin: int = 1) -> None:
     """Write a row with a time into every table, for one target."""
     start = int(time // 60) * 60
-    store.write([batch(minute(start, target=target), cursor=cursor(target))], time)
+    store.write([batch(minute(start, target=target), cursor=cursor(target, wall=time))], time)
     point = Point(time, 2.0, 60.0, 3000.0, by_token=True)
     key = BaselineKey(target, "llama", None, None)
     store.write_measurements([Measurement(key, load_bin, Origin.WINDOWS, (point,))], time)
@@ -105,6 +106,8 @@ def fill_tables(store: Store, time: float, target: str = "chat", load_bin: int =
     book = GuardBook(store)
     book.hold([target], f"holder of {target}:1", time, able=True)
     book.change(target, lambda state: Step(state, "a note", {"x": 1.5}), time, by="ann")
+    fleet = FleetBook(store, "one", token="t", heartbeat=5)
+    fleet.renew([target], 0, time, address="http://one", version="1", started=time)
 
 
 SUBJECT = Subject(target="chat", url="http://127.0.0.1:8000", model_name="llama", mode="on", k=4)

@@ -52,6 +52,7 @@ def test_four_daemons_can_start_at_once_on_an_empty_database(
         "runs": 5, "series": 8, "contexts": 2, "minutes": 160, "hours": 8, "cursors": 4,
         "baselines": 0, "verdicts": 0, "guards": 0, "guard_steps": 0,
         "experiments": 0,
+        "members": 0, "watched_targets": 0,
         "damaged_rows": 0,
     }  # fmt: skip
     assert len(read(store)) == 100

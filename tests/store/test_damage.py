@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def note(state: GuardState) -> Step:
 def recorder(filled: Store) -> Recorder:
     opened = Recorder(
         filled, queue_limit=9, now=lambda: Moment(NOW, NOW), resume=lambda _: None,
-        supersede=lambda _: None,
+        supersede=lambda _: None, configuring=threading.Lock(),
     )  # fmt: skip
     opened.open()
     return opened

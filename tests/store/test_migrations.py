@@ -35,8 +35,10 @@ def execute(url: str, statement: str) -> list[Any]:
 
 
 def tables(url: str) -> set[str]:
+    """Those of a database but for partitions."""
     with changing_tables(url) as (connection, _):
-        return set(sa.inspect(connection).get_table_names())
+        names = sa.inspect(connection).get_table_names()
+    return {name for name in names if not name.startswith("minutes_")}
 
 
 def sqlite_definitions(url: str) -> list[list[str]]:

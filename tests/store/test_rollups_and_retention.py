@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, Mode, Source, Window
+from specwatch.guard.state import Cause, Incident, Order, Pause, Phase, Step
 from specwatch.store import rollups_and_retention, schema
 from specwatch.store.database import Database
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
+from specwatch.store.schema import guards
 from tests.fixtures import OpenStore
-from tests.store.examples import FOREVER, T0, batch, fill_tables, minute, read, starts
+from tests.postgres import PostgresServer
+from tests.store.examples import FOREVER, T0, batch, cursor, fill_tables, minute, read, starts
 
 DAY = 24 * HOUR
 
@@ -40,14 +44,12 @@ def mixed_hour(start: int) -> list[Window]:
 def of_tap(start: int) -> list[Window]:
     """An hour of a bucket that counted in every other minute, some of it not covered."""
     return [
-        dataclasses.replace(
+        replace(
             window,
             source=Source.TAP,
             server_drafts=2 * n,
             source_drafts=n,
-            tally=dataclasses.replace(
-                window.tally, records={"record": n}, uncovered={"several": 1}
-            ),
+            tally=replace(window.tally, records={"record": n}, uncovered={"several": 1}),
         )
         for n, window in enumerate(
             minute(start + 60 * n, temperature=">1") for n in range(0, 60, 2)
@@ -190,12 +192,12 @@ def test_pruning_works_in_small_transactions(store: Store, monkeypatch: pytest.M
 
 
 def test_rows_older_than_hours_are_pruned_from_every_table(store: Store) -> None:
-    """Of guards their steps only: the guards stay."""
+    """Of guards their steps only: the guards stay while somebody holds them."""
     now, kept = T0 + DAY, 2 * HOUR
-    for load_bin, time in enumerate((T0, now)):
-        fill_tables(store, time, load_bin=load_bin)
+    for load_bin, at in enumerate((T0, now)):
+        fill_tables(store, at, load_bin=load_bin)
         with store.writing(now) as connection:
-            moved = {"found_at": now, "at": time, "target": "", "table_name": "runs"}
+            moved = {"found_at": now, "at": at, "target": "", "table_name": "runs"}
             values = {**moved, "row_key": "", "reason": "", "content": b""}
             connection.execute(schema.damaged_rows.insert().values(values))
     assert store.prune(now, HOUR, kept, kept) == rollups_and_retention.Pruned(
@@ -211,6 +213,48 @@ def test_rows_older_than_hours_are_pruned_from_every_table(store: Store) -> None
     assert store.prune(now, HOUR, kept, kept) == rollups_and_retention.Pruned()
 
 
+def test_what_targets_that_are_gone_have_left_is_pruned(store: Store) -> None:
+    """A guard stays while it is held, or something is under way or ordered, and so does a cursor
+    of a later time. A guard that comes back goes on after its steps."""
+    now = time.time() + 2 * DAY
+    book = GuardBook(store)
+    order = Order(Mode.OFF, "ann", 0.0)
+    busy = {
+        "confirmed": {"phase": Phase.CONFIRMED, "incident": Incident("i", Cause.RULE, 0.0)},
+        "ordered": {"order": order},
+        "paused": {"pause": Pause(now + DAY, "ann")},
+        "pause over": {"pause": Pause(T0, "ann")},
+    }
+    names = ["chat", "held", "stepped", *busy]
+    book.hold(names, "gone:1", T0, able=True)
+    for name, changes in busy.items():
+        book.change(name, lambda s: Step(replace(s, **changes), "x"), T0, by="ann")  # noqa: B023
+    book.change("stepped", lambda s: Step(s, "x"), now, by="ann")
+    book.release("gone:1", T0, but=["held"])
+    with store.writing(now) as connection:
+        held = guards.c.target == "held"
+        connection.execute(guards.update().where(held).values(lease_until=now))
+    cursors = [cursor("chat", wall=T0), cursor("held", wall=now)]
+    store.write([batch(cursor=one) for one in cursors], now)
+    pruned = store.prune(now, HOUR, DAY, DAY)
+    assert (pruned.guards, pruned.cursors) == (3, 1)
+    assert sorted(book.look()) == sorted({*names} - {"chat", "pause over", "stepped"})
+    assert list(store.cursors()) == ["held"]
+    book.hold(["chat", "stepped"], "d:1", now, able=True)
+    assert book.look()["chat"].held_by("d:1")
+    book.change("stepped", lambda s: Step(s, "y"), now, by="ann")
+    assert [step.reason for step in book.history(target="stepped")] == ["y", "x"]
+
+
+def test_a_guard_that_was_just_given_back_is_kept(store: Store) -> None:
+    """Between two runs of a daemon nobody holds it."""
+    book = GuardBook(store)
+    book.hold(["chat"], "d:1", T0, able=True)
+    book.release("d:1", T0)
+    assert store.prune(time.time(), HOUR, DAY, DAY).guards == 0
+    assert list(book.look()) == ["chat"]
+
+
 def test_old_runs_are_pruned_but_not_the_last_one(url: str, open_store: OpenStore) -> None:
     for started in (0, 10, T0 + DAY):
         open_store(url, now=started)
@@ -222,7 +266,7 @@ def test_a_pruned_sqlite_file_gets_smaller_in_few_steps(
 ) -> None:
     """A transaction for each freed page would keep writers out for long."""
     store = open_store(f"sqlite:///{tmp_path}/x.db")
-    store.write([batch(*(minute(T0 + 60 * n) for n in range(2000)))], now=0)
+    store.write([batch(*(minute(T0 + 60 * n) for n in range(3000)))], now=0)
     before = store.info().size
     pauses: list[float] = []
     shrink = rollups_and_retention._shrink
@@ -243,3 +287,27 @@ def test_closing_stops_work_in_other_threads(store: Store) -> None:
     assert (
         rollups_and_retention.roll_up(store._database, T0 + DAY, store._stopping, daemon=None) == 0
     )
+
+
+def test_one_member_of_a_fleet_rolls_up_at_a_time(
+    postgres: PostgresServer, open_store: OpenStore
+) -> None:
+    """The others wait until it is done: what they read next has to be there. Other daemons do not
+    wait."""
+    url = postgres.new_url()
+    one, two = open_store(url, member="one"), open_store(url, member="two")
+    stranger = open_store(url, daemon="right")
+    one.write([batch(minute(T0))], now=0)
+    stranger.write([batch(minute(T0, daemon="right"))], now=0)
+    built: list[int] = []
+    waiting = threading.Thread(target=lambda: built.append(two.roll_up(T0 + 2 * HOUR)))
+    with one.writing(0.0) as connection:
+        assert rollups_and_retention._try_lock(
+            connection, rollups_and_retention._ROLL_UP_LOCK, "left"
+        )
+        waiting.start()
+        assert stranger.roll_up(T0 + 2 * HOUR) == 1
+        waiting.join(1.0)
+        assert waiting.is_alive()
+    waiting.join(60)
+    assert built == [1]

@@ -149,8 +149,8 @@ def test_a_run_is_registered_and_ended(url: str, open_store: OpenStore) -> None:
     with other.connected() as connection:
         runs = connection.execute(sa.select(schema.runs).order_by(schema.runs.c.id)).all()
     assert [tuple(run)[1:] for run in runs] == [
-        ("left", 100, 200, "1.2", "h", 42),
-        ("left", 150, None, "1.3", "h", 43),
+        ("left", 100, 200, "1.2", "h", 42, None),
+        ("left", 150, None, "1.3", "h", 43, None),
     ]
 
 

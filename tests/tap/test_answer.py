@@ -76,6 +76,28 @@ def test_llama_cpps_timings(timings: dict[str, Any], expected: Acceptance | None
     assert read(timings=timings).acceptance == expected
 
 
+ONE = {"spec_verify_ct": 4, "spec_num_proposed_drafts": 12, "spec_num_correct_drafts": 5}
+DETAILS: dict[str, tuple[object, Acceptance | None]] = {
+    "without a histogram": (ONE, Acceptance("record", 4, 12, 5)),
+    "with one": (
+        {**ONE, "spec_correct_drafts_histogram": [1, 2, 0, 1]},
+        Acceptance("record", 4, 12, 5, (3, 1, 1)),
+    ),
+    "with one of other drafts": ({**ONE, "spec_correct_drafts_histogram": [9]}, None),
+    "of the only completion": ([ONE], Acceptance("record", 4, 12, 5)),
+    "of several completions": ([ONE, ONE], None),
+    "of a server that does not speculate": ({}, None),
+    "not asked for": (None, None),
+    "in another shape": ("none", None),
+}
+
+
+@pytest.mark.parametrize(("details", "expected"), DETAILS.values(), ids=DETAILS)
+def test_sglangs_details_of_speculation(details: object, expected: Acceptance | None) -> None:
+    response = read(sglext={"spec_tokens_details": details}, usage={"completion_tokens": 9})
+    assert (response.acceptance, response.tokens) == (expected, 9)
+
+
 ENDS: dict[str, tuple[dict[str, Any], str | None]] = {
     **{
         f"chat: {reason}": ({"choices": [{"finish_reason": reason}]}, word)

@@ -13,6 +13,7 @@ from specwatch.tap.proxy import client_session
 from specwatch.tap.server_facts import Endpoint, ServerFacts
 from specwatch.tap.upstream import Upstream
 from tests.hostile import HostileServer, Visit, deaf_port
+from tests.pages import faithful
 from tests.simulated_llama import MODEL, SimulatedLlama
 
 MODELS = {
@@ -115,6 +116,22 @@ def test_a_server_of_another_kind_is_asked_for_nothing(pages: Pages) -> None:
     """It may refuse a request that has what it does not know."""
     with HostileServer(pages) as server:
         assert learned(server.url)[1] == ServerFacts("org/base", asks_nothing=True)
+
+
+def test_the_drafts_of_lmdeploy_have_as_many_tokens_as_positions() -> None:
+    models = {"data": [{"id": "org/m", "owned_by": "lmdeploy"}]}
+    page = faithful("lmdeploy-0.16-mtp").decode()
+    with HostileServer(Pages(models=models, metrics=page)) as server:
+        _, facts = learned(server.url)
+    assert facts == ServerFacts("org/m", draft_tokens=3, asks_nothing=True)
+
+
+def test_tensorrt_llm_keeps_the_statistics_that_a_read_of_metrics_would_take() -> None:
+    pages = Pages(models={"data": [{"id": "org/m", "owned_by": "tensorrt_llm"}]}, metrics="[]")
+    with HostileServer(pages) as server:
+        _, facts = learned(server.url)
+    assert facts == ServerFacts("org/m", asks_nothing=True)
+    assert [visit.path for visit in pages.asked] == ["/v1/models", "/prometheus/metrics"]
 
 
 @pytest.mark.parametrize("older", [False, True])

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from specwatch.domain.fleet import FleetMember, FleetStatus
 from specwatch.domain.model import Gauges, Histogram, Mode, SeriesId, Source, Tally, Window
 from specwatch.runtime.http_server import HttpServer
 from specwatch.status import DaemonStatus, StoreStatus, TargetStatus
@@ -117,6 +118,19 @@ def target(name: str = "chat", **changes: Any) -> TargetStatus:
     return TargetStatus(name, "http://127.0.0.1:8000", 5.0, **known)
 
 
+FLEET = FleetStatus(
+    "amber",
+    (
+        FleetMember("amber", "http://amber:9469", "0.1.0", "d", 4, 1, NOW - 600, 2.0, 13.0),
+        FleetMember("birch", "http://birch:9469", "0.1.0", "e", 4, 2, NOW - 700, 3.0, 12.0),
+        FleetMember("cedar", "http://cedar:9469", "0.1.0", "d", 4, 1, NOW - 400, 180.0, -165.0),
+    ),
+    targets=4,
+    unwatched=("code",),
+)
+"""Three members, of which one is dead and one has other targets."""
+
+
 def daemon(*targets: TargetStatus, **changes: Any) -> DaemonStatus:
     """A daemon in good health with these targets, or with one."""
     known: dict[str, Any] = {
@@ -171,6 +185,7 @@ class Surface:
             ),
             "127.0.0.1",
             0,
+            bounded=True,
             name="surface",
         )
 

@@ -9,8 +9,10 @@ import pytest
 
 from specwatch.config.rules import Condition, Rule, Slo
 from specwatch.domain.model import Histogram
+from specwatch.rules.attribution import ChangeCause, Factor
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.objectives import SloBook
+from specwatch.rules.verdicts import Verdict
 from specwatch.status import DaemonStatus
 from specwatch.web.metric_subjects import MOST_SERIES
 from tests.web.decided import SLO, decided
@@ -134,6 +136,42 @@ def test_verdicts_have_three_states() -> None:
     assert {labels[1]: value for labels, value in values.items() if "chat" in labels} == {
         "too-slow": 1, "fine": 0, "silent": -1, "soon": -1,
     }  # fmt: skip
+
+
+def test_a_breach_that_has_not_held_for_long_enough_is_pending() -> None:
+    """Its verdict goes on being that of before, as alerts read it."""
+    values = samples(FULL, "specwatch_rule_pending")
+    assert {labels[1]: value for labels, value in values.items() if "chat" in labels} == {
+        "too-slow": 0, "fine": 0, "silent": 0, "soon": 1,
+    }  # fmt: skip
+    passing = replace(decided().findings[1], seen=Verdict.PASS)
+    ended = of_decision(TargetDecision(findings=(passing,)))
+    assert set(samples(ended, "specwatch_rule_pending").values()) == {0}
+
+
+def test_the_likely_cause_of_a_breach_is_exported_while_it_lasts() -> None:
+    likely = ChangeCause(Factor.LOAD, -0.5, -0.6, 0.97, "running requests rose from 3.0 to 9.1")
+    causes = {(name, "llama", "all"): likely for name in ("too-slow", "fine")}
+    status = of_decision(replace(decided(), causes=causes))
+    assert samples(status, "specwatch_rule_cause_ratio") == {
+        (likely.sentence, "llama", "too-slow", "chat", "all"): 0.97
+    }
+
+
+def test_the_mean_break_even_weighs_loads_by_their_tokens() -> None:
+    known = decided().models["llama"]
+    (load,) = known.assessment.bins
+    busy = replace(load, load_bin=7, share=0.25, acceptance=replace(load.acceptance, value=0.525))
+    bins = (replace(load, share=0.75), busy)
+    changed = replace(known, assessment=replace(known.assessment, bins=bins))
+    status = of_decision(replace(decided(), models={"llama": changed}))
+    assert samples(status, "specwatch_mean_break_even_acceptance_ratio") == about({CHAT: 0.225})
+    assert samples(FULL, "specwatch_mean_break_even_acceptance_ratio") == about({CHAT: 0.125})
+
+
+def test_an_objective_has_its_threshold() -> None:
+    values = samples(FULL, "specwatch_slo_threshold_seconds")
+    assert values["ttft", *FIRST_TOKEN] == 0.1
 
 
 def test_objectives_have_budget_burn_rate_and_the_watched_share_of_each_window() -> None:

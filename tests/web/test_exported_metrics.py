@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Gauges, Histogram, Mode, Source
@@ -21,11 +22,12 @@ from specwatch.status import (
     JudgingStatus,
     PagerStatus,
     ProxyStatus,
+    SourceStatus,
     StoreStatus,
     TapStatus,
 )
-from tests.web.exported import samples
-from tests.web.statuses import NOW, daemon, minute, of_tap, target, whole
+from tests.web.exported import page, samples
+from tests.web.statuses import FLEET, NOW, daemon, minute, of_tap, target, whole
 from tests.web.test_exporter import FULL
 
 START = 1_699_999_980
@@ -62,6 +64,14 @@ STORE = daemon(store=StoreStatus("x", written=1, queued=2, dropped=3, failures=4
 JUDGING = daemon(judging=JudgingStatus(defects=1, queued=2, dropped=3))
 UNREACHED = daemon(
     pagers=(PagerStatus("http://127.0.0.1:9093", error="refused", failures={"refused": 3}),)
+)
+REFUSING = daemon(
+    discovery=(
+        SourceStatus(
+            "dns SRV a.example", 3, NOW - 60, {"timeout": 2}, Failure("timeout", "-", NOW)
+        ),
+        SourceStatus("file_sd a.json"),
+    )
 )
 BUDGET = guarded(
     GuardState("chat", actions=(NOW - 90_000, NOW - 60, NOW - 30)), max_actions_per_day=4
@@ -134,11 +144,21 @@ BUDGET = guarded(
             id="an idle server has rates of zero, but no share of nothing",
         ),
         pytest.param(
+            REFUSING,
+            {
+                "discovery_up": {("dns SRV a.example",): 0, ("file_sd a.json",): 1},
+                "discovery_targets": {("dns SRV a.example",): 3, ("file_sd a.json",): 0},
+                "discovery_last_success_timestamp_seconds": {("dns SRV a.example",): NOW - 60},
+                "discovery_failures_total": {("timeout", "dns SRV a.example"): 2},
+            },
+            id="a source of discovery that fails",
+        ),
+        pytest.param(
             daemon(target(), target("new", engine_version=None)),
             {
                 "target_info": {
-                    ("0.32.0", "chat", "http://127.0.0.1:8000"): 1,
-                    ("", "new", "http://127.0.0.1:8000"): 1,
+                    ("0.32.0", "llama", "chat", "http://127.0.0.1:8000"): 1,
+                    ("", "llama", "new", "http://127.0.0.1:8000"): 1,
                 },
                 "scrape_interval_seconds": {("chat",): 5, ("new",): 5},
             },
@@ -180,6 +200,14 @@ BUDGET = guarded(
             daemon(store=StoreStatus("x", behind_since=NOW + 5)),
             {"store_behind_seconds": {(): 0}},
             id="the clock was set back after the store failed",
+        ),
+        pytest.param(
+            daemon(fleet=FLEET),
+            {
+                "fleet_members": {(): 2},
+                "fleet_targets": {("here",): 1, ("elsewhere",): 2, ("nowhere",): 1},
+            },
+            id="a fleet",
         ),
         pytest.param(
             JUDGING,
@@ -305,6 +333,25 @@ def test_a_quantile_beyond_the_last_bound_is_infinite_and_without_bounds_unknown
     assert latency["ttft", "llama", "0.99", "chat", "all"] == math.inf
     mean = shown(minute(START, ttft=Histogram((), (60,), 2.0)))
     assert {labels[0] for labels in samples(mean, "specwatch_latency_seconds")} == {"tpot"}
+
+
+def test_labels_of_a_target_are_on_its_info_alone() -> None:
+    labels = {"zone": "a", "app.kubernetes.io/name": "vllm", "target": "x"}
+    status = daemon(target(labels=labels, configured_group="chat"), target("other"))
+    families = text_format(page(status))
+    first, second = next(
+        [sample.labels for sample in family.samples]
+        for family in families
+        if family.name == "specwatch_target_info"
+    )
+    assert first == {
+        "target": "chat", "url": "http://127.0.0.1:8000", "engine_version": "0.32.0",
+        "group": "chat", "label_zone": "a", "label_app_kubernetes_io_name": "vllm",
+        "label_target": "x",
+    }  # fmt: skip
+    assert second["group"] == "llama"
+    assert not any(name.startswith("label_") for name in second)
+    assert samples(status, "specwatch_target_up") == {("chat",): 1, ("other",): 1}
 
 
 def test_a_long_version_is_cut() -> None:

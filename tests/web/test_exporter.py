@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
+from specwatch.config.rules import Slo
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, Source
 from specwatch.domain.switchback import Grouping
@@ -21,6 +23,7 @@ from specwatch.domain.switchback_results import ExperimentStatus, GroupResults
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
+from specwatch.rules.attribution import ChangeCause, Factor
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import (
@@ -28,18 +31,21 @@ from specwatch.status import (
     DeliveryStatus,
     Failure,
     PagerStatus,
+    SourceStatus,
     TapStatus,
 )
 from specwatch.web import exporter
 from specwatch.web.metric_subjects import MOST_SERIES
-from tests.web.decided import decided
+from tests.web.decided import SLO, decided
 from tests.web.exported import page, samples
-from tests.web.statuses import HOSTILE, NOW, daemon, minute, of_tap, target, whole
+from tests.web.statuses import FLEET, HOSTILE, NOW, daemon, minute, of_tap, target, whole
 
 START = 1_699_999_980
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
+PACE = Slo(name="pace", metric="tpot", threshold="15ms", objective="99%", window="1d")
+LIKELY = ChangeCause(Factor.LOAD, -0.5, -0.6, 0.97, "running requests rose from 3.0 to 9.1")
 FULL = daemon(
     target(
         recent=(whole(), of_tap(START, "(0,0.3]", drafts=80, of=80, server=100)),
@@ -47,7 +53,7 @@ FULL = daemon(
             Source.TAP,
             models={"llama": Coverage(Source.TAP, 80, 100, {"record": 5}, {"several": 2})},
         ),
-        decision=decided(),
+        decision=replace(decided(slos=(SLO, PACE)), causes={("too-slow", "llama", "all"): LIKELY}),
         guard=GuardStatus("act", GuardState("chat"), max_actions_per_day=4),
         switch=SwitchSetting(2, ordered=True),
         experiment=ExperimentStatus(
@@ -76,6 +82,8 @@ FULL = daemon(
     target(HOSTILE, models={HOSTILE: Mode.OFF}, recent=(minute(START, model_name=HOSTILE),)),
     pagers=(PagerStatus("http://127.0.0.1:9093", failures={"refused": 1}),),
     deliveries=(DeliveryStatus("email", False, NOW - 60),),
+    discovery=(SourceStatus("file_sd a.json", 1, NOW, {"malformed": 1}),),
+    fleet=FLEET,
 )
 """A status in which every family has samples."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from specwatch.alerts.alert import runbook_anchor
+from specwatch.config.rules import DEFAULT_RULES
 from specwatch.generate.alerts import runbook_sections
 from specwatch.generate.runbook import Section
 from specwatch.pages.runbook_html import runbook_html
@@ -32,6 +33,8 @@ def test_it_is_a_page_with_all_sections_under_their_anchors(surface: Surface) ->
     assert anchors == [runbook_anchor(section.name) for section in runbook_sections()]
     for section in runbook_sections():
         assert section.do.replace("`", "") in read.text
+    rules = {element.attributes["id"] for element in read.all("span") if "id" in element.attributes}
+    assert rules >= {rule.name for rule in DEFAULT_RULES}, "dashboards link to rules by name"
 
 
 def test_head_and_other_methods(surface: Surface) -> None:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import http.client
 import re
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
 
 from specwatch.domain.model import Histogram, Mode, Source, Window
 from specwatch.errors import ScrapeReason, StoreUnavailable
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
+from specwatch.pages.status_table import Selection
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.taps import Trouble
 from specwatch.status import (
@@ -30,15 +35,17 @@ from specwatch.status import (
     Failure,
     JudgingStatus,
     PagerStatus,
+    SourceStatus,
     StoreStatus,
     TapStatus,
 )
 from specwatch.store.guard_records import StepRecord
 from specwatch.web import status_route
-from tests.report import page
+from tests.report import page, sample
 from tests.report.page import Element
 from tests.web.decided import UNLIKE, change, decided, unlike
 from tests.web.statuses import (
+    FLEET,
     NOW,
     Surface,
     daemon,
@@ -105,8 +112,8 @@ def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> N
     with_all(surface)
     root = read(surface)
     answer = (
-        "Speculation pays: speedup 2.00 (1.95 to 2.05) per token, measured against a baseline"
-        " 12 min old."
+        "Speculation pays: speedup 2.00 (1.95 to 2.05) per token over the last hour, measured"
+        " against a baseline 12 min old."
     )
     assert answer in root.words
     assert root.words.index(answer) < root.words.index("By temperature")
@@ -131,7 +138,7 @@ def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> N
         ({}, "Nothing was generated with speculation in the last hour"),
         ({"models": {"llama": Mode.UNKNOWN}}, "It is not known whether the server speculates."),
         ({"models": {"llama": Mode.UNKNOWN}}, "speculation is unknown for 1 model"),
-        ({"last_success": None, "recent": (), "models": {}}, "The target has not been read yet"),
+        ({"last_success": None, "recent": (), "models": {}}, "Speculation is not known yet for"),
     ],
 )
 def test_it_says_plainly_what_is_not_known(
@@ -215,7 +222,7 @@ def test_one_target_or_model_that_cannot_be_shown_takes_down_nothing(
     assert known[0]["decision"]["models"]["llama"]["speedup"]["basis"] == "measured"
     if broken == "model":
         assert set(known[1]["decision"]["models"]) == {"llama"}
-        assert text.count("Speculation pays: speedup 2.00") == 4, "the other model is shown"
+        assert text.count("Speculation pays: speedup 2.00") == 2, "the other model is shown"
 
 
 def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) -> None:
@@ -235,22 +242,31 @@ def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) 
         ),
         judging=JudgingStatus(defects=2),
         pagers=(PagerStatus("http://a:9093", failing_since=NOW - 60, error="no route"),),
+        discovery=(
+            SourceStatus("dns A a.example:1", 3, failure=Failure("timeout", "no answer", NOW - 60)),
+            SourceStatus("file_sd b.json", 2, NOW - 5, refused=("'a/b' is not an address",)),
+            SourceStatus("file_sd c.json", 1, NOW - 5),
+        ),
         deliveries=(
             DeliveryStatus("mail", undelivered=True, error="it was refused"),
             DeliveryStatus("webhook", undelivered=False, last_delivery=NOW - 60),
         ),
     )
     text = read(surface).words
-    top = text[: text.index("All targets, those with trouble")]
-    for words in ("1 of 3 targets cannot be read", "interval", "disk full", "2 failures of",
+    top = text[: text.index("All targets, problem first")]
+    for words in ("down cannot be read since 22:04 UTC (10 min): nothing listens.",
+                  "odd is stuck: no scrape ended", "disk full", "2 failures of",
                  "2 stored rows damaged and left out, the last minutes (start=60): no msgpack;",
                  "Report by mail: not delivered: it was refused",
+                 "Discovery by dns A a.example:1: failing for 60 s, 3 targets kept: no answer",
+                 "2 targets, read 5 s ago; listed, and not watched: 'a/b' is not an address",
                  "Alertmanager http://a:9093: failing for 60 s: no route"):  # fmt: skip
         assert words in top
     assert text.index(" odd ", len(top)) < text.index(" good ", len(top))
     assert "failing for 10 min: nothing listens" in text
     assert "300 refused" in text
     assert "Report by webhook: delivered 60 s ago" in text
+    assert "Discovery by file_sd c.json: 1 target, read 5 s ago" in text
     assert "tap of llama: it counts twice" in text
 
 
@@ -269,9 +285,9 @@ def test_a_target_that_cannot_be_read_does_not_look_alive(surface: Surface, stuc
     surface.windows = hour
     text = read(surface).words
     assert "Watching 1 target: 1 is not read." in text
-    assert text.count("not read for 10 min The target cannot be read, so its") == 2
-    row = text[text.index("chat not read") : text.index("By temperature")]
-    assert " llama - - - - " in row
+    assert text.count("not read for 10 min") == 2
+    row = text[text.index("chat llama not read") : text.index("By temperature")]
+    assert " - - not measured - - - - none" in row
     assert "speculation loses" not in text
     for stale in ("pays:", "speculation on", "1.5 running", "running or waiting", "Break-even at"):
         assert stale not in text
@@ -301,7 +317,7 @@ def test_a_target_that_was_never_read_is_not_one_without_traffic(
 ) -> None:
     surface.status = daemon(target(last_success=None, recent=(), models=models))
     text = read(surface).words
-    assert "chat not read The target has not been read yet" in text
+    assert "Speculation is not known yet for 1 model" in text
     assert "no traffic" not in text
 
 
@@ -339,6 +355,20 @@ def test_without_targets_it_says_so(surface: Surface) -> None:
     surface.status = daemon()
     surface.status = DaemonStatus(**{**_fields(surface.status), "targets": ()})
     assert "No target is watched" in read(surface).words
+
+
+def test_the_members_of_a_fleet_are_linked(surface: Surface) -> None:
+    surface.status = daemon(fleet=FLEET)
+    read_page = read(surface)
+    assert "3 members, 2 of them live, share 4 targets" in read_page.words
+    assert "1 target is watched by nobody: code" in read_page.words
+    assert "Members with other targets than the rest: birch" in read_page.words
+    assert "cedar dead, seen 3 min ago 0" in read_page.words
+    links = [link for link in read_page.links.values() if link.startswith("http://")]
+    assert links == ["http://birch:9469"], "neither this one nor a dead one"
+    hostile = replace(FLEET.members[1], member=HTML, address="javascript:alert(1)")
+    surface.status = daemon(fleet=replace(FLEET, members=(hostile,)))
+    assert not any("javascript" in link for link in read(surface).links.values())
 
 
 def _fields(status: DaemonStatus) -> dict[str, Any]:
@@ -428,9 +458,9 @@ def test_equal_questions_are_one_page_however_they_are_put(
     begun, _ = making(monkeypatch, over)
     with serving() as fresh:
         for query in ("target=chat&refresh=60", "refresh=60&target=chat", "refresh=060&target=chat",
-                      "target=x&target=chat&refresh=60"):  # fmt: skip
+                      "target=x&target=chat&refresh=60&state=&page=0"):  # fmt: skip
             assert fresh.get(f"/?{query}").status == 200
-    assert begun == [("chat", 60)]
+    assert begun == [(Selection(target="chat", refresh=60),)]
 
 
 def test_only_a_few_pages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,23 +547,6 @@ def test_what_failed_is_made_again() -> None:
     asyncio.run(look())
 
 
-def test_a_target_newly_in_trouble_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However lately the history of the others was read."""
-    for name in ("_STATUS_SECONDS", "_PAGE_SECONDS"):
-        monkeypatch.setattr(status_route, name, -1.0)
-    names = [f"t{n}" for n in range(9)]
-    asked: list[str] = []
-    with serving() as fresh:
-        fresh.windows = lambda **chosen: asked.append(chosen["target"]) or hour(**chosen)
-        fresh.status = daemon(dead("t0"), *map(target, names[1:]))
-        read(fresh)
-        read(fresh)
-        assert asked == ["t0"]
-        fresh.status = daemon(dead("t0"), dead("t1"), *map(target, names[2:]))
-        assert read(fresh).words.count("50.0% 33% 25 / 69 / 94 270") == 2
-    assert asked[1:] == ["t0", "t1"]
-
-
 def test_head_says_what_get_would_and_nothing_can_be_changed(surface: Surface) -> None:
     full, head = surface.get("/"), surface.get("/", "HEAD")
     assert (head.status, head.body) == (200, b"")
@@ -542,17 +555,21 @@ def test_head_says_what_get_would_and_nothing_can_be_changed(surface: Surface) -
         assert surface.get("/", method).status == 405
 
 
-def test_its_policy_lets_in_nothing_but_its_own_style(surface: Surface) -> None:
+def test_its_policy_lets_in_nothing_but_its_own_style_and_script(surface: Surface) -> None:
     with_all(surface)
-    for path, status in (("/", 200), ("/?target=x", 404), ("/?x=1", 400)):
+    for path, status in (("/", 200), ("/?refresh=0", 200), ("/?target=x", 404), ("/?x=1", 400)):
         answer = surface.get(path)
         assert answer.status == status
-        style = re.findall(r"<style>(.*?)</style>", answer.body.decode(), re.DOTALL)
-        assert len(style) == 1
-        digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+        digests = {}
+        for tag in ("style", "script"):
+            inside = re.findall(f"<{tag}>(.*?)</{tag}>", answer.body.decode(), re.DOTALL)
+            assert len(inside) == (1 if tag == "style" or path == "/" else 0)
+            digest = hashlib.sha256("".join(inside).encode()).digest()
+            digests[tag] = base64.b64encode(digest).decode()
         assert answer.headers["content-security-policy"].split("; ") == [
-            "default-src 'none'", f"style-src 'sha256-{digest}'", "img-src 'none'",
-            "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+            "default-src 'none'", f"style-src 'sha256-{digests['style']}'",
+            f"script-src 'sha256-{digests['script']}'", "connect-src 'self'", "img-src 'none'",
+            "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'",
         ]  # fmt: skip
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -593,7 +610,8 @@ def test_whatever_comes_from_outside_is_text(surface: Surface, name: str) -> Non
     assert "\u202e" not in answer.body.decode()
     root = page.read(answer.body.decode())
     tags = {element.name for element in root.all()}
-    assert tags.isdisjoint({"script", "img", "form", "input", "iframe", "object", "button", "base"})
+    assert tags.isdisjoint({"img", "iframe", "object", "base"})
+    assert (root.count("script"), root.count("form")) == (1, 0)
     for element in root.all():
         names = element.attributes
         assert not any(name.startswith("on") or name in ("style", "src") for name in names)
@@ -609,10 +627,59 @@ def test_a_target_has_a_page_of_its_own(surface: Surface) -> None:
     assert parse_qs(urlsplit(href).query) == {"target": [name]}
     root = read(surface, href)
     assert root.count("h2") == 3
-    assert f"specwatch: {name}" in root.words
+    assert f"{name}: no problem - specwatch" in root.words
     own = parse_qs(urlsplit(root.links["minutes of the last hour"]).query)
     assert own == {"target": [name]}
     assert surface.get(root.links["minutes of the last hour"]).status == 200
+
+
+def plotted(surface: Surface) -> list[dict[str, Any]]:
+    """What is asked of the report, which has a model of the target, from now on."""
+    asked: list[dict[str, Any]] = []
+    full = sample.full()
+    own = msgspec.structs.replace(full.targets[1], model_name="llama")
+    hours = msgspec.structs.replace(full, targets=(own,))
+    surface.report = lambda **chosen: asked.append(chosen) or hours
+    return asked
+
+
+def test_a_target_s_page_has_plots_of_its_last_hours(surface: Surface) -> None:
+    surface.status = daemon(target("plotted"), target("broken"))
+    asked = plotted(surface)
+    assert read(surface).count("figure") == 0
+    root = read(surface, "/?target=plotted")
+    until = NOW - 60
+    assert asked == [
+        {"since": until - 6 * 3600, "until": until, "now": until, "targets": ["plotted"]}
+    ]
+    assert [one.words for one in root.all("figcaption")] == [
+        "Speedup", "Acceptance by temperature", "Time per output token", "Time to the first token",
+        "Load",
+    ]  # fmt: skip
+    assert "Speedup over time, with times without speculation and incidents" in root.words
+    surface.report = lambda **_: 1 / 0
+    root = read(surface, "/?target=broken")
+    assert root.count("figcaption") == 0, "a defect of the plots takes down nothing else"
+    assert "Nothing was generated" in root.words
+
+
+def test_plots_are_made_once_a_minute_however_many_look(surface: Surface) -> None:
+    """A page that is made anew has those of before until a minute is stored, or one is over of a
+    target that stores none."""
+    asked = plotted(surface)
+    surface.status = daemon(target("seen"), target("other"))
+    stored = START - 60
+    surface.windows = lambda **_: iter([minute(stored, target="seen")])
+    for refresh in (10, 20, 30):
+        surface.status = replace(surface.status, now=NOW + refresh / 10)
+        assert read(surface, f"/?target=seen&refresh={refresh}").count("figcaption") == 5
+    assert [one["until"] for one in asked] == [START]
+    stored = START
+    for _ in range(2):
+        assert read(surface, "/?target=seen").count("figcaption") == 5
+    surface.status = replace(surface.status, now=NOW + 120)
+    read(surface, "/?target=seen")
+    assert [one["until"] for one in asked] == [START, START + 60, START + 120]
 
 
 def test_a_target_that_is_not_watched_is_not_found(surface: Surface) -> None:
@@ -625,7 +692,9 @@ def test_a_target_that_is_not_watched_is_not_found(surface: Surface) -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("x=1", '"x": unknown parameter; known are target, refresh'),
+        ("x=1", '"x": unknown parameter; known are target, refresh, state, model, search'),
+        ("sort=age", 'sort: "age" is not one of problem, speedup, target, running, acceptance'),
+        ("page=-1", 'page: "-1" is not a number from 0 to 9999'),
         ("refresh=3", 'refresh: "3" is not a number from 10 to 3600, nor 0'),
         ("refresh=-1", "is not a number"),
         ("refresh=" + "9" * 5000, "is not a number"),
@@ -637,16 +706,101 @@ def test_what_cannot_be_asked_is_refused(surface: Surface, query: str, words: st
 
 
 def test_it_asks_for_itself_again_until_it_is_paused(surface: Surface) -> None:
-    assert surface.get("/").headers["refresh"] == "30"
-    assert surface.get("/?refresh=60").headers["refresh"] == "60"
+    """By a script, and without one by an element that no script sees."""
     root = read(surface)
+    refresh = '<noscript><meta http-equiv="refresh" content="{}"></noscript>'
+    assert refresh.format(30) in surface.get("/").body.decode()
+    assert refresh.format(60) in surface.get("/?refresh=60").body.decode()
     assert "every 30 s" in root.words
-    paused = surface.get(root.links["pause"])
-    assert "refresh" not in paused.headers
-    assert page.read(paused.body.decode()).links["refresh it by itself again"] == "/"
+    paused = surface.get(root.links["pause"]).body.decode()
+    assert 'refresh"' not in paused
+    assert "<script" not in paused
+    assert page.read(paused).links["refresh it by itself again"] == "/"
     of_one = read(surface, "/?target=chat")
     assert of_one.links["pause"] == "/?target=chat&refresh=0"
     assert of_one.links["All targets"] == "/"
+
+
+def events(surface: Surface, count: int, query: str = "") -> list[str]:
+    """The first lines of the stream of events that are not empty."""
+    with urllib.request.urlopen(f"{surface.url}/events{query}", timeout=30) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines: list[str] = []
+        while len(lines) < count:
+            lines += [line for line in [stream.readline().decode().strip()] if line]
+    return lines
+
+
+def test_a_page_that_is_open_is_told_when_there_is_news(
+    surface: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_route, "_LOOK_SECONDS", 0.05)
+    first, second = events(surface, 2)
+    assert first.startswith("data: ")
+    assert second == ": the same"
+    assert events(surface, 1) == [first]
+    surface.status = daemon(dead())
+    (third,) = events(surface, 1)
+    assert third.startswith("data: ")
+    assert third != first
+
+
+def test_the_viewer_of_a_target_follows_that_target_alone(surface: Surface) -> None:
+    def versions() -> dict[str, str]:
+        return {query: events(surface, 1, query)[0] for query in ("", "?target=a", "?target=b")}
+
+    surface.status = daemon(target("a"), target("b"))
+    before = versions()
+    for query, version in before.items():
+        path = f"/{query}&refresh=60" if query else "/"
+        assert f'data-version="{version.removeprefix("data: ")}"' in surface.get(path).body.decode()
+    surface.status = daemon(target("a"), target("b", last_window=START + 120))
+    after = versions()
+    assert [query for query in before if before[query] != after[query]] == ["", "?target=b"]
+    surface.status = daemon(target("a"), dead("b"))
+    assert versions()["?target=a"] == before["?target=a"]
+    assert "b cannot be read" not in read(surface, "/?target=a").words
+    assert surface.get("/events?sort=age").status == 400
+
+
+def test_more_listeners_than_a_daemon_has_time_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(status_route, "_MOST_LISTENERS", 1)
+    monkeypatch.setattr(status_route, "_LOOK_SECONDS", 0.05)
+    with serving() as fresh:
+        assert fresh.get("/events", "HEAD").status == 200
+        with urllib.request.urlopen(f"{fresh.url}/events", timeout=30) as stream:
+            assert stream.readline().startswith(b"data: ")
+            assert fresh.get("/events").status == 503
+        until = time.monotonic() + 10
+        while time.monotonic() < until and not events_begin(fresh):
+            time.sleep(0.05)
+        assert events_begin(fresh), "who left makes room"
+
+
+def test_a_daemon_that_stops_waits_for_no_page_that_is_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(status_route, "_LOOK_SECONDS", 60.0)
+    with serving() as fresh:
+        # As a browser asks.
+        request = urllib.request.Request(
+            f"{fresh.url}/events", headers={"Accept": "text/event-stream"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as stream:
+            assert stream.readline().startswith(b"data: ")
+            assert fresh.server.stop(30.0)
+            with pytest.raises(http.client.IncompleteRead):
+                stream.read()
+    assert "CancelledError" not in caplog.text
+
+
+def events_begin(surface: Surface) -> bool:
+    try:
+        return bool(events(surface, 1))
+    except urllib.error.HTTPError:
+        return False
 
 
 def test_it_leads_to_all_other_pages(surface: Surface) -> None:
@@ -673,24 +827,76 @@ def test_every_table_is_told_and_can_be_reached(surface: Surface) -> None:
     assert next(root.all("time")).attributes["datetime"] == "2023-11-14T22:14:00Z"
 
 
-def test_two_hundred_targets_are_one_small_page(surface: Surface) -> None:
-    """All in the table, and in full only some of those with trouble."""
+def fleet(count: int) -> DaemonStatus:
+    """Every third target cannot be read, every fifth has another model."""
     failure = Failure(ScrapeReason.TIMEOUT, "z" * 400, NOW - 60)
-    surface.status = daemon(
-        *(
-            target(f"t{n:03}", decision=decided(), failure=failure if n % 3 == 0 else None)
-            for n in range(200)
-        )
-    )
+    targets = []
+    for n in range(count):
+        name = "qwen" if n % 5 == 0 else "llama"
+        decision = decided(rules=(), slos=(), target=f"t{n:03}", model_name=name)
+        targets.append(
+            target(
+                f"t{n:03}", decision=decision, models={name: Mode.ON},
+                configured_group="odd" if n % 2 else "even", labels={"zone": f"z{n % 2}"},
+                recent=(minute(START, target=f"t{n:03}", model_name=name),),
+                failure=failure if n % 3 == 0 else None,
+            )
+        )  # fmt: skip
+    return daemon(*targets)
+
+
+def shown_targets(surface: Surface, query: str) -> list[str]:
+    return [link for link in read(surface, f"/?{query}").links if re.fullmatch(r"t\d{3}", link)]
+
+
+def test_three_hundred_targets_are_small_pages_the_worst_first(surface: Surface) -> None:
+    surface.status = fleet(300)
     asked: list[str] = []
     surface.windows = lambda **chosen: asked.append(chosen["target"]) or hour(**chosen)
     answer = surface.get("/")
-    assert len(answer.body) < 400_000
+    assert len(answer.body) < 150_000
     root = page.read(answer.body.decode())
-    assert len([href for href in root.links.values() if href.startswith("/?target=t")]) == 200
-    assert root.count("h2") == 8 + 3
-    assert len(asked) == 8
-    assert "In full below: those with trouble" in root.words
+    assert asked == []
+    assert "t000 cannot be read since 22:13 UTC (60 s)" in root.words
+    assert "Likewise: t003, t006, t009 and 96 more." in root.words
+    assert shown_targets(surface, "")[:3] == ["t000", "t003", "t006"]
+    every = [name for number in range(1, 8) for name in shown_targets(surface, f"page={number}")]
+    assert sorted({*every}) == [f"t{n:03}" for n in range(300)]
+    assert read(surface, "/").links["page 6"] == "/?page=6"
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("state=pays", ["t001", "t002", "t004"]),
+        ("search=T29+llama", ["t291", "t294", "t297"]),
+        ("model=qwen&sort=target", ["t000", "t005", "t010"]),
+        ("group=model&sort=target&page=5", ["t176", "t177", "t178"]),
+        ("group=model", ["t000", "t015", "t030"]),
+        ("group=group&sort=target", ["t000", "t002", "t004"]),
+        ("group=group&search=zone=z1", ["t003", "t009", "t015"]),
+        ("group=group&search=even", ["t000", "t006", "t012"]),
+        ("group=state&sort=target&page=3", ["t001", "t002", "t004"]),
+        ("sort=speedup", ["t001", "t002", "t004"]),
+        ("search=nobody", []),
+    ],
+)
+def test_the_table_is_chosen_and_arranged(surface: Surface, query: str, first: list[str]) -> None:
+    surface.status = fleet(300)
+    assert shown_targets(surface, query)[: len(first)] == first
+    assert bool(shown_targets(surface, query)) is bool(first)
+
+
+def test_a_group_s_model_is_named_once(surface: Surface) -> None:
+    surface.status = fleet(10)
+
+    def models(query: str) -> int:
+        page = read(surface, f"/{query}")
+        table = next(one for one in page.all("table") if "Speedup now" in one.words)
+        rows = table.all("span")
+        return sum(row.attributes.get("class") == "soft model" for row in rows)
+
+    assert (models(""), models("?group=state"), models("?group=model")) == (10, 10, 0)
 
 
 def test_a_target_with_many_models_shows_and_reads_few(surface: Surface) -> None:

@@ -14,7 +14,7 @@ from specwatch.rules.decision_view import BestKView, GoodputView, SloView, model
 from specwatch.rules.summary import RequestAcceptance
 from specwatch.wording import figures, speculation
 from specwatch.wording import rules as rule_words
-from specwatch.wording.text import clean, shown, wrapped
+from specwatch.wording.text import clean, shown
 from tests.web.decided import START, decided
 
 TEXTS: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
@@ -134,17 +134,6 @@ def test_quantiles_of_a_ratio_are_whole_percents(
     quantiles: RequestAcceptance | None, shown: str
 ) -> None:
     assert figures.percents(quantiles) == shown
-
-
-def test_a_sentence_is_wrapped_at_eighty_columns_and_indented_by_two_more() -> None:
-    sentence = "word " * 100 + "\x1b[31mend"
-    lines, styles = zip(*wrapped(f"  {sentence}", "red"), strict=True)
-    assert max(map(len, lines)) <= 80 < max(map(len, lines)) + len(" word")
-    assert lines[0].startswith("  word")
-    assert all(line.startswith("    word") for line in lines[1:])
-    assert " ".join(map(str.strip, lines)) == sentence.replace("\x1b", "\\x1b")
-    assert set(styles) == {"red"}
-    assert list(wrapped("short")) == [("short", "")]
 
 
 def test_a_best_k_that_is_not_known_says_why_and_none_is_called_off() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -122,6 +123,7 @@ class Specwatch:
             now=self._clock,
             resume=lambda cursors: None,
             supersede=lambda cursors: None,
+            configuring=threading.Lock(),
         )
         self._recorder.open()
         self.judging = RuleService(self._store, self.config, now=self._clock)

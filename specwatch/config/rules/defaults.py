@@ -9,8 +9,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         name="net-negative",
         summary="Speculation makes this server slower than it is without",
         conditions=(Condition(metric="speedup_ratio", below=1, clear=1.02),),
-        window="1h", for_="0s", clear_for="5m", min_requests=10,
-        severity="critical", action="disable",
+        window="1h", for_="0s", clear_for="5m", min_requests=10, action="disable",
     ),
     Rule(
         name="net-negative-unexplained",
@@ -84,7 +83,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
             Condition(metric="acceptance_ratio", above=0.995),
         ),
         combine="any", window="10m", min_drafts=1000,
-        scope=Scope(temperature=POSITIVE_TEMPERATURES), severity="critical",
+        scope=Scope(temperature=POSITIVE_TEMPERATURES),
     ),
 )  # fmt: skip
 """The rules that apply unless the configuration says otherwise: the field's experience."""

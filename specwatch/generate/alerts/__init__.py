@@ -7,15 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import yaml
 
-from specwatch.config.guard import DEFAULT_RUNBOOK_URL
+from specwatch.alerts.firing import IMPLIED
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL, DEFAULT_URL
 from specwatch.config.rules import DEFAULT_RULES, Slo
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
+from specwatch.errors import NO_ANSWER
 from specwatch.generate import environment
 from specwatch.generate.alerts import objectives
 from specwatch.generate.alerts.objectives import SAMPLE_SLOS
 from specwatch.generate.alerts.rules import GENERATED, Group, load, render
 from specwatch.generate.runbook import Section, markdown
-from specwatch.guard.state import Cause, Phase
+from specwatch.guard.state import RESTARTS, Cause, Phase
+from specwatch.rules.objectives import BURNS
 from specwatch.scrape.coverage import LOW_COVERAGE
 
 DEFAULT_JOB = "specwatch"
@@ -36,16 +39,39 @@ def alert_files(
     runbook_url: str = DEFAULT_RUNBOOK_URL,
     job: str = DEFAULT_JOB,
     slos: Sequence[Slo] = SAMPLE_SLOS,
+    status_url: str = DEFAULT_URL,
+    grafana_url: str | None = None,
 ) -> Mapping[str, str]:
-    """The files by name. ``job`` is the scrape job of the daemon, ``slos`` those for vLLM's own."""
+    """The files by name.
+
+    ``job`` is the scrape job of the daemon, ``slos`` those for vLLM's own. Alerts link to the
+    dashboards of the Grafana at ``grafana_url``; without one to the status page of the daemon at
+    ``status_url``, and those on vLLM's own metrics to nothing.
+    """
+    overview, stock_board = f"{status_url}/", ""
+    if grafana_url is not None:
+        overview = f"{grafana_url}/d/specwatch-overview?{_chosen('target', 'model_name')}"
+        stock_board = f"{grafana_url}/d/specwatch-stock?{_chosen('instance', 'model_name')}"
     exported, stock = exported_groups(job), stock_groups(slos)
     stock_header = "\n".join([_STOCK, *objectives.notes(slos)])
     return {
-        "specwatch.rules.yml": render(exported, runbook_url=runbook_url, header=_EXPORTED),
-        "vllm.rules.yml": render(stock, runbook_url=runbook_url, header=stock_header),
+        "specwatch.rules.yml": render(
+            exported, runbook_url=runbook_url, header=_EXPORTED, dashboard_url=overview
+        ),
+        "vllm.rules.yml": render(
+            stock, runbook_url=runbook_url, header=stock_header, dashboard_url=stock_board
+        ),
         "alertmanager.yml": alertmanager_sample(),
         "RUNBOOK.md": f"<!-- {GENERATED} -->\n\n{markdown(_all_sections(exported, stock))}",
     }
+
+
+def _chosen(*labels: str) -> str:
+    """The query of a dashboard's URL, as a template of Prometheus: what an alert is about."""
+    return "".join(
+        "{{ with $labels.NAME }}var-NAME={{ . | urlquery }}&{{ end }}".replace("NAME", label)
+        for label in labels
+    )
 
 
 def exported_groups(job: str = DEFAULT_JOB) -> tuple[Group, ...]:
@@ -55,9 +81,11 @@ def exported_groups(job: str = DEFAULT_JOB) -> tuple[Group, ...]:
         job=json.dumps(job, ensure_ascii=False),
         Phase=Phase,
         Cause=Cause,
+        NO_ANSWER="|".join(sorted(NO_ANSWER)),
+        RESTARTS="|".join(RESTARTS),
         LOW_COVERAGE=LOW_COVERAGE,
         DEFAULT_RULES="|".join(rule.name for rule in DEFAULT_RULES),
-        BURNS=[burn._asdict() for burn in objectives.BURNS],
+        BURNS=[burn._asdict() for burn in BURNS],
         **objectives.LEAST,
     )
 
@@ -73,7 +101,7 @@ def alertmanager_sample(*, across_servers: bool = False) -> str:
 
     ``across_servers`` is with the rules that are commented out in it.
     """
-    return environment.render("alertmanager.yml", across_servers=across_servers)
+    return environment.render("alertmanager.yml", across_servers=across_servers, IMPLIED=IMPLIED)
 
 
 def runbook_sections() -> tuple[Section, ...]:
@@ -94,7 +122,8 @@ def sections(groups: Iterable[Group]) -> tuple[Section, ...]:
     """
     by_name: dict[str, Section] = {}
     for alert in (alert for group in groups for alert in group.alerts):
-        section = Section(alert.name, alert.severity, alert.meaning, alert.look, alert.do)
+        rule = alert.labels.get("rule", "")
+        section = Section(alert.name, alert.severity, alert.meaning, alert.look, alert.do, rule)
         first = by_name.setdefault(alert.name, section)
         if first._replace(severity=alert.severity) != section:
             raise ValueError(f"{alert.name}: alerts of one name share one section of the runbook")

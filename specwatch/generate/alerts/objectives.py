@@ -1,8 +1,4 @@
-"""Objectives for latency: burn rates of their error budgets, from vLLM's histograms.
-
-The windows and factors are those of *The Site Reliability Workbook* (2018), ch. 5,
-"Multiwindow, Multi-Burn-Rate Alerts".
-"""
+"""Objectives for latency: burn rates of their error budgets, from vLLM's histograms."""
 
 from __future__ import annotations
 
@@ -12,28 +8,12 @@ from typing import NamedTuple
 
 from specwatch.config.rules import Slo
 from specwatch.domain.units import format_duration, parse_duration
-from specwatch.generate.alerts.rules import Group, Severity, load
+from specwatch.generate.alerts.rules import Group, load
+from specwatch.rules.objectives import BURNS, LEAST_LONG, LEAST_SHORT, LEAST_WATCHED, Burn
 
+LEAST = {"LEAST_COVERED": LEAST_WATCHED, "LEAST_LONG": LEAST_LONG, "LEAST_SHORT": LEAST_SHORT}
+"""By their names in the templates."""
 
-class Burn(NamedTuple):
-    """A burn rate that alerts: ``factor`` times the even rate, over both windows."""
-
-    factor: float
-    long: str
-    short: str
-    for_: str
-    severity: Severity
-
-
-BURNS = (
-    Burn(14.4, "1h", "5m", "2m", "critical"),
-    Burn(6, "6h", "30m", "15m", "critical"),
-    Burn(3, "1d", "2h", "1h", "warning"),
-    Burn(1, "3d", "6h", "3h", "warning"),
-)
-LEAST = {"LEAST_COVERED": 0.75, "LEAST_LONG": 100, "LEAST_SHORT": 10}
-"""The share of the long window that must have been watched, and the least requests in the long and
-in the short window: a share of fewer is not significant."""
 
 SAMPLE_SLOS = (
     Slo(name="first-token", metric="ttft", threshold="500ms", objective="99%"),

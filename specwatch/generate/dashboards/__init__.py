@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.generate.dashboards.build import BOARDS, build
 from specwatch.generate.environment import render
 
 
-def dashboards(*, runbook_url: str = DEFAULT_RUNBOOK_URL) -> Mapping[str, str]:
-    """JSON of every dashboard by file name, with links to the runbook at that address."""
+def dashboards(*, runbook_url: str | None = None) -> Mapping[str, str]:
+    """JSON of every dashboard by file name; ``runbook_url`` is as for :func:`.build.build`."""
     return {board.file: build(board, runbook_url) for board in BOARDS}
 
 

@@ -8,7 +8,6 @@ the function's arguments. Expressions between ``<<`` and ``>>`` in a text are fi
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 from grafanalib import core
 
-from specwatch.domain.breakeven import DRAFT_COST_RATIO
-from specwatch.generate.dashboards import panels
+from specwatch.generate.dashboards import panels, queries
 from specwatch.generate.dashboards.panels import Mappings, Panel, row
 from specwatch.generate.environment import render_text, source
 from specwatch.guard.state import Phase
@@ -45,9 +43,17 @@ _GUARD_STATES: dict[float | str | None, Sequence[str]] = {
 MAPPINGS: Mapping[str, Mappings] = {
     "GUARD_STATES": _GUARD_STATES,
     "GUARD_STATES_OR_NONE": {**_GUARD_STATES, None: ("no guard", "gray")},
+    "VERDICTS": {
+        -1: ("no data", "gray"),
+        0: ("pass", "green"),
+        0.5: ("pending", "orange"),
+        1: ("breach", "red"),
+    },
 }
 """By their name in our YAML files."""
 
+_DAEMON = "specwatch_url"
+"""A hidden variable: where the daemon is reached, its ``external_url``."""
 _NOT_CHOSEN = {"selected": False, "text": "", "value": ""}
 """Of a variable without a chosen value: Grafana takes the first."""
 _ALL_CHOSEN = {"selected": True, "text": ["All"], "value": ["$__all"]}
@@ -64,48 +70,6 @@ _VARIABLE_KEYS = (
     "name", "label", "type", "datasource", "query", "regex", "refresh", "sort", "multi",
     "includeAll", "allValue", "options", "current", "hide",
 )  # fmt: skip
-
-
-def guard_state(selector: str) -> str:
-    """Query for the number of the current state of the guard of each target.
-
-    The series of all other states are 0.
-    """
-    numbered = "\n  or ".join(
-        f'{number} * specwatch_guard_state{{{selector}, state="{phase}"}}'
-        for number, phase in enumerate(Phase)
-    )
-    return f"max by (target) (\n  {numbered}\n)"
-
-
-def accepted_lengths(selector: str, longest: int) -> str:
-    """Share of the drafts within the range that had 0, 1, ... tokens accepted, in this order.
-
-    With S(p) the drafts whose token at position p was accepted: H(0) = drafts - S(0),
-    H(j) = S(j-1) - S(j), and H(k) = S(k-1) where S(k) does not exist.
-    """
-    counter = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-    drafts = f"sum(increase(vllm:spec_decode_num_drafts_total{{{selector}}}[$__range]))"
-    accepted_at = [
-        f'sum(increase({counter}{{{selector}, position="{position}"}}[$__range]))'
-        for position in range(longest + 1)
-    ]
-    counts = [f"{drafts} - {accepted_at[0]}"]
-    for before, position in itertools.pairwise(accepted_at):
-        counts.append(f"{before} - ({position} or 0 * {before})")
-    # Both counters are extrapolated separately: what should be 0 may be negative.
-    named = "\n  or ".join(
-        f'label_replace(clamp_min({count}, 0), "accepted", "{accepted}", "", "")'
-        for accepted, count in enumerate(counts)
-    )
-    return f"(\n  {named}\n) / on () group_left () ({drafts} > 0)"
-
-
-_FUNCTIONS = {
-    "guard_state": guard_state,
-    "accepted_lengths": accepted_lengths,
-    "DRAFT_COST_RATIO": DRAFT_COST_RATIO,
-}
 
 
 class Board(NamedTuple):
@@ -127,7 +91,7 @@ class Board(NamedTuple):
         return f"/d/{self.uid}"
 
 
-OVERVIEW = Board("specwatch-overview", "Speculation overview", of_one=True)
+OVERVIEW = Board("specwatch-overview", "Speculation overview")
 TEMPERATURE = Board("specwatch-temperature", "Speculation by temperature", of_one=True)
 FLEET = Board("specwatch-fleet", "Speculation fleet")
 GUARD = Board("specwatch-guard", "Guard and specwatch itself")
@@ -152,19 +116,27 @@ class Band:
     repeat: str = ""
 
 
-def build(board: Board, runbook_url: str) -> str:
-    """JSON of a dashboard, with links to the others and to the runbook at that address."""
+def build(board: Board, runbook_url: str | None) -> str:
+    """JSON of a dashboard, with links to the others and to the runbook.
+
+    Without a ``runbook_url`` that is the daemon's own, whose address it exports; a dashboard that
+    shows nothing of specwatch has no such link then.
+    """
+    runbook = runbook_url or ("" if board is STOCK else f"${{{_DAEMON}:raw}}/runbook")
     document = _document(f"{board.uid}.yml")
-    values = {**_FUNCTIONS, **document["selectors"]}
+    values = {**queries.FUNCTIONS, "runbook": runbook, **document["selectors"]}
     description = render_text(document["description"], values)
     variables = [_variable(**fields) for fields in document["variables"]]
+    if _DAEMON in runbook:
+        daemon = _variable(_DAEMON, "specwatch", "specwatch_build_info", value_of="url")
+        variables.append(daemon | {"hide": 2})
     dashboard = core.Dashboard(
         uid=board.uid,
         title=board.title,
         description=f"{description} {_HEADER}",
         annotations=core.Annotations(list=_annotations(document.get("annotations_of"))),
         graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
-        links=_links(board, runbook_url),
+        links=_links(board, runbook),
         panels=arrange(*(_band(fields, values) for fields in document["bands"])),
         refresh="30s",
         schemaVersion=SCHEMA_VERSION,
@@ -178,14 +150,16 @@ def build(board: Board, runbook_url: str) -> str:
     return json.dumps(_modern(plain), indent=2) + "\n"
 
 
-def _links(board: Board, runbook_url: str) -> list[Any]:
-    """Links of a dashboard to every other and to the runbook."""
-    boards = [_link(board, other) for other in BOARDS if other is not board]
-    runbook = core.DashboardLink(
-        type="link", icon="doc", title="Runbook", uri=runbook_url,
-        keepTime=False, targetBlank=True, tooltip="What each alert means and what to do",
-    )  # fmt: skip
-    return [*boards, runbook]
+def _links(board: Board, runbook: str) -> list[Any]:
+    """Links of a dashboard to every other and to the runbook, if there is one."""
+    links = [_link(board, other) for other in BOARDS if other is not board]
+    if runbook:
+        about = "What each alert means and what to do"
+        links.append(core.DashboardLink(
+            type="link", icon="doc", title="Runbook", uri=runbook,
+            keepTime=False, targetBlank=True, tooltip=about,
+        ))  # fmt: skip
+    return links
 
 
 def _link(board: Board, other: Board) -> Any:
@@ -215,6 +189,10 @@ def _panel(fields: dict[str, Any], values: dict[str, Any]) -> tuple[int, Panel]:
     """A panel and its width; the first key is its kind, the others are arguments of that."""
     kind = next(iter(fields))
     title, width = fields.pop(kind), fields.pop("width")
+    if "queries" in fields:
+        fields["queries"] = [
+            part for query in fields["queries"] for part in queries.in_order(query)
+        ]
     return width, getattr(panels, kind)(title, **_filled_in(fields, values))
 
 
@@ -301,8 +279,10 @@ def _data_source() -> dict[str, Any]:
     return _variable_json(template, _NOT_CHOSEN)
 
 
-def _variable(name: str, label: str, of: str, *, multi: bool = False) -> dict[str, Any]:
-    """A variable with the values of the label ``name`` in the series ``of``.
+def _variable(
+    name: str, label: str, of: str, *, multi: bool = False, value_of: str = ""
+) -> dict[str, Any]:
+    """A variable with the values of the label ``name``, or ``value_of``, in the series ``of``.
 
     One with a single value is used in queries as ``target="$target"``; one with many, as
     ``target=~"$target"``: Grafana escapes only these for a regular expression.
@@ -311,7 +291,7 @@ def _variable(name: str, label: str, of: str, *, multi: bool = False) -> dict[st
         name,
         {
             "qryType": 1,
-            "query": f"label_values({of}, {name})",
+            "query": f"label_values({of}, {value_of or name})",
             "refId": "PrometheusVariableQueryEditor-VariableQuery",
         },
         label=label,

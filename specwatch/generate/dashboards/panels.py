@@ -56,11 +56,13 @@ def timeseries(
     fill: int = 0,
     styles: Sequence[Mapping[str, Any]] = (),
     legend_values: Sequence[str] = ("lastNotNull",),
+    legend_right: bool = False,
     points: bool = False,
 ) -> Panel:
     """Lines over time; each threshold above the first is drawn as a dashed line.
 
-    ``styles`` are arguments of :func:`_style`, one for each series.
+    ``styles`` are arguments of :func:`_style`, one for each series. A legend of many lines belongs
+    on the right, where it scrolls and takes no height.
     """
     return core.TimeSeries(
         **_common(title, description, queries, thresholds),
@@ -74,6 +76,7 @@ def timeseries(
         thresholdsStyleMode="dashed" if len(thresholds) > 1 else "off",
         legendDisplayMode="table" if legend_values else "list",
         legendCalcs=list(legend_values),
+        legendPlacement="right" if legend_right else "bottom",
         tooltipMode="multi",
         tooltipSort="desc",
         overrides=[_style(**series) for series in styles],
@@ -96,15 +99,21 @@ def stat(
     decimals: int | None = None,
     text_mode: str = "auto",
     color_mode: str = "value",
+    styles: Sequence[Mapping[str, Any]] = (),
+    no_value: str = "no data",
 ) -> Panel:
-    """The current value of each series, in large type; "no data" if it is not exported."""
+    """The current value of each series, in large type; ``no_value`` if it is not exported.
+
+    ``styles`` are as those of :func:`timeseries`.
+    """
     return core.Stat(
         **_common(title, description, queries, thresholds, instant=True),
         format=unit,
         decimals=decimals,
         color={"mode": "thresholds"},
         mappings=_mappings(mappings),
-        noValue="no data",
+        noValue=no_value,
+        overrides=[_style(**series) for series in styles],
         textMode=text_mode,
         colorMode=color_mode,
         graphMode="none",
@@ -180,11 +189,13 @@ def table(
     columns: Sequence[Mapping[str, Any]],
     sort_by: str | None = None,
     sort_descending: bool = False,
+    order_by: str = "",
 ) -> Panel:
     """One row for each label set, from instant queries that must all have the same labels.
 
     ``columns`` are arguments of :func:`_column`. Fields without a column are hidden; ``sort_by``
-    is the shown name of one.
+    is the shown name of one. ``order_by`` is a field, as of a column, that may be hidden: its
+    greatest value comes first; a click on a column sorts by that one.
     """
     fields = {_field(column["field"], len(queries)): column["name"] for column in columns}
     organize = {
@@ -194,12 +205,15 @@ def table(
     }
     # An empty list means: not sorted.
     order = [] if sort_by is None else [{"displayName": sort_by, "desc": sort_descending}]
+    key = {"field": _field(order_by, len(queries)), "desc": sort_descending}
+    ordered = [{"id": "sortBy", "options": {"fields": {}, "sort": [key]}}] if order_by else []
     return core.Table(
         **_common(title, description, queries, instant=True, format_="table"),
         unit="none",
         overrides=[_column(**column) for column in columns],
         transformations=[
             {"id": "merge", "options": {}},
+            *ordered,
             {"id": "filterFieldsByName", "options": {"include": {"names": list(fields)}}},
             {"id": "organize", "options": organize},
         ],

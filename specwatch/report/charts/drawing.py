@@ -10,6 +10,7 @@ attributes, which need no style on a white page; :data:`STYLE` is for a dark one
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,10 +18,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
+from specwatch.report.layout import Style
 from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+_PICTURE_FONT = "DejaVu Sans"
+"""In pictures, where the machine has it."""
 SIZE = 13.5
 """Of text: 11 pixels where a chart of 400 is 330 pixels wide."""
 _CHARACTER = 0.56
@@ -34,6 +38,8 @@ STROKES = tuple({"class_": f"s{i}", "stroke": colour} for i, colour in enumerate
 """Attributes of lines in each colour."""
 FILLS = tuple({"class_": f"f{i}", "fill": colour} for i, colour in enumerate(LIGHT))
 """Attributes of areas in each colour."""
+MEANING: dict[Style, int] = {"good": 2, "bad": 4, "warn": 3, "": 0}
+"""The place of the colour of what a badge of that style says."""
 INK = len(LIGHT) - 1
 """The place of the colour that is about that of the text."""
 GREY = INK - 1
@@ -47,6 +53,13 @@ STYLE = "\n".join([
     ".c-ground { fill: #15191e; }",
     ".c-halo { stroke: #15191e; }",
     *(f".s{i} {{ stroke: {ink}; }} .f{i} {{ fill: {ink}; }}" for i, ink in enumerate(DARK)),
+    "}",
+    # Lines and areas keep the colours that tell them apart.
+    "@media (forced-colors: active) {",
+    f".c-ink, .f{INK} {{ fill: CanvasText; }}",
+    f".c-axis, .s{INK} {{ stroke: CanvasText; }}",
+    ".c-ground { fill: Canvas; }",
+    ".c-halo { stroke: Canvas; }",
     "}",
 ])  # fmt: skip
 """Rules for a page that has charts."""
@@ -149,6 +162,23 @@ def document(
         viewBox=f"0 0 {width} {height}", width="100%", role="img",
         aria_labelledby=f"{id_}-title {id_}-desc", font_family=FONT, font_size=SIZE,
     )  # fmt: skip
+
+
+def png(svg: str, width: int) -> bytes:
+    """A picture of a chart on white, ``width`` pixels wide, for programs that show no SVG."""
+    import resvg_py  # a daemon that sends nothing does not need it
+
+    return resvg_py.svg_to_bytes(
+        svg_string=svg, background="#ffffff", width=width, font_family=_PICTURE_FONT,
+        sans_serif_family=_PICTURE_FONT,
+    )  # fmt: skip
+
+
+@functools.cache
+def has_fonts() -> bool:
+    """Whether pictures have text: on a machine without any font they have none."""
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><text y="9">{}</text></svg>'
+    return png(svg.format("x"), 9) != png(svg.format(""), 9)
 
 
 def sentence(text: str) -> str:
@@ -286,17 +316,19 @@ def broken(
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """How a line looks: the place of its colour and of its dashes, and its width."""
+    """How a line looks: the place of its colour and of its dashes, its width and opacity."""
 
     colour: int
     dash: int = 0
     width: float = 1.8
+    opacity: float | None = None
 
     def drawn(self, pieces: Iterable[Sequence[Point]]) -> str:
         """The lines."""
         return lines(
             pieces, **STROKES[self.colour], stroke_width=self.width,
             stroke_dasharray=DASHES[self.dash], stroke_linejoin="round",
+            stroke_opacity=self.opacity,
         )  # fmt: skip
 
 

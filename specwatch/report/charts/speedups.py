@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from specwatch.report.charts.drawing import (
     INK,
     LEFT,
     LINE,
+    MEANING,
     RIGHT,
     SIZE,
     STROKES,
@@ -35,7 +37,7 @@ from specwatch.report.charts.drawing import (
     words,
 )  # fmt: skip
 from specwatch.report.estimates import Ratio
-from specwatch.report.model import ReportLoad
+from specwatch.report.model import ModelReport, ReportLoad
 from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 
@@ -47,14 +49,22 @@ _BOTTOM = 196.0
 _ROOM = 130
 """Width of the text beside a crossing."""
 _NAME = 7
+_ROW, _NAMES, _FIGURES = 24.0, 136.0, 50.0
+"""Of the forest plot: the height of a row, and the widths of the names and of the figures."""
+_LONGEST_TARGET = 17
+_FIRST, _LAST = 8, 4
+"""Rows of the forest plot, if there are more: so many fit a screen."""
+_FOREST_TO = 4.0
+"""Speedups beyond this one are drawn at it in the forest plot."""
 _STEPS = 6
 _SQUARE, _DIAMOND = "-5 -5h10v10h-10z", "0 -6.5l6 6.5l-6 6.5l-6 -6.5z"
 _EVEN, _WORTH_IT = Ink(INK, 1, 1.6), Ink(GREY, 2, 1.4)
-_WINS, _LOSES = Marker("wins", 0), Marker("loses", 4, _SQUARE)
-_UNSURE, _ASSUMED = Marker("unsure", 6, _DIAMOND), Marker("assumed", 6, "ring")
+_WINS, _LOSES = Marker("wins", MEANING["good"]), Marker("loses", MEANING["bad"], _SQUARE)
+_UNSURE, _ASSUMED = Marker("unsure", GREY, _DIAMOND), Marker("assumed", GREY, "ring")
 _VERDICTS: dict[Verdict, Marker] = {
-    "ship": Marker("ship", 0), "not_worth_it": Marker("not worth it", 3, _DIAMOND),
-    "do_not": Marker("do not", 4, _SQUARE), "unknown": Marker("unsure", 6, "ring"),
+    "ship": Marker("ship", MEANING["good"]), "unknown": Marker("unsure", GREY, "ring"),
+    "not_worth_it": Marker("not worth it", MEANING["warn"], _DIAMOND),
+    "do_not": Marker("do not", MEANING["bad"], _SQUARE),
 }  # fmt: skip
 
 
@@ -173,6 +183,70 @@ def speedup_by_concurrency(
         title=f"Speedup by {axis}, with the lines at 1 and {LEAST_SPEEDUP:g}",
         text=f"{'; '.join(texts)}.{where}",
     )
+
+
+def forest(models: Sequence[ModelReport], prefix: str = "forest") -> str:
+    """A row for each model with a speedup, in their order, with its interval and a line at 1.
+
+    A model is called as its target, or by its own name where the target has several. Of more than
+    twelve, the first eight and the last four that were measured are drawn. A sentence where no
+    speedup is known.
+    """
+    times = Counter(model.target for model in models)
+    rows = [
+        (shown(model.target if times[model.target] == 1 else model.model_name), ratio)
+        for model in models
+        if (ratio := model.answer.speedup) is not None and (finite(ratio.value) or -1) >= 0
+    ]
+    if not rows:
+        return sentence("No speedup is known.")
+    left_out = 0
+    if len(rows) > _FIRST + _LAST:
+        rows = [row for row in rows if row[1].basis == "measured"] or rows
+        left_out = max(len(rows) - _FIRST - _LAST, 0)
+        rows = rows[:_FIRST] + rows[_FIRST + left_out :]
+    bounds = itertools.chain.from_iterable(_bounds(ratio) or () for _, ratio in rows)
+    values = [min(value, _FOREST_TO) for value in (1.0, *(r.value for _, r in rows), *bounds)]
+    steps = ticks(min(values), max(values), _STEPS - 1)
+    across = Scale(steps[0], steps[-1], _NAMES, WIDTH - _FIGURES)
+    bottom = TOP + (len(rows) + bool(left_out)) * _ROW + 4
+    drawn = []
+    for value in steps:
+        x = across.at(value)
+        drawn.append(rule((x, TOP), (x, bottom)))
+        drawn.append(words(f"{value:g}x", x, bottom + SIZE + 4, "middle"))
+    drawn.append(_EVEN.drawn([[(across.at(1.0), TOP), (across.at(1.0), bottom)]]))
+    texts = []
+    for number, (name, ratio) in enumerate(rows):
+        y = TOP + (number + 0.5 + (left_out > 0 and number >= _FIRST)) * _ROW
+        marker, interval = _marker(ratio), _bounds(ratio)
+        digits = 2 if ratio.basis == "measured" else 1
+        figure = f"{_figure(ratio.value, digits)}x"
+        if interval is not None:
+            low, high = map(across.at, interval)
+            drawn += [
+                rule(start, end, **STROKES[marker.colour], stroke_width=2.4)
+                for start, end in (
+                    ((low, y), (high, y)),
+                    ((low, y - 4), (low, y + 4)),
+                    ((high, y - 4), (high, y + 4)),
+                )
+            ]
+        drawn.append(marker.drawn(across.at(ratio.value), y))
+        drawn.append(words(shown(name, _LONGEST_TARGET), 0, y + SIZE * 0.34))
+        drawn.append(words(figure, WIDTH, y + SIZE * 0.34, "end", font_weight=600))
+        basis = "" if ratio.basis == "measured" else f", {shown(ratio.basis)}"
+        texts.append(f"{name} {figure}{_interval(interval)}{basis}")
+    if left_out:
+        y = TOP + (_FIRST + 0.5) * _ROW
+        drawn.append(words(f"{left_out} more between", 0, y + SIZE * 0.34, font_style="italic"))
+    markers = dict.fromkeys(_marker(ratio) for _, ratio in rows)
+    listed, height = legend(
+        [(_EVEN, "as fast as off"), *((one, one.name) for one in markers)], bottom + 2 * LINE + 6
+    )
+    title = "Speedup of each target, and the break-even line at 1"
+    size = (WIDTH, round(height))
+    return document(prefix, size, title, f"{'; '.join(texts)}.", [*drawn, listed])
 
 
 def _chart(

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from specwatch.report import layout
 from specwatch.report.charts.drawing import (
+    FILLS,
+    GREY,
     INK,
     LEFT,
+    MEANING,
     RIGHT,
     TOP,
     WIDTH,
@@ -17,6 +21,7 @@ from specwatch.report.charts.drawing import (
     broken,
     days,
     document,
+    element,
     known,
     legend,
     levels,
@@ -24,7 +29,9 @@ from specwatch.report.charts.drawing import (
     sentence,
     ticks,
 )  # fmt: skip
-from specwatch.report.model import AcceptancePoint, ReportSeries
+from specwatch.report.layout import Style
+from specwatch.report.model import AcceptancePoint, ReportIncident, ReportSeries, Temperature
+from specwatch.report.sections.answer import speedups_in_words
 from specwatch.wording.figures import bounded, finite, moment, percent, seconds
 from specwatch.wording.text import shown
 
@@ -34,8 +41,12 @@ _ALL = "all"
 _BOTTOM = 190.0
 _NAME = 24
 _METRICS = {"ttft": "Time to first token", "tpot": "Time per output token"}
-_MODES = {"on": 0, "off": 4}
+_MODES = {"on": 0, "off": GREY}
 """Modes and the places of their colours."""
+_VERDICTS: dict[Style, str] = {"good": " pays", "bad": " loses"}
+_SPEEDUP_TO = 5.0
+"""Speedups beyond this one are drawn at it."""
+_OFF, _INCIDENT = Ink(GREY, 0, 11.0, 0.3), Ink(MEANING["warn"], 0, 7.0)
 _LOGARITHMIC_FROM = 25.0
 """The ratio of the greatest to the least from which on a level scale would hide the least."""
 
@@ -49,25 +60,89 @@ class _Line(NamedTuple):
     text: str
 
 
-def acceptance(series: ReportSeries, since: float, until: float, prefix: str = "acceptance") -> str:
+def acceptance(
+    series: ReportSeries,
+    since: float,
+    until: float,
+    prefix: str = "acceptance",
+    *,
+    temperatures: Sequence[Temperature] = (),
+) -> str:
     """Lines from ``since`` to ``until`` (Unix seconds), broken where there was no traffic.
 
-    A sentence where nothing was drafted. If there are more than six buckets, those with the most
-    drafts are drawn.
+    Buckets at which speculation is measured to pay, and those at which it loses, have the colours
+    of that; their dashes differ. If there are more than six buckets, those with the most drafts are
+    drawn. A sentence where nothing was drafted.
     """
     chosen = _chosen(series.acceptance)
     if not chosen:
         return sentence("No drafts, so no acceptance over time.")
+    verdicts = {one.temperature: layout.verdict(one.speedup) for one in temperatures}
     lines = []
     for number, (label, points) in enumerate(chosen.items()):
-        ink = Ink(INK, 0, 2.4) if label == _ALL else Ink(number, number)
+        verdict = verdicts.get(label, "")
+        ink = Ink(INK, 0, 2.4) if label == _ALL else Ink(MEANING[verdict] or number % 2, number)
+        name = f"{shown(label, _NAME)}{_VERDICTS.get(verdict, '') if label != _ALL else ''}"
         places = [(point.start + series.step / 2, finite(point.rate)) for point in points]
-        lines.append(_Line(shown(label, _NAME), ink, places, _rates_in_words(label, points)))
+        lines.append(_Line(name, ink, places, _rates_in_words(label, points)))
     highest = max(rate for points in chosen.values() for rate in _rates(points))
     steps = ticks(0, min(ticks(0, highest, 5)[-1], 1.0), 5)
     down = Scale(0, steps[-1], _BOTTOM, TOP)
     title = "Acceptance rate over time, by temperature"
     return _chart(prefix, title, lines, (since, until, series.step), down, steps, "{:.0%}".format)
+
+
+def speedup_over_time(
+    series: ReportSeries,
+    incidents: Sequence[ReportIncident],
+    since: float,
+    until: float,
+    prefix: str = "speedup-over-time",
+) -> str:
+    """A bar from 1 to each speedup from ``since`` to ``until`` (Unix seconds), in the colour of
+    gain or loss; times without speculation are shaded, and incidents are a strip above.
+
+    A sentence where no speedup was measured.
+    """
+    points = [
+        (one.start, value) for one in series.speedup if (value := finite(one.value)) is not None
+    ]
+    if not points:
+        return sentence("No speedup was measured over time.")
+    values = [min(value, _SPEEDUP_TO) for _, value in points]
+    steps = ticks(min(*values, 1.0), max(*values, 1.0), 5)
+    field = Field(
+        Scale(since, until, LEFT, WIDTH - RIGHT), Scale(steps[0], steps[-1], _BOTTOM, TOP + 12)
+    )
+    even = field.down.at(1.0)
+    drawn = [*levels(field, steps, lambda value: f"{value:g}x"), *days(field, since, until)]
+    for gap in series.off:
+        begin, end = field.across.at(gap.start), field.across.at(gap.end)
+        fill = FILLS[GREY]
+        drawn.append(
+            element("rect", x=begin, y=TOP + 12, width=end - begin, height=_BOTTOM - TOP - 12,
+                    **fill, fill_opacity=_OFF.opacity)
+        )  # fmt: skip
+    looks: dict[Ink, str] = {}
+    for start, value in points:
+        begin, end = (field.across.at(time) for time in (start, start + series.speedup_step))
+        y, meaning = field.down.at(value), MEANING["good" if value >= 1 else "bad"]
+        looks[Ink(meaning, 0, 9.0)] = "faster than off" if value >= 1 else "slower than off"
+        drawn.append(
+            element("rect", x=begin + 0.3, y=min(y, even), width=max(end - begin - 0.6, 1.0),
+                    height=max(abs(y - even), 0.8), **FILLS[meaning])
+        )  # fmt: skip
+    drawn.append(Ink(INK, 0, 1.4).drawn([[(LEFT, even), (WIDTH - RIGHT, even)]]))
+    for incident in incidents:
+        times = (max(incident.began, since), min(incident.ended or until, until))
+        begin, end = map(field.across.at, times)
+        drawn.append(_INCIDENT.drawn([[(begin, TOP + 4), (max(end, begin + 3), TOP + 4)]]))
+    entries = [*looks.items(), *([(_OFF, "off")] if series.off else [])]
+    entries += [(_INCIDENT, "incident of the guard")] if incidents else []
+    listed, bottom = legend(entries, _BOTTOM + 36)
+    title = "Speedup over time, with times without speculation and incidents"
+    text = f"{moment(since)} to {moment(until)}. {speedups_in_words(series)}"
+    return document(prefix, (WIDTH, round(bottom)), title, text, [*drawn, listed])
 
 
 def _chosen(
@@ -126,6 +201,23 @@ def latency(
     low, high = min(least, steps[0]), max(most, steps[-1])
     down = Scale(low, high, _BOTTOM, TOP, logarithmic=True)
     return _chart(prefix, title, lines, period, down, steps, _short)
+
+
+def load(series: ReportSeries, since: float, until: float, prefix: str = "load") -> str:
+    """The mean number of running requests from ``since`` to ``until`` (Unix seconds).
+
+    A sentence where it is not known.
+    """
+    points = [(point.start + series.step / 2, finite(point.running)) for point in series.load]
+    values = known(value for _, value in points)
+    if not values:
+        return sentence("The number of running requests is not known.")
+    steps = ticks(0, max(*values, 1.0), 5)
+    text = f"{min(values):.1f} to {max(values):.1f} running"
+    line = _Line("running requests", Ink(0, 0, 2.0), points, text)
+    down = Scale(steps[0], steps[-1], _BOTTOM, TOP)
+    title = "Running requests over time"
+    return _chart(prefix, title, [line], (since, until, series.step), down, steps, "{:g}".format)
 
 
 def _latencies(series: ReportSeries, metric: str) -> Iterator[_Line]:

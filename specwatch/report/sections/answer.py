@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from specwatch.report import layout
-from specwatch.report.layout import Cell, Part, ReportSection, Sentence, Style, Table, table
-from specwatch.report.model import ModelReport, Outcome, Report
+from specwatch.report.fleet import fleet, to_change, worst_first
+from specwatch.report.layout import (
+    Cell,
+    Figure,
+    Listing,
+    Part,
+    ReportSection,
+    Sentence,
+    Style,
+    Table,
+    table,
+)  # fmt: skip
+from specwatch.report.model import ModelReport, Outcome, Report, ReportSeries
 from specwatch.wording import figures
+from specwatch.wording.figures import finite, moment
 from specwatch.wording.speculation import MODE_NOT_KNOWN, OBJECTIVES
 from specwatch.wording.text import shown
+
+_MOST_CHANGES = 3
 
 
 class Words(NamedTuple):
@@ -33,14 +48,40 @@ OUTCOMES: dict[Outcome, Words] = {
 """Outcomes in words."""
 
 
-def overview(report: Report) -> Table:
-    """A row for each model."""
-    models = Counter(model.target for model in report.targets)
+def all_targets(report: Report) -> ReportSection:
+    """Of all models: the total, what to do, and their speedups; the worst come first."""
+    models = worst_first(report.targets)
+    total = fleet(models)
+    parts: list[Part] = [Sentence(total.sentence), *_to_do(models)]
+    if any(model.answer.speedup for model in models):
+        caption = "Speedup of each target with its 95 % interval, the worst first."
+        parts.append(Figure("forest", caption))
+    return ReportSection("All targets", [*parts, _overview(models, total.unit)])
+
+
+def _to_do(models: Sequence[ModelReport]) -> Iterator[Part]:
+    """Yield the changes that save most hours."""
+    changes = to_change(models)
+    if not changes:
+        return
+    items = [
+        f"{shown(model.target)}, {figures.percent(model.answer.gain, 0)} faster:"
+        f" {layout.short(model.answer.change)}"
+        for model in changes[:_MOST_CHANGES]
+    ]
+    if len(changes) > _MOST_CHANGES:
+        items.append(f"{figures.counted(len(changes) - _MOST_CHANGES, 'more change')}.")
+    yield Listing(items, title="What to do, the greatest saving first")
+
+
+def _overview(models: Sequence[ModelReport], unit: str) -> Table:
+    """A row for each model; ``unit`` is that of the total."""
+    targets = Counter(model.target for model in models)
     rows = []
-    for number, model in enumerate(report.targets, 1):
+    for number, model in enumerate(models, 1):
         target, name, answer = shown(model.target), shown(model.model_name), model.answer
         words = OUTCOMES[answer.outcome]
-        if answer.gpu_hours_saved is not None:
+        if unit == "GPU hours":
             saved = layout.hours(answer.gpu_hours_saved, "GPU h")
         else:
             saved = layout.hours(answer.hours_saved, "server h")
@@ -48,7 +89,7 @@ def overview(report: Report) -> Table:
             (
                 Cell(
                     target,
-                    f"{target} {name}" if models[model.target] > 1 else "",
+                    f"{target} {name}" if targets[model.target] > 1 else "",
                     link=f"#target-{number}",
                 ),
                 name,
@@ -57,13 +98,32 @@ def overview(report: Report) -> Table:
                 Cell(saved, saved.partition(" (")[0]),
                 layout.count(model.traffic.requests),
                 figures.percent(model.temperatures[0].acceptance.rate),
-                layout.sentence(answer.recommendation),
+                layout.short(answer.change or answer.recommendation),
             )
         )
     return table(
         "All models: does speculation pay, and what to do",
         "@Target|@Model=-|*Speculation|Speedup|Time saved|Requests|Acceptance|**What to do=-",
         rows,
+        bars=[
+            (speedup.value if (speedup := model.answer.speedup) else None, layout.verdict(speedup))
+            for model in models
+        ],
+        mark=1.0,
+    )
+
+
+def speedups_in_words(series: ReportSeries) -> str:
+    """What the speedup was over time, in a sentence; empty if nothing was measured."""
+    points = [(value, one.start) for one in series.speedup if (value := finite(one.value))]
+    if not points:
+        return ""
+    (lowest, start), (highest, _) = min(points), max(points)
+    below = sum(value < 1 for value, _ in points)
+    return (
+        f"In stretches of {figures.span(series.speedup_step)} the speedup was {lowest:.2f}x to"
+        f" {highest:.2f}x, and below 1 in {below} of {len(points)}; the lowest was"
+        f" {moment(start)}."
     )
 
 
@@ -71,6 +131,16 @@ def answer(model: ModelReport) -> ReportSection:
     """What the sentences of the answer rest on."""
     result, traffic = model.answer, model.traffic
     parts: list[Part] = []
+    over_time = speedups_in_words(model.series)
+    if over_time:
+        parts.append(Sentence(over_time))
+        parts.append(
+            Figure(
+                "over_time",
+                "Speedup over time; times without speculation are shaded, and incidents of the"
+                " guard are marked above.",
+            )
+        )
     if result.missing:
         parts.append(Sentence(f"Not measured: {layout.sentence(result.missing)}."))
     if model.standby_cost_missing:

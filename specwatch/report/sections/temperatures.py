@@ -49,7 +49,8 @@ def _acceptance(model: ModelReport) -> Iterator[Part]:
     if drafted:
         yield Figure(
             "histogram",
-            "Share of drafts by the number of tokens accepted. The second table has the figures.",
+            "Share of drafts by the number of tokens accepted; green where speculation pays, red"
+            " where it loses. The second table has the figures.",
         )
     rows: list[tuple[str | Cell, ...]] = []
     for one in buckets:
@@ -73,7 +74,7 @@ def _acceptance(model: ModelReport) -> Iterator[Part]:
         "|P10 of requests=P10|P50|P90|Tokens a step=Tau|Speedup",
         rows,
         whole=len(buckets) > 1,
-        bars=[(one.acceptance.rate, "") for one in buckets],
+        bars=[(one.acceptance.rate, layout.verdict(one.speedup)) for one in buckets],
     )
     if not drafted:
         yield Sentence("How many tokens of a draft were accepted is not known.")

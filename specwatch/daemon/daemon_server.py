@@ -1,0 +1,58 @@
+"""The daemon's HTTP server: what it answers, under which names, and where others reach it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from specwatch.config.loading import Config
+from specwatch.config.sections import read_secret
+from specwatch.domain.units import is_loopback, local_url
+from specwatch.runtime.http_server import HttpServer
+from specwatch.status import DaemonStatus
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.repository import Store
+from specwatch.web import api, exporter
+from specwatch.web.middleware import host_names
+
+if TYPE_CHECKING:
+    from specwatch.report.model import Report
+
+
+def server_of(
+    config: Callable[[], Config], status: Callable[[], DaemonStatus], store: Store
+) -> HttpServer:
+    """The server, not started; it listens as the first configuration says."""
+
+    def token() -> str | None:
+        file = config().listen_token_file
+        return None if file is None else read_secret(file)
+
+    def report(**chosen: Any) -> Report:
+        # Imported on first use: it takes megabytes that watching does not need.
+        from specwatch.report.reader import read_report
+
+        return read_report(store, config=config(), **chosen)
+
+    listen = config().listen
+    application = api.application(
+        status,
+        store.windows,
+        store.verdicts,
+        exporter.registry(status, proc="/proc"),
+        report,
+        steps=GuardBook(store).history,
+        hosts=lambda: host_names(config()),
+        monitored=not is_loopback(listen.host),
+        token=token,
+    )
+    return HttpServer(application, listen.host, listen.port, name="http", bounded=True)
+
+
+def member_address(config: Config, server: HttpServer) -> str:
+    """Where people and other members of the fleet reach the page of a server that listens."""
+    if config.fleet is not None and config.fleet.address is not None:
+        return config.fleet.address
+    anywhere = server.host in ("0.0.0.0", "::")  # noqa: S104
+    return local_url(socket.gethostname() if anywhere else server.host, server.port)

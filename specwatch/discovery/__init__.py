@@ -1,0 +1,1 @@
+"""Finding targets while the daemon runs."""

@@ -1,0 +1,94 @@
+"""How the members of a fleet divide its targets: rendezvous hashing; and the state of a fleet.
+
+Every member that sees the same live members comes to the same division without asking any other.
+When one joins or leaves, only the targets move that it gains or has had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+LIVES = 3
+"""Heartbeats after which a member that renews its lease no more counts as dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMember:
+    """One daemon of a fleet, as the database has it; it ``started`` at a Unix time.
+
+    ``digest`` is of the names of the targets in its configuration (:func:`digest_of`), ``known``
+    their number, and ``watched`` how many of them it watches. ``seen_ago`` are the seconds since it
+    renewed its lease, ``left`` those until the lease ends: negative for one that is dead.
+    """
+
+    member: str
+    address: str
+    version: str
+    digest: str
+    known: int
+    watched: int
+    started: float
+    seen_ago: float
+    left: float
+
+    @property
+    def live(self) -> bool:
+        """Whether its lease has not ended."""
+        return self.left > 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """A fleet as one member sees it; ``member`` is that one, empty for a reader outside of it.
+
+    ``targets`` is the number of all targets that a member has claimed or ever could, ``unwatched``
+    are those that no live member watches. ``error`` says why the rest may be out of date.
+    """
+
+    member: str
+    members: tuple[FleetMember, ...] = ()
+    targets: int = 0
+    unwatched: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def live(self) -> tuple[FleetMember, ...]:
+        """The live members."""
+        return tuple(member for member in self.members if member.live)
+
+    @property
+    def unlike(self) -> tuple[FleetMember, ...]:
+        """Live members whose configuration lists other targets than that of most, or of the one
+        that started last among equally many."""
+        lists: dict[str, list[FleetMember]] = {}
+        for member in self.live:
+            lists.setdefault(member.digest, []).append(member)
+        usual = max(
+            lists.values(), key=lambda same: (len(same), max(m.started for m in same)), default=[]
+        )
+        return tuple(member for member in self.live if member not in usual)
+
+
+def owner_of(target: str, members: Collection[str]) -> str:
+    """The one of the members, at least one, that watches a target: the one with the highest hash
+    (Thaler and Ravishankar 1998, highest random weight)."""
+    return max(members, key=lambda member: (_weight(target, member), member))
+
+
+def share_of(member: str, targets: Iterable[str], members: Collection[str]) -> frozenset[str]:
+    """The targets that ``member``, one of the members, watches."""
+    return frozenset(target for target in targets if owner_of(target, members) == member)
+
+
+def digest_of(targets: Sequence[str]) -> str:
+    """The same for the same names in any order."""
+    lengths_and_names = "".join(f"{len(name)}:{name}" for name in sorted(targets))
+    return hashlib.blake2b(lengths_and_names.encode(), digest_size=8).hexdigest()
+
+
+def _weight(target: str, member: str) -> bytes:
+    # The length keeps ("ab", "c") and ("a", "bc") apart.
+    text = f"{len(target)}:{target}{member}"
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()

@@ -1,0 +1,114 @@
+"""The speedup of a group of servers that do the same work, and the servers that stand out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from specwatch.domain.interval import Interval
+
+_APART = 0.1
+"""Share by which a server that stands out is faster or slower than the others, at least."""
+_LEAST = 3
+"""Servers that have to be measured for one of them to stand out."""
+
+
+class Member(NamedTuple):
+    """One model of a server of a group; ``seconds`` is the work with speculation that its speedup
+    is of. ``holdouts`` are the servers that it is compared with at the same time."""
+
+    target: str
+    speedup: Interval | None = None
+    seconds: float = 0.0
+    holdouts: frozenset[str] = frozenset()
+    holdout: bool = False
+    """Whether it serves without speculation as the baseline of the others."""
+    group_size: int = 0
+    """Members of its group over all daemons; 0 if that is not known."""
+
+
+class Outlier(NamedTuple):
+    """A server that stands out, with its speedup."""
+
+    target: str
+    speedup: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVerdict:
+    """Whether speculation pays for a group, by the members that this daemon watches.
+
+    ``watched`` and ``measured`` are their numbers, ``members`` is that of the whole group over all
+    daemons on the database. ``speedup`` is None if none of them is measured; ``seconds`` is the
+    work with speculation that it is of.
+    """
+
+    group: str
+    model_name: str
+    members: int
+    watched: int
+    measured: int = 0
+    speedup: Interval | None = None
+    seconds: float = 0.0
+    losing: tuple[str, ...] = ()
+    """Servers whose whole interval is below 1."""
+    outliers: tuple[Outlier, ...] = ()
+    holdouts: tuple[str, ...] = ()
+    """Servers that serve without speculation as the baseline of the others."""
+
+
+def verdict_of(group: str, model_name: str, members: Sequence[Member]) -> GroupVerdict:
+    """The verdict of a group by those of its members that are watched here, at least one."""
+    known = [one for one in members if one.speedup is not None and one.seconds > 0]
+    return GroupVerdict(
+        group,
+        model_name,
+        max(len(members), *(one.group_size for one in members)),
+        len(members),
+        len(known),
+        _pooled(known),
+        math.fsum(one.seconds for one in known),
+        tuple(one.target for one in known if one.speedup is not None and one.speedup.below(1)),
+        tuple(_outliers(known)),
+        tuple(one.target for one in members if one.holdout),
+    )
+
+
+def _pooled(members: Sequence[Member]) -> Interval | None:
+    """The time of all their work without speculation over that with it.
+
+    Errors of servers that each have their own baseline are independent, and their squares add up.
+    Those that have a holdout in common err alike, and their errors themselves add up.
+    """
+    whole = math.fsum(one.seconds for one in members)
+    known = [(one.seconds / whole, one.speedup, one.holdouts) for one in members if one.speedup]
+    if not known:
+        return None
+    common = len(known) > 1 and any(holdouts for _, _, holdouts in known)
+    value = math.fsum(share * speedup.value for share, speedup, _ in known)
+    down, up = (
+        [share * abs(getattr(speedup, end) - speedup.value) for share, speedup, _ in known]
+        for end in ("lower", "upper")
+    )
+    lower, upper = (sum(down), sum(up)) if common else (math.hypot(*down), math.hypot(*up))
+    samples = sum(speedup.samples for _, speedup, _ in known)
+    return Interval(value, max(value - lower, 0.0), value + upper, samples)
+
+
+def _outliers(members: Sequence[Member]) -> list[Outlier]:
+    """Those that differ from the median one by a tenth or more, with intervals that do not meet."""
+    known = sorted(
+        (Outlier(one.target, one.speedup) for one in members if one.speedup),
+        key=lambda one: one.speedup.value,
+    )
+    if len(known) < _LEAST:
+        return []
+    middle = known[len(known) // 2].speedup
+    return [
+        one
+        for one in known
+        if abs(one.speedup.value / middle.value - 1) >= _APART
+        and (one.speedup.below(middle.lower) or one.speedup.above(middle.upper))
+    ]

@@ -1,0 +1,98 @@
+"""Sentences about a fleet, its members and what is wrong with it, and about groups of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specwatch.domain.fleet import FleetMember, FleetStatus
+from specwatch.domain.group import GroupVerdict
+from specwatch.wording import figures
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+_MOST_NAMES = 5
+
+
+def heading(fleet: FleetStatus) -> str:
+    """``3 members, 2 of them live, share 8 targets``."""
+    members, live = len(fleet.members), len(fleet.live)
+    some = "" if live == members else f", {live} of them live,"
+    share = "shares" if members == 1 and not some else "share"
+    return (
+        f"{figures.counted(members, 'member')}{some} {share}"
+        f" {figures.counted(fleet.targets, 'target')}"
+    )
+
+
+def state(member: FleetMember) -> str:
+    """``live``, or how long a dead one has been silent."""
+    return "live" if member.live else f"dead, seen {figures.span(member.seen_ago)} ago"
+
+
+def problems(fleet: FleetStatus) -> Iterator[str]:
+    """Yield what is wrong with a fleet, and what to do about it."""
+    if fleet.error is not None:
+        yield (
+            f"This member cannot renew its lease: {shown(fleet.error, LONGEST_SENTENCE)}. Others"
+            " may have taken over its targets; what they write is not written twice."
+        )
+    elif not fleet.live:
+        yield "No member is live: start one, or look into its log."
+    if fleet.unwatched and fleet.live:
+        count = len(fleet.unwatched)
+        verb = "is" if count == 1 else "are"
+        yield (
+            f"{figures.counted(count, 'target')} {verb} watched by nobody:"
+            f" {_listed(fleet.unwatched)}. While a target moves, that lasts seconds; if it stays,"
+            " see the log of the members."
+        )
+    if fleet.unlike:
+        names = _listed(tuple(member.member for member in fleet.unlike))
+        yield (
+            f"Members with other targets than the rest: {names}. Give all members the same"
+            " targets, and reload them."
+        )
+
+
+def standing(fleet: FleetStatus, watched: int) -> str:
+    """``member gpu-7 of 3 live ones, watches 5 of 8 targets``."""
+    return (
+        f"member {shown(fleet.member)} of {figures.counted(len(fleet.live), 'live one')}, watches"
+        f" {watched} of {figures.counted(fleet.targets, 'target')}"
+    )
+
+
+def group_standing(group: GroupVerdict) -> str:
+    """``group chat: speedup 1.24 (1.20 to 1.28) over the last hour; 4 of 4 servers measured``."""
+    model = f" ({shown(group.model_name)})" if group.model_name not in ("", group.group) else ""
+    name, speedup = f"group {shown(group.group)}{model}", "speedup not measured"
+    if group.speedup is not None:
+        one = group.speedup
+        speedup = f"speedup {one.value:.2f} ({one.lower:.2f} to {one.upper:.2f}) over the last hour"
+    return f"{name}: {speedup}; {group_servers(group)}"
+
+
+def group_servers(group: GroupVerdict) -> str:
+    """``3 of 4 servers measured; chat-3 stands out at 0.71 (0.68 to 0.74)``: who stands out, how
+    many lose, who is the holdout, and how many are watched elsewhere."""
+    count, losing = figures.counted(group.members, "server"), len(group.losing)
+    parts = [f"{group.measured} of {count} measured"]
+    parts += [
+        f"{shown(one.target)} stands out at {one.speedup.value:.2f}"
+        f" ({one.speedup.lower:.2f} to {one.speedup.upper:.2f})"
+        for one in group.outliers[:_MOST_NAMES]
+    ]
+    if losing > 1:
+        parts.append(f"{losing} lose")
+    if group.holdouts:
+        verb = "serves" if len(group.holdouts) == 1 else "serve"
+        parts.append(f"{_listed(group.holdouts)} {verb} without speculation as the holdout")
+    elsewhere = group.members - group.watched
+    if elsewhere > 0:
+        parts.append(f"{elsewhere} {'is' if elsewhere == 1 else 'are'} watched by other daemons")
+    return "; ".join(parts)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - _MOST_NAMES
+    listed = ", ".join(map(shown, names[:_MOST_NAMES]))
+    return f"{listed} and {more} more" if more > 0 else listed

