@@ -250,11 +250,15 @@ def _checks_of_targets(config: Config) -> Iterator[Check]:
         yield f"target {target.name} at {target.metrics_url}", partial(_target, target, edges)
         if target.proxy is not None:
             yield f"proxy of {target.name} at {target.proxy}", partial(_proxy, target, edges)
-        if target.service is not None and config.guard.mode != "off":
-            service = guard_plan.service_name(target)
-            yield f"guard of {target.name}, {service}", partial(_service, target)
         if target.switch is not None:
             yield f"switch of {target.name}", partial(_switch, target)
+    if config.guard.mode == "off":
+        return
+    workloads = {one.workload.name: one.workload for one in config.targets if one.workload}
+    for target in (*config.targets, *workloads.values()):
+        if target.service is not None:
+            service = guard_plan.service_name(target)
+            yield f"guard of {target.name}, {service}", partial(_service, target)
 
 
 def _checks_of_recipients(config: Config) -> Iterator[Check]:

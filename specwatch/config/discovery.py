@@ -33,7 +33,7 @@ from specwatch.config.sections import (
     not_empty,
     within,
 )
-from specwatch.config.service import KubernetesAccess
+from specwatch.config.service import KubernetesAccess, RolloutOptions
 from specwatch.config.target import TargetOptions
 from specwatch.domain.units import ListenAddress, parse_count, quoted, url_parts
 
@@ -153,6 +153,9 @@ class PodSource(KubernetesAccess):
     """Which pods, by their labels, as `kubectl get pods --selector` takes it. Default: all."""
     port: int | str = Field(examples=["http"])
     """Name or number of the port; a pod without a port of that name is not a target."""
+    service: RolloutOptions | None = None
+    """How the Deployments, StatefulSets and LeaderWorkerSets of the pods are restarted. With it
+    each of them is guarded as one server, named `NAMESPACE/KIND/NAME`."""
     refresh_interval: Refresh = 5.0
     """Time between two requests; 1s to 1d."""
 
@@ -197,8 +200,14 @@ class DiscoverySource(Section):
             problem = f"has {' and '.join(given)}" if given else "has no kind"
             raise errors_at({(): f"{problem}; give one of {', '.join(_KINDS)}"})
         if self.target.service is not None:
-            message = "belongs to one target; list that target under targets, with its service"
+            message = (
+                "belongs to one target; list that target under targets, with its service, or for"
+                " the workloads of pods give kubernetes.service"
+            )
             raise errors_at({("target", "service"): message})
+        if self.target.switch is not None and self.kubernetes and self.kubernetes.service:
+            message = "orders each pod by itself; give it, or kubernetes.service, not both"
+            raise errors_at({("target", "switch"): message})
         return self
 
     @property

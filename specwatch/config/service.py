@@ -92,19 +92,24 @@ class KubernetesAccess(Section):
     """A context of the kubeconfig. Default: its current one."""
 
 
-class KubernetesService(KubernetesAccess):
+class RolloutOptions(Section):
     """vLLM is a container of a Deployment, a StatefulSet or a LeaderWorkerSet."""
 
     kind: Literal["kubernetes"]
     """Selects this kind of service."""
-    workload: str = Field(examples=["deployment/vllm"])
-    """`deployment/NAME`, `statefulset/NAME` or `leaderworkerset/NAME`, whose pods run vLLM."""
-    namespace: str | None = Field(default=None, examples=["serving"])
-    """Its namespace. Default: that of the service account, or of the kubeconfig's context."""
     container: str | None = Field(default=None, examples=["vllm"])
     """The container that runs vLLM. Default: the one whose command or image is vLLM's."""
     timeout: Patience = 1800.0
     """How long a rollout may take, all pods together; 1s to 2h."""
+
+
+class KubernetesService(KubernetesAccess, RolloutOptions):
+    """vLLM is a container of a Deployment, a StatefulSet or a LeaderWorkerSet."""
+
+    workload: str = Field(examples=["deployment/vllm"])
+    """`deployment/NAME`, `statefulset/NAME` or `leaderworkerset/NAME`, whose pods run vLLM."""
+    namespace: str | None = Field(default=None, examples=["serving"])
+    """Its namespace. Default: that of the service account, or of the kubeconfig's context."""
 
     @field_validator("workload")
     @classmethod

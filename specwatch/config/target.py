@@ -203,16 +203,22 @@ class Target(TargetOptions):
         return value
 
     _pod: PodInstance | None = PrivateAttr(default=None)
+    _workload: Target | None = PrivateAttr(default=None)
 
     @property
     def pod(self) -> PodInstance | None:
         """The pod that serves it, if discovery reported one."""
         return self._pod
 
-    def in_pod(self, pod: PodInstance) -> Self:
-        """The same target, served by a pod."""
+    @property
+    def workload(self) -> Target | None:
+        """The workload of its pod, if that is guarded as one server."""
+        return self._workload
+
+    def in_pod(self, pod: PodInstance, workload: Target | None = None) -> Self:
+        """The same target, served by a pod, of a workload."""
         target = self.model_copy()
-        target._pod = pod
+        target._pod, target._workload = pod, workload
         return target
 
     @property

@@ -28,6 +28,7 @@ from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
+from specwatch.daemon.workloads import Workloads, places_of, with_workloads
 from specwatch.domain.model import HOUR, Batch, Cursor, Moment
 from specwatch.errors import ConfigError
 from specwatch.report.deliveries import DeliveryMonitor
@@ -87,6 +88,7 @@ class Daemon:
         self._service = ServiceManager(environ)
         self._discovery = DiscoveryService(config, now)
         self.targets = WatchedTargets(self._new_scraper, shared=config.fleet is not None)
+        self._workloads = Workloads(self.targets, self._take)
         member = new_member(config.fleet, socket.gethostname())
         self._configuring = threading.Lock()
         self._recorder = Recorder(
@@ -106,7 +108,7 @@ class Daemon:
                 ready=lambda: self._recorder.opened and self._discovery.begun,
                 address=lambda: member_address(self.config, self.http),
                 watch=lambda cursors: self._watch(cursors=cursors),
-                acting=lambda: self._guard_service.acting,
+                acting=lambda: self._workloads.with_pods(self._guard_service.acting),
                 settle=self._settle,
             )
         own = config if self._fleet is None else self._fleet.part_of(config)
@@ -117,8 +119,8 @@ class Daemon:
             own,
             now=now,
             rule_service=self._rule_service,
-            status=self.targets.status_of,
-            healthy=self.targets.is_healthy,
+            status=self._workloads.status_of,
+            healthy=self._workloads.is_healthy,
             actuator=partial(actuator_of, supervisor=supervisor),
         )
         self._experiment_service = ExperimentService(
@@ -126,7 +128,7 @@ class Daemon:
             own,
             now=now,
             status=self.targets.status_of,
-            guard=self._guard_service.status_of,
+            guard=lambda name: self._guard_service.status_of(self._workloads.guarded_as(name)),
         )
         self._alertmanagers = Alertmanagers(config.alertmanager, config.external_url)
         self._deliveries = DeliveryMonitor()
@@ -184,6 +186,7 @@ class Daemon:
         _log.info("stopping")
         self._schedule.stop()
         self.targets.close()
+        self._workloads.close()
         # A database that hangs must not delay the end.
         writer = threading.Thread(target=self._write_last, name="last-write", daemon=True)
         writer.start()
@@ -220,7 +223,7 @@ class Daemon:
         return replace(
             scraper.status(current=current),
             decision=self._rule_service.decision_of(name),
-            guard=self._guard_service.status_of(name),
+            guard=self._guard_service.status_of(self._workloads.guarded_as(name)),
             experiment=self._experiment_service.status_of(name),
         )
 
@@ -259,6 +262,7 @@ class Daemon:
     def _take(self, target: str, batch: Batch) -> None:
         self._recorder.put(batch)
         self._rule_service.observe(target, batch)
+        self._workloads.take(target, batch)
 
     def _set_jobs(self) -> None:
         """Schedule every job again."""
@@ -411,9 +415,15 @@ class Daemon:
             self.targets.configure(own.targets, cursors, reload=reload)
             self._discovery.use(sources)
             self._configured, self.config = configured, config
-            self._rule_service.configure(own)
-            self._guard_service.configure(own)
+            workloads = self._workloads.configure(
+                own.targets,
+                everything,
+                ours=lambda name: self._fleet is None or name in self._fleet.watched,
+                acting=self._guard_service.acting,
+            )
+            self._rule_service.configure(with_workloads(own, workloads))
+            self._guard_service.configure(with_workloads(own, workloads, pods=False))
             self._experiment_service.configure(own)
             if self._fleet is not None:
-                self._fleet.configure([target.name for target in everything])
+                self._fleet.configure(places_of(everything))
             self.targets.schedule(partial(self._schedule.every, lane="loop"))

@@ -75,7 +75,7 @@ class FleetService:
         self._acting = acting
         self._settle = settle
         self._started = now().wall
-        self._targets: Sequence[str] = ()
+        self._targets: Mapping[str, str] = {}
         self._targets_changed = False
         self.watched: frozenset[str] = frozenset()
         """The targets that this member watches."""
@@ -87,8 +87,8 @@ class FleetService:
         self._turning = threading.Lock()
         self._ended = False
 
-    def configure(self, targets: Sequence[str]) -> None:
-        """Divide targets of these names."""
+    def configure(self, targets: Mapping[str, str]) -> None:
+        """Divide targets of these names, each with its place."""
         if targets != self._targets:
             self._targets = targets
             self._targets_changed = True

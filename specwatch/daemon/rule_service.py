@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -51,6 +51,8 @@ class RuleService:
         self._store = store
         self._now = now
         self._config = config
+        self._workload_of: Mapping[str, str] = {}
+        """The workload of each pod that has one."""
         self._states: dict[str, JudgedTarget] = {}
         self._lock = threading.Lock()
         self._waiting: list[VerdictChange] = []
@@ -76,6 +78,11 @@ class RuleService:
         same = (before.slos, before.baseline) == (config.slos, config.baseline)
         rules = config.effective_rules()
         same_rules = rules == before.effective_rules()
+        self._workload_of = {
+            target.name: target.workload.name
+            for target in config.targets
+            if target.workload is not None
+        }
         states = {}
         for target in config.targets:
             state = self._states.get(target.name)
@@ -217,12 +224,21 @@ class RuleService:
         """Keep unchanged objects: a target has two thousand points."""
         with state.lock:
             known = {_identity(before): before for before in state.judge.measurements}
-            ours = [new for new in measurements if new.key.target == state.judge.target]
+            ours = self._measurements_of(state.judge.target, measurements)
             kept = [known.get(_identity(new)) for new in ours]
             state.judge.measurements = [
                 *(old if old == new else new for old, new in zip(kept, ours, strict=True)),
                 *state.of_holdouts,
             ]
+
+    def _measurements_of(self, name: str, stored: Iterable[Measurement]) -> list[Measurement]:
+        """The baselines of a target; a pod has those of its workload, as it does not live long."""
+        measured = self._workload_of.get(name, name)
+        return [
+            one if measured == name else replace(one, key=replace(one.key, target=name))
+            for one in stored
+            if one.key.target == measured
+        ]
 
     def _read_holdouts(self, now: float) -> None:
         holdouts = self.holdouts

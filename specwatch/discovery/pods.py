@@ -15,6 +15,7 @@ from specwatch.runtime.kubernetes_client import kubernetes_client, kubernetes_er
 if TYPE_CHECKING:
     from lightkube import Client
     from lightkube.models.core_v1 import Container, ContainerStatus, PodStatus
+    from lightkube.models.meta_v1 import ObjectMeta
     from lightkube.resources.core_v1 import Pod
 
 _OF_CONTROLLERS = {
@@ -22,6 +23,7 @@ _OF_CONTROLLERS = {
     "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index",
 }  # fmt: skip
 """Labels that controllers add, and that say nothing about the server."""
+_LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/name"
 _STARTING = 10.0
 """Seconds from a container's start in which no vLLM has become ready, and not ready again."""
 
@@ -73,7 +75,7 @@ class PodReader:
             "node": spec.nodeName or "", "instance": f"{meta.namespace}/{meta.name}",
         }  # fmt: skip
         instance = PodInstance(meta.uid or "", started)
-        yield Group((host_port(status.podIP, port),), labels, instance)
+        yield Group((host_port(status.podIP, port),), labels, instance, _workload(meta))
 
     def _port(self, containers: list[Container]) -> tuple[str, int | None]:
         """The container that has the port, and its number; by number the first, if none says."""
@@ -83,6 +85,26 @@ class PodReader:
                 if wanted in (port.name, port.containerPort):
                     return container.name, port.containerPort
         return containers[0].name, wanted if isinstance(wanted, int) else None
+
+
+def _workload(meta: ObjectMeta) -> str:
+    """``deployment/NAME``, ``statefulset/NAME`` or ``leaderworkerset/NAME``; empty for others.
+
+    A ReplicaSet of a Deployment has the Deployment's name and the hash of its pods' template; the
+    StatefulSets of a LeaderWorkerSet say in a label whose they are.
+    """
+    owner = next((one for one in meta.ownerReferences or () if one.controller), None)
+    labels = meta.labels or {}
+    if owner is None:
+        return ""
+    if owner.kind == "StatefulSet":
+        leader = labels.get(_LEADER_WORKER_SET)
+        return f"leaderworkerset/{leader}" if leader else f"statefulset/{owner.name}"
+    template = labels.get("pod-template-hash")
+    if owner.kind != "ReplicaSet" or not template:
+        return ""
+    name = owner.name.removesuffix(f"-{template}")
+    return f"deployment/{name}" if name != owner.name else ""
 
 
 def _started(status: ContainerStatus) -> float | None:

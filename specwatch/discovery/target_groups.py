@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from specwatch.config.discovery import DiscoverySource
+from specwatch.config.service import KubernetesService
 from specwatch.config.target import Target, TargetOptions
 from specwatch.domain.model import PodInstance
 from specwatch.errors import DiscoveryError, DiscoveryReason
@@ -20,11 +21,15 @@ _OF_EACH = {"labels", "group", "metrics_path"}
 
 
 class Group(NamedTuple):
-    """Targets (``host:port``) with the same labels, and the pod that serves them, if known."""
+    """Targets (``host:port``) with the same labels, and the pod that serves them, if known.
+
+    ``workload`` is ``deployment/NAME`` or another kind that can be restarted; empty without one.
+    """
 
     targets: tuple[str, ...]
     labels: Mapping[str, str]
     pod: PodInstance | None = None
+    workload: str = ""
 
 
 class _WrittenGroup(msgspec.Struct, forbid_unknown_fields=True):
@@ -100,7 +105,35 @@ class TargetMaker:
         except ValidationError as error:
             problems = (str(one.get("ctx", {}).get("error", one["msg"])) for one in error.errors())
             return f"{address}: {'; '.join(problems)}"
-        return target if group.pod is None else target.in_pod(group.pod)
+        if group.pod is None:
+            return target
+        return target.in_pod(group.pod, self._workload(group, target))
+
+    def _workload(self, group: Group, pod: Target) -> Target | None:
+        """What is guarded in place of a pod: its workload, as a target that nothing scrapes."""
+        source = self._source.kubernetes
+        if source is None or source.service is None or not group.workload:
+            return None
+        namespace = pod.labels["namespace"]
+        service = KubernetesService(
+            kind="kubernetes", workload=group.workload, namespace=namespace
+        ).model_copy(
+            update={
+                "kubeconfig": source.kubeconfig,
+                "context": source.context,
+                "container": source.service.container,
+                "timeout": source.service.timeout,
+            }
+        )
+        kind, _, name = group.workload.partition("/")
+        return pod.model_copy(
+            update={
+                "name": f"{namespace}/{group.workload}",
+                "url": f"http://{name}.{namespace}.{kind}",
+                "labels": {},
+                "service": service,
+            }
+        )
 
 
 def merged(

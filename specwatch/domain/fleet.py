@@ -7,8 +7,9 @@ When one joins or leaves, only the targets move that it gains or has had.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 LIVES = 3
 """Heartbeats after which a member that renews its lease no more counts as dead."""
@@ -77,14 +78,30 @@ def owner_of(target: str, members: Collection[str]) -> str:
     return max(members, key=lambda member: (_weight(target, member), member))
 
 
-def share_of(member: str, targets: Iterable[str], members: Collection[str]) -> frozenset[str]:
-    """The targets that ``member``, one of the members, watches."""
-    return frozenset(target for target in targets if owner_of(target, members) == member)
+def share_of(
+    member: str,
+    places: Mapping[str, str],
+    members: Collection[str],
+    holders: Mapping[str, str] = MappingProxyType({}),
+) -> frozenset[str]:
+    """The targets that ``member``, one of the members, watches.
+
+    By target ``places`` has the target itself, or another that has to be watched by the same
+    member: the one that watches that now by ``holders``, if it is one of the members.
+    """
+
+    def owner(target: str, place: str) -> str:
+        holder = holders.get(place, "") if place != target else ""
+        return holder if holder in members else owner_of(place, members)
+
+    return frozenset(target for target, place in places.items() if owner(target, place) == member)
 
 
-def digest_of(targets: Sequence[str]) -> str:
-    """The same for the same names in any order."""
-    lengths_and_names = "".join(f"{len(name)}:{name}" for name in sorted(targets))
+def digest_of(places: Mapping[str, str]) -> str:
+    """The same for the same targets and places in any order."""
+    lengths_and_names = "".join(
+        f"{len(name)}:{name}{len(place)}:{place}" for name, place in sorted(places.items())
+    )
     return hashlib.blake2b(lengths_and_names.encode(), digest_size=8).hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from specwatch import __version__
@@ -72,6 +73,8 @@ def read_report(
     measured = _measured(reader, since, until) if set_up else {}
     notes = [] if series or measured else [_NOTHING_YET]
     names = _chosen(targets, configured, {*series, *measured})
+    if targets is None:
+        names = [name for name in names if not _is_summed(name, series)]
     reading = _SourceReader(reader, since, until, config)
 
     def made_of(name: str) -> tuple[ModelReport, ...]:
@@ -250,6 +253,25 @@ def _chosen(
             hint = nearest(name, names) if names else "none is known yet"
             raise ConfigError(f"no target {quoted(name)} is configured or was ever watched; {hint}")
     return names if targets is None else [name for name in names if name in targets]
+
+
+def _is_summed(name: str, series: Mapping[str, Mapping[int, Member]]) -> bool:
+    """Whether a target is a pod all of whose minutes are in those of its workload.
+
+    Kubernetes names the pods of a Deployment NAME-HASH-RANDOM, those of a StatefulSet NAME-NUMBER.
+    """
+    namespace, _, pod = name.partition("/")
+    deployment = re.fullmatch(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}", pod)
+    stateful = re.fullmatch(r"(.+)-\d+", pod)
+    workloads = [f"{namespace}/deployment/{deployment[1]}"] if deployment else []
+    for kind in ("statefulset", "leaderworkerset") if stateful else ():
+        workloads.append(f"{namespace}/{kind}/{stateful and stateful[1]}")
+    began = min((one.first_start for one in series.get(name, {}).values()), default=0)
+    return any(
+        series[workload] and began >= min(one.first_start for one in series[workload].values())
+        for workload in workloads
+        if workload in series
+    )
 
 
 def _measured(reader: Reader, since: float, until: float) -> dict[str, dict[str, list[Experiment]]]:

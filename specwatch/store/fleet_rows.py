@@ -70,7 +70,7 @@ class FleetBook:
 
     def renew(
         self,
-        targets: Sequence[str],
+        targets: Mapping[str, str],
         watched: int,
         now: float,
         *,
@@ -80,8 +80,9 @@ class FleetBook:
     ) -> Standing:
         """Renew the lease, see who else is alive, and claim what is ours and nobody's.
 
-        ``targets`` are the names of all, ``watched`` how many this member watches now. Raises
-        ConfigError while another process is alive under our name.
+        ``targets`` are all, each with the place where it has to be watched
+        (:func:`specwatch.domain.fleet.share_of`); ``watched`` is how many this member watches now.
+        Raises ConfigError while another process is alive under our name.
         """
         digest = digest_of(targets)
         with self._store.writing(now) as connection:
@@ -99,7 +100,7 @@ class FleetBook:
             holders = self._holders(connection, targets, live, known)
             # Another configuration may not know a target, so only those of ours divide ours.
             peers = {one.member for one in known if one.live and one.digest == digest}
-            share = self._share_of(targets, digest, peers)
+            share = self._share_of(targets, digest, peers, holders)
             free = [name for name in share if holders.get(name) not in live]
             claimed = self._claim(connection, free, live, present)
             own = self._key["member"]
@@ -157,7 +158,7 @@ class FleetBook:
     def _holders(
         self,
         connection: sa.Connection,
-        targets: Sequence[str],
+        targets: Collection[str],
         live: Collection[str],
         known: Sequence[FleetMember],
     ) -> dict[str, str]:
@@ -186,12 +187,18 @@ class FleetBook:
         return holders
 
     def _share_of(
-        self, targets: Sequence[str], digest: str, peers: Collection[str]
+        self,
+        targets: Mapping[str, str],
+        digest: str,
+        peers: Collection[str],
+        holders: Mapping[str, str],
     ) -> frozenset[str]:
-        """Our share, computed again when the targets or the members have changed."""
-        division = (digest, frozenset(peers))
+        """Our share, computed again when the targets, the members or places have changed."""
+        places = {place for target, place in targets.items() if place != target}
+        held = {place: holders.get(place, "") for place in places}
+        division = (digest, frozenset(peers), tuple(sorted(held.items())))
         if self._share[0] != division:
-            self._share = division, share_of(self._key["member"], targets, peers)
+            self._share = division, share_of(self._key["member"], targets, peers, held)
         return self._share[1]
 
     def _claim(

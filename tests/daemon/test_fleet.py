@@ -110,7 +110,7 @@ def service_of(store: Store, clock: MovableClock, **options: Any) -> FleetServic
         "settle": lambda: True, "watch": lambda _: None,
     }  # fmt: skip
     service = FleetService(store, Fleet(), now=clock, **usual | options)
-    service.configure([STAYS, MOVES])
+    service.configure({STAYS: STAYS, MOVES: MOVES})
     return service
 
 
@@ -271,7 +271,7 @@ def test_an_end_waits_for_the_turn_under_way_and_there_is_none_after_it(
     assert end.is_alive()
     go_on.set()
     end.join(20)
-    service.configure([STAYS])
+    service.configure({STAYS: STAYS})
     clock.forward(5)
     service.turn()
     assert service.watched == {STAYS, MOVES}
@@ -285,14 +285,14 @@ def test_members_that_find_other_targets_for_a_moment_are_no_warning(
     services = [service_of(open_store(url, member=name), clock) for name in MEMBERS]
 
     def differ(seconds: int) -> None:
-        services[1].configure([STAYS])
+        services[1].configure({STAYS: STAYS})
         for _ in range(0, seconds, 5):
             clock.forward(5)
             for service in services:
                 service.turn()
 
     differ(100)
-    services[1].configure([STAYS, MOVES])
+    services[1].configure({STAYS: STAYS, MOVES: MOVES})
     for service in (*services, *services):
         clock.forward(5)
         service.turn()

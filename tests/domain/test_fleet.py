@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from random import Random
 
 from hypothesis import given
@@ -21,16 +22,20 @@ members_of_one = st.sets(names, min_size=1, max_size=8)
 targets_of_one = st.sets(names, max_size=30)
 
 
+def alone(targets: Iterable[str]) -> dict[str, str]:
+    """Targets that may be watched anywhere."""
+    return {target: target for target in targets}
+
+
 def member(name: str, *targets: str, left: float = 10.0, started: float = 0.0) -> FleetMember:
     known = len(targets)
-    return FleetMember(
-        name, f"http://{name}", "1", digest_of(targets), known, known, started, 15 - left, left
-    )
+    digest = digest_of(alone(targets))
+    return FleetMember(name, f"http://{name}", "1", digest, known, known, started, 15 - left, left)
 
 
 @given(targets_of_one, members_of_one)
 def test_every_target_is_in_one_share(targets: set[str], members: set[str]) -> None:
-    shares = [share_of(member, targets, members) for member in members]
+    shares = [share_of(member, alone(targets), members) for member in members]
     assert sorted(target for share in shares for target in share) == sorted(targets)
 
 
@@ -55,6 +60,20 @@ def test_only_the_targets_of_the_dead_move(
         assert after == before or before == dead
 
 
+def test_pods_are_watched_where_their_workload_is() -> None:
+    pods = {f"pod-{number}": "workload" for number in range(9)}
+    members = [f"gpu-{number}" for number in range(4)]
+    owner = owner_of("workload", members)
+    other = next(name for name in members if name != owner)
+    for name in members:
+        share = share_of(name, {**pods, "workload": "workload"}, members)
+        assert share == ({*pods, "workload"} if name == owner else set())
+        # One that acts on a workload keeps it for that time, and gets its new pods.
+        held = share_of(name, pods, members, {"workload": other})
+        assert held == (set(pods) if name == other else set())
+    assert share_of(owner, pods, members, {"workload": "dead"}) == set(pods)
+
+
 def test_the_shares_are_alike() -> None:
     """Of 1000 targets each of ten members has about 100: the standard deviation is 9.5."""
     members = [f"gpu-{number}" for number in range(10)]
@@ -63,8 +82,10 @@ def test_the_shares_are_alike() -> None:
 
 
 def test_lists_of_targets_are_compared_by_their_names() -> None:
-    assert digest_of(["b", "a"]) == digest_of(["a", "b"])
-    assert digest_of(["a", "b"]) != digest_of(["ab"]) != digest_of(["1:a", "b"])
+    assert digest_of({"b": "b", "a": "a"}) == digest_of({"a": "a", "b": "b"})
+    assert digest_of(alone(["a", "b"])) != digest_of(alone(["ab"]))
+    assert digest_of(alone(["ab"])) != digest_of(alone(["1:a", "b"]))
+    assert digest_of({"a": "w", "w": "w"}) != digest_of({"a": "a", "w": "w"})
 
 
 def test_members_with_other_targets_than_most_are_named() -> None:

@@ -33,7 +33,7 @@ from tests.e2e.processes import DaemonProcess, measurements_of, specwatch
 from tests.e2e.waiting import eventually
 from tests.lab.vllm_server import VllmServer
 
-PAST_MINUTES, PAGES_A_MINUTE = 8, 2
+PAST_MINUTES, PAGES_A_MINUTE = 16, 2
 GROUP_WAIT = 35.0
 """Seconds, and some more, after which Alertmanager sends what is new in a group."""
 TELLS_WITHIN = 420.0
@@ -50,7 +50,7 @@ CONFIG = {
         "use_defaults": False,
         "extra": [
             {
-                "name": "net-negative", "metric": "speedup_ratio", "below": 1, "window": "10m",
+                "name": "net-negative", "metric": "speedup_ratio", "below": 1, "window": "30m",
                 "for": "0s", "min_drafts": 100, "severity": "critical",
             },
             {

@@ -1,0 +1,195 @@
+"""Workloads of Kubernetes: each is judged and guarded as one server, by the sum of its pods."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from specwatch.config.loading import Config
+from specwatch.config.target import Target
+from specwatch.daemon.watched_targets import WatchedTargets
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import Batch, Mode, SeriesId, Window
+from specwatch.status import Failure, TargetStatus
+
+_PRECEDENCE = (Mode.ON, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.OFF)
+"""Of pods in different modes, the mode of their workload is the first of these."""
+_NO_POD = Failure("no_pod", "no pod of it is ready", 0.0)
+
+
+def with_workloads(config: Config, workloads: Sequence[Target], *, pods: bool = True) -> Config:
+    """A configuration with workloads as targets, with or without their ``pods``."""
+    targets = [one for one in config.targets if pods or one.workload is None]
+    return config.model_copy(update={"targets": (*targets, *workloads)})
+
+
+def places_of(targets: Iterable[Target]) -> dict[str, str]:
+    """Where the members of a fleet have to watch each target and workload: where they watch the
+    workload of this name."""
+    places: dict[str, str] = {}
+    for target in targets:
+        place = target.workload or target
+        places |= {target.name: place.name, place.name: place.name}
+    return places
+
+
+class Workloads:
+    """The workloads whose pods this daemon watches; safe to use from several threads."""
+
+    def __init__(self, targets: WatchedTargets, put: Callable[[str, Batch], None]) -> None:
+        """``put`` takes the minutes of a workload by its name; they have no cursor."""
+        self._targets = targets
+        self._put = put
+        self._by_name: Mapping[str, Target] = {}
+        self._workload_of: Mapping[str, str] = {}
+        """The workload of each pod that is watched here, by the names of both."""
+        self._elsewhere: Collection[str] = ()
+        """Workloads all of whose pods are watched by other members of the fleet."""
+        self._sums: dict[str, _Sums] = {}
+        self._lock = threading.Lock()
+
+    def configure(
+        self,
+        watched: Sequence[Target],
+        known: Iterable[Target],
+        *,
+        ours: Callable[[str], bool],
+        acting: Collection[str],
+    ) -> tuple[Target, ...]:
+        """Have the workloads of the targets that are ``watched`` here, and return them.
+
+        ``known`` are the targets of all members of the fleet; ``ours`` says whether a workload of
+        that name is this member's. One on which the guard acts stays while it has no pod at all.
+        """
+        owners = {pod.name: pod.workload for pod in watched if pod.workload is not None}
+        everywhere = {pod.workload.name for pod in known if pod.workload is not None}
+        by_name = {one.name: one for one in owners.values() if ours(one.name)}
+        kept = self._by_name.keys() - everywhere
+        by_name |= {name: self._by_name[name] for name in kept.intersection(acting)}
+        with self._lock:
+            left = {name: sums for name, sums in self._sums.items() if name not in by_name}
+            self._sums = {name: self._sums.get(name) or _Sums(name) for name in by_name}
+            self._by_name = by_name
+            self._workload_of = {pod: workload.name for pod, workload in owners.items()}
+            self._elsewhere = everywhere - set(self._workload_of.values())
+        for name, sums in left.items():
+            for batch in sums.take():
+                self._put(name, batch)
+        return tuple(by_name.values())
+
+    def guarded_as(self, target: str) -> str:
+        """The workload of a pod, or else the target itself."""
+        return self._workload_of.get(target, target)
+
+    def with_pods(self, names: Collection[str]) -> set[str]:
+        """These names, and those of the pods of the workloads among them."""
+        return {pod for pod, name in self._workload_of.items() if name in names}.union(names)
+
+    def status_of(self, name: str) -> TargetStatus:
+        """A workload or another target now."""
+        workload = self._by_name.get(name)
+        if workload is None:
+            return self._targets.status_of(name)
+        pods = [self._targets.status_of(pod) for pod in self._pods(name)]
+        read = [pod for pod in pods if pod.failure is None and pod.last_success is not None]
+        modes: dict[str, set[Mode]] = defaultdict(set)
+        for pod in read:
+            for model, mode in pod.models.items():
+                modes[model].add(mode)
+        loads = [pod.load for pod in read]
+        # That no pod is there is known; that others watch them says nothing.
+        unread = None if pods or name in self._elsewhere else 0.0
+        return TargetStatus(
+            name,
+            workload.url,
+            workload.interval,
+            configured_group=workload.group,
+            models={model: min(seen, key=_PRECEDENCE.index) for model, seen in modes.items()},
+            last_scrape=max((p.last_scrape for p in pods if p.last_scrape), default=unread),
+            last_success=max((p.last_success for p in read if p.last_success), default=None),
+            failure=None if read else next((p.failure for p in pods if p.failure), _NO_POD),
+            load=sum(filter(None, loads)) if loads and None not in loads else None,
+        )
+
+    def is_healthy(self, name: str) -> bool:
+        """Whether the health checks of all pods of a workload succeed, or that of a target."""
+        if name not in self._by_name:
+            return self._targets.is_healthy(name)
+        pods = self._pods(name)
+        return bool(pods) and all(map(self._targets.is_healthy, pods))
+
+    def take(self, pod: str, batch: Batch) -> None:
+        """Add the minute that a pod has closed to that of its workload, if it has one."""
+        name = self._workload_of.get(pod, "")
+        with self._lock:
+            sums = self._sums.get(name)
+            complete = [] if sums is None else list(sums.add(pod, batch.windows, self._pods(name)))
+        for minute in complete:
+            self._put(name, minute)
+
+    def close(self) -> None:
+        """Hand over the minutes that are not complete, too."""
+        for name, sums in self._sums.items():
+            for batch in sums.take():
+                self._put(name, batch)
+
+    def _pods(self, name: str) -> list[str]:
+        return [pod for pod, workload in self._workload_of.items() if workload == name]
+
+
+class _Sums:
+    """The minutes of one workload that are not complete.
+
+    A minute is complete when all pods have closed it, or one has closed a later one; what comes
+    after that is in the pod's own minutes only.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._open: dict[int, list[tuple[Window, ...]]] = {}
+        self._newest: dict[str, int] = {}
+        """Start of the newest minute of each pod."""
+        self._last = -1
+        """Start of the newest complete one."""
+
+    def add(self, pod: str, windows: tuple[Window, ...], pods: Collection[str]) -> Iterator[Batch]:
+        """Add the windows of a minute; yields the minutes that are complete now."""
+        start = max((window.start for window in windows), default=-1)
+        if start <= self._last:
+            return
+        self._open.setdefault(start, []).append(windows)
+        self._newest[pod] = start
+        self._newest = {name: newest for name, newest in self._newest.items() if name in pods}
+        latest = max(self._newest.values(), default=start)
+        if all(self._newest.get(name) == latest for name in pods):
+            latest += 1
+        yield from self.take(latest)
+
+    def take(self, before: float = float("inf")) -> Iterator[Batch]:
+        """Yield the minutes that start before a Unix time, oldest first."""
+        for start in sorted(start for start in self._open if start < before):
+            self._last = start
+            yield self._sum(self._open.pop(start))
+
+    def _sum(self, pods: Sequence[tuple[Window, ...]]) -> Batch:
+        parts: dict[SeriesId, list[Window]] = defaultdict(list)
+        for window in (window for windows in pods for window in windows):
+            series = replace(window.series, target=self._name)
+            # Of the time, the mean: a minute of three pods is not three minutes long.
+            parts[series].append(
+                replace(
+                    window,
+                    series=series,
+                    observed_seconds=window.observed_seconds / len(pods),
+                    down_seconds=window.down_seconds / len(pods),
+                )
+            )
+        return Batch(
+            tuple(
+                merge_windows(same, start=same[0].start, length=same[0].length)
+                for same in parts.values()
+            ),
+            None,
+        )

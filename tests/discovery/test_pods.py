@@ -1,0 +1,116 @@
+"""The workload of a pod, by what Kubernetes says of its owner."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightkube.models.core_v1 import PodSpec, PodStatus
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
+from lightkube.resources.core_v1 import Pod
+
+from specwatch.config.discovery import DiscoverySource
+from specwatch.config.service import KubernetesService
+from specwatch.discovery import pods
+from specwatch.discovery.pods import PodReader
+from specwatch.discovery.target_groups import TargetMaker
+
+HASH = {"pod-template-hash": "5d8f9c7b6"}
+LEADER = {"leaderworkerset.sigs.k8s.io/name": "big"}
+SERVICE = {"kind": "kubernetes", "timeout": "90s"}
+
+
+def source_of(**settings: Any) -> DiscoverySource:
+    section = {"namespaces": ["serving"], "port": 8000, "kubeconfig": "/k", **settings}
+    return DiscoverySource.model_validate({"kubernetes": section, "target": {"interval": "7s"}})
+
+
+def pod_of(owner: tuple[str, str] | None, labels: dict[str, str]) -> Pod:
+    """A pod that is ready."""
+    owners = [] if owner is None else [
+        OwnerReference(apiVersion="apps/v1", kind=owner[0], name=owner[1], uid="u", controller=True)
+    ]  # fmt: skip
+    status = {
+        "podIP": "10.0.0.7",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [
+            {
+                "name": "vllm", "image": "", "imageID": "", "ready": True, "restartCount": 0,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+            }
+        ],
+    }  # fmt: skip
+    return Pod(
+        metadata=ObjectMeta(
+            name="vllm-0", namespace="serving", uid="1", labels=labels, ownerReferences=owners
+        ),
+        spec=PodSpec.from_dict({"containers": [{"name": "vllm"}]}),
+        status=PodStatus.from_dict(status),
+    )
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[Pod]:
+    """The pods that there are."""
+    found: list[Pod] = []
+
+    class Client(SimpleNamespace):
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    cluster = SimpleNamespace(cluster=SimpleNamespace(server="http://api"))
+    client = Client(namespace="serving", config=cluster, list=lambda *_, **__: iter(found))
+    monkeypatch.setattr(pods, "kubernetes_client", lambda _: client)
+    return found
+
+
+def workload_of(source: DiscoverySource) -> Any:
+    assert source.kubernetes is not None
+    (groups,) = PodReader(source.kubernetes)().values()
+    assert isinstance(groups, tuple)
+    (target,), refused = TargetMaker(source).targets(groups)
+    assert refused == []
+    assert target.name == "serving/vllm-0"
+    assert target.service is None
+    return target.workload
+
+
+@pytest.mark.parametrize(
+    ("owner", "labels", "name"),
+    [
+        (("ReplicaSet", "vllm-7b-5d8f9c7b6"), HASH, "deployment/vllm-7b"),
+        (("StatefulSet", "vllm"), {}, "statefulset/vllm"),
+        (("StatefulSet", "big"), LEADER, "leaderworkerset/big"),
+    ],
+)
+def test_the_workload_of_a_pod_is_guarded_as_one_server(
+    listed: list[Pod], owner: tuple[str, str], labels: dict[str, str], name: str
+) -> None:
+    listed.append(pod_of(owner, labels))
+    workload = workload_of(source_of(service=SERVICE))
+    assert workload.name == f"serving/{name}"
+    assert workload.interval == 7.0
+    assert workload.service == KubernetesService(
+        kind="kubernetes", workload=name, namespace="serving", kubeconfig="/k", timeout="90s"
+    )
+    assert workload_of(source_of()) is None, "without a service nothing is restarted"
+
+
+@pytest.mark.parametrize(
+    ("owner", "labels"),
+    [
+        (None, {}),
+        (("DaemonSet", "vllm"), {}),
+        (("ReplicaSet", "vllm"), {}),
+        (("ReplicaSet", "vllm-other"), HASH),
+    ],
+)
+def test_what_no_workload_owns_is_not_restarted(
+    listed: list[Pod], owner: tuple[str, str] | None, labels: dict[str, str]
+) -> None:
+    listed.append(pod_of(owner, labels))
+    assert workload_of(source_of(service=SERVICE)) is None

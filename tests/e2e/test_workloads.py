@@ -1,0 +1,129 @@
+"""A Deployment whose pods are discovered is guarded as one server, on a real Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.repository import Store
+from tests.e2e.pods import PORT, Pods
+from tests.e2e.processes import DaemonProcess, specwatch
+from tests.e2e.waiting import eventually
+from tests.lab.kubernetes_cluster import KubernetesCluster
+
+ROLLOUT_WITHIN = 150.0
+
+
+class Watched:
+    """A daemon that discovers the pods of a Deployment, and guards it."""
+
+    def __init__(self, pods: Pods, cluster: KubernetesCluster, folder: Path) -> None:
+        self.pods, self.name = pods, f"default/{pods.workload}"
+        self._folder, self._database = folder, f"sqlite:///{folder}/specwatch.db"
+        source = {
+            "kubeconfig": str(cluster.kubeconfig), "namespaces": ["default"],
+            "selector": f"app={pods.name}", "port": PORT, "refresh_interval": "1s",
+            "service": {"kind": "kubernetes", "timeout": "90s"},
+        }  # fmt: skip
+        self._config = {
+            "discovery": [{"kubernetes": source, "target": {"interval": "1s"}}],
+            "guard": {"mode": "act", "cooldown": "0s", "drain_timeout": "1s"},
+        }
+        self._book = GuardBook(Store(self._database, daemon="test"))
+        self.daemon = self.another()
+
+    def another(self) -> DaemonProcess:
+        """A daemon that is not started yet."""
+        return DaemonProcess.configured(self._folder, self._database, self._config)
+
+    def order(self, what: str) -> None:
+        """As a person does; returns at once."""
+        file = str(self._folder / "specwatch.yml")
+        done = specwatch(
+            "guard", what, self.name, "--by", "ann", "--no-wait", "--config", file,
+            "--database", self._database,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def phase(self) -> str:
+        entry = self._book.look(self.name).get(self.name)
+        return "" if entry is None else str(entry.state.phase)
+
+    def wait_for(self, phase: str) -> None:
+        """Return once the guard is in a phase; the daemon may not have begun."""
+        eventually(
+            lambda: self.daemon.url and self.phase() == phase,
+            what=phase, within=ROLLOUT_WITHIN,
+            evidence=lambda: self.daemon.log_text()[-4000:],
+        )  # fmt: skip
+
+    def guards(self, replicas: int) -> list[dict[str, Any]]:
+        """What the API shows of each pod's guard, once so many are watched."""
+        status = self.daemon.wait(
+            lambda found: (
+                len(found["targets"]) == replicas
+                and all(one["guard"] and one["guard"]["state"] for one in found["targets"])
+            ),
+            what=f"{replicas} pods are guarded",
+        )
+        return [one["guard"]["state"] for one in status["targets"]]
+
+
+@contextmanager
+def watched(cluster: KubernetesCluster, folder: Path, name: str, **spec: Any) -> Iterator[Watched]:
+    with Pods(cluster, f"deployment/{name}", **spec) as pods:
+        found = Watched(pods, cluster, folder)
+        with found.daemon:
+            found.wait_for("observing")
+            yield found
+
+
+@pytest.mark.parametrize("strategy", ["RollingUpdate", "Recreate"])
+def test_a_deployment_is_switched_off_and_on_again(
+    kubernetes_cluster: KubernetesCluster, tmp_path: Path, strategy: str
+) -> None:
+    """With Recreate there is a time without any pod."""
+    with watched(
+        kubernetes_cluster, tmp_path, f"whole-{strategy.lower()}", strategy={"type": strategy}
+    ) as found:  # fmt: skip
+        assert {state["target"] for state in found.guards(3)} == {found.name}
+        for address in found.pods.ready():
+            body = {"model": "tiny", "prompt": "x", "max_tokens": 32, "ignore_eos": True}
+            url = f"http://{address}:{PORT}/v1/completions"
+            requests.post(url, json=body, timeout=60).raise_for_status()
+        checked = specwatch("check-config", "--config", str(tmp_path / "specwatch.yml"))
+        assert f"guard of {found.name}" in checked.stdout, checked.stdout
+        found.order("disable")
+        found.wait_for("disabled")
+        assert found.pods.speculating() == [False] * 3
+        assert {state["phase"] for state in found.guards(3)} == {"disabled"}
+        found.order("enable")
+        found.wait_for("observing")
+        assert found.pods.speculating() == [True] * 3
+        found.guards(3)
+        found.daemon.stop()
+        minutes = found.daemon.windows()
+    tokens: dict[bool, int] = {True: 0, False: 0}
+    for minute in minutes:
+        tokens[minute.series.target == found.name] += minute.tally.generation_tokens or 0
+    assert tokens == {True: 96, False: 96}
+
+
+def test_a_rollout_goes_on_after_the_daemon_was_killed(
+    kubernetes_cluster: KubernetesCluster, tmp_path: Path
+) -> None:
+    with watched(kubernetes_cluster, tmp_path, "survivor") as found:
+        found.guards(3)
+        found.order("disable")
+        eventually(lambda: found.phase() == "restarting", what="it begins", within=60, every=0.02)
+        found.daemon.kill()
+        found.daemon = found.another()
+        with found.daemon:
+            found.wait_for("disabled")
+            assert found.pods.speculating() == [False] * 3
