@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -54,6 +54,8 @@ HARMFUL = (
 )  # fmt: skip
 """Kinds for which somebody has to act now."""
 
+_OF_GUARD = (ProblemKind.HELD, ProblemKind.GUARD_FAILS, ProblemKind.SWITCHED)
+
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One problem of a target, or of one of its models.
@@ -75,6 +77,8 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     slo: SloView | None = None
     guard: str = ""
     phase: str = ""
+    workload: str = ""
+    """The name of the workload that is guarded in place of the target, a pod of it."""
     waiting: str = ""
     """What the guard waits for, empty if for nothing."""
     rearm_at: float | None = None
@@ -87,7 +91,9 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def problems(status: DaemonStatus) -> tuple[Problem, ...]:
     """All problems of all targets, those of the greatest harm first; of one kind the greatest loss,
     then the oldest."""
-    every = [problem for target in status.targets for problem in problems_of(target, status)]
+    every = list(
+        _once([problem for target in status.targets for problem in problems_of(target, status)])
+    )
     groups = {target.name: target.group for target in status.targets}
     speculating = Counter(
         target.group for target in status.targets if Mode.ON in target.models.values()
@@ -110,6 +116,16 @@ def problems(status: DaemonStatus) -> tuple[Problem, ...]:
     return tuple(sorted(every, key=harm))
 
 
+def _once(every: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield those of the guard of a workload for the first of its pods only."""
+    told = set()
+    for problem in every:
+        one = problem.workload, problem.kind
+        if not problem.workload or problem.kind not in _OF_GUARD or one not in told:
+            yield problem
+        told.add(one)
+
+
 def problems_of(target: TargetStatus, status: DaemonStatus) -> Sequence[Problem]:
     """The problems of one target, in no order."""
     broken = (Problem(kind=ProblemKind.NOT_SHOWN, target=target.name),)
@@ -124,6 +140,7 @@ def _of_target(target: TargetStatus, status: DaemonStatus) -> tuple[Problem, ...
         alone=len(target.models) < 2,
         guard="" if target.guard is None or not target.guard.able else target.guard.mode,
         phase="" if state is None else str(state.phase),
+        workload="" if state is None or state.target == target.name else state.target,
         waiting="" if state is None else state.waiting,
         switchable=target.switch is not None,
     )

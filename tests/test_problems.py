@@ -174,6 +174,16 @@ def test_a_guard_that_waits_says_for_what_and_leaves_it_to_the_operator() -> Non
     )
 
 
+def test_the_guard_of_a_workload_is_one_problem_and_its_commands_name_the_workload() -> None:
+    state = GuardState("serving/deployment/vllm", phase=Phase.HELD, since=NOW - 60, why="it failed")
+    guard = GuardStatus("act", state)
+    pods = [losing(f"serving/vllm-{number}", guard=guard) for number in range(3)]
+    every = problems(daemon(*pods))
+    assert [str(one.kind) for one in every] == ["loses"] * 3 + ["held"]
+    for problem in every:
+        assert "serving/deployment/vllm`" in headline(problem, NOW).remedy
+
+
 def test_a_defect_in_one_target_hides_no_other() -> None:
     broken = target("broken", decision=None)
     assert kinds(broken, losing("chat")) == [("loses", "chat"), ("not_shown", "broken")]

@@ -74,9 +74,7 @@ class Workloads:
             self._by_name = by_name
             self._workload_of = {pod: workload.name for pod, workload in owners.items()}
             self._elsewhere = everywhere - set(self._workload_of.values())
-        for name, sums in left.items():
-            for batch in sums.take():
-                self._put(name, batch)
+        self._hand_over(left)
         return tuple(by_name.values())
 
     def guarded_as(self, target: str) -> str:
@@ -131,9 +129,13 @@ class Workloads:
 
     def close(self) -> None:
         """Hand over the minutes that are not complete, too."""
-        for name, sums in self._sums.items():
-            for batch in sums.take():
-                self._put(name, batch)
+        self._hand_over(self._sums)
+
+    def _hand_over(self, ended: Mapping[str, _Sums]) -> None:
+        with self._lock:
+            minutes = [(name, minute) for name, sums in ended.items() for minute in sums.take()]
+        for name, minute in minutes:
+            self._put(name, minute)
 
     def _pods(self, name: str) -> list[str]:
         return [pod for pod, workload in self._workload_of.items() if workload == name]

@@ -129,7 +129,7 @@ def _slower(speedup: float) -> str:
 
 
 def _switch_off(problem: Problem) -> str:
-    target = shlex.quote(shown(problem.target))
+    target = shlex.quote(shown(problem.workload or problem.target))
     if problem.guard == "act":
         if problem.phase not in (Phase.OBSERVING, Phase.SUSPECT, Phase.CONFIRMED, Phase.HELD, ""):
             return f"The guard is {guard.phase(problem.phase)}: `specwatch guard status {target}`."
@@ -196,7 +196,7 @@ def _held(problem: Problem, now: float) -> Headline:
     sentence = (
         f"The guard of {name(problem)} is {state}{since(problem.since, now)}: {_detail(problem)}"
     )
-    target = shlex.quote(shown(problem.target))
+    target = shlex.quote(shown(problem.workload or problem.target))
     remedy = f"Look at the server, then: `specwatch guard resume {target}`."
     return Headline(f"guard {state}", sentence, remedy if problem.phase == Phase.HELD else "")
 

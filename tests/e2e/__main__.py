@@ -41,7 +41,7 @@ WAITING = {
         "test_group_restarts.py",
         # These work, and keep all three as long as one another.
         "test_report_pages.py", "test_dashboard_schema.py", "test_strip.py", "test_wheel.py",
-        "test_kubernetes_files.py", "test_discovery.py",
+        "test_kubernetes_files.py", "test_discovery.py", "test_workloads.py",
     ),
 }  # fmt: skip
 SHARING = (

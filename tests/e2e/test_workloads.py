@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,25 @@ from tests.e2e.pods import PORT, Pods
 from tests.e2e.processes import DaemonProcess, specwatch
 from tests.e2e.waiting import eventually
 from tests.lab.kubernetes_cluster import KubernetesCluster
+from tests.postgres import PostgresServer
 
 ROLLOUT_WITHIN = 150.0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as daemons:
+        yield daemons
 
 
 class Watched:
     """A daemon that discovers the pods of a Deployment, and guards it."""
 
-    def __init__(self, pods: Pods, cluster: KubernetesCluster, folder: Path) -> None:
+    def __init__(
+        self, pods: Pods, cluster: KubernetesCluster, folder: Path, database: str, **config: Any
+    ) -> None:
         self.pods, self.name = pods, f"default/{pods.workload}"
-        self._folder, self._database = folder, f"sqlite:///{folder}/specwatch.db"
+        self._folder, self._database = folder, database
         source = {
             "kubeconfig": str(cluster.kubeconfig), "namespaces": ["default"],
             "selector": f"app={pods.name}", "port": PORT, "refresh_interval": "1s",
@@ -34,17 +43,18 @@ class Watched:
         self._config = {
             "discovery": [{"kubernetes": source, "target": {"interval": "1s"}}],
             "guard": {"mode": "act", "cooldown": "0s", "drain_timeout": "1s"},
+            **config,
         }
         self._book = GuardBook(Store(self._database, daemon="test"))
-        self.daemon = self.another()
+        self.daemon = self.another("one")
 
-    def another(self) -> DaemonProcess:
+    def another(self, name: str) -> DaemonProcess:
         """A daemon that is not started yet."""
-        return DaemonProcess.configured(self._folder, self._database, self._config)
+        return DaemonProcess.configured(self._folder / name, self._database, self._config)
 
     def order(self, what: str) -> None:
         """As a person does; returns at once."""
-        file = str(self._folder / "specwatch.yml")
+        file = str(self._folder / "one/specwatch.yml")
         done = specwatch(
             "guard", what, self.name, "--by", "ann", "--no-wait", "--config", file,
             "--database", self._database,
@@ -63,6 +73,10 @@ class Watched:
             evidence=lambda: self.daemon.log_text()[-4000:],
         )  # fmt: skip
 
+    def holder(self) -> str:
+        """What the lease of the guard is held by."""
+        return self._book.look(self.name)[self.name].holder
+
     def guards(self, replicas: int) -> list[dict[str, Any]]:
         """What the API shows of each pod's guard, once so many are watched."""
         status = self.daemon.wait(
@@ -75,29 +89,23 @@ class Watched:
         return [one["guard"]["state"] for one in status["targets"]]
 
 
-@contextmanager
-def watched(cluster: KubernetesCluster, folder: Path, name: str, **spec: Any) -> Iterator[Watched]:
-    with Pods(cluster, f"deployment/{name}", **spec) as pods:
-        found = Watched(pods, cluster, folder)
-        with found.daemon:
-            found.wait_for("observing")
-            yield found
-
-
 @pytest.mark.parametrize("strategy", ["RollingUpdate", "Recreate"])
 def test_a_deployment_is_switched_off_and_on_again(
-    kubernetes_cluster: KubernetesCluster, tmp_path: Path, strategy: str
+    kubernetes_cluster: KubernetesCluster, tmp_path: Path, stack: ExitStack, strategy: str
 ) -> None:
     """With Recreate there is a time without any pod."""
-    with watched(
-        kubernetes_cluster, tmp_path, f"whole-{strategy.lower()}", strategy={"type": strategy}
-    ) as found:  # fmt: skip
+    name = f"deployment/whole-{strategy.lower()}"
+    database = f"sqlite:///{tmp_path}/specwatch.db"
+    with Pods(kubernetes_cluster, name, strategy={"type": strategy}) as pods:
+        found = Watched(pods, kubernetes_cluster, tmp_path, database)
+        stack.enter_context(found.daemon)
+        found.wait_for("observing")
         assert {state["target"] for state in found.guards(3)} == {found.name}
         for address in found.pods.ready():
             body = {"model": "tiny", "prompt": "x", "max_tokens": 32, "ignore_eos": True}
             url = f"http://{address}:{PORT}/v1/completions"
             requests.post(url, json=body, timeout=60).raise_for_status()
-        checked = specwatch("check-config", "--config", str(tmp_path / "specwatch.yml"))
+        checked = specwatch("check-config", "--config", str(tmp_path / "one/specwatch.yml"))
         assert f"guard of {found.name}" in checked.stdout, checked.stdout
         found.order("disable")
         found.wait_for("disabled")
@@ -115,15 +123,40 @@ def test_a_deployment_is_switched_off_and_on_again(
     assert tokens == {True: 96, False: 96}
 
 
-def test_a_rollout_goes_on_after_the_daemon_was_killed(
-    kubernetes_cluster: KubernetesCluster, tmp_path: Path
+def test_another_member_of_the_fleet_ends_a_rollout_when_the_one_that_began_it_is_killed(
+    kubernetes_cluster: KubernetesCluster,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    stack: ExitStack,
 ) -> None:
-    with watched(kubernetes_cluster, tmp_path, "survivor") as found:
-        found.guards(3)
+    with Pods(kubernetes_cluster, "deployment/survivor") as pods:
+        found = Watched(
+            pods, kubernetes_cluster, tmp_path, postgres.new_url(), fleet={"heartbeat": "2s"}
+        )
+        members = {name: found.another(name) for name in ("one", "two")}
+        for member in members.values():
+            stack.enter_context(member)
+        acts = eventually(
+            lambda: next(
+                (
+                    one for one in members.values()
+                    if len(one.status()["targets"]) == 3 and found.phase() == "observing"
+                ),
+                None,
+            ),
+            what="all pods are watched by one", within=ROLLOUT_WITHIN,
+        )  # fmt: skip
+        found.daemon = next(one for one in members.values() if one is not acts)
         found.order("disable")
-        eventually(lambda: found.phase() == "restarting", what="it begins", within=60, every=0.02)
-        found.daemon.kill()
-        found.daemon = found.another()
-        with found.daemon:
-            found.wait_for("disabled")
-            assert found.pods.speculating() == [False] * 3
+        eventually(
+            lambda: found.phase() == "restarting",
+            what="it begins",
+            within=ROLLOUT_WITHIN,
+            every=0.02,
+        )
+        began_by = found.holder()
+        acts.kill()
+        found.wait_for("disabled")
+        assert found.holder() != began_by
+        assert pods.speculating() == [False] * 3
+        assert {state["target"] for state in found.guards(3)} == {found.name}
