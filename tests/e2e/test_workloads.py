@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,7 +32,13 @@ class Watched:
     """A daemon that discovers the pods of a Deployment, and guards it."""
 
     def __init__(
-        self, pods: Pods, cluster: KubernetesCluster, folder: Path, database: str, **config: Any
+        self,
+        pods: Pods,
+        cluster: KubernetesCluster,
+        folder: Path,
+        database: str,
+        stack: ExitStack,
+        **config: Any,
     ) -> None:
         self.pods, self.name = pods, f"default/{pods.workload}"
         self._folder, self._database = folder, database
@@ -41,11 +48,14 @@ class Watched:
             "service": {"kind": "kubernetes", "timeout": "90s"},
         }  # fmt: skip
         self._config = {
+            "database": database,
             "discovery": [{"kubernetes": source, "target": {"interval": "1s"}}],
             "guard": {"mode": "act", "cooldown": "0s", "drain_timeout": "1s"},
             **config,
         }
-        self._book = GuardBook(Store(self._database, daemon="test"))
+        store = Store(database, daemon="test")
+        stack.callback(store.close, time.time())
+        self._book = GuardBook(store)
         self.daemon = self.another("one")
 
     def another(self, name: str) -> DaemonProcess:
@@ -97,7 +107,7 @@ def test_a_deployment_is_switched_off_and_on_again(
     name = f"deployment/whole-{strategy.lower()}"
     database = f"sqlite:///{tmp_path}/specwatch.db"
     with Pods(kubernetes_cluster, name, strategy={"type": strategy}) as pods:
-        found = Watched(pods, kubernetes_cluster, tmp_path, database)
+        found = Watched(pods, kubernetes_cluster, tmp_path, database, stack)
         stack.enter_context(found.daemon)
         found.wait_for("observing")
         assert {state["target"] for state in found.guards(3)} == {found.name}
@@ -131,31 +141,31 @@ def test_another_member_of_the_fleet_ends_a_rollout_when_the_one_that_began_it_i
 ) -> None:
     with Pods(kubernetes_cluster, "deployment/survivor") as pods:
         found = Watched(
-            pods, kubernetes_cluster, tmp_path, postgres.new_url(), fleet={"heartbeat": "2s"}
+            pods,
+            kubernetes_cluster,
+            tmp_path,
+            postgres.new_url(),
+            stack,
+            daemon="fleet",
+            fleet={"heartbeat": "2s"},
         )
         members = {name: found.another(name) for name in ("one", "two")}
         for member in members.values():
             stack.enter_context(member)
-        acts = eventually(
-            lambda: next(
-                (
-                    one for one in members.values()
-                    if len(one.status()["targets"]) == 3 and found.phase() == "observing"
-                ),
-                None,
-            ),
-            what="all pods are watched by one", within=ROLLOUT_WITHIN,
-        )  # fmt: skip
-        found.daemon = next(one for one in members.values() if one is not acts)
+
+        def acting() -> DaemonProcess | None:
+            for member in members.values():
+                if any(one["event"] == "guard_switches" for one in member.events()):
+                    return member
+            return None
+
+        found.daemon = members["one"]
+        found.wait_for("observing")
         found.order("disable")
-        eventually(
-            lambda: found.phase() == "restarting",
-            what="it begins",
-            within=ROLLOUT_WITHIN,
-            every=0.02,
-        )
+        acts = eventually(acting, what="it begins", within=ROLLOUT_WITHIN, every=0.02)
         began_by = found.holder()
         acts.kill()
+        found.daemon = next(one for one in members.values() if one is not acts)
         found.wait_for("disabled")
         assert found.holder() != began_by
         assert pods.speculating() == [False] * 3
