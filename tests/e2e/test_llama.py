@@ -6,6 +6,7 @@ One server has no draft, one has a good draft, and one accepts what it is told t
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from specwatch.actuators.supervisor import Supervisor
 from specwatch.domain.model import Mode
 from tests.e2e.clients import Clients
 from tests.e2e.processes import DaemonProcess, HttpServer, TapProxy, specwatch
@@ -28,7 +30,7 @@ from tests.e2e.tap_page import at_rest
 from tests.e2e.waiting import eventually
 from tests.lab import llama_server
 from tests.lab.http_get import is_ok, page
-from tests.lab.traffic import requests_at, send_all
+from tests.lab.traffic import Request, requests_at, send_all
 from tests.lab.vllm_server import free_port
 
 K = 4
@@ -212,6 +214,38 @@ def test_the_wrong_server_is_refused_in_words_of_llama_cpp(
         assert "vllm" not in ran.stderr
 
 
+def test_a_supervised_server_is_restarted_with_speculation_and_without(
+    llama_install: Path, tiny_ggufs: Path
+) -> None:
+    """``specwatch run -- llama-server ...``; a stream under way does not delay its end for long."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    flags = llama_server.draft_flags(tiny_ggufs, k=K)
+    command = llama_server.command(llama_install, tiny_ggufs, port, *flags)
+    supervisor = Supervisor(command, environ=os.environ, stop_timeout=5.0)
+
+    def serves() -> bool:
+        return is_ok(url + "/health")
+
+    try:
+        supervisor.start(Mode.ON)
+        eventually(serves, what="it serves", within=120)
+        assert speculates(url)
+        with Clients(url, requests=endless):
+            supervisor.start(Mode.OFF)
+            eventually(serves, what="it serves without speculation", within=120)
+        assert not speculates(url)
+        assert supervisor.status().mode is Mode.OFF
+    finally:
+        supervisor.stop()
+    assert not serves()
+
+
+def endless(user: int) -> Iterator[Request]:
+    """Streams that do not end soon."""
+    return itertools.repeat(Request(stream=True, prompt=f"{user}", max_tokens=2000))
+
+
 SCRIPT = """\
 #!/bin/sh
 # An operator's script: on, off or status.
@@ -222,8 +256,10 @@ off) flags= ;;
 status) cat mode; exit ;;
 esac
 if [ -e pid ]; then
+    # With a stream under way it does not end by itself.
     kill "$(cat pid)" 2> /dev/null
-    while kill -0 "$(cat pid)" 2> /dev/null; do sleep 0.1; done
+    for _ in $(seq 50); do kill -0 "$(cat pid)" 2> /dev/null && sleep 0.1; done
+    kill -9 "$(cat pid)" 2> /dev/null
 fi
 setsid {command} $flags > log 2>&1 < /dev/null &
 echo $! > pid
@@ -287,7 +323,7 @@ def test_a_guarded_server_and_one_that_is_watched(
     watched = servers["drafted"]
     low = {
         "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
-        "clear_for": "1m", "min_drafts": 20, "action": "disable", "targets": ["guarded"],
+        "clear_for": "1m", "min_drafts": 20, "action": "disable", "scope": {"target": "guarded"},
     }  # fmt: skip
     config = {
         "targets": [
@@ -302,7 +338,7 @@ def test_a_guarded_server_and_one_that_is_watched(
         ],
         "rules": {"use_defaults": False, "extra": [low]},
         "guard": {
-            "mode": "act", "cooldown": "0s", "verify": "5s", "drain_timeout": "30s",
+            "mode": "act", "cooldown": "0s", "verify": "10s", "drain_timeout": "5s",
             "max_actions_per_day": 9, "rearm": {"after": "1h", "trial": "2m"},
         },
     }  # fmt: skip
