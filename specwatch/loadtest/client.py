@@ -47,7 +47,7 @@ class LoadClient:
         """``timeout`` bounds one request in seconds; ``headers`` is called for each.
 
         ``fields`` are in each request beside the usual ones. Without ``keep_alive`` each request
-        has a connection of its own.
+        opens a connection.
         """
         self._url = url + _PATHS[endpoint]
         self._tokenizer_url = url + "/tokenize"

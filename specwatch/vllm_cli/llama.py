@@ -61,7 +61,7 @@ def speculation_places(command: Sequence[str]) -> list[int] | None:
         if _PRESET.fullmatch(flag):
             raise CannotStrip(
                 f"{spelt(word)} chooses a model with its draft: name the model with --model or"
-                " --hf-repo, and the draft with flags of its own"
+                " --hf-repo, and the draft with --model-draft"
             )
         removing = bool(_SPECULATION.fullmatch(flag.partition("=")[0]))
         places += [place] if removing else []

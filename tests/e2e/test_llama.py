@@ -243,7 +243,7 @@ def test_a_supervised_server_is_restarted_with_speculation_and_without(
 
 def endless(user: int) -> Iterator[Request]:
     """Streams that do not end soon."""
-    return itertools.repeat(Request(stream=True, prompt=f"{user}", max_tokens=2000))
+    return itertools.repeat(Request(stream=True, prompt=f"{user}", max_tokens=600))
 
 
 SCRIPT = """\
