@@ -50,8 +50,8 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     """
     if (places := llama.speculation_places(command)) is not None:
         refuse_unclear(command)
-        kept = (word for place, word in enumerate(command) if place not in places)
-        return Stripped(tuple(kept), tuple(command[place] for place in places), ())
+        others = (word for place, word in enumerate(command) if place not in places)
+        return Stripped(tuple(others), tuple(command[place] for place in places), ())
     serve_command = read_command(command)
     arguments = serve_command.with_file(read_file)
     notes = _notes_on_model(arguments.model, serve_command.reader(read_file))
