@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 pytest := $(python) -m pytest -p tests.plugins.no_skips
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab lab-vllm lab-kubernetes e2e lint docs bench clean
+.PHONY: help demo test lab lab-vllm lab-kubernetes lab-llama e2e lint docs bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -23,13 +23,17 @@ demo: $(VENV)/installed ## watch a simulated vLLM, for two minutes
 test: $(VENV)/installed-dev ## the fast tests
 	$(pytest) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-lab: lab-vllm lab-kubernetes ## install what e2e needs: a CPU vLLM, AIPerf, tiny models, Kubernetes (5 GB)
+lab: lab-vllm lab-kubernetes lab-llama ## install what e2e needs: a CPU vLLM, AIPerf, tiny models, Kubernetes, llama-server (5 GB)
 
 lab-vllm: $(VENV)/installed-dev
 	$(python) -m tests.lab.vllm_install
 
 lab-kubernetes: $(VENV)/installed-dev
 	$(python) -m tests.lab.kubernetes_cluster
+
+# The models are written from those of vLLM.
+lab-llama: $(VENV)/installed-dev
+	$(python) -m tests.lab.llama_server
 
 e2e: $(VENV)/installed-dev ## the tests against a real vLLM, which they install, and systemd
 	SPECWATCH_E2E_INSTALL=1 $(python) -m tests.e2e $(ARGS)

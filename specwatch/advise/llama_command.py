@@ -12,6 +12,7 @@ from typing import Any
 from specwatch.advise.advice import LLAMA, Finding, ServerPlan, whole_number
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
+from specwatch.vllm_cli.llama import first_word
 from specwatch.vllm_cli.wrappers import (
     SHELLS,
     VARIABLE_MARK,
@@ -20,8 +21,6 @@ from specwatch.vllm_cli.wrappers import (
     text_words,
 )
 
-_PROGRAMS = frozenset({"llama-server", "llama-server.exe", "llama-cli", "llama-speculative-simple"})
-_IMAGE = "llama.cpp:"
 _FLAGS = {
     "model": ("-m", "--model"),
     "repository": ("-hf", "-hfr", "--hf-repo"),
@@ -89,14 +88,10 @@ def _server_words(command: Sequence[str]) -> list[str] | None:
     """The words after llama-server; None if it is not started."""
     words = list(command)
     for index, word in enumerate(words):
-        program = program_of(word)
-        if "vllm" in program:
-            return None
-        if program in SHELLS and len(words) > index + 2 and words[index + 1].endswith("c"):
+        if program_of(word) in SHELLS and len(words) > index + 2 and words[index + 1].endswith("c"):
             return _server_words(text_words(words[shell_text_place(words, index)]))
-        if program in _PROGRAMS or _IMAGE in program:
-            return words[index + 1 :]
-    return None
+    first = first_word(words)
+    return None if first is None else words[first:]
 
 
 def _option_values(words: Sequence[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +21,14 @@ from specwatch.domain.model import Mode
 from specwatch.domain.units import is_loopback, local_url, server_address
 from specwatch.errors import ActuatorError, CannotStrip, ConfigError, StoreError
 from specwatch.runtime.text_file import read_text
-from specwatch.vllm_cli import read_command
+from specwatch.vllm_cli import llama, read_command
 from specwatch.wording.text import shown
 
 _FLAGS = ("--host", "--port", "--uds", "--ssl-keyfile")
 """Flags of vLLM for the address on which it serves."""
-_DEFAULT_PORT = "8000"
+_LLAMA_FLAGS = {"--host": "--host", "--port": "--port", "--ssl-key-file": "--ssl-keyfile"}
+"""Those of llama-server, and what they are called here."""
+_DEFAULT_PORT, _LLAMA_PORT = "8000", "8080"
 _ELSEWHERE = frozenset({"docker", "nerdctl", "kubectl", "systemctl", "systemd-run"})
 """Programs that have another process start vLLM, which specwatch could not end."""
 DATABASE_SECONDS = 30.0
@@ -59,8 +61,9 @@ def command(
 ) -> None:
     """Watch vLLM until SIGTERM or SIGINT.
 
-    With COMMAND, such as `vllm serve MODEL`, specwatch also runs vLLM: it starts it again when it
-    ends, and ends it when specwatch itself ends. The output of COMMAND passes through.
+    With COMMAND, such as `vllm serve MODEL` or `llama-server -m MODEL`, specwatch also runs the
+    server: it starts it again when it ends, and ends it when specwatch itself ends. The output of
+    COMMAND passes through.
 
     SIGHUP reads the configuration again. SIGTERM and SIGINT end COMMAND first, then specwatch; a
     second one kills COMMAND. Exit code 2 when the configuration is refused, the address to listen
@@ -231,23 +234,28 @@ def _refuse_another_server(target: Target, command: Sequence[str]) -> None:
 
 def _served_by(command: Sequence[str]) -> dict[str, Any]:
     """The address on which a command serves, as keys of a target. Raises ConfigError."""
-    try:
-        given = read_command(command)
-        if given.location.elsewhere is not None:
-            raise CannotStrip(f"{given.location.elsewhere} runs vLLM somewhere else")
-        arguments = given.with_file(read_text)
-    except CannotStrip as error:
-        raise ConfigError(
-            f"COMMAND: {error}; the address on which it serves is unknown: add --target URL before"
-            " the --"
-        ) from None
-    flags = {flag: arguments.value(flag) or "" for flag in _FLAGS if arguments.given(flag)}
+    first = llama.first_word(command)
+    if first is not None:
+        words = command[first:]
+        flags = {_LLAMA_FLAGS[f]: value for f, value in pairwise(words) if f in _LLAMA_FLAGS}
+    else:
+        try:
+            given = read_command(command)
+            if given.location.elsewhere is not None:
+                raise CannotStrip(f"{given.location.elsewhere} runs vLLM somewhere else")
+            arguments = given.with_file(read_text)
+        except CannotStrip as error:
+            raise ConfigError(
+                f"COMMAND: {error}; the address on which it serves is unknown: add --target URL"
+                " before the --"
+            ) from None
+        flags = {flag: arguments.value(flag) or "" for flag in _FLAGS if arguments.given(flag)}
     if "--uds" in flags:
         raise ConfigError(
             f"COMMAND: it serves on a socket file, --uds {shown(flags['--uds'])}, which specwatch"
             " does not read; give it --host and --port instead"
         )
-    port = flags.get("--port", _DEFAULT_PORT)
+    port = flags.get("--port", _DEFAULT_PORT if first is None else _LLAMA_PORT)
     if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
         raise ConfigError(f"COMMAND: --port {shown(port)}: expected 1 to 65535")
     host = flags.get("--host", "").removeprefix("[").removesuffix("]")

@@ -18,7 +18,8 @@ from specwatch.wording.text import clean_lines
 @options.json_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(as_json: bool, words: tuple[str, ...]) -> None:
-    """Print COMMAND, which starts vLLM, without its flags for speculation; the rest is unchanged.
+    """Print COMMAND, which starts vLLM or llama-server, without its flags for speculation; the rest
+    is unchanged.
 
     It handles all spellings of all versions of vLLM, wrappers such as env, numactl or uv run,
     docker run, sh -c 'exec ...', and a --config FILE, whose other settings are then written as

@@ -47,11 +47,15 @@ class Engine:
     """Reads the identity of a server of this engine; all None for another engine."""
     speculates: Callable[[Mapping[Series, float]], bool | None]
     """Whether a server with these samples of one model speculates; None if they do not show it."""
+    speculation: str
+    """What a server that speculates is started with."""
     meaningful: Callable[[Mapping[Series, float]], Mapping[Series, float]] = lambda samples: samples
     """The samples of a page in our vocabulary, without those that mean nothing."""
     superseded: Mapping[str, str] = field(default_factory=dict)
     """Quantities that count only if their successor is absent: some releases have both."""
     metrics_path: str = "/metrics"
+    closes_streams: bool = False
+    """Whether the server closes the connection after a stream, without a header that says so."""
     record_fields: Mapping[str, bool] = field(default_factory=dict)
     """What a request must have for its response to carry a record of its acceptance."""
 

@@ -3,6 +3,8 @@
 All counters but those by position are written with six digits: from a million on, what a minute
 counted is known in steps of ten, from ten million on in steps of a hundred.
 
+The seconds of a request begin when its prompt is read, and its tokens include the first.
+
 The header ``Process-Start-Time-Unix`` of its page is not read: it is the time of a monotonic clock,
 in microseconds, and not a Unix time.
 """
@@ -28,6 +30,7 @@ _FAMILIES = (
     ),
     Family("llamacpp:prompt_tokens", "counter", "prompt_tokens"),
     Family("llamacpp:tokens_predicted", "counter", "generation_tokens"),
+    Family("llamacpp:tokens_predicted_seconds", "counter", "generation_seconds"),
     Family("llamacpp:requests_processing", "gauge", "running"),
     Family("llamacpp:requests_deferred", "gauge", "waiting"),
     Family("llamacpp:kv_cache_usage_ratio", "gauge", "kv_cache_usage"),
@@ -58,4 +61,12 @@ def _speculates(samples: Mapping[Series, float]) -> bool | None:
     return drafted(samples, "draft_tokens") or None
 
 
-LLAMACPP = Engine("llamacpp", "llama.cpp", _FAMILIES, _identify, _speculates)
+LLAMACPP = Engine(
+    "llamacpp",
+    "llama.cpp",
+    _FAMILIES,
+    _identify,
+    _speculates,
+    "a draft model (-md) and --spec-type",
+    closes_streams=True,
+)

@@ -54,4 +54,6 @@ def _speculates(samples: Mapping[Series, float]) -> bool | None:
     return False if counts_drafts and stepped else None
 
 
-LMDEPLOY = Engine("lmdeploy", "LMDeploy", _FAMILIES, _identify, _speculates)
+LMDEPLOY = Engine(
+    "lmdeploy", "LMDeploy", _FAMILIES, _identify, _speculates, "--speculative-algorithm"
+)

@@ -54,6 +54,7 @@ SGLANG = Engine(
     _FAMILIES,
     _identify,
     _speculates,
+    "--speculative-algorithm",
     superseded={"token_latency": "inter_token"},
     record_fields={"return_spec_tokens_details": True},
 )

@@ -94,6 +94,7 @@ TENSORRT_LLM = Engine(
     _FAMILIES,
     _identify,
     _speculates,
+    "speculative_config",
     meaningful=_with_totals,
     metrics_path=PATH,
 )

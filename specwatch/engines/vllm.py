@@ -84,6 +84,7 @@ VLLM = Engine(
     (*_FAMILIES, *_RAY),
     _identify,
     _speculates,
+    "--speculative-config",
     meaningful=_without_v0_totals,
     superseded={
         "inter_token_old": "inter_token",

@@ -39,13 +39,15 @@ class LoadClient:
         endpoint: str = CHAT,
         headers: Callable[[], Mapping[str, str]] = dict,
         fields: Mapping[str, Any] | None = None,
+        keep_alive: bool = True,
         tls: ssl.SSLContext | None = None,
         timeout: float = 600.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``timeout`` bounds one request in seconds; ``headers`` is called for each.
 
-        ``fields`` are in each request beside the usual ones.
+        ``fields`` are in each request beside the usual ones. Without ``keep_alive`` each request
+        opens a connection.
         """
         self._url = url + _PATHS[endpoint]
         self._tokenizer_url = url + "/tokenize"
@@ -53,6 +55,7 @@ class LoadClient:
         self._model = model
         self._headers = headers
         self._fields = fields or {}
+        self._keep_alive = keep_alive
         self._tls: ssl.SSLContext | bool = True if tls is None else tls
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._clock = clock
@@ -60,7 +63,9 @@ class LoadClient:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._tls),
+            connector=aiohttp.TCPConnector(
+                limit=0, ssl=self._tls, force_close=not self._keep_alive
+            ),
             timeout=self._timeout,
             headers={"User-Agent": f"specwatch/{__version__}"},
             read_bufsize=_LONGEST_LINE,

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 
 from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import Environment, Mode, Series, Tally
+from specwatch.engines import sample_names
+from specwatch.engines.base import Engine
 from specwatch.engines.sample_names import ENGINE_TITLES, mode_of
+from specwatch.engines.vllm import VLLM
 from specwatch.errors import ConfigError, PageError
 from specwatch.scrape import switch, tally
 
@@ -24,6 +27,7 @@ class MeasuredModel:
     tapped: bool = False
     busy: float = 0.0
     """Requests that ran or waited when the page was read."""
+    engine: Engine = VLLM
 
     def series(self, samples: Mapping[Series, float]) -> Mapping[Series, float]:
         """The samples of this model."""
@@ -83,6 +87,7 @@ def engine_of(
         mode_of(parts.models[names[chosen]], drafting),
         Environment(version, tally.fingerprint_of(samples)),
         tapped=any(series.temperature for series in parts.tap),
+        engine=sample_names.engine_of(parts.models[names[chosen]]),
     )
     return replace(measured, busy=measured.busy_on(samples))
 
@@ -106,15 +111,15 @@ def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
             )
     if off.mode is not Mode.OFF:
         raise ConfigError(
-            f"--off: this server speculates (its page has the families of speculation for"
-            f" {off.model_name}); start one without it: `vllm serve` without --speculative-config"
+            f"--off: this server speculates for {off.model_name}; start one without"
+            f" {off.engine.speculation}"
         )
     if on is None:
         return []
     if on.mode is not Mode.ON:
         raise ConfigError(
-            f"--on: this server does not speculate (its page has no family of speculation for"
-            f" {on.model_name}); start it with --speculative-config, or leave --on out"
+            f"--on: this server does not speculate for {on.model_name}; start it with"
+            f" {on.engine.speculation}, or leave --on out"
         )
     if on.model_name != off.model_name:
         raise ConfigError(

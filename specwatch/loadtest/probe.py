@@ -17,6 +17,7 @@ from specwatch.domain.baseline import Baseline
 from specwatch.domain.experiments import Estimate, Line, ProbeTemperature, Zone
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import load_bin_label
+from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, drawn, length_interval, linear
 from specwatch.loadtest.calibration import Stage, failures_of
 from specwatch.loadtest.requests import Answer
@@ -154,9 +155,11 @@ def notes_of(sweep: Sweep) -> list[str]:
     parts = [part for own in sweep.parts.values() for part in own]
     recorded, counted = sum(part.drafts or 0 for part in parts), sweep.stage.total.drafts
     if sweep.source == "records" and sweep.alone and counted not in (None, recorded):
+        # A response of llama.cpp does not tell which of its steps had no draft.
+        what = "steps" if sweep.stage.engine.engine is LLAMACPP else "drafts"
         notes.append(
-            f"the records have {figures.number(recorded)} drafts, and the server counted"
-            f" {figures.number(counted)}"
+            f"the records have {figures.number(recorded)} {what}, and the server counted"
+            f" {figures.number(counted)} drafts"
         )
     if sweep.stage.cached is not None:
         notes.append(

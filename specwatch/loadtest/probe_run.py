@@ -130,9 +130,9 @@ class ProbeRun:
             return "records"
         if server.engine.mode is Mode.OFF:
             raise ConfigError(
-                f"{server.where}: {server.url} does not speculate: its page has no family of"
-                f" speculation for {server.engine.model_name}, and its answers carry no record;"
-                " start it with --speculative-config"
+                f"{server.where}: {server.url} does not speculate for {server.engine.model_name},"
+                f" and its answers carry no record; start it with"
+                f" {server.engine.engine.speculation}"
             )
         counted = tally.tally_of(server.engine.series(await server.read()), [])
         remedy = f"start vLLM 0.29 or later with {RECORDS_FLAG}"

@@ -9,7 +9,6 @@ from typing import Self
 
 from specwatch.config.target import Target
 from specwatch.domain.model import Series
-from specwatch.engines import sample_names
 from specwatch.errors import ConfigError, NoAnswer
 from specwatch.loadtest.calibration import Meter
 from specwatch.loadtest.client import LoadClient
@@ -65,7 +64,8 @@ class Server:
             model=self.engine.model_name,
             endpoint=endpoint,
             headers=target.request_headers,
-            fields=sample_names.engine_of(self.engine.series(samples)).record_fields,
+            fields=self.engine.engine.record_fields,
+            keep_alive=not self.engine.engine.closes_streams,
             tls=tls_context(target),
         )
         self.load = LoadGenerator(self.client, self.read)

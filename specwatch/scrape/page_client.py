@@ -41,6 +41,7 @@ _STATUS_HINTS = {
     401: "; give credentials: bearer_token_file or basic_auth",
     403: "; give other credentials: these may not read the page",
     404: "; is this the address of the engine, and metrics_path right?",
+    501: "; start llama-server with --metrics",
     503: "; is it starting or overloaded?",
 }
 _REDIRECTS = (301, 302, 303, 307, 308)

@@ -122,7 +122,10 @@ def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
     fields: dict[str, object] = {q: int(plain[q]) for q in COUNTERS if q in plain}
     for quantity in HISTOGRAMS:
         fields[quantity] = _histogram(quantity, parts.get(quantity, {}), problems)
-    if "tpot" not in parts:
+    if "generation_seconds" in plain:
+        tokens = int(plain["generation_tokens"])
+        fields["tpot"] = Histogram((), (tokens,), plain["generation_seconds"])
+    elif "tpot" not in parts:
         fields["tpot"] = _mean_tpot(parts) if by_token is None else _mean_of_tokens(by_token)
     fields["accepted_per_position"] = _per_position(positions, problems)
     for quantity, counts in mappings.items():

@@ -205,7 +205,7 @@ class _Forward:
             try:
                 response = await self._request(body, used)
                 break
-            except (aiohttp.ServerDisconnectedError, ConnectionResetError):
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError):
                 if not used.get("kept") or isinstance(body, AsyncIterator):
                     raise
         try:

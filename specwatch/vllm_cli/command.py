@@ -180,7 +180,7 @@ def read_command(command: Sequence[str]) -> ServeCommand:
     words = list(command)
     count = next((n for n, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
     location = locate(words[count:])
-    _refuse_unclear(location.words)
+    refuse_unclear(location.words)
     arguments = read_arguments(location.words, serve=location.serve)
     for option in arguments.speculation:
         if not option.values and option.flag is not None and (option.flag.nargs == "1"):
@@ -256,8 +256,8 @@ def _is_value(word: str) -> bool:
     return word.startswith("--") and " " in word.partition("=")[0]
 
 
-def _refuse_unclear(words: Sequence[str]) -> None:
-    """Raise CannotStrip if a word of vLLM may expand to others."""
+def refuse_unclear(words: Sequence[str]) -> None:
+    """Raise CannotStrip if a word of the server may expand to others."""
     for word in words:
         if _VARIABLE.fullmatch(word):
             raise CannotStrip(
@@ -266,7 +266,7 @@ def _refuse_unclear(words: Sequence[str]) -> None:
             )
         if word in _FOR_A_SHELL:
             raise CannotStrip(
-                f"{word!r} is for a shell, not for vLLM: give the plain command without it"
+                f"{word!r} is for a shell, not for the server: give the plain command without it"
             )
         if word.startswith("-") and VARIABLE_MARK in re.split("[.=]", word, maxsplit=1)[0]:
             raise CannotStrip(

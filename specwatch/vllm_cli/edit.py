@@ -8,11 +8,13 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from specwatch.errors import CannotStrip, ConfigError
+from specwatch.vllm_cli import llama
 from specwatch.vllm_cli.command import (
     Arguments,
     Option,
     ServeCommand,
     read_command,
+    refuse_unclear,
     speculation_of,
 )
 from specwatch.vllm_cli.config_file import ReadFile
@@ -39,12 +41,17 @@ class Stripped:
 
 
 def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Stripped:
-    """Remove speculation from the words of a command that starts vLLM; all others stay.
+    """Remove speculation from the words of a command that starts vLLM or llama-server; all others
+    stay.
 
     ``read_file`` gives the text of the file that ``--config`` names, and of the model's
     ``config.json``; without it no file is read. Raises CannotStrip with the reason and the remedy
     if the result would be uncertain.
     """
+    if (places := llama.speculation_places(command)) is not None:
+        refuse_unclear(command)
+        others = (word for place, word in enumerate(command) if place not in places)
+        return Stripped(tuple(others), tuple(command[place] for place in places), ())
     serve_command = read_command(command)
     arguments = serve_command.with_file(read_file)
     notes = _notes_on_model(arguments.model, serve_command.reader(read_file))

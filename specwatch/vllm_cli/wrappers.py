@@ -107,7 +107,10 @@ def locate(command: Sequence[str]) -> Location:
     """Where vLLM's own words are. Raises CannotStrip if that is uncertain."""
     start = _start(command)
     if start is None:
-        raise CannotStrip("there is no `vllm serve` in the command: give the one that starts vLLM")
+        raise CannotStrip(
+            "there is no `vllm serve` or plain `llama-server` in the command: give the one that"
+            " starts the server"
+        )
     words, before = command, command[: start.at]
     if start.text_at is not None:
         words = text_words(command[start.text_at])

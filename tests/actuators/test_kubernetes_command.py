@@ -116,13 +116,13 @@ def test_text_for_a_shell_gets_the_values_of_a_config_map_with_a_note() -> None:
 @pytest.mark.parametrize(
     ("command", "args", "reason"),
     [
-        (["/start.sh"], SPECULATION, "no `vllm serve` in the command: give the one that starts"),
+        (["/start.sh"], SPECULATION, "in the command: give the one that starts the server"),
         (["sh", "-c"], [f"ray start; vllm serve m --speculative-config '{NGRAM}'"],
          "';' in the text for a shell is more than one plain command"),
         (["sh", "-c"], ["vllm serve m --spec-method ngram --seed $(KEY)"],
          'cannot be read here and may be several words: write "$KEY" in double quotes'),
         ([], ["m", "--config", "/etc/vllm/config.yaml"], "write its settings out as flags"),
-        ([], ["m", *SPECULATION, "--seed", "7", "&&", "true"], "is for a shell, not for vLLM"),
+        ([], ["m", *SPECULATION, "--seed", "7", "&&", "true"], "is for a shell, not"),
     ],
 )  # fmt: skip
 def test_what_is_uncertain_is_refused(command: list[str], args: list[str], reason: str) -> None:

@@ -231,7 +231,7 @@ USAGE: dict[str, tuple[list[object], str]] = {
     "a folder": (["--model", "/no/such/model"], "no such file or folder"),
     "a method": (["--model", "70B", "--method", "medusas"], 'did you mean "medusa"'),
     "a format": (["--model", "70B", "--quantization", "int5"], "is not a known format of weights"),
-    "a command": (["--", "sleep", "1"], "COMMAND: there is no `vllm serve` in the command"),
+    "a command": (["--", "sleep", "1"], "COMMAND: there is no `vllm serve` or plain"),
     "no model": (["--", "vllm", "serve"], "there is no target"),
     "GPUs": (["--model", "8B", "--draft", "1B", "--gpus", "0"], "0 is not in the range"),
 }  # fmt: skip

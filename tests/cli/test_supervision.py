@@ -78,7 +78,7 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
         ((*SERVE, "--port"), "--port : expected 1 to 65535"),
         ((*SERVE, "--config", "/none.yml"), "/none.yml' may hold speculation and cannot be read"),
         (("sh", "-c", "cd /m; vllm serve m"), "add --target URL before the --"),
-        (("./start-vllm",), "there is no `vllm serve` in the command"),
+        (("./start-vllm",), "there is no `vllm serve` or plain"),
         (("API_KEY=secret", *SERVE), "put env before it"),
         (("docker", "run", "--gpus", "all", "vllm/vllm-openai"), "would outlive specwatch"),
         (("sudo", "systemctl", "start", "vllm"), "would outlive specwatch"),
@@ -92,6 +92,20 @@ def test_a_command_without_an_address_exits_with_2(
     assert done.stderr.startswith("COMMAND")
     assert problem in done.stderr
     assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "url"),
+    [
+        ((), "http://127.0.0.1:8080"),
+        (("--host", "::1", "--port", "9000"), "http://[::1]:9000"),
+        (("--ssl-key-file", "k.pem", "--port", "1", "--port", "2"), "https://127.0.0.1:2"),
+    ],
+)
+def test_the_target_is_where_llama_server_serves(flags: tuple[str, ...], url: str) -> None:
+    words = ["nice", "llama-server", "-m", "M.gguf", "-md", "D.gguf", *flags]
+    (target,) = configured(words).targets
+    assert (target.url, isinstance(target.service, SupervisedService)) == (url, True)
 
 
 def test_a_target_may_be_named_for_what_cannot_be_read(run: Run) -> None:

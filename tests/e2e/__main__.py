@@ -38,7 +38,7 @@ WAITING = {
     "watches": (
         "test_stores.py", "test_report_timer.py", "test_backfill.py", "test_tap_daemon.py",
         "test_watching.py", "test_demo.py", "test_kubernetes.py", "test_fleet.py",
-        "test_group_restarts.py",
+        "test_group_restarts.py", "test_llama.py",
         # These work, and keep all three as long as one another.
         "test_report_pages.py", "test_dashboard_schema.py", "test_strip.py", "test_wheel.py",
         "test_kubernetes_files.py", "test_discovery.py", "test_workloads.py",

@@ -20,6 +20,7 @@ import pytest
 from tests.e2e import processes, tap_asks
 from tests.e2e.switching import K, Switched, prepare
 from tests.lab import kubernetes_cluster as clusters
+from tests.lab import llama_server
 from tests.lab import systemd_machine as machines
 from tests.lab import vllm_install as lab
 from tests.lab.kubernetes_cluster import KubernetesCluster
@@ -99,6 +100,21 @@ def tap(vllm_install: Path) -> tuple[str, ...]:
 def tiny_models(vllm_install: Path) -> Path:
     """The folder with the checkpoints ``target``, ``draft-good`` and ``draft-bad``."""
     return lab.tiny_models(vllm_install)
+
+
+@pytest.fixture(scope="session")
+def llama_install() -> Path:
+    """The folder of a real ``llama-server``."""
+    if llama_server.is_built():
+        return llama_server.llama_folder()
+    missing = f"no llama-server in {llama_server.llama_folder()}: 'make lab' builds it (20 MB)"
+    return _installed(llama_server.build, missing)
+
+
+@pytest.fixture(scope="session")
+def tiny_ggufs(tiny_models: Path) -> Path:
+    """The folder with ``target.gguf``, ``draft-good.gguf`` and ``draft-bad.gguf``."""
+    return llama_server.tiny_ggufs(tiny_models)
 
 
 @pytest.fixture(scope="session")

@@ -290,6 +290,7 @@ def test_llama_cpp_names_no_model():
     assert (counts.prompt_tokens, counts.generation_tokens) == (1280, 1234500)
     assert gauges(text) == tally.Sampled(2, 1, None, None)
     assert counts.ttft is counts.drafts is None
+    assert (counts.tpot.count, counts.tpot.sum) == (1234500, 8.25)
     window = between(text, faithful("llamacpp").replace(b"1280", b"1300"))
     assert window.series.model_name == "t"
     assert window.tally.prompt_tokens == 20
@@ -299,6 +300,7 @@ def test_llama_cpp_counts_drafts():
     counts = totals(llama_capture("draft-k4.1"))
     assert (counts.drafts, counts.draft_tokens, counts.accepted_tokens) == (50, 195, 126)
     assert counts.accepted_per_position == (37, 35, 29, 25)
+    assert (counts.tpot.count, counts.tpot.sum) == (counts.generation_tokens, 0.258157)
     assert mode(llama_capture("draft-k4.1")) is Mode.ON
     window = between(llama_capture("draft-k4.0"), llama_capture("draft-k4.1"))
     assert (window.mode, window.tally.drafts, window.server_drafts) == (Mode.ON, 50, 50)

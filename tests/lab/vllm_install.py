@@ -58,7 +58,7 @@ def tiny_models(vllm: Path) -> Path:
     digest = hashlib.sha256(recipe.read_bytes()).hexdigest()[:12]
     folder = lab_folder() / f"tiny-models-{digest}"
     # The lock is for two test runs at once; the rename, for one that dies half-way.
-    with _alone(folder):
+    with alone(folder):
         if not folder.exists():
             unfinished = folder.with_suffix(f".{os.getpid()}")
             subprocess.run([vllm / "bin" / "python", recipe, unfinished], check=True)
@@ -75,7 +75,7 @@ def add_checkout(vllm: Path) -> None:
     for source in sorted((CHECKOUT / "specwatch").rglob("*.py")):
         sources.update(str(source.relative_to(CHECKOUT)).encode() + source.read_bytes())
     stamp = vllm / "specwatch-installed"
-    with _alone(stamp), tempfile.TemporaryDirectory() as folder:
+    with alone(stamp), tempfile.TemporaryDirectory() as folder:
         if stamp.exists() and stamp.read_text() == sources.hexdigest():
             return
         stamp.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def install_aiperf(vllm: Path) -> Path:
     Raises ``subprocess.CalledProcessError``.
     """
     folder = aiperf_folder()
-    with _alone(folder):
+    with alone(folder):
         if not has_aiperf():
             subprocess.run([vllm / "bin/python", "-m", "venv", "--clear", folder], check=True)
             _pip(folder / "bin/python", "install", f"aiperf=={AIPERF}")
@@ -116,7 +116,7 @@ def _pip(python: Path, *arguments: str) -> None:
 
 
 @contextmanager
-def _alone(what: Path) -> Iterator[None]:
+def alone(what: Path) -> Iterator[None]:
     """Let no other process install the same meanwhile."""
     with open(f"{what}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -9,6 +9,7 @@ import pytest
 
 from specwatch.domain.baseline import BaselineKey, Origin
 from specwatch.domain.model import Environment, Mode, Series
+from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.errors import ConfigError, PageError
 from specwatch.loadtest import calibration, calibration_report
 from specwatch.loadtest.calibration import Block, Look, Meter, Stage
@@ -313,13 +314,21 @@ def test_a_page_without_the_one_model_is_refused(
 @pytest.mark.parametrize(
     ("off", "on", "message"),
     [
-        (ON, None, "--off: this server speculates"),
+        (ON, None, "--off: this server speculates for tiny; start one without --speculative-conf"),
+        (replace(ON, engine=LLAMACPP), None, "without a draft model .-md. and --spec-type"),
         (OFF, OFF, "--on: this server does not speculate"),
         (replace(OFF, mode=Mode.UNKNOWN), None, "--off: it is not known whether this server"),
         (OFF, replace(ON, mode=Mode.UNKNOWN), "--on: it is not known whether this server"),
         (OFF, replace(ON, model_name="huge"), "--off serves tiny and --on huge"),
     ],
-    ids=["off speculates", "on does not", "off does not say", "on does not say", "unlike models"],
+    ids=[
+        "off speculates",
+        "llama-server speculates",
+        "on does not",
+        "off does not say",
+        "on does not say",
+        "unlike models",
+    ],
 )
 def test_servers_that_cannot_be_compared_are_refused(
     off: MeasuredModel, on: MeasuredModel | None, message: str

@@ -21,6 +21,7 @@ from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.http_server import HttpServer
 from specwatch.simulator.server import SimulatedServer
 from tests import simulated_load
+from tests.hostile import HostileServer, Visit
 
 ASK = Ask("hello", 12, 0.4)
 Answering = Callable[[Request], Any]
@@ -184,6 +185,30 @@ def test_each_failure_has_a_kind_and_a_detail(
     answer = send(serve(answering))
     assert (answer.ok, answer.error) == (False, kind)
     assert detail in answer.detail
+
+
+def test_a_server_that_closes_each_connection_after_a_stream_answers_every_request() -> None:
+    """As llama-server does, whose answers announce a kept connection."""
+
+    def answer(visit: Visit) -> None:
+        visit.send(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+            b"Keep-Alive: timeout=5, max=100\r\n\r\n"
+        )
+        for event in (piece("hi", "length"), {"usage": {"completion_tokens": 1}}, "[DONE]"):
+            data = event if isinstance(event, str) else json.dumps(event)
+            chunk = f"data: {data}\n\n".encode()
+            visit.send(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        visit.send(b"0\r\n\r\n")
+
+    async def several(url: str) -> list[Answer]:
+        async with LoadClient(url, model="tiny", keep_alive=False) as client:
+            return [await client.send(ASK) for _ in range(6)]
+
+    with HostileServer(answer) as server:
+        answers = asyncio.run(several(server.url))
+    assert [found.error for found in answers] == [None] * 6
+    assert server.connections == 6
 
 
 def test_a_server_that_is_not_there_has_no_status() -> None:

@@ -16,6 +16,7 @@ from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Series,
 from specwatch.domain.model import load_bin as load_bin_of
 from specwatch.domain.sample import Sample
 from specwatch.engines.acceptance import Acceptance as Record
+from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, length_interval, rate_interval
 from specwatch.loadtest.acceptance import drawn as units
 from specwatch.loadtest.calibration import Slice, Stage
@@ -300,8 +301,10 @@ def test_the_source_and_the_number_of_prompts_are_noted() -> None:
     result = sweep({0.5: drawn(6, 0.8, 1, drafts=10)})
     result.stage.total = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
     unlike, cached = notes_of(result)
-    assert unlike == "the records have 60 drafts, and the server counted 61"
+    assert unlike == "the records have 60 drafts, and the server counted 61 drafts"
     assert "50% came from the prefix cache" in cached
+    result.stage.engine = replace(ENGINE, engine=LLAMACPP)
+    assert notes_of(result)[0] == "the records have 60 steps, and the server counted 61 drafts"
 
 
 def test_a_missing_acceptance_is_explained() -> None:

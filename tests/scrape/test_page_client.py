@@ -207,6 +207,7 @@ BAD_ANSWERS = {
     "404": (status("404 Not Found"), "http_status", "metrics_path"),
     "401": (status("401 No"), "http_status", "bearer_token_file"),
     "403": (status("403 No"), "http_status", "other credentials"),
+    "501": (status("501 Not Implemented"), "http_status", "llama-server with --metrics"),
     "503": (status("503 Busy"), "http_status", "starting or overloaded"),
     "500": (status("500 \x1b[2J" + "x" * 5000), "http_status", "server's log"),
     "204": (status("204 No"), "http_status", "204"),

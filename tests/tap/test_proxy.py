@@ -12,11 +12,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
 from specwatch.runtime.http_server import HttpServer
-from specwatch.tap.proxy import ProxyApplication
+from specwatch.tap.proxy import ProxyApplication, _Forward
 from specwatch.tap.settings import Settings
 from specwatch.tap.upstream import Upstream as Learner
 from tests.fixtures import CERTIFICATE, KEY
@@ -576,6 +577,28 @@ def test_a_kept_connection_that_was_closed_is_no_error(
     received = exchanged(server, request("POST /x", "Content-Length: 4", body=b"body"), b"again")
     assert received.startswith(b"HTTP/1.1 200 ")
     assert [visit.path for visit in upstream.asked] == ["/x", "/x"]
+
+
+def test_a_kept_connection_that_is_closed_while_the_body_is_sent_is_no_error(
+    by_themselves: tuple[Upstream, HttpServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama-server closes one after each stream, without a word."""
+    upstream, server = by_themselves
+    upstream.answers = lambda visit: visit.answer(b"again")
+    sent = _Forward._request
+    broken: list[object] = []
+
+    async def request_of(self: _Forward, body: Any, used: dict[str, bool]) -> Any:
+        if not broken:
+            broken.append(body)
+            used["kept"] = True
+            raise aiohttp.ClientOSError(None, "Can not write request body")
+        return await sent(self, body, used)
+
+    monkeypatch.setattr(_Forward, "_request", request_of)
+    received = exchanged(server, request("POST /x", "Content-Length: 4", body=b"body"), b"again")
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert (len(broken), len(upstream.asked)) == (1, 1)
 
 
 def test_a_request_whose_body_has_gone_is_not_sent_twice(
