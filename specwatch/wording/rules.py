@@ -42,6 +42,9 @@ _METRIC_WORDS = {
     "running": "running requests",
     "waiting": "waiting requests",
     "short_output_share": "share of outputs of at most 20 tokens",
+    "loop_share": "share of requests that look like a loop",
+    "length_finish_change": "share of requests at their limit of length, against speculation off",
+    "tool_call_change": "share of requests with a tool call, against speculation off",
     "coverage_ratio": "share of drafts of known temperature",
     **{
         f"{latency}_{rank}{suffix}": f"{rank.upper()} of {latency.upper()}{words}"

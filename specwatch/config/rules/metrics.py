@@ -146,6 +146,23 @@ MEASURES: Mapping[str, Measure] = {
             "Share of the requests that ended within 20 tokens.",
         ),
         Measure(
+            "loop_share", "ratio", 0.0, 1.0,
+            "Share of the requests seen by a tap that look like a loop: nearly all of at least 100"
+            " drafts accepted, and ended at the limit of length or for repetition.",
+            by_temperature=True, has_interval=True,
+        ),
+        Measure(
+            "length_finish_change", "ratio", -1.0, 1.0,
+            "Share of requests that ended at their limit of length, less that of minutes without"
+            " speculation within a day, at the present temperature mix.",
+            has_interval=True,
+        ),
+        Measure(
+            "tool_call_change", "ratio", -1.0, 1.0,
+            "The same of requests that ended with a tool call, as a tap sees them.",
+            has_interval=True,
+        ),
+        Measure(
             "coverage_ratio", "ratio", 0.0, _INFINITE,
             "Share of the server's drafts whose temperature is known.",
         ),
