@@ -57,7 +57,7 @@ def run(target: Target, given: Mapping[str, Any]) -> None:
     asking = AnswersRun(on, off, asks, given["concurrency"], progress.note, progress.step)
     with load.StopSignals() as stop_signals:
         stop_signals.run(asking.run(), progress, len(answers.AnswerSet._fields) * len(asks))
-    found = answers.compare(asking.sets)
+    compared = answers.compare(asking.sets)
     result = AnswerComparison(
         version=__version__,
         began=began,
@@ -77,12 +77,12 @@ def run(target: Target, given: Mapping[str, Any]) -> None:
         again_concurrency=asking.again_concurrency,
         compared=sum(one.ok for one in asking.sets),
         notes=tuple(doubts),
-        errors=found.errors,
-        differences=found.differences,
-        differences_again=found.again,
-        outcome=found.outcome,
-        at_limit=found.at_limit,
-        partings=found.partings,
+        errors=compared.errors,
+        differences=compared.differences,
+        differences_again=compared.again,
+        outcome=compared.outcome,
+        at_limit=compared.at_limit,
+        partings=compared.partings,
     )
     _deliver(result, asking.problem, given)
 
@@ -109,9 +109,10 @@ def _deliver(result: AnswerComparison, problem: str | None, given: Mapping[str, 
 
 
 def _share(row: tuple[str, int, Differences]) -> str:
-    _, of, found = row
-    low, high = (figures.percent(end, 0) for end in (found.share.lower, found.share.upper))
-    return f"{found.count} of {of} ({low} to {high})"
+    _, prompts, differences = row
+    share = differences.share
+    low, high = (figures.percent(end, 0) for end in (share.lower, share.upper))
+    return f"{differences.count} of {prompts} ({low} to {high})"
 
 
 _COLUMNS: Columns[tuple[str, int, Differences]] = {
@@ -133,12 +134,12 @@ def _lines(result: AnswerComparison, width: int) -> Lines:
         width=width,
     )
     rows = [
-        (name, result.compared, found)
-        for name, found in (
+        (name, result.compared, differences)
+        for name, differences in (
             ("with, without", result.differences),
             ("without, again", result.differences_again),
         )
-        if found is not None
+        if differences is not None
     ]
     yield from table(_COLUMNS, rows, width)
     if rows:

@@ -16,8 +16,9 @@ from specwatch.domain.speedup import LEAST_SHARE
 
 LEAST_REQUESTS = 30
 """Requests that a temperature needs now, and without speculation."""
-LEAST_HOURS = 6
-"""Earlier hours with speculation from which it is known how much a share varies by itself."""
+LEAST_HOURS = 20
+"""Earlier hours with speculation, from which it is known how much a share varies by itself: less
+than a day would not know the nights."""
 MOST_UNLIKE = 1.5
 """Ratio of the mean lengths of prompts from which on the traffic is another."""
 

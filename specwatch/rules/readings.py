@@ -306,7 +306,9 @@ def _loops(query: _Query) -> Reading:
     )
 
 
-def _finish_change(reason: str) -> _Reader:
+def _finish_change(reason: str, *, more: bool) -> _Reader:
+    """By how much a share has certainly become greater, or smaller; 0 if that is not certain."""
+
     def reader(query: _Query) -> Reading:
         hours = query.evidence.finished
         if not any(hour.without for hour in hours):
@@ -316,7 +318,8 @@ def _finish_change(reason: str) -> _Reader:
         change = finish_change(reason, query.samples, hours)
         if isinstance(change, str):
             return _none(change, "measured", moot=True)
-        return Reading(change.value, change, basis="measured")
+        least = change.lower if more else -change.upper
+        return Reading(max(least, 0.0), basis="measured", note=f"by estimate {change.value:+.1%}")
 
     return reader
 
@@ -357,8 +360,8 @@ _READERS: Mapping[str, _Reader] = {
     "waiting": _mean_of("waiting"),
     "short_output_share": _short_outputs,
     "loop_share": _loops,
-    "length_finish_change": _finish_change("length"),
-    "tool_call_change": _finish_change("tool_calls"),
+    "length_finish_excess": _finish_change("length", more=True),
+    "tool_call_shortfall": _finish_change("tool_calls", more=False),
     "coverage_ratio": _coverage,
 }
 """What reads each of the metrics."""

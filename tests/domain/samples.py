@@ -151,7 +151,7 @@ def evidence(
 
 
 def finished_hours(
-    off: Mapping[str, Tally], on: Sequence[Mapping[str, Tally]], hours: int = 12
+    off: Mapping[str, Tally], on: Sequence[Mapping[str, Tally]], hours: int = 24
 ) -> list[FinishedHour]:
     """Requests by temperature: of two hours without speculation, and of earlier hours with it, each
     of ``on`` in turn."""

@@ -29,7 +29,7 @@ QUIET = of_all(ended(20, 380), ended(22, 378), ended(18, 382))
 OFF = {"all": ended(20, 380)}
 
 
-def change(samples, off=OFF, on=QUIET, hours: int = 12) -> Interval:
+def change(samples, off=OFF, on=QUIET, hours: int = 24) -> Interval:
     result = finish_change("length", samples, finished_hours(off, on, hours))
     assert isinstance(result, Interval), result
     return result
@@ -72,11 +72,11 @@ def test_temperatures_are_compared_one_by_one():
 @pytest.mark.parametrize(
     ("samples", "off", "hours", "why"),
     [
-        (minutes(ended(6, 14, prompt=900)), OFF, 12,
+        (minutes(ended(6, 14, prompt=900)), OFF, 24,
          "another traffic: its prompts have 900 tokens, those without speculation had 200"),
-        (minutes(ended(6, 14)), {"all": ended(1, 13)}, 12, "too few requests at temperatures"),
-        (minutes(ended(6, 14), count=1), OFF, 12, "too few requests at temperatures"),
-        (minutes(ended(6, 14)), OFF, 5, "too few earlier hours"),
+        (minutes(ended(6, 14)), {"all": ended(1, 13)}, 24, "too few requests at temperatures"),
+        (minutes(ended(6, 14), count=1), OFF, 24, "too few requests at temperatures"),
+        (minutes(ended(6, 14)), OFF, 19, "too few earlier hours"),
     ],
     ids=["other prompts", "hardly off", "hardly any traffic", "a new server"],
 )  # fmt: skip

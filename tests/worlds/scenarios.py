@@ -335,7 +335,7 @@ def queueing(seed: int) -> World:
 
 
 def night_batches(seed: int) -> World:
-    """By day people chat, at night a batch copies texts with a small limit: helps (1.4, 1.5)."""
+    """By day people chat, at night a batch copies texts with a small limit: helps (1.4, 2.1)."""
     day = _regime(0.971, capped=0.05)
     night = _regime(1.2, capped=0.7, temperatures=((0.0, 1.0),))
     return ServedWorld("night_batches", cycle([(14, day), (10, night)]), seed, coverage=lambda _: 1)
@@ -355,8 +355,8 @@ def changing_clients(seed: int) -> World:
 
 
 def loops(seed: int) -> World:
-    """After ten hours a fifth of the requests repeats itself up to its limit: helps (1.4, 2.5)."""
-    schedule = sequence([(10, _regime(0.971, capped=0.05)), (0, _regime(0.971, looping=0.2))])
+    """After an hour a fifth of the requests repeats itself up to its limit: helps (1.4, 2.3)."""
+    schedule = sequence([(1, _regime(0.971, capped=0.05)), (0, _regime(0.971, looping=0.2))])
     return ServedWorld("loops", schedule, seed, coverage=lambda _: 1)
 
 

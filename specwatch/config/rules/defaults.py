@@ -91,8 +91,8 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         " length or lack tool calls",
         conditions=(
             Condition(metric="loop_share", above=0.1, clear=0.05),
-            Condition(metric="length_finish_change", above=0.1, clear=0.05),
-            Condition(metric="tool_call_change", below=-0.1, clear=-0.05),
+            Condition(metric="length_finish_excess", above=0.1, clear=0.05),
+            Condition(metric="tool_call_shortfall", above=0.1, clear=0.05),
         ),
         combine="any", window="30m", for_="10m", min_requests=100,
     ),

@@ -152,15 +152,14 @@ MEASURES: Mapping[str, Measure] = {
             by_temperature=True, has_interval=True,
         ),
         Measure(
-            "length_finish_change", "ratio", -1.0, 1.0,
-            "Share of requests that ended at their limit of length, less that of minutes without"
-            " speculation within a day, at the present temperature mix.",
-            has_interval=True,
+            "length_finish_excess", "ratio", 0.0, 1.0,
+            "How much greater, at least, the share of requests that end at their limit of length is"
+            " than in minutes without speculation within a day, at the same temperatures.",
         ),
         Measure(
-            "tool_call_change", "ratio", -1.0, 1.0,
-            "The same of requests that ended with a tool call, as a tap sees them.",
-            has_interval=True,
+            "tool_call_shortfall", "ratio", 0.0, 1.0,
+            "How much smaller, at least, the share of requests that end with a tool call is than"
+            " without speculation, by the same comparison.",
         ),
         Measure(
             "coverage_ratio", "ratio", 0.0, _INFINITE,
