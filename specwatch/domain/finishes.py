@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from specwatch.domain.interval import CONFIDENCE, Interval
-from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Tally
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Tally
 from specwatch.domain.noise import student
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.shares import Share, share_of
@@ -16,9 +16,10 @@ from specwatch.domain.speedup import LEAST_SHARE
 
 LEAST_REQUESTS = 30
 """Requests that a temperature needs now, and without speculation."""
-LEAST_HOURS = 20
-"""Earlier hours with speculation, from which it is known how much a share varies by itself: less
-than a day would not know the nights."""
+LEAST_HOURS = 6
+"""Earlier hours with speculation from which it is known how much a share varies by itself."""
+LEAST_SPAN = 20 * HOUR
+"""Seconds from the first to the last of them: less would not know the nights."""
 MOST_UNLIKE = 1.5
 """Ratio of the mean lengths of prompts from which on the traffic is another."""
 
@@ -76,8 +77,9 @@ def finish_change(
     if not compared or requests < LEAST_SHARE * sum(present.requests.values()):
         return "too few requests at temperatures that were there without speculation"
     least = min(stratum.hours for stratum in compared)
-    if least < LEAST_HOURS:
-        return f"too few earlier hours: {LEAST_HOURS} show how much the share varies by itself"
+    starts = [hour.start for hour in before]
+    if least < LEAST_HOURS or max(starts) - min(starts) < LEAST_SPAN:
+        return "too few earlier hours to know how much the share varies by itself within a day"
     weighted = [(stratum.now.of / requests, stratum) for stratum in compared]
     value = math.fsum(weight * stratum.change for weight, stratum in weighted)
     drift = math.fsum(weight * stratum.drift for weight, stratum in weighted)

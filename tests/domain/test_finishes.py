@@ -76,7 +76,7 @@ def test_temperatures_are_compared_one_by_one():
          "another traffic: its prompts have 900 tokens, those without speculation had 200"),
         (minutes(ended(6, 14)), {"all": ended(1, 13)}, 24, "too few requests at temperatures"),
         (minutes(ended(6, 14), count=1), OFF, 24, "too few requests at temperatures"),
-        (minutes(ended(6, 14)), OFF, 19, "too few earlier hours"),
+        (minutes(ended(6, 14)), OFF, 20, "too few earlier hours"),
     ],
     ids=["other prompts", "hardly off", "hardly any traffic", "a new server"],
 )  # fmt: skip
