@@ -151,8 +151,8 @@ def _lines(result: AnswerComparison, width: int) -> Lines:
         )
     for parting in result.partings[:_SHOWN]:
         place = figures.number(parting.position)
-        yield from paragraph(f"prompt {parting.prompt}, from character {place}:", width=width)
+        yield from paragraph(f"prompt {parting.prompt}, from character {place}", width=width)
         for name, text in (("with", parting.on), ("without", parting.off)):
             excerpt = shown(text, _LONGEST_EXCERPT) or "(ends)"
-            yield from paragraph(f"  {name:8}{excerpt}", width=width)
+            yield from paragraph(f"  {name}: {excerpt}", width=width)
     yield from load_tables.notes(result.notes, width)
