@@ -79,7 +79,7 @@ def finish_change(
     least = min(stratum.hours for stratum in compared)
     starts = [hour.start for hour in before]
     if least < LEAST_HOURS or max(starts) - min(starts) < LEAST_SPAN:
-        return "too few earlier hours to know how much the share varies by itself within a day"
+        return "too few earlier hours to tell how much the share varies by itself within a day"
     weighted = [(stratum.now.of / requests, stratum) for stratum in compared]
     value = math.fsum(weight * stratum.change for weight, stratum in weighted)
     drift = math.fsum(weight * stratum.drift for weight, stratum in weighted)

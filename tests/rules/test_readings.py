@@ -160,7 +160,7 @@ def test_a_difference_to_minutes_without_speculation_is_the_least_that_is_certai
         ("length_finish_excess", HOURLY, FINISHED[:-2], "speculation was not off within a day"),
         ("tool_call_shortfall", [minute(n) for n in range(9)], FINISHED, "no tap sees tool calls"),
         ("length_finish_excess", HOURLY, FINISHED[-3:],
-         "too few earlier hours to know how much the share varies by itself within a day"),
+         "too few earlier hours to tell how much the share varies by itself within a day"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_does_not_keep_the_other_readings_from_deciding(
