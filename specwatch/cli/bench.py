@@ -193,22 +193,12 @@ def _servers(target: Target, given: Mapping[str, Any]) -> list[Server]:
     servers = [load.free_server(target, given, "--target")]
     if given["baseline"] is None:
         return servers
-    servers.append(load.free_server(_baseline_target(target, given), given, "--baseline"))
+    second = load.second_target(target, "--baseline", given["baseline"], given)
+    servers.append(load.free_server(second, given, "--baseline"))
     model, other = (server.engine.model_name for server in servers)
     if model != other:
         raise ConfigError(f"--baseline serves {other} and --target {model}: compare the same model")
     return servers
-
-
-def _baseline_target(target: Target, given: Mapping[str, Any]) -> Target:
-    """The server of ``--baseline``: from the configuration, else with the target's credentials.
-
-    Raises ConfigError.
-    """
-    url = load.server_at(given["baseline"], "--baseline", given["bearer_token_file"]).url
-    if load.known_target(options.loaded(given["file"]), None, [url]) is not None:
-        return load.measured_target({**given, "target": url}, "--baseline")
-    return target.model_copy(update={"url": url, "proxy": None})
 
 
 # --- results

@@ -102,7 +102,10 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     prompts = load.prompts(given["prompts"])
     servers = [load.free_server(target, given, where) for where, target in sources.servers.items()]
     off, *others = servers
-    doubts = engine.check(*(server.engine for server in servers))
+    doubts = [
+        f"{doubt}: the baseline will not be used for the one with speculation"
+        for doubt in engine.check(*(server.engine for server in servers))
+    ]
     key = off.engine.baseline_key(sources.target)
     with load.opened_store(given, "calibrate") as store:
         now = time.time()

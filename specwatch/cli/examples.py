@@ -43,6 +43,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "probe --target http://127.0.0.1:8000",
         "probe --target chat-70b --temperatures 0,0.7,1 --requests 50",
         "probe --target chat-70b --prompts prompts.txt --dry-run",
+        "probe --target chat-70b --compare http://127.0.0.1:8001",
     ),
     "calibrate": (
         "calibrate --off http://127.0.0.1:8001 --target chat-70b",

@@ -102,6 +102,17 @@ def measured_target(given: Mapping[str, Any], where: str = "--target") -> Target
     return target.model_copy(update={"bearer_token_file": key_file})
 
 
+def second_target(target: Target, where: str, url: str, given: Mapping[str, Any]) -> Target:
+    """The server to compare with: from the configuration, else with the target's credentials.
+
+    Raises ConfigError, naming the option ``where``.
+    """
+    url = server_at(url, where, given["bearer_token_file"]).url
+    if known_target(options.loaded(given["file"]), None, [url]) is not None:
+        return measured_target({**given, "target": url}, where)
+    return target.model_copy(update={"url": url, "proxy": None})
+
+
 def server_at(url: str, where: str, token: Path | None) -> Target:
     """The server at a URL that an option names. Raises ConfigError, naming the option."""
     more = {} if token is None else {"bearer_token_file": str(token)}

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     "--target", required=True, metavar="URL", help="The server, or a target of the configuration."
 )
 @click.option(
+    "--compare", metavar="URL",
+    help="The same model without speculation: ask both at temperature 0, and show where the answers"
+    " part.",
+)  # fmt: skip
+@click.option(
     "--temperatures", metavar="T,T,...", callback=options.numbers(float, 0, "0,0.7,1"),
     default="0,0.2,0.4,0.7,1.0,1.3", show_default=True, help="Sampling temperatures.",
 )  # fmt: skip
@@ -41,7 +46,8 @@ if TYPE_CHECKING:
 @options.path("--output", "-o", text="Write the result as JSON.")
 @load.max_tokens_option
 @load.sending
-def command(**given: Any) -> None:
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> None:
     """Measure the acceptance of drafts at each sampling temperature.
 
     Sends the same prompts at each temperature, alternately, and reads the server's record of each
@@ -49,9 +55,13 @@ def command(**given: Any) -> None:
     Shows which temperatures win and lose against the break-even line, which is measured if there is
     a baseline at this load (`specwatch calibrate`, `specwatch bench`), else assumed.
 
+    With --compare it asks two servers the same prompts at temperature 0, the one without
+    speculation twice: what differs then is the noise to compare with, as no engine promises equal
+    bits. Nothing is stored, and both servers may be in use.
+
     Ctrl-C and SIGTERM keep what was measured; a third one ends it at once. Exit code 1 when not
-    everything was measured, or the acceptance is unknown; 2 when nothing can be measured, such as
-    on a server without speculation.
+    everything was measured, or the acceptance is unknown, or with --compare more answers differ
+    than by that noise; 2 when nothing can be measured, such as on a server without speculation.
     """
     from specwatch.cli import load_results
     from specwatch.cli.progress import ProgressBar
@@ -61,6 +71,14 @@ def command(**given: Any) -> None:
 
     target = load.measured_target(given)
     load_results.require_outputs(given["output"])
+    if given["compare"] is not None:
+        from specwatch.cli import probe_compare
+
+        flags = options.given_options(context)
+        if "temperatures" in flags:
+            raise click.UsageError("--compare asks at temperature 0; leave --temperatures out")
+        probe_compare.run(target, given)
+        return
     plan = ProbePlan(
         given["temperatures"], given["requests"], load.prompts(given["prompts"]),
         given["max_tokens"], given["concurrency"], given["seed"],

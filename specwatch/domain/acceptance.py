@@ -11,6 +11,7 @@ from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Tally
 from specwatch.domain.noise import student
 from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.shares import Share, binomial_variance, share_of
 from specwatch.domain.speedup import LEAST_SHARE
 
 LEAST_DRAFTS = 100
@@ -75,10 +76,9 @@ class AcceptanceChange(NamedTuple):
 
 
 class _Stratum(NamedTuple):
+    now: Share
     change: float
     variance: float
-    draft_tokens: int
-    minutes: int
 
 
 def acceptance_change(
@@ -105,13 +105,13 @@ def acceptance_change(
         then = reference.get(ALL_TEMPERATURES, Tally())
         strata, tokens_needed = [_stratum(samples, ALL_TEMPERATURES, then)], 0.0
     compared = [stratum for stratum in strata if stratum is not None]
-    tokens = sum(stratum.draft_tokens for stratum in compared)
+    tokens = sum(stratum.now.of for stratum in compared)
     if not compared or tokens < tokens_needed:
         return few
-    minutes = max(stratum.minutes for stratum in compared)
+    minutes = max(stratum.now.parts for stratum in compared)
     if minutes < LEAST_SAMPLES:
         return "too few minutes of traffic"
-    weighted = [(stratum.draft_tokens / tokens, stratum) for stratum in compared]
+    weighted = [(stratum.now.of / tokens, stratum) for stratum in compared]
     value = math.fsum(weight * stratum.change for weight, stratum in weighted)
     variance = math.fsum(weight**2 * stratum.variance for weight, stratum in weighted)
     away = student(0.975, minutes - 1) * math.sqrt(variance)
@@ -121,31 +121,13 @@ def acceptance_change(
 def _stratum(samples: Sequence[Sample], label: str, then: Tally) -> _Stratum | None:
     """None where one of the periods has too few drafts.
 
-    The variance now is that of a ratio over minutes (W. G. Cochran, *Sampling Techniques*, 1977,
-    ch. 6.3), at least the binomial one. Of the reference there is but a sum: it is taken to be as
-    many times the binomial one as now. A token of either kind is added so that none is 0.
+    Of the reference there is but a sum: its variance is taken to be as many times the binomial one
+    as now.
     """
-    whole = tally_of(samples, label)
-    rates = acceptance_rate(whole), acceptance_rate(then)
-    if min(whole.drafts or 0, then.drafts or 0) < LEAST_DRAFTS or None in rates:
+    minutes = [tally_of([sample], label) for sample in samples]
+    now = share_of([(e.accepted_tokens or 0, e.draft_tokens or 0) for e in minutes])
+    before, drafts = acceptance_rate(then), sum(e.drafts or 0 for e in minutes)
+    if now is None or before is None or min(drafts, then.drafts or 0) < LEAST_DRAFTS:
         return None
-    now, before = (rate or 0.0 for rate in rates)
-    tokens = whole.draft_tokens or 0
-    minutes = [
-        (counted.accepted_tokens or 0, counted.draft_tokens)
-        for sample in samples
-        if (counted := tally_of([sample], label)).draft_tokens
-    ]
-    count = len(minutes)
-    squares = math.fsum((accepted - now * drafted) ** 2 for accepted, drafted in minutes)
-    binomial = _binomial(whole)
-    spread = squares / tokens**2 * count / (count - 1) if count > 1 else 0.0
-    variance = max(spread / binomial, 1.0) * (binomial + _binomial(then))
-    return _Stratum(now - before, variance, tokens, count)
-
-
-def _binomial(counted: Tally) -> float:
-    """Variance of an acceptance rate if every token were by itself."""
-    tokens = (counted.draft_tokens or 0) + 2
-    rate = ((counted.accepted_tokens or 0) + 1) / tokens
-    return rate * (1 - rate) / tokens
+    binomial = binomial_variance(then.accepted_tokens or 0, then.draft_tokens or 0)
+    return _Stratum(now, now.value - before, now.variance + now.effect * binomial)

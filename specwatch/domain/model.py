@@ -155,6 +155,8 @@ class Tally:
     """Requests of which a tap knows the acceptance, by how it knows: see :data:`METHODS`."""
     uncovered: Mapping[str, int] = field(default_factory=dict)
     """Requests of which a tap does not know the acceptance, by reason: see :data:`UNCOVERED`."""
+    endings: Mapping[str, int] = field(default_factory=dict)
+    """Requests of which a tap has the exact acceptance, by how they ended: see :data:`ENDINGS`."""
 
 
 METHODS: Mapping[str, str] = {
@@ -178,6 +180,12 @@ UNCOVERED: Mapping[str, str] = {
 }
 """Why the acceptance of a request is not known."""
 
+ENDINGS: Mapping[str, str] = {
+    "loop": "at its limit of length, or for repetition, with nearly all of many drafts accepted",
+    "usual": "otherwise",
+}
+"""How a request ended; a ``loop`` has probably repeated itself."""
+
 
 HISTOGRAMS = ("ttft", "tpot", "inter_token", "e2e", "output_length", "request_acceptance")
 """Fields of :class:`Tally` that are histograms, in storage order."""
@@ -188,7 +196,7 @@ COUNTERS = (
 )  # fmt: skip
 """Fields of :class:`Tally` that are single counts, in storage order."""
 
-MAPPINGS = ("requests", "records", "uncovered")
+MAPPINGS = ("requests", "records", "uncovered", "endings")
 """Fields of :class:`Tally` that are counts by a key, in storage order."""
 
 

@@ -268,8 +268,7 @@ def completed(counted: Tally, buckets: Collection[Tally]) -> Tally:
     unknown = [name for name in _FIELDS if getattr(counted, name) is None]
     if counted.accepted_per_position is None:
         unknown.append("accepted_per_position")
-    if not counted.requests:
-        unknown.append("requests")
+    unknown += [name for name in ("requests", "endings") if not getattr(counted, name)]
     return replace(counted, **sum_fields(buckets, unknown)) if buckets and unknown else counted
 
 

@@ -31,6 +31,8 @@ TAP = tuple(
          "Tokens after the first in those seconds."),
         ("specwatch_tap_records", "counter", "records", "method",
          "Requests whose acceptance is known, by how."),
+        ("specwatch_tap_request_endings", "counter", "endings", "ending",
+         "Requests whose exact acceptance is known, by whether they look like a loop."),
         ("specwatch_tap_uncovered_requests", "counter", "uncovered", "reason",
          "Requests whose acceptance is not known, by why."),
         ("specwatch_tap_failures", "counter", "tap_failures", "stage",

@@ -84,7 +84,7 @@ class LoadClient:
         body = {
             "model": self._model,
             "max_tokens": ask.max_tokens,
-            "ignore_eos": True,
+            **({} if ask.read_text else {"ignore_eos": True}),
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._fields,
@@ -151,8 +151,12 @@ class StreamDelta(msgspec.Struct, gc=False):
     @property
     def has_tokens(self) -> bool:
         """Whether it has content, and not only the role."""
-        text = self.content or self.reasoning or self.reasoning_content
-        return bool(text or self.tool_calls or self.text)
+        return bool(self.words or self.tool_calls)
+
+    @property
+    def words(self) -> Any:
+        """The text of it."""
+        return self.content or self.reasoning or self.reasoning_content or self.text
 
 
 class StreamChoice(StreamDelta, gc=False):
@@ -198,6 +202,7 @@ class _StreamReader:
         self._usage = StreamUsage()
         self._finish_reason: str | None = None
         self._acceptance: Acceptance | None = None
+        self._texts: list[str] = []
 
     def answer(self, error: ErrorKind | None, detail: str) -> Answer:
         """The answer, as far as it is known."""
@@ -213,6 +218,7 @@ class _StreamReader:
             tokens=self._usage.completion_tokens,
             finish_reason=self._finish_reason,
             acceptance=self._acceptance,
+            text="".join(self._texts),
             error=error,
             detail=detail,
         )
@@ -234,7 +240,7 @@ class _StreamReader:
                         # What a whole answer must have.
                         if not (tokens := self._usage.completion_tokens):
                             return ErrorKind.UNREADABLE, "it has no token count (stream_options)"
-                        if self._first is None:
+                        if self._first is None and not self._ask.read_text:
                             return ErrorKind.UNREADABLE, f"{tokens} tokens but no content"
                         return None, ""
                     if problem := self._take(data, self._clock()):
@@ -250,6 +256,8 @@ class _StreamReader:
             return _message(data.decode("utf-8", "replace"))
         for choice in event.choices or ():
             reason = choice.finish_reason
+            if self._ask.read_text and (words := (choice.delta or choice).words):
+                self._texts.append(str(words))
             # The last chunk may carry tokens that decode to no text.
             if (choice.delta or choice).has_tokens or (reason and self._first is not None):
                 if self._first is None:

@@ -100,9 +100,18 @@ def counted_of(samples: Mapping[Series, float], engine: MeasuredModel) -> Tally:
         return Tally()
 
 
-def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
-    """Raise ConfigError for servers that cannot be compared; return doubts, as words."""
-    for option, engine in (("--off", off), ("--on", on)):
+def check(
+    off: MeasuredModel,
+    on: MeasuredModel | None = None,
+    *,
+    options: tuple[str, str] = ("--off", "--on"),
+) -> list[str]:
+    """Raise ConfigError for servers that cannot be compared; return doubts, as words.
+
+    ``options`` name the servers in the order of the arguments.
+    """
+    of_off, of_on = options
+    for option, engine in zip(options, (off, on), strict=True):
         if engine is not None and engine.mode is Mode.UNKNOWN:
             raise ConfigError(
                 f"{option}: it is not known whether this server speculates: no draft was counted"
@@ -111,19 +120,19 @@ def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
             )
     if off.mode is not Mode.OFF:
         raise ConfigError(
-            f"--off: this server speculates for {off.model_name}; start one without"
+            f"{of_off}: this server speculates for {off.model_name}; start one without"
             f" {off.engine.speculation}"
         )
     if on is None:
         return []
     if on.mode is not Mode.ON:
         raise ConfigError(
-            f"--on: this server does not speculate for {on.model_name}; start it with"
-            f" {on.engine.speculation}, or leave --on out"
+            f"{of_on}: this server does not speculate for {on.model_name}; start it with"
+            f" {on.engine.speculation}"
         )
     if on.model_name != off.model_name:
         raise ConfigError(
-            f"--off serves {off.model_name} and --on {on.model_name}: compare the same model"
+            f"{of_off} serves {off.model_name} and {of_on} {on.model_name}: compare the same model"
         )
     doubts = []
     for what, first, second in (
@@ -131,8 +140,5 @@ def check(off: MeasuredModel, on: MeasuredModel | None = None) -> list[str]:
         ("configuration", off.environment.configuration, on.environment.configuration),
     ):
         if first is not None and second is not None and first != second:
-            doubts.append(
-                f"the servers differ in their {what} ({first} off, {second} on): the baseline will"
-                " not be used for the one with speculation"
-            )
+            doubts.append(f"the servers differ in their {what} ({first} off, {second} on)")
     return doubts

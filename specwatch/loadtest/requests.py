@@ -35,7 +35,10 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for exactly ``max_tokens``, from servers that support ``ignore_eos``."""
+    """A request for exactly ``max_tokens``, from servers that support ``ignore_eos``.
+
+    With ``read_text`` the model ends its answer by itself, and the text is kept.
+    """
 
     prompt: str
     max_tokens: int
@@ -43,6 +46,7 @@ class Ask:
     """None for the server's default."""
     messages: tuple[Mapping[str, str], ...] = ()
     """A conversation, in place of the prompt; for the chat endpoint."""
+    read_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class Answer:
     tokens: int | None = None
     finish_reason: str | None = None
     acceptance: Acceptance | None = None
+    text: str = ""
+    """Reasoning and content, if it was asked for."""
     error: ErrorKind | None = None
     detail: str = ""
     """The message of the error."""

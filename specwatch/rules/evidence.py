@@ -10,6 +10,7 @@ from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import Assessment, assess
 from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Memory
+from specwatch.domain.finishes import FinishedHour
 from specwatch.domain.model import HOUR, Mode, Objective, Tally
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
@@ -40,6 +41,7 @@ class Evidence:
         usual: Callable[[], CostModel] = lambda: CostModel({}),
         objective: Objective = Objective.E2E,
         experiment: Switchback | None = None,
+        finished: Sequence[FinishedHour] = (),
     ) -> None:
         """``samples`` are minutes, oldest first, as far back as the longest window.
 
@@ -47,7 +49,8 @@ class Evidence:
         is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
         speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
         ``usual`` gives the time of steps when the baseline was measured. ``experiment`` is that on
-        the live traffic of the target.
+        the live traffic of the target. ``finished`` are the requests of the earlier period by hour,
+        with speculation and without.
         """
         self._usual = usual
         self._memory = memory
@@ -58,6 +61,7 @@ class Evidence:
         self._samples = samples
         self.objective = objective
         self.experiment = experiment
+        self.finished = finished
         self._windows: dict[float, Sequence[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
         self._assessments: dict[float, Assessment] = {}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specwatch.domain.finishes import FinishedHour
 from specwatch.domain.merge import merge_tallies, sum_tallies
 from specwatch.domain.model import (
     ALL_TEMPERATURES,
@@ -30,7 +31,8 @@ PACED = 2 * HOUR
 
 
 class History:
-    """Minutes of one model in the order of time, and hourly sums of acceptance by temperature.
+    """Minutes of one model in the order of time, and hourly sums of acceptance and finish reasons
+    by temperature, with speculation and without.
 
     Minutes older than :data:`FRESH` are merged by :data:`BLOCK`, as far as they are alike.
     """
@@ -41,7 +43,8 @@ class History:
         self._minutes: deque[Sample] = deque()
         self._blocks: deque[Sample] = deque()
         self._paced: deque[Sample] = deque()
-        self._hours: dict[int, dict[Environment, dict[str, Tally]]] = {}
+        self._hours: dict[int, dict[tuple[Environment, bool], dict[str, Tally]]] = {}
+        """By start, then environment and whether it was without speculation, then temperature."""
         self._whole_hours: set[int] = set()
         self._first: int | None = None
         """Start of the first minute that was ever taken."""
@@ -134,10 +137,24 @@ class History:
         parts: dict[str, list[Tally]] = {}
         for start, by_environment in self._hours.items():
             if last - REFERENCE_SECONDS <= start < last:
-                for other, by_label in by_environment.items():
-                    for label, counted in by_label.items() if other.agrees(environment) else ():
-                        parts.setdefault(label, []).append(counted)
+                for (other, without), by_label in by_environment.items():
+                    if not without and other.agrees(environment):
+                        for label, counted in by_label.items():
+                            parts.setdefault(label, []).append(counted)
         return {label: sum_tallies(tallies) for label, tallies in parts.items()}
+
+    def finished(self, now: float, environment: Environment) -> list[FinishedHour]:
+        """Finished requests by hour over the 24 h before the last hour, and without speculation up
+        to now, of what was configured as an environment."""
+        last = (now - HOUR) // HOUR * HOUR
+        return [
+            FinishedHour(start, without, by_label)
+            for start, by_environment in self._hours.items()
+            for (other, without), by_label in by_environment.items()
+            if last - REFERENCE_SECONDS <= start
+            and (without or start < last)
+            and other.resembles(environment)
+        ]
 
     def _count(self, sample: Sample) -> None:
         hour = sample.start - sample.start % HOUR
@@ -145,11 +162,13 @@ class History:
             self._count_into(hour, sample)
 
     def _count_into(self, hour: int, sample: Sample) -> None:
-        if sample.mode is Mode.OFF or not sample.tally.drafts:
+        without = sample.mode in (Mode.OFF, Mode.STANDBY, Mode.DEEP)
+        if not without and not sample.tally.drafts:
             return
-        sums = self._hours.setdefault(hour, {}).setdefault(sample.environment, {})
+        sums = self._hours.setdefault(hour, {}).setdefault((sample.environment, without), {})
         for label, counted in {ALL_TEMPERATURES: sample.tally, **sample.buckets}.items():
-            sums[label] = merge_tallies(sums.get(label, Tally()), _only(counted, _ACCEPTANCE))
+            kept = replace(_only(counted, _HOURLY), requests=counted.requests)
+            sums[label] = merge_tallies(sums.get(label, Tally()), kept)
 
     def _settle(self, now: int) -> None:
         """Merge the minutes of the oldest block, once all of it has become old."""
@@ -183,6 +202,7 @@ def _kept(sample: Sample) -> Sample:
 
 
 _ACCEPTANCE = ("drafts", "draft_tokens", "accepted_tokens")
+_HOURLY = (*_ACCEPTANCE, "prompt_tokens")
 _PACE = (*_ACCEPTANCE, "prompt_tokens", "generation_tokens", "prefix_cache_hits")
 _PACE_TIMES = ("ttft", "tpot", "inter_token", "output_length")
 

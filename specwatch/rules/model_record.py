@@ -212,6 +212,7 @@ class ModelRecord:
             usual=lambda: self.usual,
             baseline=self.baseline,
             reference=self.history.reference(now, present),
+            finished=self.history.finished(now, present),
             now=now,
             objective=self.objective,
             experiment=experiment,

@@ -10,10 +10,12 @@ from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain import histogram, quantile
 from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
+from specwatch.domain.finishes import finish_change
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
 from specwatch.domain.quantile import QuantileEstimate
-from specwatch.domain.sample import Sample
+from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.shares import share_of
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.domain.switchback import LAUNCH, TUNED
 from specwatch.domain.switchback_results import fastest_other
@@ -291,6 +293,37 @@ def _short_outputs(query: _Query) -> Reading:
     return Reading(1 - quantile.above(lengths, SHORT_OUTPUT) / lengths.count)
 
 
+def _loops(query: _Query) -> Reading:
+    endings = [tally_of([sample], query.temperature).endings for sample in query.samples]
+    share = share_of([(ended.get("loop", 0), sum(ended.values())) for ended in endings])
+    if share is None:
+        return _none("no tap counts loops", moot=True)
+    interval = share.interval()
+    return (
+        _none("too few minutes of traffic")
+        if interval is None
+        else Reading(interval.value, interval)
+    )
+
+
+def _finish_change(reason: str, *, more: bool) -> _Reader:
+    """By how much a share has certainly become greater, or smaller; 0 if that is not certain."""
+
+    def reader(query: _Query) -> Reading:
+        hours = query.evidence.finished
+        if not any(hour.without for hour in hours):
+            return _none("speculation was not off within a day", "measured", moot=True)
+        if reason == "tool_calls" and not any(sample.buckets for sample in query.samples):
+            return _none("no tap sees tool calls", "measured", moot=True)
+        change = finish_change(reason, query.samples, hours)
+        if isinstance(change, str):
+            return _none(change, "measured", moot=True)
+        least = change.lower if more else -change.upper
+        return Reading(max(least, 0.0), basis="measured", note=f"by estimate {change.value:+.1%}")
+
+    return reader
+
+
 def _coverage(query: _Query) -> Reading:
     samples = [sample for sample in query.samples if sample.tally.drafts]
     if all(sample.coverage is None for sample in samples):
@@ -326,6 +359,9 @@ _READERS: Mapping[str, _Reader] = {
     "running": _mean_of("running"),
     "waiting": _mean_of("waiting"),
     "short_output_share": _short_outputs,
+    "loop_share": _loops,
+    "length_finish_excess": _finish_change("length", more=True),
+    "tool_call_shortfall": _finish_change("tool_calls", more=False),
     "coverage_ratio": _coverage,
 }
 """What reads each of the metrics."""

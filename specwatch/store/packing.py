@@ -48,9 +48,10 @@ KEYS = (
     "record", "timings", "derived",
     "several", "beam_search", "refused", "failed", "aborted", "disconnected", "no_record",
     "unreadable", "endpoint", "stop_string",
+    "loop", "usual",
 )  # fmt: skip
-"""A key of a mapping (a finish reason, a method, a reason of no coverage) that is in here is
-stored as its index, any other as text: append only."""
+"""A key of a mapping (a finish reason, a method, a reason of no coverage, an ending) that is in
+here is stored as its index, any other as text: append only."""
 _CODES = {key: code for code, key in enumerate(KEYS)}
 
 COLUMNS = (
@@ -224,10 +225,10 @@ def assemble(
         None if trimmed is None or layout.name in without else layout.dense(trimmed)
         for layout, trimmed in zip(shared.layouts, histograms, strict=True)
     ]
-    requests, records, uncovered = map(decoded, (*mappings, *_NO_MAPPINGS[len(mappings) :]))
+    requests, *of_tap = map(decoded, (*mappings, *_NO_MAPPINGS[len(mappings) :]))
     counted: tuple[Any, ...] = (
         drafts, draft_tokens, accepted, per_position, prompt_tokens, generated, preemptions,
-        prefix_queries, prefix_hits, requests, *latencies, records, uncovered,
+        prefix_queries, prefix_hits, requests, *latencies, *of_tap,
     )  # fmt: skip
     gauges.append(shared.gpu_memory_total)
     return Window(

@@ -76,6 +76,8 @@ class TapCounters:
                 child("decode_tokens", prompt_length).inc(outcome.tokens - 1)
         if outcome.acceptance is not None:
             _count_acceptance(child, outcome.acceptance)
+            if outcome.ending is not None:
+                child("endings", outcome.ending).inc()
         elif outcome.uncovered is not None:
             child("uncovered", outcome.uncovered).inc()
 

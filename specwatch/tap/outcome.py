@@ -10,6 +10,13 @@ from specwatch.tap.request_options import OPENAI, RequestOptions
 from specwatch.tap.server_facts import Endpoint, ServerFacts
 from specwatch.tap.stream import StreamReader
 
+LOOP_DRAFTS = 100
+"""Drafts from which on a request may count as a loop."""
+LOOP_ACCEPTANCE = 0.98
+"""Acceptance rate from which on it does: text that is not repeated stays below, and text that is
+copied on purpose ends by itself."""
+_CUT_OFF = ("length", "repetition")
+
 
 class RequestOutcome(msgspec.Struct, frozen=True):
     """The outcome of one request. Times are in seconds; None means unknown.
@@ -25,6 +32,16 @@ class RequestOutcome(msgspec.Struct, frozen=True):
     tpot: float | None = None
     acceptance: Acceptance | None = None
     uncovered: str | None = None
+
+    @property
+    def ending(self) -> str | None:
+        """A key of ``model.ENDINGS``; None without an exact acceptance, or an end."""
+        known = self.acceptance
+        if known is None or known.method == "derived" or self.finish_reason is None:
+            return None
+        long = known.drafts >= LOOP_DRAFTS and self.finish_reason in _CUT_OFF
+        same = known.accepted_tokens >= LOOP_ACCEPTANCE * known.draft_tokens
+        return "loop" if long and same else "usual"
 
 
 class ObservedRequest(msgspec.Struct):

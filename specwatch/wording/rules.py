@@ -42,6 +42,9 @@ _METRIC_WORDS = {
     "running": "running requests",
     "waiting": "waiting requests",
     "short_output_share": "share of outputs of at most 20 tokens",
+    "loop_share": "share of requests that look like a loop",
+    "length_finish_excess": "more requests at their limit of length than without speculation",
+    "tool_call_shortfall": "fewer requests with a tool call than without speculation",
     "coverage_ratio": "share of drafts of known temperature",
     **{
         f"{latency}_{rank}{suffix}": f"{rank.upper()} of {latency.upper()}{words}"

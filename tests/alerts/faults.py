@@ -45,6 +45,10 @@ _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
     ("SpeculationGarbage", "garbage", "acceptance_ratio", 0.004, 0.02,
      "llama at temperature (0.3,0.7]: 0.4% of the draft tokens were accepted; the threshold is"
      " 2%."),
+    ("SpeculationSuspiciousOutput", "suspicious-output", "loop_share", 0.23, 0.1,
+     "llama: 23% is the reading: requests that look like a loop, or how many more of all requests"
+     " end at their limit of length, or fewer with a tool call, than without speculation; the"
+     " threshold is 10%."),
     ("SpeculationShortOutputs", "short-outputs", "short_output_share", 0.8, 0.5,
      "llama: 80% of the requests ended within 20 tokens; the threshold is 50%."),
     ("SpeculationNotWorthIt", "not-worth-it", "speedup_ratio", 1.14, 1.3,

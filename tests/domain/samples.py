@@ -8,6 +8,7 @@ from typing import Any
 
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
+from specwatch.domain.finishes import FinishedHour
 from specwatch.domain.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
 from specwatch.domain.sample import Sample, completed
 from specwatch.domain.switchback import Switchback
@@ -135,6 +136,7 @@ def evidence(
     reference: Mapping[str, Tally] | None = None,
     now: float | None = None,
     experiment: Switchback | None = None,
+    finished: Sequence[FinishedHour] = (),
 ) -> Evidence:
     """At the end of the newest sample, unless ``now`` says otherwise."""
     newest = max((sample.start + sample.length for sample in samples), default=START)
@@ -144,4 +146,15 @@ def evidence(
         reference=reference or {},
         now=float(newest) if now is None else now,
         experiment=experiment,
+        finished=finished,
     )
+
+
+def finished_hours(
+    off: Mapping[str, Tally], on: Sequence[Mapping[str, Tally]], hours: int = 24
+) -> list[FinishedHour]:
+    """Requests by temperature: of two hours without speculation, and of earlier hours with it, each
+    of ``on`` in turn."""
+    first = START - 86400
+    before = [FinishedHour(first + 3600 * n, False, on[n % len(on)]) for n in range(hours)]
+    return [*before, *(FinishedHour(first + 3600 * n, True, off) for n in (2, 7))]

@@ -144,3 +144,19 @@ def test_figures_of_a_temperature_agree_with_one_another(recorded: CountedProbe)
             known = [each for each in (latency.p50, latency.p95, latency.p99) if each is not None]
             assert known == sorted(known)
             assert known[0] > 0
+
+
+def test_answers_with_speculation_are_those_without(
+    good_server: VllmServer, plain_server: VllmServer
+) -> None:
+    """At temperature 0, where a draft may only change how fast they come."""
+    done = CliRunner().invoke(
+        group,
+        ["probe", "--json", "--target", good_server.url, "--compare", plain_server.url,
+         "--requests", "12", "--max-tokens", "32", "--concurrency", "4"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["compared"], found["outcome"]) == (12, "no_more")
+    assert found["differences"]["count"] <= found["differences_again"]["count"] + 2
+    assert found["at_limit"]["off"] == found["at_limit"]["again"]

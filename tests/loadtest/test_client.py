@@ -335,3 +335,22 @@ def test_a_server_without_a_tokenizer_counts_nothing(serve: Serve, answer: Respo
 
 def test_a_server_that_does_not_answer_counts_nothing() -> None:
     assert counted("http://127.0.0.1:1", "hello") is None
+
+
+def test_an_answer_that_is_to_be_read_ends_by_itself_and_is_kept(serve: Serve) -> None:
+    bodies: list[Any] = []
+
+    async def keep(request: Request) -> Response:
+        bodies.append(await request.json())
+        thought = {"choices": [{"delta": {"reasoning_content": "So "}}]}
+        return streamed(thought, piece("a b"), piece(" c", "stop"), USAGE)(request)
+
+    url = serve(keep)
+    read = send(url, Ask("hello", 12, 0.0, read_text=True))
+    assert (read.text, read.finish_reason, read.ok) == ("So a b c", "stop", True)
+    assert (send(url).text, [body.get("ignore_eos") for body in bodies]) == ("", [None, True])
+
+
+def test_an_answer_that_is_to_be_read_may_be_empty(serve: Serve) -> None:
+    read = send(serve(streamed(piece("", "stop"), USAGE)), Ask("hello", 12, 0.0, read_text=True))
+    assert (read.text, read.ok) == ("", True)

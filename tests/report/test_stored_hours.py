@@ -158,8 +158,9 @@ def _comparable(found: Mapping[Any, Window]) -> dict[Any, str]:
 
 
 def _sorted(tally: Tally) -> Tally:
-    names = ("requests", "records", "uncovered")
-    ordered: dict[str, Any] = {name: dict(sorted(getattr(tally, name).items())) for name in names}
+    ordered: dict[str, Any] = {
+        name: dict(sorted(getattr(tally, name).items())) for name in MAPPINGS
+    }
     return replace(tally, **ordered)
 
 

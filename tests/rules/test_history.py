@@ -73,6 +73,20 @@ def test_minutes_without_speculation_are_not_in_the_reference() -> None:
     assert history.reference(START + 3 * HOUR, HERE) == {}
 
 
+def test_requests_without_speculation_are_summed_apart_and_up_to_now() -> None:
+    history = filled(range(0, 180, 10), steps=100)
+    for number, mode in enumerate((Mode.OFF, Mode.STANDBY, Mode.DEEP)):
+        assert history.add(sample(180 + number, mode=mode, steps=200))
+    found = history.finished(START + 4 * HOUR, HERE)
+    assert [(hour.without, hour.of("all").requests) for hour in found] == [
+        *[(False, {"stop": 6 * 5})] * 3,
+        (True, {"stop": 3 * 10}),
+    ]
+    assert history.finished(START + 4 * HOUR, Environment("0.33.0", f"c-{K}")) == []
+    two_hours = history.finished(START + 2 * HOUR, HERE)
+    assert [hour.without for hour in two_hours] == [False, True]
+
+
 def test_roll_ups_stand_in_place_of_the_minutes_of_their_hours() -> None:
     history = filled(range(0, 60, 10), steps=100)
     (first,) = minute(0)

@@ -24,6 +24,7 @@ from tests.domain.samples import (
     TTFT_BOUNDS,
     baseline,
     evidence,
+    finished_hours,
     gauges,
     minute,
     observed,
@@ -39,21 +40,22 @@ RATIOS = [name for name in MEASURES if name.startswith(("ttft", "tpot")) and nam
 def busy(n: int = 0, rate: float = 0.6, tpot: float = 0.02):
     """A minute of which everything is known, with two temperatures."""
     greedy = tally(
-        rate=0.8, drafts=600, tpot=0.018, requests=60,
+        rate=0.8, drafts=600, tpot=0.018, requests=60, endings={"loop": 6, "usual": 54},
         request_acceptance=observed([x / 100 + 0.005 for x in range(100)], RATE_BOUNDS),
     )  # fmt: skip
     hot = tally(
-        rate=0.3, drafts=300, tpot=0.024, requests=40,
+        rate=0.3, drafts=300, tpot=0.024, requests=40, endings={"usual": 40},
         request_acceptance=observed([0.12] * 100, RATE_BOUNDS),
     )  # fmt: skip
     whole = tally(
         rate=rate, drafts=1000, tpot=tpot, requests=100, preemptions=2,
         output_length=observed([3, 15, 20, 21, 400], LENGTH_BOUNDS),
     )  # fmt: skip
+    finished = {"stop": 17, "length": 20, "tool_calls": 3}
     return minute(
         n,
         whole,
-        buckets={"0": greedy, HOT: hot},
+        buckets={"0": greedy, HOT: replace(hot, requests=finished)},
         coverage=0.9,
         gauges=gauges(4.0, waiting_seconds=90.0, kv_cache_usage_max=0.5 + n / 1000),
     )
@@ -64,18 +66,25 @@ REFERENCE = {
     "0": tally(rate=0.9, drafts=30_000),
     HOT: tally(rate=0.3, drafts=20_000),
 }
+_CALLING = replace(tally(), requests={"stop": 40, "length": 40, "tool_calls": 20})
+FINISHED = finished_hours(
+    {"all": tally(requests=900), "0": tally(requests=600), HOT: _CALLING},
+    [{"all": tally(requests=900), "0": tally(requests=600), HOT: _CALLING}],
+)
 HOURLY = [busy(n) for n in range(60)]
 
 
 @functools.cache
 def hourly(*, measured=True):
     if not measured:
-        return evidence(HOURLY, reference=REFERENCE)
+        return evidence(HOURLY, reference=REFERENCE, finished=FINISHED)
     return full(HOURLY, experiment(START + HOUR))
 
 
 def full(samples, known=None):
-    return evidence(samples, baseline=baseline(), reference=REFERENCE, experiment=known)
+    return evidence(
+        samples, baseline=baseline(), reference=REFERENCE, experiment=known, finished=FINISHED
+    )
 
 
 def experiment(until: float, episodes: int = 42) -> Switchback:
@@ -121,6 +130,9 @@ def experiment(until: float, episodes: int = 42) -> Switchback:
         ("running", "all", 4.0),
         ("waiting", "all", 1.5),
         ("short_output_share", "all", 0.6),
+        ("loop_share", "all", 0.06),
+        ("loop_share", "0", 0.1),
+        ("loop_share", HOT, 0.0),
         ("coverage_ratio", "all", 0.9),
     ],
 )
@@ -128,6 +140,34 @@ def test_a_metric_has_the_value_of_its_samples(metric, temperature, value):
     reading = read(metric, hourly(), window=HOUR, temperature=temperature)
     assert reading.value == pytest.approx(value, rel=0.03)
     assert reading.missing is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "share"),
+    [("length_finish_excess", 0.4 * (0.5 - 0.4)), ("tool_call_shortfall", 0.4 * (0.2 - 0.075))],
+)
+def test_a_difference_to_minutes_without_speculation_is_the_least_that_is_certain(metric, share):
+    reading = read(metric, hourly(), window=HOUR)
+    assert 0 < reading.value < share
+    assert reading.note == f"by estimate {share if metric.endswith('excess') else -share:+.1%}"
+    assert read(metric, hourly(), window=60).value < reading.value, "of fewer requests"
+
+
+@pytest.mark.parametrize(
+    ("metric", "samples", "finished", "missing"),
+    [
+        ("loop_share", [minute(n) for n in range(9)], FINISHED, "no tap counts loops"),
+        ("length_finish_excess", HOURLY, FINISHED[:-2], "speculation was not off within a day"),
+        ("tool_call_shortfall", [minute(n) for n in range(9)], FINISHED, "no tap sees tool calls"),
+        ("length_finish_excess", HOURLY, FINISHED[-3:],
+         "too few earlier hours to tell how much the share varies by itself within a day"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_does_not_keep_the_other_readings_from_deciding(
+    metric, samples, finished, missing
+):
+    reading = read(metric, evidence(samples, finished=finished), window=HOUR)
+    assert (reading.value, reading.missing, reading.moot) == (None, missing, True)
 
 
 @pytest.mark.parametrize("metric", MEASURES)
@@ -205,7 +245,8 @@ def test_metrics_of_speculation_have_no_value_once_it_is_off(metric, mode):
     else:
         samples, known = HOURLY, baseline()
     ended = [*samples, minute(60, mode=mode, sound=mode is Mode.OFF)]
-    reading = read(metric, evidence(ended, baseline=known, reference=REFERENCE), window=HOUR)
+    kept = {"baseline": known, "reference": REFERENCE, "finished": FINISHED}
+    reading = read(metric, evidence(ended, **kept), window=HOUR)
     if metric == "experiment_speedup_ratio":
         assert reading.moot
         return
@@ -214,8 +255,7 @@ def test_metrics_of_speculation_have_no_value_once_it_is_off(metric, mode):
         return
     assert (reading.value, reading.interval, reading.open_ended) == (None, None, False)
     assert reading.missing == "speculation was off in the newest minute"
-    again = [*ended, minute(61)]
-    reading = read(metric, evidence(again, baseline=known, reference=REFERENCE), window=HOUR)
+    reading = read(metric, evidence([*ended, minute(61)], **kept), window=HOUR)
     assert reading.value is not None
 
 

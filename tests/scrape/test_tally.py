@@ -44,6 +44,7 @@ def test_positions_are_in_numerical_order():
         ("vllm:request_success", "finished_reason", "requests"),
         ("specwatch_tap_uncovered_requests", "reason", "uncovered"),
         ("specwatch_tap_records", "method", "records"),
+        ("specwatch_tap_request_endings", "ending", "endings"),
     ],
 )
 def test_reasons_are_bounded_in_number_and_length(metric, label, field):

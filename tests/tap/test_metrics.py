@@ -48,7 +48,7 @@ def counted(*outcomes: RequestOutcome, bucket: str = "(0,0.3]") -> dict[str, flo
 
 def test_an_outcome_with_everything() -> None:
     assert counted(ALL) == {
-        "requests stop": 1, "generation_tokens": 28, "records record": 1,
+        "requests stop": 1, "generation_tokens": 28, "records record": 1, "endings usual": 1,
         "drafts": 8, "draft_tokens": 32, "accepted_tokens": 19,
         "accepted_per_position 0": 7, "accepted_per_position 1": 5,
         "accepted_per_position 2": 4, "accepted_per_position 3": 0,

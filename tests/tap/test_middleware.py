@@ -42,7 +42,7 @@ RECORD = {
     "drafts (0,1]": 8.0, "draft_tokens (0,1]": 32.0, "accepted_tokens (0,1]": 19.0,
     "accepted_tokens_per_position 0 (0,1]": 7.0, "accepted_tokens_per_position 1 (0,1]": 5.0,
     "accepted_tokens_per_position 2 (0,1]": 4.0, "accepted_tokens_per_position 3 (0,1]": 3.0,
-    "request_acceptance_ratio (0,1]": 1.0,
+    "request_acceptance_ratio (0,1]": 1.0, "tap_request_endings usual (0,1]": 1.0,
 }  # fmt: skip
 TIMES = {
     "time_to_first_token_seconds (0,1]": 1.0, "time_per_output_token_seconds (0,1]": 1.0,

@@ -282,3 +282,25 @@ def test_the_record_of_several_completions_is_not_used() -> None:
     """llama.cpp gives the first one's."""
     outcome = ended(answer=whole(), options=RequestOptions(CHAT, several=True)).outcome()
     assert (outcome.acceptance, outcome.uncovered) == (None, "several")
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "acceptance", "ending"),
+    [
+        ("length", Acceptance("record", 100, 400, 392), "loop"),
+        ("repetition", Acceptance("timings", 300, 1200, 1200), "loop"),
+        ("length", Acceptance("record", 100, 400, 391), "usual"),
+        ("length", Acceptance("record", 99, 396, 396), "usual"),
+        ("stop", Acceptance("record", 300, 1200, 1200), "usual"),
+        ("length", Acceptance("record", 0, 0, 0), "usual"),
+        ("length", Acceptance("derived", 300, 1200, 1200), None),
+        (None, Acceptance("record", 300, 1200, 1200), None),
+        ("length", None, None),
+    ],
+)
+def test_a_loop_accepts_nearly_all_of_many_drafts_and_does_not_end_by_itself(
+    finish_reason: str | None, acceptance: Acceptance | None, ending: str | None
+) -> None:
+    """Text that is copied on purpose is accepted as well, and ends; what is derived may be too
+    high."""
+    assert RequestOutcome(finish_reason=finish_reason, acceptance=acceptance).ending == ending

@@ -132,6 +132,8 @@ class Specwatch:
         self._minute = 0
         self._calibrated = False
         self.log: list[str] = []
+        self.breached: dict[str, float] = {}
+        """Rules that were in breach, and the Unix time since when at first."""
         self._phase = ""
 
     def step(self, server: Server) -> None:
@@ -197,6 +199,11 @@ class Specwatch:
     def _each_minute(self) -> None:
         self._recorder.flush(force=True)
         self.judging.catch_up()
+        for finding in self.judging.decision_of(self._target.name).findings:
+            if finding.in_breach and finding.rule.name not in self.breached:
+                self.breached[finding.rule.name] = finding.since
+                hours = (finding.since - START) / HOUR
+                self.log.append(f"{hours:8.2f} h: the rule {finding.rule.name} is in breach")
         self.judging.flush()
         if self._minute % 60 == 0:
             self._recorder.roll_up()

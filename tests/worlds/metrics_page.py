@@ -7,6 +7,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from specwatch.engines.acceptance import Acceptance
+from specwatch.tap.outcome import RequestOutcome
 from tests.worlds.serving import FIRST_TOKEN_TIMES, Counts, Engine, Histogram
 from tests.worlds.traffic import Request
 
@@ -35,7 +37,7 @@ class TapBucket:
 
     def __init__(self, label: str, k: int) -> None:
         self.drafts_by_kept = np.zeros(k + 1, dtype=np.int64)
-        self.drafting_requests = 0
+        self.endings = {"loop": 0, "usual": 0}
         self.generation_tokens = 0
         self.requests = {"stop": 0, "length": 0}
         self.ratio = Histogram(RATIOS)
@@ -54,9 +56,11 @@ class TapBucket:
             self.tpot.observe((end - request.first) / (request.output - 1))
         if drafts_by_kept is not None:
             self.drafts_by_kept += drafts_by_kept
-            self.drafting_requests += 1
             drafts = int(drafts_by_kept.sum())
             kept = int(drafts_by_kept @ np.arange(self._k + 1))
+            record = Acceptance("record", drafts, drafts * self._k, kept)
+            ending = RequestOutcome(finish_reason=request.reason, acceptance=record).ending
+            self.endings[ending or "usual"] += 1
             self.ratio.observe(kept / (drafts * self._k))
 
     def lines(self) -> dict[str, str]:
@@ -70,7 +74,8 @@ class TapBucket:
         mark = f'temperature="{self._label}"'
         both = f"{{{labels},{mark}}}"
         lines: dict[str, str] = {}
-        if self.drafting_requests:
+        drafting_requests = sum(self.endings.values())
+        if drafting_requests:
             drafts, kept = _drafts_and_kept(self.drafts_by_kept)
             lines["specwatch_drafts"] = f"specwatch_drafts_total{both} {drafts}.0\n"
             proposed = drafts * self._k
@@ -85,7 +90,13 @@ class TapBucket:
             )
             lines["specwatch_tap_records"] = (
                 f'specwatch_tap_records_total{{method="record",{labels},{mark}}}'
-                f" {self.drafting_requests}.0\n"
+                f" {drafting_requests}.0\n"
+            )
+            lines["specwatch_tap_request_endings"] = "".join(
+                f'specwatch_tap_request_endings_total{{ending="{ending}",{labels},{mark}}}'
+                f" {number}.0\n"
+                for ending, number in self.endings.items()
+                if number
             )
             lines["specwatch_request_acceptance_ratio"] = _histogram(
                 "specwatch_request_acceptance_ratio", self.ratio, labels, mark
@@ -117,6 +128,7 @@ _TAP_FAMILIES = (
     ("specwatch_time_to_first_token_seconds", "histogram"),
     ("specwatch_time_per_output_token_seconds", "histogram"),
     ("specwatch_tap_records", "counter"),
+    ("specwatch_tap_request_endings", "counter"),
 )
 
 

@@ -105,6 +105,15 @@ def test_a_gain_is_explored_once_and_put_back_within_the_time_of_verifying() -> 
     assert (score.false_disables, score.short_false_disables) == (0, 1)
 
 
+def test_loops_are_reported_within_the_hour_and_nothing_before() -> None:
+    """They make speculation faster still, so no other rule sees them."""
+    world = WORLDS["loops"](1)
+    policy = Specwatch(world)
+    live(world, policy, hours=1.9, seed=1)
+    assert policy.breached.keys() == {"suspicious-output"}
+    assert 1.0 < (policy.breached["suspicious-output"] - START) / 3600 < 2.0
+
+
 def test_a_plugin_is_run_and_its_scores_are_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

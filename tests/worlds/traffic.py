@@ -68,6 +68,10 @@ class Traffic:
     """Factor on the acceptance of all classes."""
     temperature_slope: float = 0.2
     """What share of the acceptance a temperature of 1 costs."""
+    capped: float = 0.0
+    """Share of requests that end at their limit of length."""
+    looping: float = 0.0
+    """Share of requests whose text repeats itself until it ends at a limit of 1500 tokens."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +256,12 @@ class OpenLoop:
         else:
             self._draw(time)
         accepted = min(0.97, max(0.02, acceptance))
-        return Request(time, prompt, output, temperature, accepted, tapped)
+        request = Request(time, prompt, output, temperature, accepted, tapped)
+        if traffic.capped and rng.random() < traffic.capped:
+            request.reason = "length"
+        if traffic.looping and rng.random() < traffic.looping:
+            request.reason, request.output, request.acceptance = "length", 1500, 0.999
+        return request
 
     def finished(self, time: float) -> None:
         """Nobody waits for a request before sending the next one."""

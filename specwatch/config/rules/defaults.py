@@ -85,5 +85,16 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         combine="any", window="10m", min_drafts=1000,
         scope=Scope(temperature=POSITIVE_TEMPERATURES),
     ),
+    Rule(
+        name="suspicious-output",
+        summary="More answers than without speculation look wrong: they loop, run to their limit of"
+        " length or lack tool calls",
+        conditions=(
+            Condition(metric="loop_share", above=0.1, clear=0.05),
+            Condition(metric="length_finish_excess", above=0.1, clear=0.05),
+            Condition(metric="tool_call_shortfall", above=0.1, clear=0.05),
+        ),
+        combine="any", window="30m", for_="10m", min_requests=100,
+    ),
 )  # fmt: skip
 """The rules that apply unless the configuration says otherwise: the field's experience."""

@@ -146,6 +146,22 @@ MEASURES: Mapping[str, Measure] = {
             "Share of the requests that ended within 20 tokens.",
         ),
         Measure(
+            "loop_share", "ratio", 0.0, 1.0,
+            "Share of the requests seen by a tap that look like a loop: nearly all of at least 100"
+            " drafts accepted, and ended at the limit of length or for repetition.",
+            by_temperature=True, has_interval=True,
+        ),
+        Measure(
+            "length_finish_excess", "ratio", 0.0, 1.0,
+            "How much greater, at least, the share of requests that end at their limit of length is"
+            " than in minutes without speculation within a day, at the same temperatures.",
+        ),
+        Measure(
+            "tool_call_shortfall", "ratio", 0.0, 1.0,
+            "How much smaller, at least, the share of requests that end with a tool call is than"
+            " without speculation, by the same comparison.",
+        ),
+        Measure(
             "coverage_ratio", "ratio", 0.0, _INFINITE,
             "Share of the server's drafts whose temperature is known.",
         ),
