@@ -104,6 +104,7 @@ def _decision_lines(model: str, target: TargetView, window: WindowView | None, n
     # Nothing is said where nothing was generated with speculation.
     if mode != "off" and judged is not None and (judged.speedup is not None or judged.minutes):
         yield from paragraph(speculation.speedup(judged))
+        yield from paragraph(speculation.draft_lengths(judged.draft_lengths) or "")
         yield from paragraph(speculation.break_even(judged, window))
         yield from paragraph(speculation.best_k(judged) or "")
     findings = [finding for finding in decision.findings if finding.model_name == model]

@@ -234,7 +234,7 @@ class Environment:
     engine_version: str | None = None
     fingerprint: str | None = None
     """``CONFIGURATION-K``: a digest of what the server shows of its configuration, and the number
-    of draft positions."""
+    of draft positions, with the word of :class:`~specwatch.domain.draft_lengths.DraftLengths`."""
 
     @property
     def configuration(self) -> str | None:

@@ -190,6 +190,9 @@ def _more(answer: ModelView | None, recent: Window | None, outcome: str) -> Iter
     if answer is None or outcome in ("off", "no_traffic"):
         return
     window = None if recent is None else summary.window_view(recent)
+    varying = speculation.draft_lengths(answer.draft_lengths)
+    if varying is not None:
+        yield _sentence(varying)
     yield _sentence(speculation.break_even(answer, window))
     best = speculation.best_k(answer)
     if best is not None:

@@ -127,6 +127,8 @@ class ModelView(Struct, frozen=True):
     baseline: BaselineView
     simultaneous: float = 0.0
     """Share of the tokens that were compared with a holdout at the same time and at a like load."""
+    draft_lengths: str | None = None
+    """Why drafts vary in length; null if they do not."""
 
 
 class ReadingView(Struct, frozen=True):
@@ -250,6 +252,7 @@ def model_view(known: ModelDecision, now: float) -> ModelView:
             view_of(BucketSpeedupView, bucket, temperature=label)
             for label, bucket in assessment.buckets.items()
         ],
+        draft_lengths=known.draft_lengths and str(known.draft_lengths),
         best_k=assessment.best_k and view_of(BestKView, assessment.best_k),
         baseline=BaselineView(
             known.baseline.age(now),

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from specwatch.domain import draft_lengths
+from specwatch.domain.acceptance import lengths_vary
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import Assessment, assess
 from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Memory
-from specwatch.domain.model import HOUR, Mode, Objective, Tally
+from specwatch.domain.draft_lengths import DraftLengths
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective, Tally
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
 from specwatch.domain.switchback import Switchback
@@ -78,6 +81,16 @@ class Evidence:
         ended = (e for e in reversed(self._samples) if e.start + e.length <= self.now)
         newest = next(ended, None)
         return newest is not None and newest.mode is Mode.ON
+
+    @cached_property
+    def draft_lengths(self) -> DraftLengths | None:
+        """Why drafts vary in length, by the newest minute with speculation, or as counted in the
+        last hour; None if they do not."""
+        ran = (e.environment for e in reversed(self._samples) if e.mode is Mode.ON)
+        shown = draft_lengths.shown_by(next(ran, Environment()))
+        if shown is None and lengths_vary(self.tally(HOUR, ALL_TEMPERATURES)):
+            return DraftLengths.UNEXPLAINED
+        return shown
 
     def window(self, seconds: float) -> Sequence[Sample]:
         """The samples that end in ``(now - seconds, now]``."""

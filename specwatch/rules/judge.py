@@ -8,6 +8,7 @@ from specwatch.config.rules import Rule, Slo
 from specwatch.domain.baseline import MAX_AGE, Baseline, Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, Assessment
 from specwatch.domain.buckets import order_of
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Window
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.domain.speedup import PresentSpeedup
@@ -207,6 +208,10 @@ class Judge:
     def assessments(self) -> dict[str, Assessment]:
         """The measured effect of speculation over the last hour, by model."""
         return {name: evidence.assessment(HOUR) for name, evidence in self._evidence()}
+
+    def draft_lengths(self) -> dict[str, DraftLengths | None]:
+        """Why the drafts of each model vary in length; None for those that do not."""
+        return {name: evidence.draft_lengths for name, evidence in self._evidence()}
 
     def present_speedups(self) -> dict[str, PresentSpeedup]:
         """The speedup of each model now."""

@@ -10,6 +10,7 @@ from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain import histogram, quantile
 from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
+from specwatch.domain.draft_lengths import CAUSES
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
 from specwatch.domain.quantile import QuantileEstimate
@@ -86,13 +87,16 @@ def read(
 
     A metric that is not known by temperature is that of all. What is read from minutes with
     speculation has no value while the newest minute is not one of them. A substitute for another
-    metric has no value once there was a baseline. ``draft_cost_ratio`` is the cost of a draft token
-    in steps of the target, for what is assumed. Raises KeyError for another metric.
+    metric has no value once there was a baseline, acceptance none where drafts vary in length.
+    ``draft_cost_ratio`` is the cost of a draft token in steps of the target, for what is assumed.
+    Raises KeyError for another metric.
     """
     measure = MEASURES[metric]
     where = temperature if measure.by_temperature else ALL_TEMPERATURES
     query = _Query(evidence, window, where, draft_cost_ratio, measure.read_from == "usable")
-    reading = _measured_instead(evidence, window) if measure.instead_of else None
+    reading = _varying(evidence) if measure.fixed_length else None
+    if reading is None and measure.instead_of:
+        reading = _measured_instead(evidence, window)
     reading = reading or _READERS[metric](query)
     counted = query.tally
     finished = sum(counted.requests.values()) or (counted.ttft.count if counted.ttft else 0)
@@ -163,6 +167,24 @@ def _no_drafts(query: _Query) -> str:
         return "the engine counts no draft tokens"
     generated = counted.drafts == 0 and counted.generation_tokens
     return "no drafts, although tokens were generated" if generated else "no drafts"
+
+
+def _varying(evidence: Evidence) -> Reading | None:
+    """Why acceptance tells nothing; None if drafts do not vary in length by design."""
+    if evidence.draft_lengths is None:
+        return None
+    cause = CAUSES[evidence.draft_lengths]
+    missing = f"drafts vary in length {cause}, so that only a measured speedup tells"
+    return _none(missing, moot=True)
+
+
+def _first_position(query: _Query) -> Reading:
+    counted = query.tally
+    if not counted.drafts:
+        return _none(_no_drafts(query))
+    if not counted.accepted_per_position:
+        return _none("accepted tokens are not counted by position", moot=True)
+    return Reading(counted.accepted_per_position[0] / counted.drafts)
 
 
 def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
@@ -313,6 +335,7 @@ _READERS: Mapping[str, _Reader] = {
     "acceptance_length": lambda query: _value(
         mean_acceptance_length(query.tally), _no_drafts(query)
     ),
+    "first_position_acceptance": _first_position,
     "request_acceptance_p10": _request_acceptance(0.1),
     "request_acceptance_p50": _request_acceptance(0.5),
     "request_speedup_p10_assumed": _request_speedup_assumed,

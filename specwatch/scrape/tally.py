@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from specwatch.domain import histogram
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Series, Tally
 from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
+from specwatch.engines.tap import OF_THE_PROCESS
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters, switch
 
-_OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures", *switch.QUANTITIES})
+_OF_THE_PROCESS = frozenset({"process_start", "cache_config", *OF_THE_PROCESS, *switch.QUANTITIES})
 _POSITION_DIGITS = 3
 """No drafter proposes a thousand tokens; larger positions would exhaust the memory."""
 
@@ -160,7 +162,18 @@ def sampled(samples: Mapping[Series, float]) -> Sampled:
     )
 
 
-def fingerprint_of(samples: Mapping[Series, float]) -> str:
+def draft_lengths_of(samples: Mapping[Series, float]) -> DraftLengths | None:
+    """Why drafts vary in length, if a page shows it: by its tap, or as its switch orders it."""
+    setting = switch.setting_of(samples)
+    if setting is not None and setting.ordered:
+        return DraftLengths.SCHEDULE if setting.schedule else None
+    launched = {series.key for series in samples if series.quantity == "launch"}
+    return next((cause for cause in DraftLengths if cause in launched), None)
+
+
+def fingerprint_of(
+    samples: Mapping[Series, float], draft_lengths: DraftLengths | None = None
+) -> str:
     """The configuration that a page shows, as ``CONFIGURATION-K``.
 
     The first part is a digest of the cache configuration, without what vLLM measures at each start:
@@ -169,6 +182,8 @@ def fingerprint_of(samples: Mapping[Series, float]) -> str:
     orders in its place (``schedule`` and a number that identifies it): 0 without speculation and,
     for engines that show it only then, before the first draft; ``?`` for an engine or a version
     that does not report them. Two draft models with the same number have the same fingerprint.
+    ``draft_lengths``, which the server says elsewhere than on its page, or what the page shows of
+    them, follow the number.
     """
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
@@ -187,11 +202,10 @@ def fingerprint_of(samples: Mapping[Series, float]) -> str:
     if setting is not None and setting.ordered and positions:
         number = f"schedule {setting.schedule:x}" if setting.schedule else setting.draft_tokens
         return f"{digest}-{number}"
-    if launched:
-        return f"{digest}-{launched}"
     counts = sorted(set(positions.values()))
-    shown_counts = "+".join(map(str, counts[:_MOST_WIDTHS]))
-    return f"{digest}-{shown_counts or ('?' if unknown else '0')}"
+    number = launched or "+".join(map(str, counts[:_MOST_WIDTHS])) or ("?" if unknown else "0")
+    varying = None if number == "0" else draft_lengths_of(samples) or draft_lengths
+    return f"{digest}-{number}" + (f" {varying}" if varying else "")
 
 
 def _prefer_successors(values: dict[str, float] | dict[str, dict[str, dict[str, float]]]) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from specwatch.domain import buckets
 from specwatch.domain.buckets import Bucket
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import (
     MINUTE,
     Batch,
@@ -102,6 +103,8 @@ class WindowBuilder:
         self.processes = Processes()
         self.drafting: bool | None = None
         """Whether the process says that it may draft, where its page does not tell (llama.cpp)."""
+        self.draft_lengths: DraftLengths | None = None
+        """Why its drafts vary in length, where its page does not tell (llama.cpp, SGLang)."""
         self._first_pages = FirstPages() if cursor_follows else None
         if cursor is not None:
             self._begin_at(cursor)
@@ -146,7 +149,7 @@ class WindowBuilder:
             self._counted_since = now.wall
         if restarted:
             self._end_process(window, last or {}, problems)
-            self.drafting = None
+            self.drafting = self.draft_lengths = None
         window.add(increments, tapped=bool(parts.tap))
         setting = switch.setting_of(samples, None if restarted else self.switch)
         switched = last is not None and not restarted and switch.changed(self.switch, setting)
@@ -256,7 +259,7 @@ class WindowBuilder:
             self._end_process(self._open, self._tracker.last or {}, [])
         self._tracker = CounterTracker()
         self.taps = Taps()
-        self.drafting = None
+        self.drafting = self.draft_lengths = None
         self._wall = self._monotonic = None
         self._downtime = Downtime()
         self._sampled = {}
@@ -386,9 +389,8 @@ class WindowBuilder:
     def _build(self, window: OpenWindow, problems: list[str]) -> tuple[Window, ...]:
         tallies = window.engine.tallies(self._tracker.last or {}, problems)
         modes = window.modes or self.models
-        environment = replace(
-            self.environment, fingerprint=tally.fingerprint_of(self._page) if self._page else None
-        )
+        fingerprint = tally.fingerprint_of(self._page, self.draft_lengths) if self._page else None
+        environment = replace(self.environment, fingerprint=fingerprint)
         of_all = {}
         for model in sorted(modes):
             series = SeriesId(self._daemon, self._target, model or self.unnamed_model)

@@ -10,6 +10,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from specwatch.engines.vllm import draft_lengths
+
 Scope = MutableMapping[str, Any]
 """An ASGI connection scope."""
 
@@ -45,6 +47,8 @@ class ServerFacts:
     forces_usage: bool = False
     joins_steps: bool = False
     asks_nothing: bool = False
+    launch: tuple[str, ...] = ()
+    """Settings of the launch that the tap shows on its page."""
 
 
 class FactsSource(Protocol):
@@ -97,7 +101,14 @@ def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
         keeps_records=level not in (None, "none"),
         forces_usage=bool(forces),
         joins_steps=isinstance(interval, int) and interval > 1,
+        launch=_launch(config),
     )
+
+
+def _launch(config: Any) -> tuple[str, ...]:
+    speculation = getattr(config, "speculative_config", None)
+    varying = draft_lengths(lambda key: getattr(speculation, key, None))
+    return (varying,) if varying else ()
 
 
 def _model_name(state: Any) -> str:

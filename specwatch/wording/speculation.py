@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from specwatch.domain.draft_lengths import CAUSES, DraftLengths
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode
 from specwatch.rules.decision_view import (
@@ -115,6 +116,9 @@ def break_even(known: ModelView, window: WindowView | None) -> str:
         return f"break-even at about {least} acceptance, by the assumed draft cost{now}"
     if not known.bins:
         return f"break-even not known{now}"
+    if known.draft_lengths is not None:
+        length = None if window is None else window.mean_acceptance_length
+        now = "" if length is None else f", now {length:.2f}"
     load = None if window is None else window.load_bin
     line = next(
         (bin_ for bin_ in known.bins if bin_.load_bin == load),
@@ -122,9 +126,22 @@ def break_even(known: ModelView, window: WindowView | None) -> str:
     )
     cost, needed = line.step_cost.value, line.break_even_acceptance.value
     where = f"at {shown(line.load_bin)} running"
+    if known.draft_lengths is not None:
+        return f"break-even {where}: {cost:.2f} tokens a step{now}"
     least = "any acceptance" if needed <= 0 else f"{figures.percent(needed)} acceptance"
     least = least if needed <= 1 else "out of reach"
     return f"break-even {where}: {least}{now} (a step costs {cost:.2f}x)"
+
+
+def draft_lengths(cause: str | None) -> str | None:
+    """That drafts vary in length, and what that means; None if they do not."""
+    if cause is None:
+        return None
+    why = CAUSES.get(DraftLengths(cause)) if cause in set(DraftLengths) else None
+    return (
+        f"drafts vary in length{f' {why}' if why else ''}: acceptance does not tell whether they"
+        " pay, measured speed does"
+    )
 
 
 def answer(known: ModelView | None, mode: str | None) -> tuple[str, str]:

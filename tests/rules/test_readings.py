@@ -49,6 +49,7 @@ def busy(n: int = 0, rate: float = 0.6, tpot: float = 0.02):
     whole = tally(
         rate=rate, drafts=1000, tpot=tpot, requests=100, preemptions=2,
         output_length=observed([3, 15, 20, 21, 400], LENGTH_BOUNDS),
+        accepted_per_position=(800, 700, 500, 400),
     )  # fmt: skip
     return minute(
         n,

@@ -81,6 +81,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         conditions=(
             Condition(metric="acceptance_ratio", below=0.02),
             Condition(metric="acceptance_ratio", above=0.995),
+            Condition(metric="first_position_acceptance", below=0.02),
         ),
         combine="any", window="10m", min_drafts=1000,
         scope=Scope(temperature=POSITIVE_TEMPERATURES),
