@@ -62,6 +62,7 @@ class JudgedTarget:
         cost = judge.draft_cost_ratio
         baselines, latencies = judge.baselines(), judge.baseline_latencies()
         present, lengths = judge.present_speedups(), judge.draft_lengths()
+        ranks = judge.ranks()
         models = {}
         for name, assessment in judge.assessments().items():
             prior = None
@@ -71,7 +72,7 @@ class JudgedTarget:
                 prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
             models[name] = ModelDecision(
                 assessment, baselines[name], prior, cost, latencies[name], present[name],
-                lengths[name],
+                lengths[name], ranks[name],
             )  # fmt: skip
         open_breaches = self.open_breaches()
         self.causes = {

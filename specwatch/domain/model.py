@@ -11,7 +11,10 @@ import bisect
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from specwatch.domain.ranks import RankCounts
 
 MINUTE = 60
 HOUR = 3600
@@ -379,10 +382,14 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Closed windows of one target, and the cursor that belongs to exactly them."""
+    """Closed windows of one target, and the cursor that belongs to exactly them.
+
+    ``ranks`` are by model and rank, of servers that have several; they are not stored.
+    """
 
     windows: tuple[Window, ...]
     cursor: Cursor | None
+    ranks: Mapping[str, Mapping[str, RankCounts]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Window]:
         return iter(self.windows)

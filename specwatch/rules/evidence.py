@@ -13,7 +13,15 @@ from specwatch.domain.breakeven import Assessment, assess
 from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Memory
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective, Tally
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    Environment,
+    Mode,
+    Objective,
+    Tally,
+)
+from specwatch.domain.ranks import Rank, RankCounts, ranks_of
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
 from specwatch.domain.switchback import Switchback
@@ -43,6 +51,7 @@ class Evidence:
         usual: Callable[[], CostModel] = lambda: CostModel({}),
         objective: Objective = Objective.E2E,
         experiment: Switchback | None = None,
+        ranks: Sequence[tuple[int, Mapping[str, RankCounts]]] = (),
     ) -> None:
         """``samples`` are minutes, oldest first, as far back as the longest window.
 
@@ -50,7 +59,8 @@ class Evidence:
         is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
         speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
         ``usual`` gives the time of steps when the baseline was measured. ``experiment`` is that on
-        the live traffic of the target.
+        the live traffic of the target. ``ranks`` are what the data-parallel ranks of the server
+        counted in minutes of the last hour, by their ends.
         """
         self._usual = usual
         self._memory = memory
@@ -61,6 +71,7 @@ class Evidence:
         self._samples = samples
         self.objective = objective
         self.experiment = experiment
+        self._ranks = ranks
         self._windows: dict[float, Sequence[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
         self._assessments: dict[float, Assessment] = {}
@@ -91,6 +102,11 @@ class Evidence:
         if shown is None and lengths_vary(self.tally(HOUR, ALL_TEMPERATURES)):
             return DraftLengths.UNEXPLAINED
         return shown
+
+    @cached_property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The data-parallel ranks over the last hour; none of a server that has one."""
+        return ranks_of([ranks for end, ranks in self._ranks if self.now - HOUR < end <= self.now])
 
     def window(self, seconds: float) -> Sequence[Sample]:
         """The samples that end in ``(now - seconds, now]``."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Literal, NamedTuple
 
 from specwatch.config.rules.metrics import MEASURES
@@ -11,9 +12,11 @@ from specwatch.domain import histogram, quantile
 from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.domain.draft_lengths import CAUSES
+from specwatch.domain.group import LEAST_COMPARED
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
 from specwatch.domain.quantile import QuantileEstimate
+from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.domain.switchback import LAUNCH, TUNED
@@ -24,6 +27,9 @@ from specwatch.rules.summary import QUANTILES
 
 SHORT_OUTPUT = 20
 """Tokens up to which an output gains little from speculation."""
+
+_MOST_NAMED = 3
+"""Ranks that are named where several stand out."""
 
 Basis = Literal["measured", "assumed", "counted"]
 """Measured against a baseline, assumed without one, or simply counted."""
@@ -313,6 +319,29 @@ def _short_outputs(query: _Query) -> Reading:
     return Reading(1 - quantile.above(lengths, SHORT_OUTPUT) / lengths.count)
 
 
+def _outlier_ranks(query: _Query) -> Reading:
+    ranks = query.evidence.ranks
+    if not ranks:
+        return _none("the server does not count by data-parallel ranks", moot=True)
+    if sum(rank.drafting is not None for rank in ranks) < LEAST_COMPARED:
+        return _none("too few ranks generate enough to be compared")
+    outliers = [rank for rank in ranks if rank.stands_out]
+    named = [_of_ranks(f"rank {rank.rank}", [rank]) for rank in outliers[:_MOST_NAMED]]
+    if len(outliers) > _MOST_NAMED:
+        named.append(f"{len(outliers) - _MOST_NAMED} more")
+    note = f"{', '.join(named)}; {_of_ranks('the median', ranks)}" if outliers else None
+    return Reading(float(len(outliers)), note=note)
+
+
+def _of_ranks(name: str, ranks: Sequence[Rank]) -> str:
+    """``rank 3: 12.0% accepted, 0.42 drafts a token``, the medians of several."""
+    accepted = [rank.acceptance.value for rank in ranks if rank.acceptance]
+    drafting = [rank.drafting.value for rank in ranks if rank.drafting]
+    parts = [f"{median(accepted):.1%} accepted"] if accepted else []
+    parts += [f"{median(drafting):.2f} drafts a token"] if drafting else []
+    return f"{name}: {', '.join(parts)}"
+
+
 def _coverage(query: _Query) -> Reading:
     samples = [sample for sample in query.samples if sample.tally.drafts]
     if all(sample.coverage is None for sample in samples):
@@ -349,6 +378,7 @@ _READERS: Mapping[str, _Reader] = {
     "running": _mean_of("running"),
     "waiting": _mean_of("waiting"),
     "short_output_share": _short_outputs,
+    "outlier_ranks": _outlier_ranks,
     "coverage_ratio": _coverage,
 }
 """What reads each of the metrics."""

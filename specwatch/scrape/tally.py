@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from specwatch.domain import histogram
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Series, Tally
+from specwatch.domain.model import (
+    COUNTERS,
+    HISTOGRAMS,
+    MAPPINGS,
+    Histogram,
+    Series,
+    Tally,
+)
+from specwatch.domain.ranks import RankCounts
 from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
 from specwatch.engines.tap import OF_THE_PROCESS
 from specwatch.errors import PageError, ScrapeReason
@@ -24,6 +32,8 @@ _MOST_BUCKETS = 256
 """Buckets of a histogram of one engine: more than any server has; each is stored."""
 MOST_MODELS = 64
 """Models of one target in a minute: a page with more is refused, as each takes memory."""
+MOST_RANKS = 128
+"""Data-parallel ranks of one server that are compared; of a server with more, none is."""
 MOST_KEYS = 32
 """Finish reasons, methods or reasons of no coverage in one window: more than exist."""
 _LONGEST_KEY = 64
@@ -206,6 +216,28 @@ def fingerprint_of(
     number = launched or "+".join(map(str, counts[:_MOST_WIDTHS])) or ("?" if unknown else "0")
     varying = None if number == "0" else draft_lengths_of(samples) or draft_lengths
     return f"{digest}-{number}" + (f" {varying}" if varying else "")
+
+
+def ranks_of(
+    increments: Mapping[Series, float], known: Iterable[Series]
+) -> dict[str, dict[str, RankCounts]]:
+    """What the data-parallel ranks of each model counted, of those that have several; ``known`` are
+    the series of the process, also those that did not move."""
+    counts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for series in known:
+        if series.quantity in RankCounts._fields and not series.temperature:
+            of_rank = counts[series.model_name][series.engine]
+            of_rank[series.quantity] = int(increments.get(series, 0.0))
+    complete = set(RankCounts._fields)
+    ranks = {
+        model: {
+            engine: RankCounts(**count)
+            for engine, count in engines.items()
+            if complete == count.keys() and engine.isalnum() and len(engine) <= _LONGEST_KEY
+        }
+        for model, engines in counts.items()
+    }
+    return {model: by_rank for model, by_rank in ranks.items() if 1 < len(by_rank) <= MOST_RANKS}
 
 
 def _prefer_successors(values: dict[str, float] | dict[str, dict[str, dict[str, float]]]) -> None:

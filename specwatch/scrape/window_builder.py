@@ -219,11 +219,11 @@ class WindowBuilder:
     def close(self) -> ScrapeResult:
         """End the open window before its time, because the daemon stops."""
         problems, windows = list[str](), tuple[Window, ...]()
-        if self._open is not None:
-            windows = self._build(self._open, problems)
-            self.closed_start = self._open.start
-        self._open = None
-        return ScrapeResult(self._batch(windows), problems=tuple(problems))
+        closed, self._open = self._open, None
+        if closed is not None:
+            windows = self._build(closed, problems)
+            self.closed_start = closed.start
+        return ScrapeResult(self._batch(closed, windows), problems=tuple(problems))
 
     def peek(self) -> tuple[Window, ...]:
         """The windows of the open minute so far."""
@@ -298,15 +298,19 @@ class WindowBuilder:
         if closed is not None and start <= closed.start:
             return None
         self._open = OpenWindow(start)
-        return None if closed is None else self._batch(self._build(closed, problems))
+        return None if closed is None else self._batch(closed, self._build(closed, problems))
 
-    def _batch(self, windows: tuple[Window, ...]) -> Batch | None:
-        if not windows:
+    def _batch(self, closed: OpenWindow | None, windows: tuple[Window, ...]) -> Batch | None:
+        if not windows or closed is None:
             return None
         cursor = self.cursor()
         if cursor is not None:
             self._counted_since = cursor.wall
-        return Batch(windows, cursor)
+        ranks = {}
+        if not closed.restarts:
+            ranks = tally.ranks_of(closed.engine.increments, self._tracker.last or ())
+        named = {model or self.unnamed_model: of_model for model, of_model in ranks.items()}
+        return Batch(windows, cursor, named)
 
     def _window(self, now: Moment) -> OpenWindow:
         if self._open is None:

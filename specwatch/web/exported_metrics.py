@@ -233,6 +233,11 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         "1 where drafts vary in length by design, and why: acceptance then tells nothing.",
         lambda model: {(str(model.draft_lengths),): 1} if model.draft_lengths else {},
         ("cause",)),
+    ExportedMetric("gauge", "specwatch_outlier_rank", DECISION,
+        "1 for a data-parallel rank whose drafts fare otherwise than those of the other ranks over"
+        " the last hour; of 8 ranks at most.",
+        lambda model: {one.rank: 1 for one in [r for r in model.ranks if r.stands_out][:8]},
+        ("rank",)),
     ExportedMetric("gauge", "specwatch_break_even_acceptance_ratio", BREAK_EVEN,
         "Acceptance rate below which speculation loses at a load, as measured.",
         lambda load: load.acceptance.value),

@@ -300,6 +300,8 @@ def breach(rule: str, temperature: str, leading: ReadingView | None) -> str:
         sentence += f" at {shown(temperature)}"
     if leading is None:
         return sentence
+    if leading.metric == "outlier_ranks" and leading.note:
+        return f"{sentence}: {shown(leading.note, LONGEST_SENTENCE)}"
     return f"{sentence}: {shown(leading.metric)} {value(leading)}, {threshold(leading)}"
 
 

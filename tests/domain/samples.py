@@ -9,6 +9,7 @@ from typing import Any
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
+from specwatch.domain.ranks import RankCounts
 from specwatch.domain.sample import Sample, completed
 from specwatch.domain.switchback import Switchback
 from specwatch.rules.evidence import Evidence
@@ -135,6 +136,7 @@ def evidence(
     reference: Mapping[str, Tally] | None = None,
     now: float | None = None,
     experiment: Switchback | None = None,
+    ranks: Sequence[tuple[int, Mapping[str, RankCounts]]] = (),
 ) -> Evidence:
     """At the end of the newest sample, unless ``now`` says otherwise."""
     newest = max((sample.start + sample.length for sample in samples), default=START)
@@ -144,4 +146,5 @@ def evidence(
         reference=reference or {},
         now=float(newest) if now is None else now,
         experiment=experiment,
+        ranks=ranks,
     )

@@ -76,6 +76,13 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         window="1h", min_requests=200, severity="info",
     ),
     Rule(
+        name="rank-outlier",
+        summary="Drafts of one data-parallel rank fare otherwise than those of the others: look at"
+        " its device, and at the weights of its draft",
+        conditions=(Condition(metric="outlier_ranks", above=0),),
+        window="1h", for_="10m", min_drafts=2000,
+    ),
+    Rule(
         name="garbage",
         summary="Nearly none or nearly all of the draft is accepted: unlike tokenizers, or a loop",
         conditions=(

@@ -155,6 +155,12 @@ MEASURES: Mapping[str, Measure] = {
             "Share of the requests that ended within 20 tokens.",
         ),
         Measure(
+            "outlier_ranks", "count", 0.0, _INFINITE,
+            "Data-parallel ranks whose acceptance, or drafts a token, over the last hour are far"
+            " from those of the other ranks; of three or more.",
+            fixed_length=True,
+        ),
+        Measure(
             "coverage_ratio", "ratio", 0.0, _INFINITE,
             "Share of the server's drafts whose temperature is known.",
         ),
