@@ -77,7 +77,7 @@ def command(source: str, timeout: float, as_json: bool) -> None:
     unnamed = next(iter(engine.models), "")
     models = summary.models_of(
         samples, problems, unnamed=unnamed, drafting=engine.drafting,
-        draft_lengths=engine.draft_lengths,
+        draft_lengths=engine.draft_lengths, prefills=engine.prefills,
     )  # fmt: skip
     if not models:
         raise PageError(ScrapeReason.NO_ENGINE, f"{source}: {no_engine(tally.parts_of(samples))}")
@@ -145,6 +145,8 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
     yield tables.known(parts), ""
     if model.speculation == "unknown":
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
+    if model.speculation == "prefill":
+        yield from paragraph(f"not judged: {speculation.PREFILLS}", "yellow")
     yield from paragraph(speculation.draft_lengths(model.draft_lengths) or "", "yellow")
     if model.speculation in ("on", "standby", "deep"):
         yield from _acceptance_lines(model, bar)

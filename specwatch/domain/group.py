@@ -27,6 +27,8 @@ class Member(NamedTuple):
     """Whether it serves without speculation as the baseline of the others."""
     group_size: int = 0
     """Members of its group over all daemons; 0 if that is not known."""
+    prefills: bool = False
+    """Whether it only prefills: then it is left out."""
 
 
 class Outlier(NamedTuple):
@@ -57,23 +59,27 @@ class GroupVerdict:
     outliers: tuple[Outlier, ...] = ()
     holdouts: tuple[str, ...] = ()
     """Servers that serve without speculation as the baseline of the others."""
+    prefilling: tuple[str, ...] = ()
+    """Servers that only prefill, which are left out of all numbers."""
 
 
 def verdict_of(group: str, model_name: str, members: Sequence[Member]) -> GroupVerdict:
     """The verdict of a group by those of its members that are watched here, at least one."""
+    prefilling = tuple(one.target for one in members if one.prefills)
     known = [one for one in members if one.speedup is not None and one.seconds > 0]
     speedups = {one.target: one.speedup for one in known if one.speedup is not None}
     return GroupVerdict(
         group,
         model_name,
-        max(len(members), *(one.group_size for one in members)),
-        len(members),
+        max(len(members), *(one.group_size for one in members)) - len(prefilling),
+        len(members) - len(prefilling),
         len(known),
         _pooled(known),
         math.fsum(one.seconds for one in known),
         tuple(one.target for one in known if one.speedup is not None and one.speedup.below(1)),
         tuple(Outlier(name, speedups[name]) for name in apart(speedups)),
         tuple(one.target for one in members if one.holdout),
+        prefilling,
     )
 
 

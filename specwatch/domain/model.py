@@ -11,10 +11,7 @@ import bisect
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from specwatch.domain.ranks import RankCounts
+from typing import NamedTuple
 
 MINUTE = 60
 HOUR = 3600
@@ -40,8 +37,8 @@ _LONGEST = 1.5
 class Mode(enum.StrEnum):
     """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
     neither drafts nor the server show it, ``standby`` where the switch is at 0 draft tokens, with
-    which the drafter still runs, ``deep`` where it does not. Only ``on`` is judged, and only
-    ``off`` is a baseline."""
+    which the drafter still runs, ``deep`` where it does not, ``prefill`` of a server that only
+    prefills, for others that decode. Only ``on`` is judged, and only ``off`` is a baseline."""
 
     ON = "on"
     OFF = "off"
@@ -49,6 +46,7 @@ class Mode(enum.StrEnum):
     UNKNOWN = "unknown"
     STANDBY = "standby"
     DEEP = "deep"
+    PREFILL = "prefill"
 
 
 class Objective(enum.StrEnum):
@@ -378,6 +376,15 @@ class Cursor:
     """The same of the target's proxy, a separate process."""
     after: float | None = None
     """Unix time since when its windows count: ``wall`` of the cursor before, or the first page."""
+
+
+class RankCounts(NamedTuple):
+    """What one data-parallel rank of a server counted in a minute."""
+
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    generation_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

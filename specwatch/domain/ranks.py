@@ -14,19 +14,11 @@ from typing import NamedTuple
 from specwatch.domain.acceptance import LEAST_DRAFTS
 from specwatch.domain.group import apart
 from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
+from specwatch.domain.model import RankCounts
 from specwatch.domain.noise import Spread, spread_of
 
 _LOOKS = 60
 """Looks at the same minutes: with one a minute, a chance outlier would soon be seen."""
-
-
-class RankCounts(NamedTuple):
-    """What one data-parallel rank of a server counted in a minute."""
-
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
-    generation_tokens: int
 
 
 class Rank(NamedTuple):

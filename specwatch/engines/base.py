@@ -33,6 +33,8 @@ class Identity(NamedTuple):
     """Whether it can draft, for an engine whose page does not show it."""
     draft_lengths: DraftLengths | None = None
     """Why its drafts vary in length, for an engine whose page does not show it."""
+    prefills: bool = False
+    """Whether it only prefills, for other servers that decode (disaggregated serving)."""
 
 
 Ask = Callable[[str], Any]

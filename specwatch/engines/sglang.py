@@ -46,7 +46,8 @@ def _identify(ask: Ask) -> Identity:
     lengths = DraftLengths.ADAPTIVE_STEPS if info.get("speculative_adaptive") is True else None
     if algorithm == "NGRAM":
         lengths = DraftLengths.MATCHES
-    return Identity(text_of(info, "version"), algorithm is not None, lengths)
+    prefills = info.get("disaggregation_mode") == "prefill"
+    return Identity(text_of(info, "version"), algorithm is not None, lengths, prefills)
 
 
 def _speculates(samples: Mapping[Series, float]) -> bool | None:

@@ -6,6 +6,8 @@ from specwatch.engines.base import Family
 
 OF_THE_PROCESS = ("tap_failures", "launch")
 """Quantities of the tap without a model and a temperature."""
+KV_PRODUCER = "kv_producer"
+"""Setting of ``specwatch_launch``: the server only prefills (``--kv-transfer-config``)."""
 TAP = tuple(
     Family(name, kind, quantity, label, help, by_temperature=quantity not in OF_THE_PROCESS)
     for name, kind, quantity, label, help in (

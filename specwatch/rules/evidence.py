@@ -19,9 +19,10 @@ from specwatch.domain.model import (
     Environment,
     Mode,
     Objective,
+    RankCounts,
     Tally,
 )
-from specwatch.domain.ranks import Rank, RankCounts, ranks_of
+from specwatch.domain.ranks import Rank, ranks_of
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
 from specwatch.domain.switchback import Switchback

@@ -10,8 +10,8 @@ from specwatch.domain.baseline import MAX_AGE, Baseline, Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, Assessment
 from specwatch.domain.buckets import order_of
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Window
-from specwatch.domain.ranks import Rank, RankCounts
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, RankCounts, Window
+from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.domain.speedup import PresentSpeedup
 from specwatch.domain.switchback import Switchback

@@ -17,8 +17,8 @@ from specwatch.domain.model import (
     Environment,
     Mode,
     Objective,
+    RankCounts,
 )
-from specwatch.domain.ranks import RankCounts
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import PresentSpeedup
 from specwatch.domain.switchback import Switchback

@@ -245,11 +245,12 @@ def models_of(
     unnamed: str = "",
     drafting: bool | None = None,
     draft_lengths: DraftLengths | None = None,
+    prefills: bool = False,
 ) -> list[ScrapedModel]:
     """What one page says, per model: totals since the engine started.
 
-    ``unnamed`` is what to call a model that the page does not name, ``drafting`` and
-    ``draft_lengths`` what its server says of itself (see
+    ``unnamed`` is what to call a model that the page does not name, ``drafting``,
+    ``draft_lengths`` and ``prefills`` what its server says of itself (see
     :class:`specwatch.engines.base.Identity`). ``problems`` gets a
     sentence about each thing that had to be left out. Raises PageError for totals that are not
     numbers.
@@ -264,7 +265,7 @@ def models_of(
             name or unnamed,
             part,
             problems,
-            mode_of(part, drafting, on=on),
+            mode_of(part, drafting, on=on, prefills=prefills or tally.prefills(samples, part)),
             draft_lengths,
             *taps.get(name, (None, [])),
         )
@@ -345,7 +346,7 @@ def _model(
             or {series.engine for series in samples}
         ),
         speculation=mode,
-        draft_lengths=None if mode is Mode.OFF else draft_lengths,
+        draft_lengths=None if mode in (Mode.OFF, Mode.PREFILL) else draft_lengths,
         running=None if gauges.running is None else int(gauges.running),
         waiting=None if gauges.waiting is None else int(gauges.waiting),
         tap=tap,

@@ -24,9 +24,9 @@ class EngineInfo(NamedTuple):
     longest: Mapping[str, int] = MappingProxyType({})
     """Largest number of tokens of each model, prompt and output (vLLM's max_model_len)."""
     drafting: bool | None = None
-    """As in :class:`specwatch.engines.base.Identity`."""
+    """As in :class:`specwatch.engines.base.Identity`, like the following."""
     draft_lengths: DraftLengths | None = None
-    """As in :class:`specwatch.engines.base.Identity`."""
+    prefills: bool = False
 
 
 def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
@@ -49,6 +49,7 @@ def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
         {name: n for name, n in longest.items() if type(n) is int and n > 0},
         identity.drafting,
         identity.draft_lengths,
+        identity.prefills,
     )
 
 

@@ -15,12 +15,12 @@ from specwatch.domain.model import (
     HISTOGRAMS,
     MAPPINGS,
     Histogram,
+    RankCounts,
     Series,
     Tally,
 )
-from specwatch.domain.ranks import RankCounts
 from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
-from specwatch.engines.tap import OF_THE_PROCESS
+from specwatch.engines.tap import KV_PRODUCER, OF_THE_PROCESS
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters, switch
 
@@ -40,6 +40,8 @@ _LONGEST_KEY = 64
 _MOST_WIDTHS = 8
 """Different numbers of draft positions in a fingerprint."""
 OTHER = "other"
+_LEAST_PREFILLED, _MOST_TOKENS = 100, 1.01
+"""Requests that show that a server only prefills, and their tokens each at most."""
 
 
 class Sampled(NamedTuple):
@@ -179,6 +181,20 @@ def draft_lengths_of(samples: Mapping[Series, float]) -> DraftLengths | None:
         return DraftLengths.SCHEDULE if setting.schedule else None
     launched = {series.key for series in samples if series.quantity == "launch"}
     return next((cause for cause in DraftLengths if cause in launched), None)
+
+
+def prefills(page: Mapping[Series, float], samples: Mapping[Series, float]) -> bool:
+    """Whether a server only prefills, by its tap on the page, or as all requests of the model with
+    these samples have but one token; false with few requests."""
+    if any(s.quantity == "launch" and s.key == KV_PRODUCER for s in page):
+        return True
+    requests = tokens = 0.0
+    for series, value in samples.items():
+        if series.quantity == "ttft" and series.part == "count":
+            requests += value
+        elif series.quantity == "generation_tokens":
+            tokens += value
+    return requests >= _LEAST_PREFILLED and 0 < tokens <= _MOST_TOKENS * requests
 
 
 def fingerprint_of(

@@ -105,6 +105,8 @@ class WindowBuilder:
         """Whether the process says that it may draft, where its page does not tell (llama.cpp)."""
         self.draft_lengths: DraftLengths | None = None
         """Why its drafts vary in length, where its page does not tell (llama.cpp, SGLang)."""
+        self.prefills = False
+        """Whether the process says that it only prefills (SGLang)."""
         self._first_pages = FirstPages() if cursor_follows else None
         if cursor is not None:
             self._begin_at(cursor)
@@ -149,13 +151,13 @@ class WindowBuilder:
             self._counted_since = now.wall
         if restarted:
             self._end_process(window, last or {}, problems)
-            self.drafting = self.draft_lengths = None
+            self._forget_process()
         window.add(increments, tapped=bool(parts.tap))
         setting = switch.setting_of(samples, None if restarted else self.switch)
         switched = last is not None and not restarted and switch.changed(self.switch, setting)
         self.switch = setting
-        self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._page = page
+        self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._wall, self._monotonic = now.wall, now.monotonic
         self.taps.see(
             parts,
@@ -259,10 +261,14 @@ class WindowBuilder:
             self._end_process(self._open, self._tracker.last or {}, [])
         self._tracker = CounterTracker()
         self.taps = Taps()
-        self.drafting = self.draft_lengths = None
+        self._forget_process()
         self._wall = self._monotonic = None
         self._downtime = Downtime()
         self._sampled = {}
+
+    def _forget_process(self) -> None:
+        """Forget what the process said of itself."""
+        self.drafting, self.draft_lengths, self.prefills = None, None, False
 
     def change_proxy(self) -> None:
         """Treat the proxy's next page as the first one of another proxy."""
@@ -367,7 +373,13 @@ class WindowBuilder:
         self._downtime.end(now.monotonic)
         known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
         on = Mode.ON if self.switch is None else self.switch.mode
-        self.models = {m: mode_of(s, self.drafting, on=on) for m, s in models.items()}
+        self.models = {
+            model: mode_of(
+                samples, self.drafting, on=on,
+                prefills=self.prefills or tally.prefills(self._page, samples),
+            )
+            for model, samples in models.items()
+        }  # fmt: skip
         sampled = {model: tally.sampled(samples) for model, samples in models.items()}
         for model, sample in sampled.items():
             before = self._sampled.get(model) if known else None

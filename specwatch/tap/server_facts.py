@@ -10,6 +10,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from specwatch.engines.tap import KV_PRODUCER
 from specwatch.engines.vllm import draft_lengths
 
 Scope = MutableMapping[str, Any]
@@ -108,7 +109,9 @@ def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
 def _launch(config: Any) -> tuple[str, ...]:
     speculation = getattr(config, "speculative_config", None)
     varying = draft_lengths(lambda key: getattr(speculation, key, None))
-    return (varying,) if varying else ()
+    settings = (varying,) if varying else ()
+    transfer = getattr(config, "kv_transfer_config", None)
+    return (*settings, KV_PRODUCER) if getattr(transfer, "kv_role", "") == KV_PRODUCER else settings
 
 
 def _model_name(state: Any) -> str:

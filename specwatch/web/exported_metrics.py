@@ -135,8 +135,10 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda target: target.info,
         ("url", "engine_version", "group"), lambda target: target.labels),
     ExportedMetric("gauge", "specwatch_speculation_enabled", MODEL,
-        "Whether the engine serves the model with speculation; absent where that is not known.",
-        lambda mode: None if mode is Mode.UNKNOWN else mode in (Mode.ON, Mode.MIXED)),
+        "Whether the engine serves the model with speculation; absent where that is not known, and"
+        " of a server that only prefills.",
+        lambda mode: None if mode in (Mode.UNKNOWN, Mode.PREFILL)
+        else mode in (Mode.ON, Mode.MIXED)),
     ExportedMetric("gauge", "specwatch_switch_draft_tokens", TARGET,
         "Draft tokens of each step that the switch of the target allows: those that are ordered,"
         " the most of a schedule, or the k of the launch. Absent without a switch.",

@@ -30,6 +30,8 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
 """What a speedup is of, by objective."""
+PREFILLS = "the server only prefills, for others that decode"
+"""What the mode ``prefill`` means."""
 MODE_NOT_KNOWN = "not known whether the server speculates"
 MODE_REMEDY = (
     "Start llama-server without --no-slots, and give specwatch the API key of llama-server or"
@@ -151,6 +153,8 @@ def answer(known: ModelView | None, mode: str | None) -> tuple[str, str]:
     """
     if mode == "off":
         return "off", "Speculation is off."
+    if mode == "prefill":
+        return "unknown", f"Speculation is not judged: {PREFILLS}."
     measured = None if known is None else known.speedup
     if measured is None and mode == "unknown":
         return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"

@@ -294,3 +294,12 @@ def test_a_page_whose_drafts_vary_in_length_says_so(run: Run) -> None:
         assert (cause is None) == ("drafts vary" not in done.stdout)
         (model,) = json.loads(run("scrape", "-", "--json", stdin=text).stdout)["models"]
         assert (model["speculation"], model["draft_lengths"]) == ("on", cause)
+
+
+def test_a_server_that_only_prefills_says_so(run: Run) -> None:
+    page = CAPTURE.read_bytes() + b'specwatch_launch_total{setting="kv_producer"} 0.0\n'
+    done = run("scrape", "-", stdin=page)
+    assert "speculation prefill" in done.stdout
+    assert "not judged: the server only prefills, for others that decode" in done.stdout
+    (model,) = json.loads(run("scrape", "-", "--json", stdin=page).stdout)["models"]
+    assert model["speculation"] == "prefill"

@@ -8,8 +8,16 @@ from typing import Any
 
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
-from specwatch.domain.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
-from specwatch.domain.ranks import RankCounts
+from specwatch.domain.model import (
+    LOAD_BINS,
+    MINUTE,
+    Gauges,
+    Histogram,
+    Mode,
+    RankCounts,
+    Tally,
+    load_bin,
+)
 from specwatch.domain.sample import Sample, completed
 from specwatch.domain.switchback import Switchback
 from specwatch.rules.evidence import Evidence

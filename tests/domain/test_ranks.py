@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from specwatch.domain.model import Moment
-from specwatch.domain.ranks import RankCounts, ranks_of
+from specwatch.domain.model import Moment, RankCounts
+from specwatch.domain.ranks import ranks_of
 from specwatch.rules.decision_view import ReadingView
 from specwatch.rules.readings import read
 from specwatch.scrape import tally

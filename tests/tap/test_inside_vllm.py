@@ -155,3 +155,17 @@ def test_drafts_that_vary_in_length_are_known_from_the_launch(
     """A schedule with one number, which the switch needs, varies nothing."""
     config = Thing(speculative_config=Thing(**speculation), observability_config=Thing())
     assert facts(state(vllm_config=config)).launch == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [("kv_producer", ("kv_producer",)), ("kv_consumer", ()), ("kv_both", ()), (None, ())],
+)
+def test_a_server_that_only_prefills_is_known_from_the_launch(
+    role: str | None, expected: tuple[str, ...]
+) -> None:
+    config = Thing(
+        speculative_config=None, kv_transfer_config=Thing(kv_role=role),
+        observability_config=Thing(),
+    )  # fmt: skip
+    assert facts(state(vllm_config=config)).launch == expected
