@@ -65,7 +65,8 @@ def draft_lengths(setting: Callable[[str], Any]) -> DraftLengths | None:
     if setting("enable_adaptive_verification"):
         return DraftLengths.ADAPTIVE_VERIFICATION
     schedule = setting("num_speculative_tokens_per_batch_size")
-    if isinstance(schedule, list | tuple) and len({tuple(entry)[2:] for entry in schedule}) > 1:
+    ranges = schedule if isinstance(schedule, list | tuple) else ()
+    if len({str(entry[2:]) for entry in ranges if isinstance(entry, list | tuple)}) > 1:
         return DraftLengths.SCHEDULE
     matching = setting("method") in ("ngram", "[ngram]", "ngram_gpu", "suffix")
     return DraftLengths.MATCHES if matching else None
