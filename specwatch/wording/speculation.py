@@ -116,11 +116,11 @@ def break_even(known: ModelView, window: WindowView | None) -> str:
     if known.assumed_acceptance is not None:
         least = figures.percent(known.assumed_acceptance)
         return f"break-even at about {least} acceptance, by the assumed draft cost{now}"
-    if not known.bins:
-        return f"break-even not known{now}"
     if known.draft_lengths is not None:
         length = None if window is None else window.mean_acceptance_length
-        now = "" if length is None else f", now {length:.2f}"
+        now = "" if length is None else f", now {length:.2f} tokens a step"
+    if not known.bins:
+        return f"break-even not known{now}"
     load = None if window is None else window.load_bin
     line = next(
         (bin_ for bin_ in known.bins if bin_.load_bin == load),
@@ -129,7 +129,7 @@ def break_even(known: ModelView, window: WindowView | None) -> str:
     cost, needed = line.step_cost.value, line.break_even_acceptance.value
     where = f"at {shown(line.load_bin)} running"
     if known.draft_lengths is not None:
-        return f"break-even {where}: {cost:.2f} tokens a step{now}"
+        return f"break-even {where}: {cost:.2f}{now or ' tokens a step'}"
     least = "any acceptance" if needed <= 0 else f"{figures.percent(needed)} acceptance"
     least = least if needed <= 1 else "out of reach"
     return f"break-even {where}: {least}{now} (a step costs {cost:.2f}x)"

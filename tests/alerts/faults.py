@@ -45,6 +45,8 @@ _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
     ("SpeculationGarbage", "garbage", "acceptance_ratio", 0.004, 0.02,
      "llama at temperature (0.3,0.7]: 0.4% of the draft tokens were accepted; the threshold is"
      " 2%."),
+    ("SpeculationRankOutlier", "rank-outlier", "outlier_ranks", 2, 0,
+     "llama: 2 data-parallel ranks stand out; the threshold is 0."),
     ("SpeculationShortOutputs", "short-outputs", "short_output_share", 0.8, 0.5,
      "llama: 80% of the requests ended within 20 tokens; the threshold is 50%."),
     ("SpeculationNotWorthIt", "not-worth-it", "speedup_ratio", 1.14, 1.3,
