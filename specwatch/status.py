@@ -20,7 +20,7 @@ from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 
-NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.DEEP)
+NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.PREFILL)
 _Shown = TypeVar("_Shown")
 
 
@@ -112,7 +112,7 @@ class TargetStatus:
     def member(self, model: str, now: float) -> Member:
         """One of its models as a member of its group, at ``now`` (Unix seconds)."""
         guard, known = self.guard, self.decision.models.get(model)
-        member = Member(self.name)
+        member = Member(self.name, prefills=self.models.get(model) is Mode.PREFILL)
         if guard is not None:
             holdout = guard.state is not None and guard.state.holdout
             member = member._replace(holdout=holdout, group_size=guard.group_size)

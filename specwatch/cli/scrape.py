@@ -15,7 +15,8 @@ from specwatch.cli import options, tables
 from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.domain.model import Mode, PageLimits
 from specwatch.domain.units import parse_engine_url
-from specwatch.engines.sample_names import mode_of
+from specwatch.engines.sample_names import engine_of, mode_of
+from specwatch.engines.sglang import SGLANG
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
 from specwatch.rules import summary
 from specwatch.rules.summary import LatencyView, ScrapedModel
@@ -24,7 +25,7 @@ from specwatch.scrape.engine_info import EngineInfo
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
 from specwatch.scrape.tally import no_engine
-from specwatch.wording import figures
+from specwatch.wording import figures, speculation
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -65,7 +66,8 @@ def command(source: str, timeout: float, as_json: bool) -> None:
     engine = EngineInfo(None, ())
     parts = tally.parts_of(samples).models
     if "://" in source and any(
-        not name or mode_of(part) is Mode.UNKNOWN for name, part in parts.items()
+        not name or mode_of(part) is Mode.UNKNOWN or engine_of(part) is SGLANG
+        for name, part in parts.items()
     ):
         with closing(_client(source, timeout)) as client:
             try:
@@ -73,7 +75,10 @@ def command(source: str, timeout: float, as_json: bool) -> None:
             except ScrapeError as error:
                 click.echo(f"the server did not report its model: {error}", err=True)
     unnamed = next(iter(engine.models), "")
-    models = summary.models_of(samples, problems, unnamed=unnamed, drafting=engine.drafting)
+    models = summary.models_of(
+        samples, problems, unnamed=unnamed, drafting=engine.drafting,
+        draft_lengths=engine.draft_lengths, prefills=engine.prefills,
+    )  # fmt: skip
     if not models:
         raise PageError(ScrapeReason.NO_ENGINE, f"{source}: {no_engine(tally.parts_of(samples))}")
     for problem in problems:
@@ -140,6 +145,9 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
     yield tables.known(parts), ""
     if model.speculation == "unknown":
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
+    if model.speculation == "prefill":
+        yield from paragraph(f"not judged: {speculation.PREFILLS}", "yellow")
+    yield from paragraph(speculation.draft_lengths(model.draft_lengths) or "", "yellow")
     if model.speculation in ("on", "standby", "deep"):
         yield from _acceptance_lines(model, bar)
     latencies = [("TTFT", model.ttft), ("TPOT", model.tpot), ("inter-token", model.inter_token)]

@@ -14,7 +14,7 @@ from specwatch.rules.summary import BucketView, CoverageView, WindowView
 from specwatch.scrape.coverage import leading_reasons, share_derived
 from specwatch.web.daemon_view import TapView, TargetView
 from specwatch.wording import figures, speculation
-from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
+from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, PREFILLS
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
@@ -100,10 +100,17 @@ def _decision_lines(model: str, target: TargetView, window: WindowView | None, n
     decision, mode = target.decision, target.models.get(model)
     if mode == "unknown":
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
+    if mode == "prefill":
+        yield from paragraph(f"not judged: {PREFILLS}", "yellow")
     judged = decision.models.get(model)
     # Nothing is said where nothing was generated with speculation.
-    if mode != "off" and judged is not None and (judged.speedup is not None or judged.minutes):
+    if (
+        mode not in ("off", "prefill")
+        and judged is not None
+        and (judged.speedup is not None or judged.minutes)
+    ):
         yield from paragraph(speculation.speedup(judged))
+        yield from paragraph(speculation.draft_lengths(judged.draft_lengths) or "")
         yield from paragraph(speculation.break_even(judged, window))
         yield from paragraph(speculation.best_k(judged) or "")
     findings = [finding for finding in decision.findings if finding.model_name == model]

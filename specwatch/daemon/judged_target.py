@@ -61,17 +61,19 @@ class JudgedTarget:
         judge = self.judge
         cost = judge.draft_cost_ratio
         baselines, latencies = judge.baselines(), judge.baseline_latencies()
-        present = judge.present_speedups()
+        present, lengths = judge.present_speedups(), judge.draft_lengths()
+        ranks = judge.ranks()
         models = {}
         for name, assessment in judge.assessments().items():
             prior = None
             if not self.restored and assessment.missing == NO_BASELINE:
                 assessment = replace(assessment, missing=NOT_READ)
-            elif self.restored and not baselines[name].known:
+            elif self.restored and not baselines[name].known and lengths[name] is None:
                 prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
             models[name] = ModelDecision(
-                assessment, baselines[name], prior, cost, latencies[name], present[name]
-            )
+                assessment, baselines[name], prior, cost, latencies[name], present[name],
+                lengths[name], ranks[name],
+            )  # fmt: skip
         open_breaches = self.open_breaches()
         self.causes = {
             scope: cause for scope, cause in self.causes.items() if scope in open_breaches

@@ -195,7 +195,7 @@ class RuleService:
     def _observe(self, state: JudgedTarget, batch: Batch) -> None:
         now, daemon = self._now().wall, self._store.daemon
         with state.lock:
-            changed = state.judge.observe(batch.windows, now)
+            changed = state.judge.observe(batch.windows, now, batch.ranks)
             # A verdict counts even where it cannot be shown or explained.
             self._guarded(state.judge.target, state.decide)
             changes = [state.change_of(finding, daemon, now) for finding in changed]

@@ -381,7 +381,8 @@ class Scraper:
         with self._watching:
             if self._finished:
                 return
-            self._watch.drafting = info.drafting
+            self._watch.drafting, self._watch.draft_lengths = info.drafting, info.draft_lengths
+            self._watch.prefills = info.prefills
             undecided = info.drafting is None and Mode.UNKNOWN in self._watch.models.values()
             complete = info.version and not undecided
             self._query_at = None if complete else now.monotonic + _QUERY_AGAIN

@@ -344,7 +344,8 @@ class TargetGuard:
         now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
         # In standby somebody measures, or the switch has taken over: nothing to decide on.
-        unknown = not modes or not modes.isdisjoint((Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP))
+        undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL)
+        unknown = not modes or not modes.isdisjoint(undecided)
         mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
         failing, decision = status.failure is not None, dependencies.decision()
         explore = self.policy.explore

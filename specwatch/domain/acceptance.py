@@ -18,7 +18,9 @@ LEAST_DRAFTS = 100
 """Drafts that a temperature needs in both periods to be compared."""
 _NOT_COMPARED = {ALL_TEMPERATURES, UNKNOWN_TEMPERATURE}
 _MOST_CUT = 0.01
-"""Share of draft tokens that may be missing at the ends of requests."""
+"""Share of draft tokens that may be missing where drafts are of one length."""
+_MOST_ENDS = 0.15
+"""Share of draft tokens that may be missing as requests end, where these are short."""
 
 
 def acceptance_rate(tally: Tally) -> float | None:
@@ -47,6 +49,15 @@ def fixed_draft_length(tally: Tally) -> int | None:
     k = len(tally.accepted_per_position)
     full = k * tally.drafts
     return k if abs(full - tally.draft_tokens) <= _MOST_CUT * full else None
+
+
+def lengths_vary(tally: Tally) -> bool:
+    """Whether drafts are so much shorter than the longest that it is by design: more than requests
+    that end, or a full context, explain. False with too few drafts to tell."""
+    positions = tally.accepted_per_position or ()
+    longest = max((place for place, kept in enumerate(positions, 1) if kept), default=0)
+    drafts, drafted = tally.drafts or 0, tally.draft_tokens or 0
+    return drafts >= LEAST_DRAFTS and drafted < (1 - _MOST_ENDS) * longest * drafts
 
 
 def accepted_length_histogram(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from specwatch.domain.interval import Interval
 
 _APART = 0.1
 """Share by which a server that stands out is faster or slower than the others, at least."""
-_LEAST = 3
-"""Servers that have to be measured for one of them to stand out."""
+LEAST_COMPARED = 3
+"""Servers, or ranks of one, that have to be measured for one of them to stand out."""
 
 
 class Member(NamedTuple):
@@ -27,6 +27,8 @@ class Member(NamedTuple):
     """Whether it serves without speculation as the baseline of the others."""
     group_size: int = 0
     """Members of its group over all daemons; 0 if that is not known."""
+    prefills: bool = False
+    """Whether it only prefills: then it is left out."""
 
 
 class Outlier(NamedTuple):
@@ -57,22 +59,27 @@ class GroupVerdict:
     outliers: tuple[Outlier, ...] = ()
     holdouts: tuple[str, ...] = ()
     """Servers that serve without speculation as the baseline of the others."""
+    prefilling: tuple[str, ...] = ()
+    """Servers that only prefill, which are left out of all numbers."""
 
 
 def verdict_of(group: str, model_name: str, members: Sequence[Member]) -> GroupVerdict:
     """The verdict of a group by those of its members that are watched here, at least one."""
+    prefilling = tuple(one.target for one in members if one.prefills)
     known = [one for one in members if one.speedup is not None and one.seconds > 0]
+    speedups = {one.target: one.speedup for one in known if one.speedup is not None}
     return GroupVerdict(
         group,
         model_name,
-        max(len(members), *(one.group_size for one in members)),
-        len(members),
+        max(len(members), *(one.group_size for one in members)) - len(prefilling),
+        len(members) - len(prefilling),
         len(known),
         _pooled(known),
         math.fsum(one.seconds for one in known),
         tuple(one.target for one in known if one.speedup is not None and one.speedup.below(1)),
-        tuple(_outliers(known)),
+        tuple(Outlier(name, speedups[name]) for name in apart(speedups)),
         tuple(one.target for one in members if one.holdout),
+        prefilling,
     )
 
 
@@ -97,18 +104,16 @@ def _pooled(members: Sequence[Member]) -> Interval | None:
     return Interval(value, max(value - lower, 0.0), value + upper, samples)
 
 
-def _outliers(members: Sequence[Member]) -> list[Outlier]:
-    """Those that differ from the median one by a tenth or more, with intervals that do not meet."""
-    known = sorted(
-        (Outlier(one.target, one.speedup) for one in members if one.speedup),
-        key=lambda one: one.speedup.value,
-    )
-    if len(known) < _LEAST:
+def apart(known: Mapping[str, Interval]) -> list[str]:
+    """Those that differ from the median one by a tenth or more, with intervals that do not meet, by
+    value; none of fewer than three."""
+    ordered = sorted(known, key=lambda name: known[name].value)
+    if len(ordered) < LEAST_COMPARED:
         return []
-    middle = known[len(known) // 2].speedup
+    middle = known[ordered[len(ordered) // 2]]
     return [
-        one
-        for one in known
-        if abs(one.speedup.value / middle.value - 1) >= _APART
-        and (one.speedup.below(middle.lower) or one.speedup.above(middle.upper))
+        name
+        for name in ordered
+        if abs(known[name].value / middle.value - 1) >= _APART
+        and (known[name].below(middle.lower) or known[name].above(middle.upper))
     ]

@@ -37,8 +37,8 @@ _LONGEST = 1.5
 class Mode(enum.StrEnum):
     """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
     neither drafts nor the server show it, ``standby`` where the switch is at 0 draft tokens, with
-    which the drafter still runs, ``deep`` where it does not. Only ``on`` is judged, and only
-    ``off`` is a baseline."""
+    which the drafter still runs, ``deep`` where it does not, ``prefill`` of a server that only
+    prefills, for others that decode. Only ``on`` is judged, and only ``off`` is a baseline."""
 
     ON = "on"
     OFF = "off"
@@ -46,6 +46,7 @@ class Mode(enum.StrEnum):
     UNKNOWN = "unknown"
     STANDBY = "standby"
     DEEP = "deep"
+    PREFILL = "prefill"
 
 
 class Objective(enum.StrEnum):
@@ -242,7 +243,7 @@ class Environment:
     engine_version: str | None = None
     fingerprint: str | None = None
     """``CONFIGURATION-K``: a digest of what the server shows of its configuration, and the number
-    of draft positions."""
+    of draft positions, with the word of :class:`~specwatch.domain.draft_lengths.DraftLengths`."""
 
     @property
     def configuration(self) -> str | None:
@@ -385,12 +386,25 @@ class Cursor:
     """Unix time since when its windows count: ``wall`` of the cursor before, or the first page."""
 
 
+class RankCounts(NamedTuple):
+    """What one data-parallel rank of a server counted in a minute."""
+
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    generation_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Closed windows of one target, and the cursor that belongs to exactly them."""
+    """Closed windows of one target, and the cursor that belongs to exactly them.
+
+    ``ranks`` are by model and rank, of servers that have several; they are not stored.
+    """
 
     windows: tuple[Window, ...]
     cursor: Cursor | None
+    ranks: Mapping[str, Mapping[str, RankCounts]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Window]:
         return iter(self.windows)

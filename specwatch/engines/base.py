@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Series
 
 _LONGEST_TEXT = 200
@@ -30,6 +31,10 @@ class Identity(NamedTuple):
     version: str | None = None
     drafting: bool | None = None
     """Whether it can draft, for an engine whose page does not show it."""
+    draft_lengths: DraftLengths | None = None
+    """Why its drafts vary in length, for an engine whose page does not show it."""
+    prefills: bool = False
+    """Whether it only prefills, for other servers that decode (disaggregated serving)."""
 
 
 Ask = Callable[[str], Any]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Series
 from specwatch.engines.base import Ask, Engine, Family, Identity, drafted, text_of
 
@@ -43,7 +44,22 @@ def _identify(ask: Ask) -> Identity:
         return Identity(text_of(props, "build_info"))
     # A request for its slots would wake a sleeping server.
     drafting = None if props.get("is_sleeping") else _drafting(ask("/slots"))
-    return Identity(text_of(props, "build_info"), drafting)
+    return Identity(
+        text_of(props, "build_info"), drafting, _draft_lengths(props) if drafting else None
+    )
+
+
+def _draft_lengths(props: Mapping[str, Any]) -> DraftLengths | None:
+    """By the settings of a request. From 2026 on they no longer have ``speculative.p_min``
+    (``--spec-draft-p-min``), with which drafts that end early show in the counts alone."""
+    settings = props.get("default_generation_settings")
+    request = settings.get("params") if isinstance(settings, dict) else None
+    if not isinstance(request, dict):
+        return None
+    if "ngram" in f"{request.get('speculative.types')} {request.get('speculative.type')}":
+        return DraftLengths.MATCHES
+    least = request.get("speculative.p_min")
+    return DraftLengths.EARLY_END if isinstance(least, float) and least > 0 else None
 
 
 def _drafting(slots: Any) -> bool | None:

@@ -153,13 +153,19 @@ def engine_of(samples: Mapping[Series, float]) -> Engine:
 
 
 def mode_of(
-    samples: Mapping[Series, float], drafting: bool | None = None, *, on: Mode = Mode.ON
+    samples: Mapping[Series, float],
+    drafting: bool | None = None,
+    *,
+    on: Mode = Mode.ON,
+    prefills: bool = False,
 ) -> Mode:
     """Whether speculation is on for the model with these samples.
 
     Where an engine's page does not show it, ``drafting`` decides, which is what the server
-    reports. ``on`` is what its switch makes of that.
+    reports. ``on`` is what its switch makes of that. With ``prefills``, the server only does that.
     """
+    if prefills:
+        return Mode.PREFILL
     shown = engine_of(samples).speculates(samples)
     speculates = drafting if shown is None else shown
     if speculates is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Series
 from specwatch.engines.base import Ask, Engine, Family, Identity, drafted, text_of
 
@@ -41,7 +42,12 @@ def _identify(ask: Ask) -> Identity:
     info = ask("/server_info") or ask("/get_server_info")  # the latter in older releases
     if not isinstance(info, dict) or "speculative_algorithm" not in info:
         return Identity()
-    return Identity(text_of(info, "version"), info["speculative_algorithm"] is not None)
+    algorithm = info["speculative_algorithm"]
+    lengths = DraftLengths.ADAPTIVE_STEPS if info.get("speculative_adaptive") is True else None
+    if algorithm == "NGRAM":
+        lengths = DraftLengths.MATCHES
+    prefills = info.get("disaggregation_mode") == "prefill"
+    return Identity(text_of(info, "version"), algorithm is not None, lengths, prefills)
 
 
 def _speculates(samples: Mapping[Series, float]) -> bool | None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from specwatch.engines.base import Family
 
+OF_THE_PROCESS = ("tap_failures", "launch")
+"""Quantities of the tap without a model and a temperature."""
+KV_PRODUCER = "kv_producer"
+"""Setting of ``specwatch_launch``: the server only prefills (``--kv-transfer-config``)."""
 TAP = tuple(
-    Family(name, kind, quantity, label, help, by_temperature=quantity != "tap_failures")
+    Family(name, kind, quantity, label, help, by_temperature=quantity not in OF_THE_PROCESS)
     for name, kind, quantity, label, help in (
         ("specwatch_drafts", "counter", "drafts", "",
          "Speculation steps of the requests whose acceptance is known."),
@@ -37,9 +41,11 @@ TAP = tuple(
          "Requests whose acceptance is not known, by why."),
         ("specwatch_tap_failures", "counter", "tap_failures", "stage",
          "Failures of the tap itself; the requests went on untouched."),
+        ("specwatch_launch", "counter", "launch", "setting",
+         "Settings of the server's launch that change what its figures mean; always 0."),
     )
 )  # fmt: skip
-"""Those by temperature have the labels ``model_name`` and ``temperature``, failures neither."""
+"""Those by temperature have the labels ``model_name`` and ``temperature``."""
 
 SWITCH = (
     Family("specwatch_switch_draft_tokens", "gauge", "switch_draft_tokens", "",

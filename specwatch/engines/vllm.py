@@ -6,8 +6,10 @@ Sources: the metric definitions in vLLM's sources (``vllm/engine/metrics.py`` of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Series
 from specwatch.engines.base import Ask, Engine, Family, Identity, text_of
 
@@ -55,6 +57,19 @@ _RAY = tuple(
 
 Ray exports no counter before it has counted. Its gauges of the names of counters are not read.
 """
+
+
+def draft_lengths(setting: Callable[[str], Any]) -> DraftLengths | None:
+    """Why drafts vary in length with a speculative configuration, of which ``setting`` gives the
+    value of a key; None if they do not. A schedule with one number of draft tokens does nothing."""
+    if setting("enable_adaptive_verification"):
+        return DraftLengths.ADAPTIVE_VERIFICATION
+    schedule = setting("num_speculative_tokens_per_batch_size")
+    ranges = schedule if isinstance(schedule, list | tuple) else ()
+    if len({str(entry[2:]) for entry in ranges if isinstance(entry, list | tuple)}) > 1:
+        return DraftLengths.SCHEDULE
+    matching = setting("method") in ("ngram", "[ngram]", "ngram_gpu", "suffix")
+    return DraftLengths.MATCHES if matching else None
 
 
 def _identify(ask: Ask) -> Identity:

@@ -171,7 +171,7 @@ def model_of(
     return StatusModel(
         name=shown_name(name),
         answer=answer,
-        more=tuple(_more(judged, recent, answer.outcome)),
+        more=tuple(_more(judged, recent, answer.outcome, target.models.get(name))),
         facts="" if dead else _facts(mode, recent),
         span=_span(hour, now, before=dead),
         sources="" if hour is None else _sources(hour),
@@ -186,10 +186,15 @@ def model_of(
     )
 
 
-def _more(answer: ModelView | None, recent: Window | None, outcome: str) -> Iterator[str]:
-    if answer is None or outcome in ("off", "no_traffic"):
+def _more(
+    answer: ModelView | None, recent: Window | None, outcome: str, mode: Mode | None
+) -> Iterator[str]:
+    if answer is None or outcome in ("off", "no_traffic") or mode is Mode.PREFILL:
         return
     window = None if recent is None else summary.window_view(recent)
+    varying = speculation.draft_lengths(answer.draft_lengths)
+    if varying is not None:
+        yield _sentence(varying)
     yield _sentence(speculation.break_even(answer, window))
     best = speculation.best_k(answer)
     if best is not None:

@@ -16,7 +16,7 @@ from specwatch.report.loads import losing, winning
 from specwatch.report.model import Outcome, ReportAnswer, ReportLoad, ReportTraffic, Temperature
 from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
-from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
+from specwatch.wording.speculation import MODE_NOT_KNOWN, PREFILLS, WORTH_IT
 
 _ENOUGH = 0.9
 """Least time watched in the period before, relative to this one, for a comparison of amounts."""
@@ -84,13 +84,16 @@ def answer(
     outcome = _outcome(speedup, ran=ran, any_traffic=any(counted))
     served = {cell.place.mode for cell in now if cell.all.generation_tokens}
     undecided = outcome == "off" and Mode.UNKNOWN in served and Mode.OFF not in served
+    prefills = outcome == "off" and served == {Mode.PREFILL}
+    missing = MODE_NOT_KNOWN if undecided else measured.assessment.missing
+    missing = PREFILLS if prefills else missing
     return ReportAnswer(
-        outcome="unknown" if undecided else outcome,
+        outcome="unknown" if undecided or prefills else outcome,
         sentence="",
         recommendation="",
         speedup=speedup,
         objective=measured.assessment.objective.value if measured.assessment.measured else None,
-        missing=MODE_NOT_KNOWN if undecided else measured.assessment.missing,
+        missing=missing,
         hours_saved=hours,
         gpu_hours_saved=None if hours is None or gpus is None else _times(hours, gpus),
         gpus=gpus,

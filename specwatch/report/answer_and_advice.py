@@ -15,7 +15,7 @@ from specwatch.report.loads import LEAST_GAIN, WORTH_ANOTHER_K
 from specwatch.report.model import ModelReport, ReportAnswer
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
-from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVES
+from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVES, PREFILLS
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 WORTH_A_CHANGE = 0.05
@@ -235,6 +235,9 @@ def _measuring(report: ModelReport) -> Iterator[str]:
     missing = report.answer.missing or NO_BASELINE
     if missing == MODE_NOT_KNOWN:
         yield MODE_REMEDY
+        return
+    if missing == PREFILLS:
+        yield "Nothing to do: look at the servers that decode."
         return
     if not mended_by_calibration(missing):
         yield "Wait for more traffic, or report on a longer period."

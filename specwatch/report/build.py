@@ -191,6 +191,7 @@ def _report(
         crossing=crossing(by_load),
         best_k=best_k(measured),
         best_k_unknown=measured.assessment.best_k_unknown,
+        draft_lengths=measured.draft_lengths,
         standby_cost=ratio_of(cost.cost),
         standby_cost_missing=cost.missing,
         what_if=what_if(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.report.estimates import (
     Amount,
     Bounds,
@@ -310,6 +311,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     best_k: ReportBestK | None = None
     best_k_unknown: Literal["no_positions", "varying_length"] | None = None
     """Why there is a measured speedup and no ``best_k``."""
+    draft_lengths: DraftLengths | None = None
+    """Why drafts vary in length, so that acceptance does not tell whether they pay."""
     what_if: WhatIf | None = None
     objectives: tuple[ReportObjective, ...] = ()
     goodput: tuple[ReportGoodput, ...] = ()

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import specwatch.domain.baseline as baselines
-from specwatch.domain import breakeven
+from specwatch.domain import breakeven, draft_lengths
+from specwatch.domain.acceptance import lengths_vary
 from specwatch.domain.baseline import MOST_POINTS, Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point, point_at
 from specwatch.domain.breakeven import Assessment
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.merge import sum_tallies
 from specwatch.domain.model import HOUR, Environment, Mode, Objective
@@ -73,6 +75,8 @@ class Speedups:
     assumed: float | None = None
     present: Environment | None = None
     later: bool = False
+    draft_lengths: DraftLengths | None = None
+    """Why drafts vary in length at the end of the period; then nothing is assumed."""
 
     def knows(self, environment: Environment, bin_: int) -> bool:
         """Whether there is a baseline of a load of that environment, or of both beside it."""
@@ -136,13 +140,19 @@ def speedups(
         assessment = replace(
             assessment, best_k=present.best_k, best_k_unknown=present.best_k_unknown
         )
+    newest_drafts = sum_tallies(
+        cell.all for cell in cells if cell.place.now and cell.place.environment == ledger.present
+    )
+    varying = draft_lengths.shown_by(ledger.present or Environment())
+    if varying is None and lengths_vary(newest_drafts):
+        varying = DraftLengths.UNEXPLAINED
     assumed = None
-    if not any(baseline(environment).known for environment in environments):
+    if varying is None and not any(baseline(environment).known for environment in environments):
         tallies = [cell.all for cell in cells if cell.place.now]
         counted = [tally for tally in tallies if tally.accepted_tokens is not None]
         assumed = breakeven.assumed_speedup(sum_tallies(counted), draft_cost_ratio)
     later = bool(baseline.later & environments)
-    return Speedups(assessment, baseline, samples, assumed, ledger.present, later)
+    return Speedups(assessment, baseline, samples, assumed, ledger.present, later, varying)
 
 
 def _own(

@@ -93,6 +93,17 @@ class HoldoutView(Struct, frozen=True):
     pace: Interval | None
 
 
+class RankView(Struct, frozen=True):
+    """One data-parallel rank over the last hour: accepted over draft tokens, and drafts over
+    generated tokens."""
+
+    rank: str
+    drafts: int
+    acceptance: Interval | None
+    drafting: Interval | None
+    stands_out: bool
+
+
 class BaselineView(Struct, frozen=True):
     """The baseline of a model; ``age`` is None without one."""
 
@@ -127,6 +138,10 @@ class ModelView(Struct, frozen=True):
     baseline: BaselineView
     simultaneous: float = 0.0
     """Share of the tokens that were compared with a holdout at the same time and at a like load."""
+    draft_lengths: str | None = None
+    """Why drafts vary in length; null if they do not."""
+    ranks: list[RankView] = []
+    """Data-parallel ranks over the last hour, of a server that has several."""
 
 
 class ReadingView(Struct, frozen=True):
@@ -250,6 +265,8 @@ def model_view(known: ModelDecision, now: float) -> ModelView:
             view_of(BucketSpeedupView, bucket, temperature=label)
             for label, bucket in assessment.buckets.items()
         ],
+        draft_lengths=known.draft_lengths and str(known.draft_lengths),
+        ranks=[view_of(RankView, rank) for rank in known.ranks],
         best_k=assessment.best_k and view_of(BestKView, assessment.best_k),
         baseline=BaselineView(
             known.baseline.age(now),

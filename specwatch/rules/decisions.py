@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from specwatch.config.rules import Condition
     from specwatch.domain.baseline import Baseline
     from specwatch.domain.breakeven import Assessment
+    from specwatch.domain.draft_lengths import DraftLengths
+    from specwatch.domain.ranks import Rank
     from specwatch.rules.attribution import ChangeCause
     from specwatch.rules.equal_load import BaselineLatencies
     from specwatch.rules.objectives import Goodput, SloStatus
@@ -57,6 +59,10 @@ class ModelDecision:
     draft_cost_ratio: float = 0.1
     baseline_latencies: BaselineLatencies = field(default_factory=dict)
     present: PresentSpeedup = _NOT_KNOWN
+    draft_lengths: DraftLengths | None = None
+    """Why its drafts vary in length; then there is no ``prior``."""
+    ranks: tuple[Rank, ...] = ()
+    """Data-parallel ranks over the last hour, of a server that has several."""
 
     def current(self, now: float) -> bool:
         """Whether there is a measured speedup that is current at ``now`` (Unix seconds)."""

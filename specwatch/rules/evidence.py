@@ -6,12 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from specwatch.domain import draft_lengths
+from specwatch.domain.acceptance import lengths_vary
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import Assessment, assess
 from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Memory
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.finishes import FinishedHour
-from specwatch.domain.model import HOUR, Mode, Objective, Tally
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    Environment,
+    Mode,
+    Objective,
+    RankCounts,
+    Tally,
+)
+from specwatch.domain.ranks import Rank, ranks_of
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
 from specwatch.domain.switchback import Switchback
@@ -42,6 +54,7 @@ class Evidence:
         objective: Objective = Objective.E2E,
         experiment: Switchback | None = None,
         finished: Sequence[FinishedHour] = (),
+        ranks: Sequence[tuple[int, Mapping[str, RankCounts]]] = (),
     ) -> None:
         """``samples`` are minutes, oldest first, as far back as the longest window.
 
@@ -50,7 +63,8 @@ class Evidence:
         speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
         ``usual`` gives the time of steps when the baseline was measured. ``experiment`` is that on
         the live traffic of the target. ``finished`` are the requests of the earlier period by hour,
-        with speculation and without.
+        with speculation and without. ``ranks`` are what the data-parallel ranks of the server
+        counted in minutes of the last hour, by their ends.
         """
         self._usual = usual
         self._memory = memory
@@ -62,6 +76,7 @@ class Evidence:
         self.objective = objective
         self.experiment = experiment
         self.finished = finished
+        self._ranks = ranks
         self._windows: dict[float, Sequence[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
         self._assessments: dict[float, Assessment] = {}
@@ -82,6 +97,21 @@ class Evidence:
         ended = (e for e in reversed(self._samples) if e.start + e.length <= self.now)
         newest = next(ended, None)
         return newest is not None and newest.mode is Mode.ON
+
+    @cached_property
+    def draft_lengths(self) -> DraftLengths | None:
+        """Why drafts vary in length, by the newest minute with speculation, or as counted in the
+        last hour; None if they do not."""
+        ran = (e.environment for e in reversed(self._samples) if e.mode is Mode.ON)
+        shown = draft_lengths.shown_by(next(ran, Environment()))
+        if shown is None and lengths_vary(self.tally(HOUR, ALL_TEMPERATURES)):
+            return DraftLengths.UNEXPLAINED
+        return shown
+
+    @cached_property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The data-parallel ranks over the last hour; none of a server that has one."""
+        return ranks_of([ranks for end, ranks in self._ranks if self.now - HOUR < end <= self.now])
 
     def window(self, seconds: float) -> Sequence[Sample]:
         """The samples that end in ``(now - seconds, now]``."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from specwatch.config.rules import Rule, Slo
 from specwatch.domain.baseline import MAX_AGE, Baseline, Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, Assessment
 from specwatch.domain.buckets import order_of
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Window
+from specwatch.domain.draft_lengths import DraftLengths
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, RankCounts, Window
+from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.domain.speedup import PresentSpeedup
 from specwatch.domain.switchback import Switchback
@@ -150,11 +153,16 @@ class Judge:
         )
         return True
 
-    def observe(self, windows: Iterable[Window], now: float) -> tuple[Finding, ...]:
+    def observe(
+        self,
+        windows: Iterable[Window],
+        now: float,
+        ranks: Mapping[str, Mapping[str, RankCounts]] = MappingProxyType({}),
+    ) -> tuple[Finding, ...]:
         """Add closed minutes; returns the findings that became or ceased to be a breach.
 
-        ``now`` is the Unix time: a model without minutes for some time is judged on no data, and
-        dropped after a day.
+        ``ranks`` are what the ranks of each model counted in them. ``now`` is the Unix time: a
+        model without minutes for some time is judged on no data, and dropped after a day.
         """
         changed: list[Finding] = []
         for name, own in _by_model(windows):
@@ -164,6 +172,7 @@ class Judge:
             model = self._model(name)
             for sample in samples_of(own):
                 if sample.length == MINUTE and model.history.add(sample):
+                    model.add_ranks(sample, ranks.get(name, {}))
                     # A baseline ages too: it is chosen again every hour.
                     if model.learn(sample) or sample.start % HOUR == 0:
                         self._choose(model)
@@ -207,6 +216,14 @@ class Judge:
     def assessments(self) -> dict[str, Assessment]:
         """The measured effect of speculation over the last hour, by model."""
         return {name: evidence.assessment(HOUR) for name, evidence in self._evidence()}
+
+    def draft_lengths(self) -> dict[str, DraftLengths | None]:
+        """Why the drafts of each model vary in length; None for those that do not."""
+        return {name: evidence.draft_lengths for name, evidence in self._evidence()}
+
+    def ranks(self) -> dict[str, tuple[Rank, ...]]:
+        """The data-parallel ranks of each model over the last hour."""
+        return {name: evidence.ranks for name, evidence in self._evidence()}
 
     def present_speedups(self) -> dict[str, PresentSpeedup]:
         """The speedup of each model now."""

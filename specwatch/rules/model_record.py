@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from specwatch.config.rules import Slo
@@ -10,7 +11,14 @@ from specwatch.domain import baseline as baselines
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.cost import CostModel, Observation
 from specwatch.domain.counterfactual import Memory, Minute
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    Environment,
+    Mode,
+    Objective,
+    RankCounts,
+)
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import PresentSpeedup
 from specwatch.domain.switchback import Switchback
@@ -66,6 +74,8 @@ class ModelRecord:
         self._versions = False
         self._learned = 0
         self._seen: dict[str, float] = {}
+        self._ranks: deque[tuple[int, Mapping[str, RankCounts]]] = deque()
+        """Of the minutes with speculation of the last hour, by their ends."""
 
     @property
     def newest(self) -> float:
@@ -110,6 +120,14 @@ class ModelRecord:
                     known[place] = baselines.join(older, measurement) if older else measurement
                 changed = True
         return changed
+
+    def add_ranks(self, sample: Sample, ranks: Mapping[str, RankCounts]) -> None:
+        """Add what the ranks counted in a new minute; one without speculation does not count."""
+        end = sample.start + sample.length
+        if ranks and sample.usable():
+            self._ranks.append((end, ranks))
+        while self._ranks and self._ranks[0][0] <= end - HOUR:
+            self._ranks.popleft()
 
     def recall(self, samples: Iterable[Sample]) -> None:
         """Add the times of steps of past minutes, which are not judged."""
@@ -216,6 +234,7 @@ class ModelRecord:
             now=now,
             objective=self.objective,
             experiment=experiment,
+            ranks=tuple(self._ranks),
         )
         if self.newest:
             self._seen[ALL_TEMPERATURES] = self.newest

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Literal, NamedTuple
 
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain import histogram, quantile
 from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
+from specwatch.domain.draft_lengths import CAUSES
 from specwatch.domain.finishes import finish_change
+from specwatch.domain.group import LEAST_COMPARED
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
 from specwatch.domain.quantile import QuantileEstimate
+from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.shares import share_of
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
@@ -25,6 +29,9 @@ from specwatch.rules.summary import QUANTILES
 
 SHORT_OUTPUT = 20
 """Tokens up to which an output gains little from speculation."""
+
+_MOST_NAMED = 3
+"""Ranks that are named where several stand out."""
 
 Basis = Literal["measured", "assumed", "counted"]
 """Measured against a baseline, assumed without one, or simply counted."""
@@ -88,13 +95,16 @@ def read(
 
     A metric that is not known by temperature is that of all. What is read from minutes with
     speculation has no value while the newest minute is not one of them. A substitute for another
-    metric has no value once there was a baseline. ``draft_cost_ratio`` is the cost of a draft token
-    in steps of the target, for what is assumed. Raises KeyError for another metric.
+    metric has no value once there was a baseline, acceptance none where drafts vary in length.
+    ``draft_cost_ratio`` is the cost of a draft token in steps of the target, for what is assumed.
+    Raises KeyError for another metric.
     """
     measure = MEASURES[metric]
     where = temperature if measure.by_temperature else ALL_TEMPERATURES
     query = _Query(evidence, window, where, draft_cost_ratio, measure.read_from == "usable")
-    reading = _measured_instead(evidence, window) if measure.instead_of else None
+    reading = _varying(evidence) if measure.fixed_length else None
+    if reading is None and measure.instead_of:
+        reading = _measured_instead(evidence, window)
     reading = reading or _READERS[metric](query)
     counted = query.tally
     finished = sum(counted.requests.values()) or (counted.ttft.count if counted.ttft else 0)
@@ -165,6 +175,24 @@ def _no_drafts(query: _Query) -> str:
         return "the engine counts no draft tokens"
     generated = counted.drafts == 0 and counted.generation_tokens
     return "no drafts, although tokens were generated" if generated else "no drafts"
+
+
+def _varying(evidence: Evidence) -> Reading | None:
+    """Why acceptance tells nothing; None if drafts do not vary in length by design."""
+    if evidence.draft_lengths is None:
+        return None
+    cause = CAUSES[evidence.draft_lengths]
+    missing = f"drafts vary in length {cause}, so that only a measured speedup tells"
+    return _none(missing, moot=True)
+
+
+def _first_position(query: _Query) -> Reading:
+    counted = query.tally
+    if not counted.drafts:
+        return _none(_no_drafts(query))
+    if not counted.accepted_per_position:
+        return _none("accepted tokens are not counted by position", moot=True)
+    return Reading(counted.accepted_per_position[0] / counted.drafts)
 
 
 def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
@@ -324,6 +352,29 @@ def _finish_change(reason: str, *, more: bool) -> _Reader:
     return reader
 
 
+def _outlier_ranks(query: _Query) -> Reading:
+    ranks = query.evidence.ranks
+    if not ranks:
+        return _none("the server does not count by data-parallel ranks", moot=True)
+    if sum(rank.drafting is not None for rank in ranks) < LEAST_COMPARED:
+        return _none("too few ranks generate enough to be compared")
+    outliers = [rank for rank in ranks if rank.stands_out]
+    named = [_of_ranks(f"rank {rank.rank}", [rank]) for rank in outliers[:_MOST_NAMED]]
+    if len(outliers) > _MOST_NAMED:
+        named.append(f"{len(outliers) - _MOST_NAMED} more")
+    note = f"{', '.join(named)}; {_of_ranks('the median', ranks)}" if outliers else None
+    return Reading(float(len(outliers)), note=note)
+
+
+def _of_ranks(name: str, ranks: Sequence[Rank]) -> str:
+    """``rank 3: 12.0% accepted, 0.42 drafts a token``, the medians of several."""
+    accepted = [rank.acceptance.value for rank in ranks if rank.acceptance]
+    drafting = [rank.drafting.value for rank in ranks if rank.drafting]
+    parts = [f"{median(accepted):.1%} accepted"] if accepted else []
+    parts += [f"{median(drafting):.2f} drafts a token"] if drafting else []
+    return f"{name}: {', '.join(parts)}"
+
+
 def _coverage(query: _Query) -> Reading:
     samples = [sample for sample in query.samples if sample.tally.drafts]
     if all(sample.coverage is None for sample in samples):
@@ -346,6 +397,7 @@ _READERS: Mapping[str, _Reader] = {
     "acceptance_length": lambda query: _value(
         mean_acceptance_length(query.tally), _no_drafts(query)
     ),
+    "first_position_acceptance": _first_position,
     "request_acceptance_p10": _request_acceptance(0.1),
     "request_acceptance_p50": _request_acceptance(0.5),
     "request_speedup_p10_assumed": _request_speedup_assumed,
@@ -362,6 +414,7 @@ _READERS: Mapping[str, _Reader] = {
     "loop_share": _loops,
     "length_finish_excess": _finish_change("length", more=True),
     "tool_call_shortfall": _finish_change("tool_calls", more=False),
+    "outlier_ranks": _outlier_ranks,
     "coverage_ratio": _coverage,
 }
 """What reads each of the metrics."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from specwatch.domain import acceptance, buckets, histogram, merge
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import (
     Histogram,
     Mode,
@@ -97,6 +98,7 @@ class ScrapedModel(Struct, frozen=True, kw_only=True):
     model_name: str
     engine_count: int
     speculation: str
+    draft_lengths: str | None
     drafts: int | None
     draft_tokens: int | None
     accepted_tokens: int | None
@@ -242,11 +244,14 @@ def models_of(
     *,
     unnamed: str = "",
     drafting: bool | None = None,
+    draft_lengths: DraftLengths | None = None,
+    prefills: bool = False,
 ) -> list[ScrapedModel]:
     """What one page says, per model: totals since the engine started.
 
-    ``unnamed`` is what to call a model that the page does not name, ``drafting`` what its server
-    says of itself (see :func:`specwatch.engines.sample_names.mode_of`). ``problems`` gets a
+    ``unnamed`` is what to call a model that the page does not name, ``drafting``,
+    ``draft_lengths`` and ``prefills`` what its server says of itself (see
+    :class:`specwatch.engines.base.Identity`). ``problems`` gets a
     sentence about each thing that had to be left out. Raises PageError for totals that are not
     numbers.
     """
@@ -254,12 +259,14 @@ def models_of(
     taps = _taps(parts, problems) if parts.tap and parts.models else {}
     setting = switch.setting_of(samples)
     on = Mode.ON if setting is None else setting.mode
+    draft_lengths = tally.draft_lengths_of(samples) or draft_lengths
     return [
         _model(
             name or unnamed,
             part,
             problems,
-            mode_of(part, drafting, on=on),
+            mode_of(part, drafting, on=on, prefills=prefills or tally.prefills(samples, part)),
+            draft_lengths,
             *taps.get(name, (None, [])),
         )
         for name, part in sorted(parts.models.items())
@@ -317,12 +324,15 @@ def _model(
     samples: Mapping[Series, float],
     problems: list[str],
     mode: Mode,
+    draft_lengths: DraftLengths | None,
     tap: ScrapedTap | None,
     temperatures: list[BucketView],
 ) -> ScrapedModel:
     gauges = tally.sampled(samples)
     counted = tally.tally_of(samples, problems)
     fields = _counts(counted)
+    if draft_lengths is None and acceptance.lengths_vary(counted):
+        draft_lengths = DraftLengths.UNEXPLAINED
     if fields["acceptance_rate"] is None:
         fields["acceptance_rate"] = gauges.lifetime_acceptance_rate
     return view_of(
@@ -336,6 +346,7 @@ def _model(
             or {series.engine for series in samples}
         ),
         speculation=mode,
+        draft_lengths=None if mode in (Mode.OFF, Mode.PREFILL) else draft_lengths,
         running=None if gauges.running is None else int(gauges.running),
         waiting=None if gauges.waiting is None else int(gauges.waiting),
         tap=tap,

@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.engines.base import Identity, text_of
 from specwatch.engines.sample_names import ENGINES
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
@@ -23,7 +24,9 @@ class EngineInfo(NamedTuple):
     longest: Mapping[str, int] = MappingProxyType({})
     """Largest number of tokens of each model, prompt and output (vLLM's max_model_len)."""
     drafting: bool | None = None
-    """As in :class:`specwatch.engines.base.Identity`."""
+    """As in :class:`specwatch.engines.base.Identity`, like the following."""
+    draft_lengths: DraftLengths | None = None
+    prefills: bool = False
 
 
 def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
@@ -45,6 +48,8 @@ def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
         tuple(name for name, _ in named),
         {name: n for name, n in longest.items() if type(n) is int and n > 0},
         identity.drafting,
+        identity.draft_lengths,
+        identity.prefills,
     )
 
 

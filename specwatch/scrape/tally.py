@@ -9,12 +9,22 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from specwatch.domain import histogram
-from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Series, Tally
+from specwatch.domain.draft_lengths import DraftLengths
+from specwatch.domain.model import (
+    COUNTERS,
+    HISTOGRAMS,
+    MAPPINGS,
+    Histogram,
+    RankCounts,
+    Series,
+    Tally,
+)
 from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
+from specwatch.engines.tap import KV_PRODUCER, OF_THE_PROCESS
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters, switch
 
-_OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures", *switch.QUANTITIES})
+_OF_THE_PROCESS = frozenset({"process_start", "cache_config", *OF_THE_PROCESS, *switch.QUANTITIES})
 _POSITION_DIGITS = 3
 """No drafter proposes a thousand tokens; larger positions would exhaust the memory."""
 
@@ -22,12 +32,16 @@ _MOST_BUCKETS = 256
 """Buckets of a histogram of one engine: more than any server has; each is stored."""
 MOST_MODELS = 64
 """Models of one target in a minute: a page with more is refused, as each takes memory."""
+MOST_RANKS = 128
+"""Data-parallel ranks of one server that are compared; of a server with more, none is."""
 MOST_KEYS = 32
 """Finish reasons, methods or reasons of no coverage in one window: more than exist."""
 _LONGEST_KEY = 64
 _MOST_WIDTHS = 8
 """Different numbers of draft positions in a fingerprint."""
 OTHER = "other"
+_LEAST_PREFILLED, _MOST_TOKENS = 100, 1.01
+"""Requests that show that a server only prefills, and their tokens each at most."""
 
 
 class Sampled(NamedTuple):
@@ -163,7 +177,32 @@ def sampled(samples: Mapping[Series, float]) -> Sampled:
     )
 
 
-def fingerprint_of(samples: Mapping[Series, float]) -> str:
+def draft_lengths_of(samples: Mapping[Series, float]) -> DraftLengths | None:
+    """Why drafts vary in length, if a page shows it: by its tap, or as its switch orders it."""
+    setting = switch.setting_of(samples)
+    if setting is not None and setting.ordered:
+        return DraftLengths.SCHEDULE if setting.schedule else None
+    launched = {series.key for series in samples if series.quantity == "launch"}
+    return next((cause for cause in DraftLengths if cause in launched), None)
+
+
+def prefills(page: Mapping[Series, float], samples: Mapping[Series, float]) -> bool:
+    """Whether a server only prefills, by its tap on the page, or as all requests of the model with
+    these samples have but one token; false with few requests."""
+    if any(s.quantity == "launch" and s.key == KV_PRODUCER for s in page):
+        return True
+    requests = tokens = 0.0
+    for series, value in samples.items():
+        if series.quantity == "ttft" and series.part == "count":
+            requests += value
+        elif series.quantity == "generation_tokens":
+            tokens += value
+    return requests >= _LEAST_PREFILLED and 0 < tokens <= _MOST_TOKENS * requests
+
+
+def fingerprint_of(
+    samples: Mapping[Series, float], draft_lengths: DraftLengths | None = None
+) -> str:
     """The configuration that a page shows, as ``CONFIGURATION-K``.
 
     The first part is a digest of the cache configuration, without what vLLM measures at each start:
@@ -172,6 +211,8 @@ def fingerprint_of(samples: Mapping[Series, float]) -> str:
     orders in its place (``schedule`` and a number that identifies it): 0 without speculation and,
     for engines that show it only then, before the first draft; ``?`` for an engine or a version
     that does not report them. Two draft models with the same number have the same fingerprint.
+    ``draft_lengths``, which the server says elsewhere than on its page, or what the page shows of
+    them, follow the number.
     """
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
@@ -190,11 +231,32 @@ def fingerprint_of(samples: Mapping[Series, float]) -> str:
     if setting is not None and setting.ordered and positions:
         number = f"schedule {setting.schedule:x}" if setting.schedule else setting.draft_tokens
         return f"{digest}-{number}"
-    if launched:
-        return f"{digest}-{launched}"
     counts = sorted(set(positions.values()))
-    shown_counts = "+".join(map(str, counts[:_MOST_WIDTHS]))
-    return f"{digest}-{shown_counts or ('?' if unknown else '0')}"
+    number = launched or "+".join(map(str, counts[:_MOST_WIDTHS])) or ("?" if unknown else "0")
+    varying = None if number == "0" else draft_lengths_of(samples) or draft_lengths
+    return f"{digest}-{number}" + (f" {varying}" if varying else "")
+
+
+def ranks_of(
+    increments: Mapping[Series, float], known: Iterable[Series]
+) -> dict[str, dict[str, RankCounts]]:
+    """What the data-parallel ranks of each model counted, of those that have several; ``known`` are
+    the series of the process, also those that did not move."""
+    counts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for series in known:
+        if series.quantity in RankCounts._fields and not series.temperature:
+            of_rank = counts[series.model_name][series.engine]
+            of_rank[series.quantity] = int(increments.get(series, 0.0))
+    complete = set(RankCounts._fields)
+    ranks = {
+        model: {
+            engine: RankCounts(**count)
+            for engine, count in engines.items()
+            if complete == count.keys() and engine.isalnum() and len(engine) <= _LONGEST_KEY
+        }
+        for model, engines in counts.items()
+    }
+    return {model: by_rank for model, by_rank in ranks.items() if 1 < len(by_rank) <= MOST_RANKS}
 
 
 def _prefer_successors(values: dict[str, float] | dict[str, dict[str, dict[str, float]]]) -> None:

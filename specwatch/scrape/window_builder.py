@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from specwatch.domain import buckets
 from specwatch.domain.buckets import Bucket
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import (
     MINUTE,
     Batch,
@@ -102,6 +103,10 @@ class WindowBuilder:
         self.processes = Processes()
         self.drafting: bool | None = None
         """Whether the process says that it may draft, where its page does not tell (llama.cpp)."""
+        self.draft_lengths: DraftLengths | None = None
+        """Why its drafts vary in length, where its page does not tell (llama.cpp, SGLang)."""
+        self.prefills = False
+        """Whether the process says that it only prefills (SGLang)."""
         self._first_pages = FirstPages() if cursor_follows else None
         if cursor is not None:
             self._begin_at(cursor)
@@ -146,13 +151,13 @@ class WindowBuilder:
             self._counted_since = now.wall
         if restarted:
             self._end_process(window, last or {}, problems)
-            self.drafting = None
+            self._forget_process()
         window.add(increments, tapped=bool(parts.tap))
         setting = switch.setting_of(samples, None if restarted else self.switch)
         switched = last is not None and not restarted and switch.changed(self.switch, setting)
         self.switch = setting
-        self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._page = page
+        self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._wall, self._monotonic = now.wall, now.monotonic
         self.taps.see(
             parts,
@@ -216,11 +221,11 @@ class WindowBuilder:
     def close(self) -> ScrapeResult:
         """End the open window before its time, because the daemon stops."""
         problems, windows = list[str](), tuple[Window, ...]()
-        if self._open is not None:
-            windows = self._build(self._open, problems)
-            self.closed_start = self._open.start
-        self._open = None
-        return ScrapeResult(self._batch(windows), problems=tuple(problems))
+        closed, self._open = self._open, None
+        if closed is not None:
+            windows = self._build(closed, problems)
+            self.closed_start = closed.start
+        return ScrapeResult(self._batch(closed, windows), problems=tuple(problems))
 
     def peek(self) -> tuple[Window, ...]:
         """The windows of the open minute so far."""
@@ -256,10 +261,14 @@ class WindowBuilder:
             self._end_process(self._open, self._tracker.last or {}, [])
         self._tracker = CounterTracker()
         self.taps = Taps()
-        self.drafting = None
+        self._forget_process()
         self._wall = self._monotonic = None
         self._downtime = Downtime()
         self._sampled = {}
+
+    def _forget_process(self) -> None:
+        """Forget what the process said of itself."""
+        self.drafting, self.draft_lengths, self.prefills = None, None, False
 
     def change_proxy(self) -> None:
         """Treat the proxy's next page as the first one of another proxy."""
@@ -295,15 +304,19 @@ class WindowBuilder:
         if closed is not None and start <= closed.start:
             return None
         self._open = OpenWindow(start)
-        return None if closed is None else self._batch(self._build(closed, problems))
+        return None if closed is None else self._batch(closed, self._build(closed, problems))
 
-    def _batch(self, windows: tuple[Window, ...]) -> Batch | None:
-        if not windows:
+    def _batch(self, closed: OpenWindow | None, windows: tuple[Window, ...]) -> Batch | None:
+        if not windows or closed is None:
             return None
         cursor = self.cursor()
         if cursor is not None:
             self._counted_since = cursor.wall
-        return Batch(windows, cursor)
+        ranks = {}
+        if not closed.restarts:
+            ranks = tally.ranks_of(closed.engine.increments, self._tracker.last or ())
+        named = {model or self.unnamed_model: of_model for model, of_model in ranks.items()}
+        return Batch(windows, cursor, named)
 
     def _window(self, now: Moment) -> OpenWindow:
         if self._open is None:
@@ -360,7 +373,13 @@ class WindowBuilder:
         self._downtime.end(now.monotonic)
         known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
         on = Mode.ON if self.switch is None else self.switch.mode
-        self.models = {m: mode_of(s, self.drafting, on=on) for m, s in models.items()}
+        self.models = {
+            model: mode_of(
+                samples, self.drafting, on=on,
+                prefills=self.prefills or tally.prefills(self._page, samples),
+            )
+            for model, samples in models.items()
+        }  # fmt: skip
         sampled = {model: tally.sampled(samples) for model, samples in models.items()}
         for model, sample in sampled.items():
             before = self._sampled.get(model) if known else None
@@ -386,9 +405,8 @@ class WindowBuilder:
     def _build(self, window: OpenWindow, problems: list[str]) -> tuple[Window, ...]:
         tallies = window.engine.tallies(self._tracker.last or {}, problems)
         modes = window.modes or self.models
-        environment = replace(
-            self.environment, fingerprint=tally.fingerprint_of(self._page) if self._page else None
-        )
+        fingerprint = tally.fingerprint_of(self._page, self.draft_lengths) if self._page else None
+        environment = replace(self.environment, fingerprint=fingerprint)
         of_all = {}
         for model in sorted(modes):
             series = SeriesId(self._daemon, self._target, model or self.unnamed_model)

@@ -44,6 +44,7 @@ from specwatch.simulator.responses import (
 )
 from specwatch.simulator.runtime import SimulatedRuntime
 from specwatch.simulator.sequence import SimulatedSequence
+from specwatch.simulator.settings import ADAPTIVE, SCHEDULE
 from specwatch.simulator.workload import SimulatedRequest
 
 _NOT_COUNTED = frozenset({"/metrics", "/health", "/version"})
@@ -93,6 +94,8 @@ def _fill_state(state: State, runtime: SimulatedRuntime) -> None:
             "method": speculation.method,
             "model": speculation.model,
             "num_speculative_tokens": speculation.k,
+            SCHEDULE: list(speculation.schedule) or None,
+            ADAPTIVE: speculation.adaptive,
         }
     sampling: dict[str, Any] = {}
     if settings.default_temperature != 1.0:  # vLLM keeps what differs from its own defaults

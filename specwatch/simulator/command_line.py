@@ -19,7 +19,12 @@ import structlog
 from specwatch.errors import CannotStrip, ConfigError
 from specwatch.simulator.acceptance import SimulatedAcceptance
 from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.settings import SCHEDULE, SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.settings import (
+    ADAPTIVE,
+    SCHEDULE,
+    SimulatedSettings,
+    SimulatedSpeculation,
+)
 from specwatch.simulator.workload import PAIRS, SimulatedProfile, SimulatedTraffic, pairs
 from specwatch.tap import settings as tap_settings
 from specwatch.tap.scheduler import DATA_PARALLEL, Scheduler
@@ -238,7 +243,8 @@ def _speculation(flags: Arguments) -> SimulatedSpeculation | None:
         ) from None
     try:
         return SimulatedSpeculation(
-            int(k), str(method), None if model is None else str(model), schedule
-        )
+            int(k), str(method), None if model is None else str(model), schedule,
+            adaptive=config.get(ADAPTIVE) in (True, "true"),
+        )  # fmt: skip
     except ValueError:
         raise ConfigError(f"num_speculative_tokens is {k!r}: expected a whole number") from None

@@ -144,7 +144,7 @@ class SimulatedScheduler:
             missing = total - sequence.computed
             if missing == 1 and sequence.generation_tokens:
                 room = max(0, min(k, max_model_len - total - 1, budget - 1))
-                drafts = min(room, self._proposed)
+                drafts = min(room, self._proposed, self._likely(sequence.request.temperature))
                 tokens, reserved = 1 + drafts, 1 + room
             else:
                 drafts, tokens = _PREFILL, min(missing, budget)
@@ -274,6 +274,12 @@ class SimulatedScheduler:
         if sequence.per_step is not None:
             sequence.per_step.append((accepted, drafts))
         return accepted
+
+    def _likely(self, temperature: float) -> int:
+        """Draft tokens that adaptive verification lets through: those more likely than not."""
+        if self.speculation is None or not self.speculation.adaptive:
+            return self.k
+        return max(1, sum(chance > 0.5 for chance in self._thresholds_of(temperature)))
 
     def _thresholds_of(self, temperature: float) -> tuple[float, ...]:
         # In steps of a hundredth, so that a slow drift does not solve for p at every step.

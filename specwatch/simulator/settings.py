@@ -15,6 +15,8 @@ NEWEST = ENGINE_VERSIONS[-1]
 RECORD_LEVELS = ("none", "summary", "detailed")
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 """Key of the speculative configuration, 0.24 and later."""
+ADAPTIVE = "enable_adaptive_verification"
+"""Key of the speculative configuration, 0.32 and later."""
 
 _CHEAP_DRAFTERS = {"ngram": 0.02, "ngram_gpu": 0.02, "suffix": 0.02}
 _DRAFT_MEMORY = 0.15
@@ -31,6 +33,8 @@ class SimulatedSpeculation:
     model: str | None = None
     schedule: tuple[tuple[int, int, int], ...] = ()
     """(first, last, draft tokens) by number of scheduled requests; empty for always ``k``."""
+    adaptive: bool = False
+    """Whether of each draft only those tokens are verified that are likely to be accepted."""
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -137,8 +141,12 @@ class SimulatedSettings:
         if self.engine_version != NEWEST and (self.timings or self.record != "none"):
             flag = "enable-per-request" if self.timings else "per-request-spec-decode"
             raise ConfigError(f"vLLM {self.engine_version} has no --{flag}-metrics: leave it out")
-        if self.engine_version != NEWEST and self.speculation and self.speculation.schedule:
-            raise ConfigError(f"vLLM {self.engine_version} has no {SCHEDULE}: leave it out")
+        if self.engine_version != NEWEST and self.speculation:
+            for key, given in (
+                (SCHEDULE, self.speculation.schedule), (ADAPTIVE, self.speculation.adaptive)
+            ):  # fmt: skip
+                if given:
+                    raise ConfigError(f"vLLM {self.engine_version} has no {key}: leave it out")
         if self.record != "none" and self.speculation is None:
             raise ConfigError(
                 f"--per-request-spec-decode-metrics {self.record} needs speculation: add"

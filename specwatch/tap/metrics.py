@@ -17,6 +17,7 @@ from specwatch.engines.acceptance import Acceptance
 from specwatch.engines.base import Family
 from specwatch.engines.tap import TAP
 from specwatch.tap.outcome import RequestOutcome
+from specwatch.tap.server_facts import ServerFacts
 
 STAGES = ("request", "response", "count")
 """Where the tap itself may fail."""
@@ -55,11 +56,14 @@ class TapCounters:
         """Count a failure of the tap itself."""
         self._failures[stage].inc()
 
-    def count(self, model_name: str, bucket: str, outcome: RequestOutcome) -> None:
+    def count(self, server: ServerFacts, bucket: str, outcome: RequestOutcome) -> None:
         """Count one request; each metric of a model and bucket appears with its first count."""
+        model_name = server.model_name
         child = self._children.get((model_name, bucket))
         if child is None:
             families = self._families
+            for setting in server.launch:
+                families["launch"].labels(setting)
             child = cache(lambda of, *key: families[of].labels(model_name, bucket, *key))
             self._children[model_name, bucket] = child
         if outcome.finish_reason is not None:

@@ -113,7 +113,7 @@ class Tap:
         try:
             request = exchange.observed
             bucket = self._buckets.of(request.temperature)
-            self._counters.count(request.facts.model_name, bucket, request.outcome())
+            self._counters.count(request.facts, bucket, request.outcome())
         except Exception as error:
             self._fail("count", error)
 

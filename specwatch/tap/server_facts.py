@@ -10,6 +10,9 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from specwatch.engines.tap import KV_PRODUCER
+from specwatch.engines.vllm import draft_lengths
+
 Scope = MutableMapping[str, Any]
 """An ASGI connection scope."""
 
@@ -45,6 +48,8 @@ class ServerFacts:
     forces_usage: bool = False
     joins_steps: bool = False
     asks_nothing: bool = False
+    launch: tuple[str, ...] = ()
+    """Settings of the launch that the tap shows on its page."""
 
 
 class FactsSource(Protocol):
@@ -97,7 +102,16 @@ def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
         keeps_records=level not in (None, "none"),
         forces_usage=bool(forces),
         joins_steps=isinstance(interval, int) and interval > 1,
+        launch=_launch(config),
     )
+
+
+def _launch(config: Any) -> tuple[str, ...]:
+    speculation = getattr(config, "speculative_config", None)
+    varying = draft_lengths(lambda key: getattr(speculation, key, None))
+    settings = (varying,) if varying else ()
+    transfer = getattr(config, "kv_transfer_config", None)
+    return (*settings, KV_PRODUCER) if getattr(transfer, "kv_role", "") == KV_PRODUCER else settings
 
 
 def _model_name(state: Any) -> str:

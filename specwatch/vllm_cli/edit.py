@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from specwatch.domain.draft_lengths import CAUSES, DraftLengths
+from specwatch.engines.vllm import draft_lengths
 from specwatch.errors import CannotStrip, ConfigError
 from specwatch.vllm_cli import llama
 from specwatch.vllm_cli.command import (
@@ -58,6 +60,7 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     options = arguments.speculation
     if not speculates(options):
         return Stripped(tuple(command), (), notes)
+    notes = (*notes, *_notes_on_lengths(options))
     if not any(o.is_set and arguments.places[o.start] is None for o in options):
         options = [o for o in options if arguments.places[o.start] is not None]
     removals = {place for option in options for place in range(option.start, option.stop)}
@@ -90,6 +93,17 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
         " later changes of the file have no effect"
     )
     return Stripped((*serve_command.assignments, *changed), removed, (*notes, note), inlined=True)
+
+
+def _notes_on_lengths(options: Sequence[Option]) -> list[str]:
+    """That drafts vary in length, unless the method shows it."""
+    try:
+        cause = draft_lengths(speculation_of(options).config.get)
+    except ConfigError:
+        return []  # vLLM would not start with it
+    if cause is None or cause is DraftLengths.MATCHES:
+        return []
+    return [f"its drafts vary in length {CAUSES[cause]}"]
 
 
 def speculates(options: Sequence[Option]) -> bool:

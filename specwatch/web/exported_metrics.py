@@ -135,8 +135,10 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda target: target.info,
         ("url", "engine_version", "group"), lambda target: target.labels),
     ExportedMetric("gauge", "specwatch_speculation_enabled", MODEL,
-        "Whether the engine serves the model with speculation; absent where that is not known.",
-        lambda mode: None if mode is Mode.UNKNOWN else mode in (Mode.ON, Mode.MIXED)),
+        "Whether the engine serves the model with speculation; absent where that is not known, and"
+        " of a server that only prefills.",
+        lambda mode: None if mode in (Mode.UNKNOWN, Mode.PREFILL)
+        else mode in (Mode.ON, Mode.MIXED)),
     ExportedMetric("gauge", "specwatch_switch_draft_tokens", TARGET,
         "Draft tokens of each step that the switch of the target allows: those that are ordered,"
         " the most of a schedule, or the k of the launch. Absent without a switch.",
@@ -229,6 +231,15 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("gauge", "specwatch_assumed_break_even_acceptance_ratio", DECISION,
         "Acceptance rate at which specwatch_assumed_speedup_ratio is 1, by the same draft cost.",
         lambda model: None if model.prior is None else model.draft_cost_ratio),
+    ExportedMetric("gauge", "specwatch_varying_draft_lengths", DECISION,
+        "1 where drafts vary in length by design, and why: acceptance then tells nothing.",
+        lambda model: {(str(model.draft_lengths),): 1} if model.draft_lengths else {},
+        ("cause",)),
+    ExportedMetric("gauge", "specwatch_outlier_rank", DECISION,
+        "1 for a data-parallel rank whose drafts fare otherwise than those of the other ranks over"
+        " the last hour; of 8 ranks at most.",
+        lambda model: {one.rank: 1 for one in [r for r in model.ranks if r.stands_out][:8]},
+        ("rank",)),
     ExportedMetric("gauge", "specwatch_break_even_acceptance_ratio", BREAK_EVEN,
         "Acceptance rate below which speculation loses at a load, as measured.",
         lambda load: load.acceptance.value),

@@ -86,6 +86,9 @@ def group_servers(group: GroupVerdict) -> str:
     if group.holdouts:
         verb = "serves" if len(group.holdouts) == 1 else "serve"
         parts.append(f"{_listed(group.holdouts)} {verb} without speculation as the holdout")
+    if group.prefilling:
+        verb = "only prefills, and is" if len(group.prefilling) == 1 else "only prefill, and are"
+        parts.append(f"{_listed(group.prefilling)} {verb} left out")
     elsewhere = group.members - group.watched
     if elsewhere > 0:
         parts.append(f"{elsewhere} {'is' if elsewhere == 1 else 'are'} watched by other daemons")

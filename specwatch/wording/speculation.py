@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from specwatch.domain.draft_lengths import CAUSES, DraftLengths
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode
 from specwatch.rules.decision_view import (
@@ -29,6 +30,8 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
 """What a speedup is of, by objective."""
+PREFILLS = "the server only prefills, for others that decode"
+"""What the mode ``prefill`` means."""
 MODE_NOT_KNOWN = "not known whether the server speculates"
 MODE_REMEDY = (
     "Start llama-server without --no-slots, and give specwatch the API key of llama-server or"
@@ -113,6 +116,9 @@ def break_even(known: ModelView, window: WindowView | None) -> str:
     if known.assumed_acceptance is not None:
         least = figures.percent(known.assumed_acceptance)
         return f"break-even at about {least} acceptance, by the assumed draft cost{now}"
+    if known.draft_lengths is not None:
+        length = None if window is None else window.mean_acceptance_length
+        now = "" if length is None else f", now {length:.2f} tokens a step"
     if not known.bins:
         return f"break-even not known{now}"
     load = None if window is None else window.load_bin
@@ -122,9 +128,22 @@ def break_even(known: ModelView, window: WindowView | None) -> str:
     )
     cost, needed = line.step_cost.value, line.break_even_acceptance.value
     where = f"at {shown(line.load_bin)} running"
+    if known.draft_lengths is not None:
+        return f"break-even {where}: {cost:.2f}{now or ' tokens a step'}"
     least = "any acceptance" if needed <= 0 else f"{figures.percent(needed)} acceptance"
     least = least if needed <= 1 else "out of reach"
     return f"break-even {where}: {least}{now} (a step costs {cost:.2f}x)"
+
+
+def draft_lengths(cause: str | None) -> str | None:
+    """That drafts vary in length, and what that means; None if they do not."""
+    if cause is None:
+        return None
+    why = CAUSES.get(DraftLengths(cause)) if cause in set(DraftLengths) else None
+    return (
+        f"drafts vary in length{f' {why}' if why else ''}: acceptance does not tell whether they"
+        " pay, measured speed does"
+    )
 
 
 def answer(known: ModelView | None, mode: str | None) -> tuple[str, str]:
@@ -134,6 +153,8 @@ def answer(known: ModelView | None, mode: str | None) -> tuple[str, str]:
     """
     if mode == "off":
         return "off", "Speculation is off."
+    if mode == "prefill":
+        return "unknown", f"Speculation is not judged: {PREFILLS}."
     measured = None if known is None else known.speedup
     if measured is None and mode == "unknown":
         return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
@@ -283,6 +304,8 @@ def breach(rule: str, temperature: str, leading: ReadingView | None) -> str:
         sentence += f" at {shown(temperature)}"
     if leading is None:
         return sentence
+    if leading.metric == "outlier_ranks" and leading.note:
+        return f"{sentence}: {shown(leading.note, LONGEST_SENTENCE)}"
     return f"{sentence}: {shown(leading.metric)} {value(leading)}, {threshold(leading)}"
 
 

@@ -49,6 +49,8 @@ _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
      "llama: 23% is the reading: requests that look like a loop, or how many more of all requests"
      " end at their limit of length, or fewer with a tool call, than without speculation; the"
      " threshold is 10%."),
+    ("SpeculationRankOutlier", "rank-outlier", "outlier_ranks", 2, 0,
+     "llama: 2 data-parallel ranks stand out; the threshold is 0."),
     ("SpeculationShortOutputs", "short-outputs", "short_output_share", 0.8, 0.5,
      "llama: 80% of the requests ended within 20 tokens; the threshold is 50%."),
     ("SpeculationNotWorthIt", "not-worth-it", "speedup_ratio", 1.14, 1.3,

@@ -274,3 +274,32 @@ def test_a_file_name_that_is_not_utf_8_is_valid_json(specwatch: list[str], tmp_p
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout)["source"].endswith("/\ufffd.prom")
+
+
+def test_a_page_whose_drafts_vary_in_length_says_so(run: Run) -> None:
+    """As its tap shows the launch, or by what is counted."""
+    page = CAPTURE.read_bytes()
+    launched = page + b'specwatch_launch_total{setting="adaptive_verification"} 0.0\n'
+    for text, cause, words in (
+        (launched, "adaptive_verification", "drafts vary in length by adaptive verification:"),
+        (
+            page.replace(b" 4952.0", b" 3100.0"),
+            "unexplained",
+            "drafts vary in length by the counts",
+        ),
+        (page, None, ""),
+    ):
+        done = run("scrape", "-", stdin=text)
+        assert words in " ".join(done.stdout.split())
+        assert (cause is None) == ("drafts vary" not in done.stdout)
+        (model,) = json.loads(run("scrape", "-", "--json", stdin=text).stdout)["models"]
+        assert (model["speculation"], model["draft_lengths"]) == ("on", cause)
+
+
+def test_a_server_that_only_prefills_says_so(run: Run) -> None:
+    page = CAPTURE.read_bytes() + b'specwatch_launch_total{setting="kv_producer"} 0.0\n'
+    done = run("scrape", "-", stdin=page)
+    assert "speculation prefill" in done.stdout
+    assert "not judged: the server only prefills, for others that decode" in done.stdout
+    (model,) = json.loads(run("scrape", "-", "--json", stdin=page).stdout)["models"]
+    assert model["speculation"] == "prefill"

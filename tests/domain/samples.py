@@ -9,7 +9,16 @@ from typing import Any
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
 from specwatch.domain.finishes import FinishedHour
-from specwatch.domain.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
+from specwatch.domain.model import (
+    LOAD_BINS,
+    MINUTE,
+    Gauges,
+    Histogram,
+    Mode,
+    RankCounts,
+    Tally,
+    load_bin,
+)
 from specwatch.domain.sample import Sample, completed
 from specwatch.domain.switchback import Switchback
 from specwatch.rules.evidence import Evidence
@@ -137,6 +146,7 @@ def evidence(
     now: float | None = None,
     experiment: Switchback | None = None,
     finished: Sequence[FinishedHour] = (),
+    ranks: Sequence[tuple[int, Mapping[str, RankCounts]]] = (),
 ) -> Evidence:
     """At the end of the newest sample, unless ``now`` says otherwise."""
     newest = max((sample.start + sample.length for sample in samples), default=START)
@@ -147,6 +157,7 @@ def evidence(
         now=float(newest) if now is None else now,
         experiment=experiment,
         finished=finished,
+        ranks=ranks,
     )
 
 

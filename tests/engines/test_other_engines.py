@@ -20,10 +20,13 @@ import pytest
 
 from specwatch.backfill import prometheus_pages
 from specwatch.domain.acceptance import fixed_draft_length
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.histogram import mean
 from specwatch.domain.model import Mode, Moment
 from specwatch.engines.base import Identity
+from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.sample_names import ENGINES, engine_of, mode_of
+from specwatch.engines.sglang import SGLANG as SGLANG_ENGINE
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.rules import summary
 from specwatch.scrape import engine_info, tally
@@ -222,3 +225,48 @@ def test_ranks_of_one_server_are_one_server_of_a_prometheus() -> None:
 
 def test_no_samples_are_those_of_a_server_that_does_not_speculate() -> None:
     assert mode_of({}) is Mode.OFF
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "algorithm", "expected"),
+    [(True, "EAGLE", DraftLengths.ADAPTIVE_STEPS), (False, "EAGLE", None),
+     (None, "NGRAM", DraftLengths.MATCHES)],
+)  # fmt: skip
+def test_sglang_says_whether_its_steps_are_adaptive(
+    adaptive: bool | None, algorithm: str, expected: DraftLengths | None
+) -> None:
+    info = {"speculative_algorithm": algorithm, "speculative_adaptive": adaptive}
+    identity = SGLANG_ENGINE.identify({"/server_info": info}.get)
+    assert (identity.drafting, identity.draft_lengths) == (True, expected)
+    ending = f"-? {expected}" if expected else "-?"
+    assert tally.fingerprint_of(read(SGLANG), identity.draft_lengths).endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [({"speculative.types": "ngram-mod"}, DraftLengths.MATCHES),
+     ({"speculative.types": "draft-simple"}, None),
+     ({"speculative.type": "draft", "speculative.p_min": 0.75}, DraftLengths.EARLY_END),
+     ({"speculative.type": "draft", "speculative.p_min": 0.0}, None), ([], None)],
+)  # fmt: skip
+def test_llama_cpp_says_what_it_drafts_with(request_: Any, expected: DraftLengths | None) -> None:
+    """Its newer builds no longer say whether drafts end early."""
+    answers = {
+        "/props": {"total_slots": 1, "default_generation_settings": {"params": request_}},
+        "/slots": [{"speculative": True}],
+    }
+    assert LLAMACPP.identify(answers.get).draft_lengths is expected
+    answers["/slots"] = [{"speculative": False}]
+    assert LLAMACPP.identify(answers.get).draft_lengths is None
+
+
+def test_what_a_server_says_of_its_drafts_ends_with_its_process() -> None:
+    watch = WindowBuilder("d", "t", max_gap=15)
+    watch.observe(read(SGLANG), Moment(0, 0))
+    watch.draft_lengths = DraftLengths.ADAPTIVE_STEPS
+    watch.observe(read(SGLANG), Moment(5, 5))
+    batch = watch.close().batch
+    assert batch is not None
+    assert str(batch.windows[0].environment.fingerprint).endswith("-? adaptive_steps")
+    watch.observe(read(SGLANG.replace(b"} 4", b"} 3").replace(b"} 1000", b"} 10")), Moment(65, 65))
+    assert watch.draft_lengths is None

@@ -347,3 +347,11 @@ def test_a_model_that_got_another_name_was_watched_until_then():
     health = old.health
     assert (health.expected, health.observed, health.gap_count) == (20 * HOUR, 20 * HOUR, 0)
     assert (old.seconds_off_by_guard, new.seconds_off_by_guard) == (0, 2 * HOUR)
+
+
+def test_a_server_that_only_prefills_is_left_out():
+    none = counted(drafts=None, draft_tokens=None, accepted_tokens=None)
+    model = report(flat(hour(at, none, mode=Mode.PREFILL) for at in range(HOURS)))
+    assert (model.answer.outcome, model.answer.speedup) == ("unknown", None)
+    assert "the server only prefills" in model.answer.sentence
+    assert model.answer.recommendation == "Nothing to do: look at the servers that decode."

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Environment, Histogram, Mode, Window
 from specwatch.report.estimates import Ratio
 from specwatch.report.loads import crossing
@@ -266,6 +267,7 @@ def test_no_schedule_and_no_best_k_where_the_draft_length_varies():
     model = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
     assert (model.best_k, model.best_k_unknown) == (None, "varying_length")
     assert model.what_if is None
+    assert model.draft_lengths is DraftLengths.UNEXPLAINED
     assert "num_speculative_tokens" not in model.answer.recommendation
 
 

@@ -121,6 +121,15 @@ def test_older_versions_have_no_schedule(version: str) -> None:
         parsed(f"M {schedule} --simulated-engine-version {version}")
 
 
+def test_adaptive_verification_is_of_the_newest_version() -> None:
+    line = 'M -sc \'{"num_speculative_tokens":4,"enable_adaptive_verification":true}\''
+    speculation = parsed(line).speculation
+    assert speculation is not None
+    assert speculation.adaptive
+    with pytest.raises(ConfigError, match="has no enable_adaptive_verification: leave it out"):
+        parsed(f"{line} --simulated-engine-version 0.10.2")
+
+
 def test_a_schedule_under_data_parallelism_is_reported() -> None:
     schedule = f'-sc \'{{"num_speculative_tokens":4,"{SCHEDULE}":[[1,8,1]]}}\''
     with capture_logs() as logs:

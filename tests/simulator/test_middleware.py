@@ -157,6 +157,7 @@ def test_the_tap_counts_built_in_traffic_by_temperature() -> None:
         labels = {name.partition('temperature="')[2].rstrip('"}') for name in samples
                   if name.startswith("specwatch_drafts_total")}  # fmt: skip
         assert labels == {"0", "(0.3,0.7]", ">1"}
+        assert 'specwatch_launch_total{setting="matches"}' in samples
         for ours, theirs in (
             ("drafts", "spec_decode_num_drafts"),
             ("draft_tokens", "spec_decode_num_draft_tokens"),

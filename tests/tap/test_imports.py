@@ -15,12 +15,14 @@ OURS = {
     "specwatch",
     "specwatch.domain",
     "specwatch.engines",
+    "specwatch.domain.draft_lengths",
     "specwatch.domain.model",
     "specwatch.engines.acceptance",
     "specwatch.engines.base",
     "specwatch.engines.switch",
     "specwatch.engines.switch_files",
     "specwatch.engines.tap",
+    "specwatch.engines.vllm",
     "specwatch.domain.temperature",
 }
 

@@ -137,3 +137,35 @@ def test_a_real_state_of_starlette_is_read() -> None:
 def test_a_model_without_a_name_has_none() -> None:
     assert facts(state(openai_serving_models=Thing(base_model_paths=[]))).model_name == ""
     assert facts(state(openai_serving_models=None)).model_name == ""
+
+
+@pytest.mark.parametrize(
+    ("speculation", "expected"),
+    [
+        ({"enable_adaptive_verification": True, "method": "dspark"}, ("adaptive_verification",)),
+        ({"num_speculative_tokens_per_batch_size": [(1, 8, 4), (9, 64, 0)]}, ("schedule",)),
+        ({"num_speculative_tokens_per_batch_size": [(1, 1, 4)]}, ()),
+        ({"num_speculative_tokens_per_batch_size": None, "method": "eagle"}, ()),
+        ({"method": "ngram"}, ("matches",)), ({"method": "suffix"}, ("matches",)), ({}, ()),
+    ],
+)  # fmt: skip
+def test_drafts_that_vary_in_length_are_known_from_the_launch(
+    speculation: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    """A schedule with one number, which the switch needs, varies nothing."""
+    config = Thing(speculative_config=Thing(**speculation), observability_config=Thing())
+    assert facts(state(vllm_config=config)).launch == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [("kv_producer", ("kv_producer",)), ("kv_consumer", ()), ("kv_both", ()), (None, ())],
+)
+def test_a_server_that_only_prefills_is_known_from_the_launch(
+    role: str | None, expected: tuple[str, ...]
+) -> None:
+    config = Thing(
+        speculative_config=None, kv_transfer_config=Thing(kv_role=role),
+        observability_config=Thing(),
+    )  # fmt: skip
+    assert facts(state(vllm_config=config)).launch == expected

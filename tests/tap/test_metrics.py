@@ -19,6 +19,7 @@ from specwatch.rules import summary
 from specwatch.scrape.exposition import PageReader
 from specwatch.tap.metrics import BOUNDS, STAGES, TapCounters
 from specwatch.tap.outcome import RequestOutcome
+from specwatch.tap.server_facts import ServerFacts
 
 RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 0))
 ALL = RequestOutcome(
@@ -36,7 +37,7 @@ def counted(*outcomes: RequestOutcome, bucket: str = "(0,0.3]") -> dict[str, flo
     registry = CollectorRegistry()
     counters = TapCounters(registry)
     for outcome in outcomes:
-        counters.count("tiny", bucket, outcome)
+        counters.count(ServerFacts("tiny"), bucket, outcome)
     values = {}
     for series, value in page(registry).items():
         if series.part == "bucket" or series.quantity == "tap_failures":
@@ -99,7 +100,7 @@ def acceptance_buckets(*accepted: int) -> dict[float, float]:
     counters = TapCounters(registry)
     for tokens in accepted:
         record = Acceptance("record", 20, 20, tokens)
-        counters.count("tiny", "0", RequestOutcome(acceptance=record))
+        counters.count(ServerFacts("tiny"), "0", RequestOutcome(acceptance=record))
     return {
         float(series.key): value
         for series, value in page(registry).items()
@@ -122,8 +123,8 @@ def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None
 def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     registry = CollectorRegistry()
     counters = TapCounters(registry)
-    counters.count("tiny", "0", ALL)
-    counters.count("tiny", "0", RequestOutcome(uncovered="several"))
+    counters.count(ServerFacts("tiny", launch=("schedule",)), "0", ALL)
+    counters.count(ServerFacts("tiny"), "0", RequestOutcome(uncovered="several"))
     collected = {family.name: family for family in registry.collect()}
     assert set(collected) == {family.exposed for family in TAP}
     for known in TAP:
@@ -155,7 +156,9 @@ def test_failures_are_on_the_page_from_the_start() -> None:
 
 def test_odd_names_survive_the_page() -> None:
     registry = CollectorRegistry()
-    TapCounters(registry).count('a"b\\c\nd é', ">1", RequestOutcome(finish_reason="stop"))
+    TapCounters(registry).count(
+        ServerFacts('a"b\\c\nd é'), ">1", RequestOutcome(finish_reason="stop")
+    )
     requests = [series for series in page(registry) if series.quantity == "requests"]
     assert [(series.model_name, series.temperature) for series in requests] == [
         ('a"b\\c\nd é', ">1")

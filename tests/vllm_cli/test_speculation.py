@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specwatch.errors import ConfigError
-from specwatch.vllm_cli import read_command
+from specwatch.vllm_cli import read_command, strip
 from specwatch.vllm_cli.command import speculation_of
 
 NGRAM = """'{"method": "ngram", "num_speculative_tokens": 5}'"""
@@ -73,3 +73,20 @@ def test_the_configuration_is_that_of_vllm(flags: str, config: dict[str, Any]) -
 def test_invalid_configurations_are_refused(flags: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         speculation(flags)
+
+
+@pytest.mark.parametrize(
+    ("config", "notes"),
+    [
+        ('{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}',
+         ("its drafts vary in length by a schedule over the batch size",)),
+        ('{"method": "dspark", "enable_adaptive_verification": true}',
+         ("its drafts vary in length by adaptive verification",)),
+        ('{"num_speculative_tokens_per_batch_size": [[1, 1, 4]]}', ()),
+        ('{"num_speculative_tokens_per_batch_size": [1, [[2], 3]]}', ()),
+        ('{"method": "ngram"}', ()),
+    ],
+)  # fmt: skip
+def test_a_launch_whose_drafts_vary_in_length_is_noted(config: str, notes: tuple[str, ...]) -> None:
+    stripped = strip(["vllm", "serve", "M", "--speculative-config", config])
+    assert (stripped.command, stripped.notes) == (("vllm", "serve", "M"), notes)

@@ -16,14 +16,17 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from specwatch.config.rules import Slo
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, Source
+from specwatch.domain.ranks import Rank
 from specwatch.domain.switchback import Grouping
 from specwatch.domain.switchback_results import ExperimentStatus, GroupResults
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
 from specwatch.rules.attribution import ChangeCause, Factor
+from specwatch.rules.decisions import TargetDecision
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import (
@@ -46,6 +49,18 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 PACE = Slo(name="pace", metric="tpot", threshold="15ms", objective="99%", window="1d")
 LIKELY = ChangeCause(Factor.LOAD, -0.5, -0.6, 0.97, "running requests rose from 3.0 to 9.1")
+APART = Rank("3", 9000, Interval(0.12, 0.11, 0.13, 60), None, stands_out=True)
+
+
+def varying(decision: TargetDecision) -> TargetDecision:
+    """The same of a model whose drafts vary in length, on a server with ranks."""
+    model = replace(
+        decision.models["llama"], draft_lengths=DraftLengths.SCHEDULE,
+        ranks=(APART, APART._replace(rank="0", stands_out=False)),
+    )  # fmt: skip
+    return replace(decision, models={"llama": model})
+
+
 FULL = daemon(
     target(
         recent=(whole(), of_tap(START, "(0,0.3]", drafts=80, of=80, server=100)),
@@ -53,7 +68,9 @@ FULL = daemon(
             Source.TAP,
             models={"llama": Coverage(Source.TAP, 80, 100, {"record": 5}, {"several": 2})},
         ),
-        decision=replace(decided(slos=(SLO, PACE)), causes={("too-slow", "llama", "all"): LIKELY}),
+        decision=replace(
+            varying(decided(slos=(SLO, PACE))), causes={("too-slow", "llama", "all"): LIKELY}
+        ),
         guard=GuardStatus("act", GuardState("chat"), max_actions_per_day=4),
         switch=SwitchSetting(2, ordered=True),
         experiment=ExperimentStatus(

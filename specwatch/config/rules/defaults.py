@@ -76,11 +76,19 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         window="1h", min_requests=200, severity="info",
     ),
     Rule(
+        name="rank-outlier",
+        summary="Drafts of one data-parallel rank fare otherwise than those of the others: look at"
+        " its device, and at the weights of its draft",
+        conditions=(Condition(metric="outlier_ranks", above=0),),
+        window="1h", for_="10m", min_drafts=2000,
+    ),
+    Rule(
         name="garbage",
         summary="Nearly none or nearly all of the draft is accepted: unlike tokenizers, or a loop",
         conditions=(
             Condition(metric="acceptance_ratio", below=0.02),
             Condition(metric="acceptance_ratio", above=0.995),
+            Condition(metric="first_position_acceptance", below=0.02),
         ),
         combine="any", window="10m", min_drafts=1000,
         scope=Scope(temperature=POSITIVE_TEMPERATURES),

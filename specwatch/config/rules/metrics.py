@@ -23,6 +23,8 @@ class Measure(NamedTuple):
     """Whether it is available only once serving without speculation has been measured."""
     instead_of: str = ""
     """The metric that it replaces while there is no baseline: it is available only then."""
+    fixed_length: bool = False
+    """Whether it means something only where drafts do not vary in length by design."""
     read_from: Literal["speculating", "usable", "any_mode"] = "speculating"
     """Minutes that it is read from: all with speculation on, as drafts are exact counts at any
     time; only usable ones, as for times; or all of any mode."""
@@ -75,41 +77,48 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             "acceptance_ratio", "ratio", 0.0, 1.0,
-            "Accepted tokens over draft tokens.", by_temperature=True,
+            "Accepted tokens over draft tokens.", by_temperature=True, fixed_length=True,
         ),
         Measure(
             "speedup_ratio_assumed", "ratio", 0.0, _INFINITE,
             "Speedup that the acceptance and the target's draft_cost_ratio suggest, 1 at the"
             " assumed break-even; only while there is no baseline to measure it by.",
-            by_temperature=True, instead_of="speedup_ratio",
+            by_temperature=True, instead_of="speedup_ratio", fixed_length=True,
         ),
         Measure(
             "acceptance_ratio_unmeasured", "ratio", 0.0, 1.0,
             "The acceptance rate, only while there is no baseline to measure a speedup by.",
-            instead_of="acceptance_ratio",
+            instead_of="acceptance_ratio", fixed_length=True,
         ),
         Measure(
             "acceptance_change", "ratio", -1.0, 1.0,
             "Acceptance rate less that of the previous 24 h, at the present temperature mix.",
-            has_interval=True,
+            has_interval=True, fixed_length=True,
         ),
         Measure(
             "acceptance_length", "tokens", 1.0, _INFINITE,
             "Tokens of a speculative step, the bonus token included.", by_temperature=True,
+            fixed_length=True,
+        ),
+        Measure(
+            "first_position_acceptance", "ratio", 0.0, 1.0,
+            "Share of the drafts whose first token was accepted, whatever their length.",
+            by_temperature=True,
         ),
         Measure(
             "request_acceptance_p10", "ratio", 0.0, 1.0,
             "Acceptance rate that a tenth of the requests stays below.", by_temperature=True,
+            fixed_length=True,
         ),
         Measure(
             "request_acceptance_p50", "ratio", 0.0, 1.0,
-            "Median of the acceptance rates of requests.", by_temperature=True,
+            "Median of the acceptance rates of requests.", by_temperature=True, fixed_length=True,
         ),
         Measure(
             "request_speedup_p10_assumed", "ratio", 0.0, _INFINITE,
             "Speedup assumed of the acceptance rate that a tenth of the requests stays below; only"
             " while there is no baseline.",
-            by_temperature=True, instead_of="request_acceptance_p10",
+            by_temperature=True, instead_of="request_acceptance_p10", fixed_length=True,
         ),
         Measure(
             "losing_draft_share", "ratio", 0.0, 1.0,
@@ -160,6 +169,12 @@ MEASURES: Mapping[str, Measure] = {
             "tool_call_shortfall", "ratio", 0.0, 1.0,
             "How much smaller, at least, the share of requests that end with a tool call is than"
             " without speculation, by the same comparison.",
+        ),
+        Measure(
+            "outlier_ranks", "count", 0.0, _INFINITE,
+            "Data-parallel ranks whose acceptance, or drafts a token, over the last hour are far"
+            " from those of the other ranks; of three or more.",
+            fixed_length=True,
         ),
         Measure(
             "coverage_ratio", "ratio", 0.0, _INFINITE,

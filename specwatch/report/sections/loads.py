@@ -97,7 +97,9 @@ def _crossing(model: ModelReport) -> str:
 
 def choices(model: ModelReport) -> ReportSection:
     """The best number of draft tokens; speculation at some loads only."""
-    return ReportSection("Draft tokens, and what if", [*_best_k(model), *_what_if(model)])
+    varying = speculation.draft_lengths(model.draft_lengths)
+    lengths = [] if varying is None else [Sentence(f"{varying[:1].upper()}{varying[1:]}.")]
+    return ReportSection("Draft tokens, and what if", [*lengths, *_best_k(model), *_what_if(model)])
 
 
 def _best_k(model: ModelReport) -> Iterator[Part]:
