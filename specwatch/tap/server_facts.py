@@ -36,6 +36,7 @@ class ServerFacts:
     that streams carry usage whether or not the client asks, ``joins_steps`` that one event may hold
     the tokens of several engine steps. ``asks_nothing`` says that requests are not changed: for a
     server whose streams have the numbers anyway (llama.cpp's ``timings``), or that might refuse.
+    ``aliases`` are further names of the same model.
     """
 
     model_name: str
@@ -45,6 +46,7 @@ class ServerFacts:
     forces_usage: bool = False
     joins_steps: bool = False
     asks_nothing: bool = False
+    aliases: tuple[str, ...] = ()
 
 
 class FactsSource(Protocol):
@@ -90,22 +92,22 @@ def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
         handler, "enable_force_include_usage",
         getattr(arguments, "enable_force_include_usage", False),
     )  # fmt: skip
+    names = _model_names(state)
     return ServerFacts(
-        _model_name(state),
+        names[0] if names else "",
         default_temperature=_default_temperature(handler),
         draft_tokens=_draft_tokens(config),
         keeps_records=level not in (None, "none"),
         forces_usage=bool(forces),
         joins_steps=isinstance(interval, int) and interval > 1,
+        aliases=names[1:],
     )
 
 
-def _model_name(state: Any) -> str:
-    """The first served name, which vLLM puts on its own metrics; empty if it is not there."""
+def _model_names(state: Any) -> tuple[str, ...]:
+    """The served names, of which vLLM puts the first on its own metrics; empty if it has none."""
     models = getattr(state, "openai_serving_models", None)
-    for served in getattr(models, "base_model_paths", None) or ():
-        return str(served.name)
-    return ""
+    return tuple(str(served.name) for served in getattr(models, "base_model_paths", None) or ())
 
 
 def _default_temperature(handler: Any) -> float | None:

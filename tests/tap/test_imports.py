@@ -21,6 +21,7 @@ OURS = {
     "specwatch.engines.switch",
     "specwatch.engines.switch_files",
     "specwatch.engines.tap",
+    "specwatch.domain.segments",
     "specwatch.domain.temperature",
 }
 
