@@ -11,6 +11,7 @@ from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict, Member, verdict_of
 from specwatch.domain.merge import merge_windows, present_since
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
+from specwatch.domain.segments import kind_of
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
@@ -89,6 +90,8 @@ class TargetStatus:
     recent: tuple[Window, ...] = ()
     """The last minutes of the present process in its present mode, summed to one window for each
     series."""
+    segments: tuple[Window, ...] = ()
+    """The same of each segment."""
     last_window: int | None = None
     """End of the newest minute that is closed."""
     current: tuple[Window, ...] = ()
@@ -310,8 +313,9 @@ class Recent:
                 if series.model_name not in models
             }
 
-    def merged(self) -> tuple[Window, ...]:
-        """One window for each series, from the first to the last minute held of it."""
+    def merged(self, *, segments: bool = False) -> tuple[Window, ...]:
+        """One window for each series, from the first to the last minute held of it: of all and by
+        temperature, or of ``segments``."""
         held = self._windows
         summed, sums = self._sums
         if summed is not held:
@@ -319,7 +323,7 @@ class Recent:
             ordered = sorted(held, key=lambda series: series.temperature != ALL_TEMPERATURES)
             sums = tuple(_sum(held[series]) for series in ordered)
             self._sums = held, sums
-        return sums
+        return tuple(one for one in sums if bool(kind_of(one.series.temperature)) is segments)
 
 
 def _sum(windows: tuple[Window, ...]) -> Window:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from specwatch.domain.model import UNKNOWN_TEMPERATURE, Mode, Series
-from specwatch.domain.segments import kind_of, label_of
+from specwatch.domain.segments import UNKNOWN, kind_of, label_of
 from specwatch.engines.base import Engine, Family
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.lmdeploy import LMDEPLOY
@@ -33,7 +33,8 @@ _MARKS = {
 
 _PROCESS = Family("process_start_time_seconds", "gauge", "process_start")
 FAMILIES: tuple[Family, ...] = (
-    *(family for engine in ENGINES for family in engine.families), _PROCESS, *TAP, *SEGMENTS, *SWITCH,
+    *(family for engine in ENGINES for family in engine.families), _PROCESS, *TAP, *SEGMENTS,
+    *SWITCH,
 )  # fmt: skip
 SUPERSEDED: Mapping[str, str] = {
     old: new for engine in ENGINES for old, new in engine.superseded.items()
@@ -132,7 +133,7 @@ def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
         if kind_of(temperature):  # no bucket is called like that, but a segment
             temperature = UNKNOWN_TEMPERATURE
     elif meaning.by_segment:
-        temperature = label_of(labels.get("segment") or UNKNOWN_TEMPERATURE, labels.get("value", ""))
+        temperature = label_of(labels.get("segment") or UNKNOWN, labels.get("value", ""))
     return Series(
         meaning.quantity,
         meaning.part,

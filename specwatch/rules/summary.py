@@ -20,6 +20,7 @@ from specwatch.domain.model import (
     Window,
     load_bin_label,
 )
+from specwatch.domain.segments import kind_of
 from specwatch.engines.sample_names import mode_of
 from specwatch.scrape import switch, tally
 
@@ -275,6 +276,7 @@ def _taps(
         {
             bucket: tally.tally_of(samples, problems)
             for bucket, samples in buckets.by_bucket(parts.tap, problems).items()
+            if not kind_of(bucket.temperature)
         },
         parts.models,
         "",

@@ -97,7 +97,6 @@ class TapCounters:
         elif outcome.uncovered is not None:
             child("uncovered", outcome.uncovered).inc()
 
-
     def _count_segment(self, labels: tuple[str, str, str], outcome: RequestOutcome) -> None:
         adders = self._segments.get(labels)
         if adders is None:

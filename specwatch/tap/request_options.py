@@ -162,11 +162,7 @@ def _other_json(body: bytes) -> _Body | None:
         return None
     if not isinstance(members, dict):
         return None
-    raw = {
-        key: msgspec.Raw(json.dumps(members[key]).encode())
-        for key in _RAW
-        if key in members
-    }
+    raw = {key: msgspec.Raw(json.dumps(members[key]).encode()) for key in _RAW if key in members}
     plain = {
         key: members[key] for key in _Body.__struct_fields__ if key in members and key not in raw
     }

@@ -87,8 +87,9 @@ class Segments:
             return "yes" if options.stream else "no"
         if kind == ADAPTER:
             model = options.model
-            is_base = not model or model in (request.facts.model_name, *request.facts.aliases)
-            return NONE if is_base else _bounded(model, self._adapters)
+            if not model or model in (request.facts.model_name, *request.facts.aliases):
+                return NONE
+            return _bounded(model, self._adapters)
         return _output(request, outcome) if kind == OUTPUT else UNKNOWN
 
     def _header(self, wanted: bytes, headers: Headers) -> str:

@@ -40,9 +40,7 @@ def speculating(level: str | None, tokens: Any = 4) -> Thing:
 
 
 def test_0_8_has_no_arguments_and_no_records() -> None:
-    expected = ServerFacts(
-        "tiny", default_temperature=1.0, draft_tokens=4, aliases=("other",)
-    )
+    expected = ServerFacts("tiny", default_temperature=1.0, draft_tokens=4, aliases=("other",))
     assert facts(state()) == facts(state(), COMPLETIONS) == expected
 
 
