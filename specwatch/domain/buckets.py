@@ -53,7 +53,7 @@ def by_bucket(
         bucket = Bucket(series.model_name, series.temperature)
         if bucket not in buckets:
             kind, by_kind = segments.kind_of(bucket.temperature), counts[bucket.model_name]
-            if kind and by_kind[kind] == MOST_VALUES:
+            if kind and by_kind[kind] >= MOST_VALUES:
                 bucket = bucket._replace(temperature=segments.label_of(kind, segments.OTHER))
             elif (
                 by_kind[kind] == MOST_TEMPERATURES

@@ -59,6 +59,6 @@ def _parts(model: ModelReport) -> Iterator[Part]:
 def _loss(one: ReportSegment) -> str:
     share = "" if one.share is None else f", {figures.percent(one.share, 0)} of the requests"
     return (
-        f"Speculation loses for {segment_words(one.segment)}: speedup {layout.ratio(one.speedup)},"
-        f" acceptance {figures.percent(one.acceptance.rate)}{share}."
+        f"Speculation loses for {segment_words(one.segment)}:"
+        f" speedup {layout.ratio(one.speedup).text}, acceptance {figures.percent(one.acceptance.rate)}{share}."
     )
