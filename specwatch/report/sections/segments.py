@@ -60,5 +60,6 @@ def _loss(one: ReportSegment) -> str:
     share = "" if one.share is None else f", {figures.percent(one.share, 0)} of the requests"
     return (
         f"Speculation loses for {segment_words(one.segment)}:"
-        f" speedup {layout.ratio(one.speedup).text}, acceptance {figures.percent(one.acceptance.rate)}{share}."
+        f" speedup {layout.ratio(one.speedup).text},"
+        f" acceptance {figures.percent(one.acceptance.rate)}{share}."
     )
