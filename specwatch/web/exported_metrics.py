@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from specwatch.domain import acceptance
+from specwatch.domain import acceptance, histogram
 from specwatch.domain.model import ALL_TEMPERATURES, UNCOVERED, Mode
 from specwatch.guard.state import Phase
 from specwatch.web import metric_values
@@ -222,7 +222,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda series: series.rate(series.finished)),
     ExportedMetric("gauge", "specwatch_segment_mean_tpot_seconds", SEGMENT,
         "Mean time per output token after the first of a segment, over the last minutes.",
-        lambda series: metric_values.mean(series.tally.tpot)),
+        lambda series: series.tally.tpot and histogram.mean(series.tally.tpot)),
     ExportedMetric("gauge", "specwatch_segment_speedup_ratio", SEGMENT_SPEEDUP,
         "Speedup of a segment over the last hour, as specwatch_speedup_ratio of a temperature.",
         lambda speedup: speedup.value),

@@ -50,11 +50,6 @@ def cause(likely: ChangeCause) -> Values:
     return {label(likely.sentence): likely.share}
 
 
-def mean(observed: Histogram | None) -> float | None:
-    """The mean of what was observed; None without any."""
-    return observed.sum / observed.count if observed is not None and observed.count else None
-
-
 def mean_break_even(model: ModelDecision) -> float | None:
     """The break-even acceptance at the loads of the last hour, by their shares of the tokens."""
     bins = model.assessment.bins
