@@ -267,6 +267,11 @@ class DaemonStatus:
             return instead
 
 
+_Held = Mapping[SeriesId, tuple[Window, ...]]
+_Sums = tuple[_Held, tuple[Window, ...], tuple[Window, ...]]
+"""What is held, and its sums without segments and of segments."""
+
+
 class Recent:
     """The last few minutes of each series of one target, of one process in one mode of speculation.
 
@@ -276,8 +281,8 @@ class Recent:
     def __init__(self, minutes: int = 5) -> None:
         self._minutes = minutes
         # Both are replaced as a whole, never changed, so that readers need no lock.
-        self._windows: Mapping[SeriesId, tuple[Window, ...]] = {}
-        self._sums: tuple[Mapping[SeriesId, tuple[Window, ...]], tuple[Window, ...]] = ({}, ())
+        self._windows: _Held = {}
+        self._sums: _Sums = ({}, (), ())
         self.end: int | None = None
         """The end of the newest minute."""
 
@@ -317,13 +322,18 @@ class Recent:
         """One window for each series, from the first to the last minute held of it: of all and by
         temperature, or of ``segments``."""
         held = self._windows
-        summed, sums = self._sums
+        summed, *sums = self._sums
         if summed is not held:
             # Those of all temperatures first: where not all can be shown, they are.
             ordered = sorted(held, key=lambda series: series.temperature != ALL_TEMPERATURES)
-            sums = tuple(_sum(held[series]) for series in ordered)
-            self._sums = held, sums
-        return tuple(one for one in sums if bool(kind_of(one.series.temperature)) is segments)
+            sums = [
+                tuple(
+                    _sum(held[one]) for one in ordered if bool(kind_of(one.temperature)) is wanted
+                )
+                for wanted in (False, True)
+            ]
+            self._sums = held, sums[0], sums[1]
+        return sums[segments]
 
 
 def _sum(windows: tuple[Window, ...]) -> Window:

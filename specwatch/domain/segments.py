@@ -21,7 +21,7 @@ MOST_KINDS = 2
 """Each costs CPU time of every request, and memory of the server."""
 
 OTHER = "other"
-"""Value of all that have no segment of their own."""
+"""Value of all that are too rare for a segment."""
 NONE = "none"
 """Value of requests without the header, or of no adapter."""
 UNKNOWN = "unknown"

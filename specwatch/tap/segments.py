@@ -18,7 +18,7 @@ from specwatch.domain.segments import (
 from specwatch.tap.outcome import ObservedRequest, RequestOutcome
 
 MOST_VALUES = 20
-"""Values of an adapter or a header with series of their own in one process."""
+"""Values of an adapter or a header that have series, in one process."""
 LEAST_REQUESTS = 10
 """Requests with a value before it gets series."""
 _MOST_CANDIDATES = 200
