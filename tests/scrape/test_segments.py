@@ -39,27 +39,27 @@ def by_segment(windows: list[Window]) -> dict[str, Window]:
     return {w.series.temperature: w for w in windows if kind_of(w.series.temperature)}
 
 
-BOTH = {"output=text": 30, "output=tool_call": 20, "stream=yes": 50}
+BOTH = {"output=text": 300, "output=tool_call": 200, "stream=yes": 500}
 
 
 def test_each_kind_is_all_that_the_tap_saw() -> None:
-    story = story_of(100, drafts(50), segments=BOTH)
+    story = story_of(1000, drafts(500), segments=BOTH)
     assert story.trouble() == {}
     windows = story.end()
     segments = by_segment(windows)
     assert {label: window.tally.drafts for label, window in segments.items()} == BOTH
     assert {window.coverage for window in segments.values()} == {0.5}
     tool_call = segments["output=tool_call"].tally
-    assert (tool_call.draft_tokens, tool_call.accepted_tokens) == (80, 20)
-    assert tool_call.requests == {"other": 2}
+    assert (tool_call.draft_tokens, tool_call.accepted_tokens) == (800, 200)
+    assert tool_call.requests == {"other": 20}
     assert tool_call.tpot is not None
-    assert (tool_call.tpot.count, tool_call.tpot.sum) == (40, 0.4)
+    assert (tool_call.tpot.count, tool_call.tpot.sum) == (400, 4.0)
     (bucket,) = [w for w in windows if w.series.temperature == "0"]
-    assert (bucket.tally.drafts, bucket.source_drafts) == (50, 50)
+    assert (bucket.tally.drafts, bucket.source_drafts) == (500, 500)
 
 
 def test_they_are_apart_from_temperatures_in_a_sample() -> None:
-    (sample,) = samples_of(story_of(100, drafts(50), segments=BOTH).end())
+    (sample,) = samples_of(story_of(1000, drafts(500), segments=BOTH).end())
     assert set(sample.buckets) == {"0"}
     assert set(sample.segments) == set(BOTH)
     assert sample.coverage == 0.5
