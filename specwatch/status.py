@@ -11,6 +11,7 @@ from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict, Member, verdict_of
 from specwatch.domain.merge import merge_windows, present_since
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
+from specwatch.domain.segments import kind_of
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
@@ -89,6 +90,8 @@ class TargetStatus:
     recent: tuple[Window, ...] = ()
     """The last minutes of the present process in its present mode, summed to one window for each
     series."""
+    segments: tuple[Window, ...] = ()
+    """The same of each segment."""
     last_window: int | None = None
     """End of the newest minute that is closed."""
     current: tuple[Window, ...] = ()
@@ -264,6 +267,11 @@ class DaemonStatus:
             return instead
 
 
+_Held = Mapping[SeriesId, tuple[Window, ...]]
+_Sums = tuple[_Held, tuple[Window, ...], tuple[Window, ...]]
+"""What is held, and its sums without segments and of segments."""
+
+
 class Recent:
     """The last few minutes of each series of one target, of one process in one mode of speculation.
 
@@ -273,8 +281,8 @@ class Recent:
     def __init__(self, minutes: int = 5) -> None:
         self._minutes = minutes
         # Both are replaced as a whole, never changed, so that readers need no lock.
-        self._windows: Mapping[SeriesId, tuple[Window, ...]] = {}
-        self._sums: tuple[Mapping[SeriesId, tuple[Window, ...]], tuple[Window, ...]] = ({}, ())
+        self._windows: _Held = {}
+        self._sums: _Sums = ({}, (), ())
         self.end: int | None = None
         """The end of the newest minute."""
 
@@ -310,16 +318,22 @@ class Recent:
                 if series.model_name not in models
             }
 
-    def merged(self) -> tuple[Window, ...]:
-        """One window for each series, from the first to the last minute held of it."""
+    def merged(self, *, segments: bool = False) -> tuple[Window, ...]:
+        """One window for each series, from the first to the last minute held of it: of all and by
+        temperature, or of ``segments``."""
         held = self._windows
-        summed, sums = self._sums
+        summed, *sums = self._sums
         if summed is not held:
             # Those of all temperatures first: where not all can be shown, they are.
             ordered = sorted(held, key=lambda series: series.temperature != ALL_TEMPERATURES)
-            sums = tuple(_sum(held[series]) for series in ordered)
-            self._sums = held, sums
-        return sums
+            sums = [
+                tuple(
+                    _sum(held[one]) for one in ordered if bool(kind_of(one.temperature)) is wanted
+                )
+                for wanted in (False, True)
+            ]
+            self._sums = held, sums[0], sums[1]
+        return sums[segments]
 
 
 def _sum(windows: tuple[Window, ...]) -> Window:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from specwatch.alerts.alert import Alert, Links, runbook_address
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.domain.segments import kind_of
 from specwatch.domain.units import format_duration, parse_duration
 from specwatch.errors import NO_ANSWER
 from specwatch.guard.groups import QUEUED
@@ -19,6 +20,7 @@ from specwatch.rules.verdicts import Finding
 from specwatch.status import TargetStatus
 from specwatch.wording import figures, speculation
 from specwatch.wording.rules import amount, metric_words
+from specwatch.wording.segments import segment_words
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 RULE, SLO_BURN, SERVER_DOWN, SWITCHED_OFF, BLOCKED, FAILED = (
@@ -120,7 +122,10 @@ def _of_finding(target: str, finding: Finding, cause: ChangeCause | None, now: f
         "model_name": finding.model_name,
     }
     where = ""
-    if finding.temperature != ALL_TEMPERATURES:
+    if kind_of(finding.temperature):
+        labels["segment"] = finding.temperature
+        where = f" for {segment_words(finding.temperature)}"
+    elif finding.temperature != ALL_TEMPERATURES:
         labels["temperature"] = finding.temperature
         where = f" at temperature {shown(finding.temperature)}"
     lasting = figures.span(now - finding.since)

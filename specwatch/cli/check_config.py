@@ -31,6 +31,7 @@ from specwatch.domain.baseline import choose
 from specwatch.domain.buckets import order_of
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import Environment, Series
+from specwatch.domain.segments import kind_of
 from specwatch.domain.units import format_duration
 from specwatch.engines.sample_names import ENGINE_TITLES
 from specwatch.errors import ActuatorError, ConfigError, SpecwatchError
@@ -360,7 +361,8 @@ def _proxy(target: Target, edges: Sequence[float]) -> str:
 
 def _tap(tap: Mapping[Series, float], edges: Sequence[float]) -> str:
     """A sentence about a tap, and the buckets of its requests."""
-    labels = sorted({series.temperature for series in tap if series.temperature}, key=order_of)
+    counted = {series.temperature for series in tap if not kind_of(series.temperature)}
+    labels = sorted(counted - {""}, key=order_of)
     text = "tap found, no request counted yet"
     if labels:
         more = ", ..." if len(labels) > _MOST_BUCKETS else ""

@@ -24,7 +24,7 @@ from specwatch.config import loading
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.sections import Section
-from specwatch.engines.tap import SWITCH, TAP
+from specwatch.engines.tap import SEGMENTS, SWITCH, TAP
 from specwatch.status import DaemonStatus, StoreStatus
 from specwatch.web import api, exporter
 from specwatch.wording import rules as rule_words
@@ -209,9 +209,10 @@ def _metrics() -> Iterator[str]:
     yield from _metric_table(
         (
             metric.exposed, metric.kind,
-            (*(("model_name", "temperature") * metric.by_temperature), metric.label), metric.help,
+            (*(("model_name", "temperature") * metric.by_temperature),
+             *(("model_name", "segment", "value") * metric.by_segment), metric.label), metric.help,
         )
-        for metric in (*TAP, *SWITCH)
+        for metric in (*TAP, *SEGMENTS, *SWITCH)
     )  # fmt: skip
 
 
@@ -255,11 +256,12 @@ def _rules() -> Iterator[str]:
         " threshold only if the whole interval is.", "",
     )  # fmt: skip
     yield from _table(
-        ("Metric", "Unit", "By temperature", "Interval", "Meaning"),
+        ("Metric", "Unit", "By temperature", "By segment", "Interval", "Meaning"),
         (
             (
                 f"`{metric.name}`", metric.unit,
-                "yes" * metric.by_temperature, "yes" * metric.has_interval,
+                "yes" * metric.by_temperature, "yes" * metric.by_segment,
+                "yes" * metric.has_interval,
                 metric.help + " Needs a baseline." * metric.needs_baseline,
             )
             for metric in MEASURES.values()

@@ -190,11 +190,16 @@ def replayed(
         for rule in rules
     ]
     early = since - max([float(WARM_UP), *confirming])
-    run.load(reader.windows(since=early - WARM_UP, until=early, length=HOUR, target=target))
+    run.load(
+        reader.windows(
+            since=early - WARM_UP, until=early, length=HOUR, target=target, segments=True
+        )
+    )
     starts: list[int] = []
     bar = ProgressBar()
     with bar.over(until - since):
-        for minute in by_minute(reader.windows(since=early, until=until, target=target)):
+        stored = reader.windows(since=early, until=until, target=target, segments=True)
+        for minute in by_minute(stored):
             run.take(minute)
             start = minute[0].start
             if start >= since:

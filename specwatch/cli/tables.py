@@ -9,8 +9,9 @@ from typing import NamedTuple
 from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain import buckets
 from specwatch.domain.model import ALL_TEMPERATURES, METHODS
+from specwatch.domain.segments import label_of, order_of
 from specwatch.rules.decision_view import BucketSpeedupView, FindingView
-from specwatch.rules.summary import BucketView, CoverageView, WindowView
+from specwatch.rules.summary import BucketView, CoverageView, SegmentView, WindowView
 from specwatch.scrape.coverage import leading_reasons, share_derived
 from specwatch.web.daemon_view import TapView, TargetView
 from specwatch.wording import figures, speculation
@@ -47,6 +48,14 @@ _BUCKETS: Columns[BucketRow] = {
     "TTFT p99": lambda row: figures.quantile(row.bucket.ttft, "p99"),
     "TPOT": lambda row: figures.quantile(row.bucket.tpot, "p50"),
     "TPOT p99": lambda row: figures.quantile(row.bucket.tpot, "p99"),
+}
+_SEGMENTS: Columns[SegmentView] = {
+    "segment": lambda row: shown(label_of(row.segment, row.value), 32),
+    "requests": lambda row: figures.number(row.requests),
+    "acceptance": lambda row: figures.percent(row.acceptance_rate),
+    "tok/step": lambda row: figures.number(row.mean_acceptance_length, 2),
+    "mean TPOT": lambda row: figures.seconds(row.mean_tpot),
+    "faster": lambda row: f"{row.speedup.value:.2f}x" if row.speedup else figures.UNKNOWN,
 }
 _LEAST_DERIVED = 0.005
 _MOST_PENDING = 5
@@ -86,6 +95,12 @@ def recent_lines(target: TargetView, now: float) -> Lines:
         yield from _decision_lines(model, target, totals[0] if totals else None, now)
         yield from table(_RECENT, totals or windows)
         yield from _tap_lines(model, target, [one for one in windows if one not in totals])
+        segments = [one for one in target.segments if one.model_name == model]
+        yield from table(
+            _SEGMENTS,
+            sorted(segments, key=lambda one: order_of(label_of(one.segment, one.value))),
+            style=lambda row: "red" if row.speedup and row.speedup.below(1) else "",
+        )
     judged = {finding.model_name for finding in target.decision.findings}
     for model in sorted({*target.models, *judged} - shown_models):
         yield shown(model), "bold"

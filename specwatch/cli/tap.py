@@ -21,6 +21,7 @@ import click
 from specwatch.cli import commands, options
 from specwatch.cli.output import for_a_shell, for_json
 from specwatch.cli.terminal import Terminal
+from specwatch.domain.segments import checked_kinds
 from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
 from specwatch.domain.units import ListenAddress, parse_engine_url, parse_listen, parse_size
 from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
@@ -42,6 +43,7 @@ _LARGEST_ANSWER = 1 << 20
 _WHY = {
     settings.BUCKETS: "Upper ends of the temperature buckets. Give the daemon the same, as"
     " temperature_buckets.",
+    settings.SEGMENTS: "What the tap counts by beside the temperature.",
     settings.SWITCH_DIRECTORY: "Where orders of the switch come. Give the daemon the same, as"
     " targets[].switch.directory. For orders over HTTP set SPECWATCH_SWITCH_TOKEN_FILE too.",
     settings.REMOVE_METRICS: "Clients do not see the acceptance record that vLLM adds to"
@@ -49,6 +51,13 @@ _WHY = {
 }
 _EXTRA_SECONDS = 5.0
 """Time that the end of the proxy may take after its grace period."""
+
+
+_segments_option = click.option(
+    "--segments", metavar="KIND,KIND", default="",
+    callback=options.parsed(lambda text: checked_kinds(text.split(",")) if text else ()),
+    help="Count by one or two more: prompt_length, stream, output, adapter, header:NAME.",
+)  # fmt: skip
 
 
 @click.group(name="tap", cls=commands.CommandGroup)
@@ -66,6 +75,7 @@ def command() -> None:
     "--temperature-buckets", "buckets", metavar="0,0.3,..",
     help="Upper ends of the temperature buckets, when not the default 0,0.3,0.7,1.",
 )  # fmt: skip
+@_segments_option
 @click.option(
     "--remove-metrics", is_flag=True,
     help="Have the tap take the acceptance record out of chat and completions.",
@@ -86,6 +96,7 @@ def flags(
     vllm_version: str | None,
     target: str | None,
     buckets: str | None,
+    segments: tuple[str, ...],
     remove_metrics: bool,
     timings: bool,
     switch: bool,
@@ -104,7 +115,7 @@ def flags(
     if systemd and not words:
         raise click.UsageError("--systemd needs the command that starts vLLM: -- vllm serve ...")
     version = _version(vllm_version, target)
-    environment = _environment(buckets, remove_metrics)
+    environment = _environment(buckets, segments, remove_metrics)
     try:
         given = read_command(words) if words else None
         arguments, problem = None if given is None else given.arguments, None
@@ -219,7 +230,9 @@ def _version(version: str | None, target: str | None) -> Version | None:
         ) from None
 
 
-def _environment(buckets: str | None, remove_metrics: bool) -> dict[str, str]:
+def _environment(
+    buckets: str | None, segments: tuple[str, ...], remove_metrics: bool
+) -> dict[str, str]:
     environment = {}
     if buckets is not None:
         environment[settings.BUCKETS] = buckets.replace(" ", "")
@@ -229,6 +242,8 @@ def _environment(buckets: str | None, remove_metrics: bool) -> dict[str, str]:
             raise ConfigError(f"--temperature-buckets: {error}") from None
         if edges == DEFAULT_EDGES:
             environment.clear()
+    if segments:
+        environment[settings.SEGMENTS] = ",".join(segments)
     if remove_metrics:
         environment[settings.REMOVE_METRICS] = "1"
     return environment
@@ -268,6 +283,7 @@ def _size(text: str) -> int:
     "--temperature-buckets", callback=options.parsed(_buckets), metavar="T,T,...",
     default="0,0.3,0.7,1.0", show_default=True, help="Upper ends of the buckets.",
 )  # fmt: skip
+@_segments_option
 @click.option(
     "--remove-metrics", is_flag=True,
     help="Take the acceptance record out of responses, so that clients do not see it.",
@@ -290,6 +306,7 @@ def proxy(
     listen: str,
     default_temperature: float | None,
     temperature_buckets: tuple[float, ...],
+    segments: tuple[str, ...],
     remove_metrics: bool,
     largest_request: int,
     connect_timeout: float,
@@ -320,7 +337,7 @@ def proxy(
     app = ProxyApplication(
         url,
         registry,
-        settings=settings.Settings(temperature_buckets, remove_metrics),
+        settings=settings.Settings(temperature_buckets, remove_metrics, segments=segments),
         default_temperature=default_temperature,
         connect_timeout=connect_timeout,
         largest_request=largest_request,

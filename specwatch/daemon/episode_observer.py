@@ -9,6 +9,7 @@ from statistics import fmean
 
 from specwatch.daemon.arm_orders import SET_BY_OTHERS, shows
 from specwatch.domain.model import Series
+from specwatch.domain.segments import kind_of
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
     MOST_GROUPS,
@@ -138,6 +139,8 @@ def group_totals(samples: Mapping[Series, float]) -> dict[str, tuple[float, floa
     for series, value in samples.items():
         if series.temperature:
             if series.quantity not in ("decode_seconds", "decode_tokens"):
+                continue
+            if kind_of(series.temperature):
                 continue
             sums = seconds if series.quantity == "decode_seconds" else tokens
             for group in (

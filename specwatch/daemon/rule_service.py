@@ -280,7 +280,7 @@ class RuleService:
         ]
         for span in spans:
             if span["since"] < span["until"]:
-                read = list(self._store.windows(target=target, **span))
+                read = list(self._store.windows(target=target, segments=True, **span))
                 with state.lock:
                     state.judge.load(read)
         measured = max((measurement.at for measurement in state.judge.measurements), default=0.0)

@@ -15,7 +15,7 @@ temperature bucket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal
@@ -28,6 +28,7 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import Objective, Tally
 from specwatch.domain.sample import Sample
+from specwatch.domain.segments import kind_of
 from specwatch.domain.speedup import TOO_FEW, Comparison
 
 DRAFT_COST_RATIO = 0.1
@@ -56,7 +57,7 @@ class BinBreakEven:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpeedup:
-    """The speedup of one temperature bucket. ``share`` is its share of the drafts."""
+    """The speedup of one temperature bucket, or segment. ``share`` is its share of the drafts."""
 
     speedup: Interval
     share: float
@@ -109,6 +110,7 @@ class Assessment:
     per_token: Interval | None = None
     bins: tuple[BinBreakEven, ...] = ()
     buckets: Mapping[str, BucketSpeedup] = field(default_factory=dict)
+    segments: Mapping[str, BucketSpeedup] = field(default_factory=dict)
     best_k: BestK | None = None
     best_k_unknown: BestKUnknown | None = None
     """Why there is a speedup and no ``best_k``."""
@@ -183,7 +185,8 @@ def assess(
         objective=whole.objective,
         per_token=whole.of(Objective.TPOT),
         bins=tuple(_bins(stepping, compared)),
-        buckets=_buckets(stepping, compared),
+        buckets=_buckets(stepping, compared, lambda sample: sample.buckets),
+        segments=_buckets(stepping, compared, lambda sample: sample.segments),
         best_k=best_k,
         best_k_unknown=best_k_unknown,
         seconds=sum(minute.took(whole.objective) for minute in whole.known),
@@ -236,22 +239,25 @@ def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakE
         )
 
 
-def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, BucketSpeedup]:
+def _buckets(
+    minutes: Sequence[Minute],
+    compared: Comparison,
+    of: Callable[[Sample], Mapping[str, Tally]],
+) -> dict[str, BucketSpeedup]:
     drafts: dict[str, int] = {}
     for minute in minutes:
-        for label, counted in minute.sample.buckets.items():
+        for label, counted in of(minute.sample).items():
             if counted.drafts:
                 drafts[label] = drafts.get(label, 0) + counted.drafts
-    whole = sum(drafts.values())
     buckets = {}
     for label, count in drafts.items():
         # Its drafts, and its part of the steps that did not draft.
         part = [
             (minute, bucket.drafts / minute.drafting)
             for minute in minutes
-            if (bucket := minute.sample.buckets.get(label)) and bucket.drafts and minute.drafting
+            if (bucket := of(minute.sample).get(label)) and bucket.drafts and minute.drafting
         ]
-        tallies = [minute.sample.buckets[label] for minute, _ in part]
+        tallies = [of(minute.sample)[label] for minute, _ in part]
         # Tokens that the bucket got from its steps, and the time that these took.
         over = [
             (steps + (tally.accepted_tokens or 0)) * minute.kept * compared.rate(minute)
@@ -264,6 +270,7 @@ def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, Bucke
         drafted = sum(tally.draft_tokens or 0 for tally in tallies)
         accepted = sum(tally.accepted_tokens or 0 for tally in tallies)
         rate = accepted / drafted if drafted else None
+        whole = sum(n for other, n in drafts.items() if kind_of(other) == kind_of(label))
         buckets[label] = BucketSpeedup(speedup, count / whole, rate)
     return buckets
 

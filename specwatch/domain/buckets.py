@@ -1,13 +1,14 @@
-"""A tap's counts by model and temperature bucket, and windows made of them."""
+"""A tap's counts by model and temperature bucket or segment, and windows made of them."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from specwatch.domain import merge
+from specwatch.domain import merge, segments
 from specwatch.domain.model import (
     ALL_TEMPERATURES,
     UNKNOWN_TEMPERATURE,
@@ -20,12 +21,16 @@ from specwatch.domain.model import (
 MOST_TEMPERATURES = 32
 """Temperature buckets of one model, at most: more than a tap can be configured to have."""
 
+MOST_VALUES = 32
+"""Segments of one kind of one model, at most: what is beyond counts as ``other``."""
+_MOST_KINDS = 4
+
 _LABEL = re.compile(r"(>)?([0-9.e+-]+)|[(\[]([0-9.e+-]+),([0-9.e+-]+)\]")
 _MOST_NAMED = 3
 
 
 class Bucket(NamedTuple):
-    """A temperature bucket of a model, as the tap names it."""
+    """A temperature bucket, or a segment, of a model, as the tap names it."""
 
     model_name: str
     temperature: str
@@ -34,30 +39,35 @@ class Bucket(NamedTuple):
 def by_bucket(
     samples: Mapping[Series, float], problems: list[str]
 ) -> dict[Bucket, dict[Series, float]]:
-    """A tap's samples by model and temperature; samples without a temperature are left out.
+    """A tap's samples by model and temperature or segment; samples with neither are left out.
 
-    ``problems`` gets a sentence about models with too many temperatures, or an invalid one.
+    ``problems`` gets a sentence about models with too many temperatures or kinds of segments, or
+    an invalid temperature.
     """
     buckets: dict[Bucket, dict[Series, float]] = {}
-    counts: dict[str, int] = {}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     refused: set[str] = set()
     for series, value in samples.items():
         if not series.temperature:
             continue
         bucket = Bucket(series.model_name, series.temperature)
-        labels = buckets.get(bucket)
-        if labels is None:
-            count = counts.get(bucket.model_name, 0)
-            if count == MOST_TEMPERATURES or bucket.temperature == ALL_TEMPERATURES:
+        if bucket not in buckets:
+            kind, by_kind = segments.kind_of(bucket.temperature), counts[bucket.model_name]
+            if kind and by_kind[kind] >= MOST_VALUES:
+                bucket = bucket._replace(temperature=segments.label_of(kind, segments.OTHER))
+            elif (
+                by_kind[kind] == MOST_TEMPERATURES
+                or bucket.temperature == ALL_TEMPERATURES
+                or (kind and kind not in by_kind and len(by_kind) > _MOST_KINDS)
+            ):
                 refused.add(bucket.model_name)
                 continue
-            counts[bucket.model_name] = count + 1
-            labels = buckets[bucket] = {}
-        labels[series] = value
+            by_kind[kind] += 1
+        buckets.setdefault(bucket, {})[series] = value
     for model in sorted(refused)[:_MOST_NAMED]:
         problems.append(
             f"the tap's temperatures of {model[:60]!r} beyond {MOST_TEMPERATURES}, or called"
-            f" {ALL_TEMPERATURES!r}"
+            f" {ALL_TEMPERATURES!r}, or more than {_MOST_KINDS} kinds of segments"
         )
     return buckets
 
@@ -77,7 +87,7 @@ def matching(name: str, models: Collection[str], unnamed: str) -> str | None:
 
 
 def order_of(temperature: str) -> tuple[int, float, str]:
-    """A sort key of bucket labels: ascending, then labels of no bucket, then the unknown."""
+    """A sort key of temperature buckets: ascending, then labels of no bucket, then the unknown."""
     if temperature == UNKNOWN_TEMPERATURE:
         return 2, 0.0, ""
     match = _LABEL.fullmatch(temperature)
@@ -93,7 +103,7 @@ def order_of(temperature: str) -> tuple[int, float, str]:
 def by_model(
     tallies: Mapping[Bucket, Tally], known: Collection[str], unnamed: str, problems: list[str]
 ) -> dict[str, dict[str, Tally]]:
-    """A tap's counts by the engine's name of the model, and temperature.
+    """A tap's counts by the engine's name of the model, and temperature or segment.
 
     ``problems`` gets a sentence about models that the engine does not have.
     """
@@ -121,7 +131,7 @@ def windows_of(
     restarts: int,
     problems: list[str],
 ) -> list[Window]:
-    """Windows by temperature from a tap's counts; ``of_all`` are those of all, by model.
+    """Windows by temperature and segment from a tap's counts; ``of_all`` are of all, by model.
 
     Models for which ``doubts`` is true get no windows: their counts cannot be true. ``restarts``
     are those of the tap alone. ``problems`` gets a sentence about models that the engine does not
@@ -132,7 +142,9 @@ def windows_of(
         if doubts(model):
             continue
         whole = of_all[model]
-        seen = sum(part.drafts or 0 for part in parts.values())
+        seen: Counter[str] = Counter()
+        for label, part in parts.items():
+            seen[segments.kind_of(label)] += part.drafts or 0
         windows += [
             replace(
                 whole,
@@ -140,7 +152,7 @@ def windows_of(
                 tally=parts[temperature],
                 source=source,
                 server_drafts=whole.tally.drafts,
-                source_drafts=seen,
+                source_drafts=seen[segments.kind_of(temperature)],
                 restarts=whole.restarts + restarts,
             )
             for temperature in sorted(parts, key=order_of)

@@ -20,6 +20,7 @@ from specwatch.domain.model import (
     Window,
     load_bin,
 )
+from specwatch.domain.segments import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class Sample:
     sound: bool = True
     closed_loop: bool = False
     """Whether its requests were sent by a constant number of clients."""
+    segments: Mapping[str, Tally] = field(default_factory=dict)
+    """Of each kind, all requests: not to be added to the buckets, nor kinds to one another."""
     usual: SentLengths | None = None
     """Known lengths of its requests, used if none began or ended in it."""
     watched: float = 0.0
@@ -214,7 +217,8 @@ def _joined(samples: Sequence[Sample]) -> Sample:
         length=last.start + last.length - first.start,
         tally=total(samples),
         gauges=reduce(merge_gauges, (sample.gauges for sample in samples)),
-        buckets=totals_by_bucket(samples),
+        buckets=_totals(sample.buckets for sample in samples),
+        segments=_totals(sample.segments for sample in samples),
         watched=sum(sample.watched for sample in samples),
     )
 
@@ -225,22 +229,31 @@ def total(samples: Sequence[Sample]) -> Tally:
 
 
 def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
-    """A temperature bucket of all samples, or ``all``, added up."""
+    """A temperature bucket or a segment of all samples, or ``all``, added up."""
     if temperature == ALL_TEMPERATURES:
         return total(samples)
-    return sum_tallies(e.buckets[temperature] for e in samples if temperature in e.buckets)
+    parts = [e.segments if kind_of(temperature) else e.buckets for e in samples]
+    return sum_tallies(part[temperature] for part in parts if temperature in part)
 
 
 def totals_by_bucket(samples: Iterable[Sample]) -> dict[str, Tally]:
     """Each temperature bucket of all samples, added up."""
+    return _totals(sample.buckets for sample in samples)
+
+
+def _totals(divided: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
     parts: dict[str, list[Tally]] = {}
-    for sample in samples:
-        for label, counted in sample.buckets.items():
+    for by_label in divided:
+        for label, counted in by_label.items():
             parts.setdefault(label, []).append(counted)
     return {label: sum_tallies(tallies) for label, tallies in parts.items()}
 
 
 def _sample(window: Window, parts: Sequence[Window]) -> Sample:
+    parts, of_segments = (
+        [part for part in parts if bool(kind_of(part.series.temperature)) is of_segment]
+        for of_segment in (False, True)
+    )
     buckets = {part.series.temperature: _trimmed(part.tally) for part in parts}
     tally = completed(_trimmed(window.tally), buckets.values())
     # If the server does not report speculation, drafts counted by its tap show it.
@@ -254,6 +267,7 @@ def _sample(window: Window, parts: Sequence[Window]) -> Sample:
         gauges=window.gauges,
         environment=window.environment,
         buckets=buckets,
+        segments={part.series.temperature: _trimmed(part.tally) for part in of_segments},
         coverage=next((part.coverage for part in parts), None),
         sound=window.sound,
         watched=window.observed_seconds + window.down_seconds,

@@ -23,6 +23,7 @@ class Family(NamedTuple):
     help: str = ""
     """The HELP text, if we expose the family."""
     by_temperature: bool = False
+    by_segment: bool = False
 
 
 class Identity(NamedTuple):

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from specwatch.domain.model import UNKNOWN_TEMPERATURE, Mode, Series
+from specwatch.domain.segments import UNKNOWN, kind_of, label_of
 from specwatch.engines.base import Engine, Family
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.lmdeploy import LMDEPLOY
 from specwatch.engines.sglang import SGLANG
-from specwatch.engines.tap import SWITCH, TAP
+from specwatch.engines.tap import SEGMENTS, SWITCH, TAP
 from specwatch.engines.tensorrtllm import TENSORRT_LLM
 from specwatch.engines.vllm import VLLM
 
@@ -32,7 +33,8 @@ _MARKS = {
 
 _PROCESS = Family("process_start_time_seconds", "gauge", "process_start")
 FAMILIES: tuple[Family, ...] = (
-    *(family for engine in ENGINES for family in engine.families), _PROCESS, *TAP, *SWITCH,
+    *(family for engine in ENGINES for family in engine.families), _PROCESS, *TAP, *SEGMENTS,
+    *SWITCH,
 )  # fmt: skip
 SUPERSEDED: Mapping[str, str] = {
     old: new for engine in ENGINES for old, new in engine.superseded.items()
@@ -72,6 +74,7 @@ class SampleName(NamedTuple):
     part: str
     label: str
     by_temperature: bool
+    by_segment: bool
 
 
 _PARTS = {
@@ -88,6 +91,7 @@ SAMPLES: Mapping[str, SampleName] = {
         part,
         "le" if part == "bucket" else family.label,
         family.by_temperature,
+        family.by_segment,
     )
     for family in FAMILIES
     for end, part in _PARTS[family.kind]
@@ -126,6 +130,10 @@ def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
     temperature = ""
     if meaning.by_temperature:
         temperature = labels.get("temperature") or UNKNOWN_TEMPERATURE
+        if kind_of(temperature):  # no bucket is called like that, but a segment
+            temperature = UNKNOWN_TEMPERATURE
+    elif meaning.by_segment:
+        temperature = label_of(labels.get("segment") or UNKNOWN, labels.get("value", ""))
     return Series(
         meaning.quantity,
         meaning.part,

@@ -47,6 +47,19 @@ TAP = tuple(
 )  # fmt: skip
 """Those by temperature have the labels ``model_name`` and ``temperature``."""
 
+SEGMENTS = tuple(
+    Family(f"specwatch_segment_{quantity}", "counter", quantity, help=help, by_segment=True)
+    for quantity, help in (
+        ("drafts", "Speculation steps of the requests of a segment whose acceptance is known."),
+        ("draft_tokens", "Tokens proposed in those steps."),
+        ("accepted_tokens", "Proposed tokens that the target model kept."),
+        ("requests", "Requests of a segment that were answered to the end."),
+        ("decode_seconds", "Last token - first token of each request of a segment."),
+        ("decode_tokens", "Tokens after the first in those seconds."),
+    )
+)
+"""They have the labels ``model_name``, ``segment`` (a kind) and ``value``."""
+
 SWITCH = (
     Family("specwatch_switch_draft_tokens", "gauge", "switch_draft_tokens", "",
         "Draft tokens of each step that the switch allows, the most of a schedule; in the launch"

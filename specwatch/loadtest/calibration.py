@@ -18,6 +18,7 @@ from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.merge import sum_tallies
 from specwatch.domain.model import Gauges, Mode, Series, Tally
 from specwatch.domain.sample import Sample, SentLengths
+from specwatch.domain.segments import kind_of
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.loadtest.engine import MeasuredModel
 from specwatch.loadtest.requests import Answer
@@ -85,7 +86,8 @@ class Meter:
         problems: list[str] = []
         by_temperature: dict[str, list[Tally]] = {}
         for (_, temperature), series in buckets.by_bucket(parts.tap, problems).items():
-            by_temperature.setdefault(temperature, []).append(tally.tally_of(series, problems))
+            if not kind_of(temperature):
+                by_temperature.setdefault(temperature, []).append(tally.tally_of(series, problems))
         model = parts.models.get(self._engine.series_name, {})
         counted = tally.tally_of(model, problems)
         if problems:

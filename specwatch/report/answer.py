@@ -13,7 +13,14 @@ from specwatch.domain.model import (
 )
 from specwatch.report.estimates import Amount, Ratio
 from specwatch.report.loads import losing, winning
-from specwatch.report.model import Outcome, ReportAnswer, ReportLoad, ReportTraffic, Temperature
+from specwatch.report.model import (
+    Outcome,
+    ReportAnswer,
+    ReportLoad,
+    ReportSegment,
+    ReportTraffic,
+    Temperature,
+)
 from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
 from specwatch.wording.speculation import MODE_NOT_KNOWN, PREFILLS, WORTH_IT
@@ -62,6 +69,7 @@ def answer(
     measured: Speedups,
     traffic: ReportTraffic,
     temperatures: Sequence[Temperature],
+    segments: Sequence[ReportSegment],
     loads: Sequence[ReportLoad],
     gpus: int | None,
 ) -> ReportAnswer:
@@ -99,6 +107,7 @@ def answer(
         gpus=gpus,
         winning_temperatures=winning(by_temperature),
         losing_temperatures=losing(by_temperature),
+        losing_segments=losing((one.segment, one.speedup) for one in segments),
         winning_loads=winning(by_load),
         losing_loads=losing(by_load),
     )

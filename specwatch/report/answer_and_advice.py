@@ -12,9 +12,10 @@ from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
 from specwatch.report.estimates import Ratio, ReportBestK, WhatIf
 from specwatch.report.loads import LEAST_GAIN, WORTH_ANOTHER_K
-from specwatch.report.model import ModelReport, ReportAnswer
+from specwatch.report.model import ModelReport, ReportAnswer, ReportSegment, Temperature
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
+from specwatch.wording.segments import segment_words
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVES, PREFILLS
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -133,11 +134,12 @@ def _unknown(answer: ReportAnswer, name: str) -> str:
 
 def _where(answer: ReportAnswer) -> Iterator[str]:
     """Yield the temperatures and loads at which it pays, and those at which it loses."""
-    for verb, temperatures, loads in (
-        ("pays", answer.winning_temperatures, answer.winning_loads),
-        ("loses", answer.losing_temperatures, answer.losing_loads),
+    for verb, temperatures, loads, segments in (
+        ("pays", answer.winning_temperatures, answer.winning_loads, ()),
+        ("loses", answer.losing_temperatures, answer.losing_loads, answer.losing_segments),
     ):
-        places = [place for place in (_temperatures(temperatures), _loads(loads)) if place]
+        where = (_temperatures(temperatures), _loads(loads), _segments(segments))
+        places = [place for place in where if place]
         if places:
             yield f"It {verb} {', and '.join(places)}."
 
@@ -147,6 +149,10 @@ def _temperatures(labels: Sequence[str]) -> str:
         return ""
     noun = "temperature" if len(labels) == 1 else "temperatures"
     return f"at {noun} {_listed([shown(label) for label in labels])}"
+
+
+def _segments(labels: Sequence[str]) -> str:
+    return f"for {_listed([segment_words(label) for label in labels])}" if labels else ""
 
 
 def _loads(labels: Sequence[str]) -> str:
@@ -340,24 +346,27 @@ def _restricted(report: ModelReport, what_if: WhatIf) -> str:
 
 
 def _routing(report: ModelReport) -> Iterator[Change]:
-    """Yield what losing temperatures gain elsewhere; their share of the requests is taken for that
-    of the time."""
+    """Yield what losing temperatures, and each losing segment, gain elsewhere; their share of the
+    requests is taken for that of the time."""
     labels = report.answer.losing_temperatures
-    if not labels or report.answer.outcome in ("loses", "off"):
-        return
-    losing = [
-        (bucket.share or 0.0, bucket.speedup)
-        for bucket in report.temperatures
-        if bucket.temperature in labels
-    ]
-    share = sum(share for share, _ in losing)
-    saved = sum(share * (1 - speedup.value) for share, speedup in losing if speedup is not None)
-    yield Change(
-        _gain_of(saved),
-        f"Send requests {_temperatures(labels)} to a server without speculation.",
-        f"Send requests {_temperatures(labels)} ({share:.0%} of all) to a server without"
-        " speculation, if there is one: it can be switched for a whole server only.",
-    )
+    losing: dict[str, list[Temperature | ReportSegment]] = {
+        f"requests {_temperatures(labels)}": [
+            bucket for bucket in report.temperatures if bucket.temperature in labels
+        ]
+    }
+    for one in report.segments:
+        if one.segment in report.answer.losing_segments:
+            losing[segment_words(one.segment)] = [one]
+    for what, parts in losing.items():
+        share = sum(part.share or 0.0 for part in parts)
+        saved = sum((e.share or 0.0) * (1 - e.speedup.value) for e in parts if e.speedup)
+        if parts and report.answer.outcome not in ("loses", "off"):
+            yield Change(
+                _gain_of(saved),
+                f"Send {what} to a server without speculation.",
+                f"Send {what} ({share:.0%} of all) to a server without speculation, if there is"
+                " one: it can be switched for a whole server only.",
+            )
 
 
 def _guarding(report: ModelReport) -> Iterator[str]:

@@ -26,7 +26,7 @@ from specwatch.report.model import ModelReport
 from specwatch.report.objectives import goodput, objectives
 from specwatch.report.series import Plots
 from specwatch.report.speedups import speedups
-from specwatch.report.temperatures import temperatures
+from specwatch.report.temperatures import segments, temperatures
 from specwatch.report.window_sums import Ledger, RunningSum
 from specwatch.wording import figures
 
@@ -174,6 +174,7 @@ def _report(
 
     cost = standby(None) if amount.seconds_standby else StandbyCost(None)
     by_temperature = temperatures(cells, measured)
+    by_segment = segments(cells, measured)
     by_load = loads(cells, measured)
     of_guard = incidents(sources.steps, *span)
     experiments, left_out = newest(sources.experiments.get(name, ()))
@@ -184,9 +185,10 @@ def _report(
         target=sources.target,
         model_name=name,
         engine_version=None if measured.present is None else measured.present.engine_version,
-        answer=answer(cells, measured, amount, by_temperature, by_load, sources.gpus),
+        answer=answer(cells, measured, amount, by_temperature, by_segment, by_load, sources.gpus),
         traffic=amount,
         temperatures=by_temperature,
+        segments=by_segment,
         loads=by_load,
         crossing=crossing(by_load),
         best_k=best_k(measured),

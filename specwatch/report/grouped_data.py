@@ -20,6 +20,7 @@ from specwatch.domain.model import (
     Window,
     load_bin,
 )
+from specwatch.domain.segments import kind_of
 from specwatch.domain.switchback import Switchback
 from specwatch.guard.status import StepRecord
 from specwatch.rules.decisions import Decision
@@ -46,9 +47,9 @@ def drafted_of(tally: Tally) -> Drafted:
 
 
 class Beside(NamedTuple):
-    """A window of all temperatures, and the drafts in it by temperature bucket.
+    """A window of all temperatures, and the drafts in it by temperature bucket and segment.
 
-    The windows of these buckets come separately, each as a sum of many hours.
+    The windows of these come separately, each as a sum of many hours.
     """
 
     start: int
@@ -114,25 +115,32 @@ class SlicePlace(NamedTuple):
 class WindowSlice(NamedTuple):
     """The windows of one start, mode, load bin and environment.
 
-    ``wholes`` are of all temperatures, ``parts`` of buckets; these may be sums of a longer time.
-    ``drafted`` has the counts of the buckets in this time.
+    ``wholes`` are of all temperatures, ``parts`` of buckets, ``segments`` of segments; the last two
+    may be sums of a longer time. ``drafted`` has the counts of both in this time.
     """
 
     place: SlicePlace
     wholes: Sequence[Window]
     parts: Sequence[Window]
+    segments: Sequence[Window]
     drafted: Mapping[str, Drafted]
+
+    @property
+    def first(self) -> Window:
+        """The first of its windows."""
+        return (self.wholes or self.parts or self.segments)[0]
 
     @property
     def start(self) -> int:
         """Unix time."""
-        return (self.wholes or self.parts)[0].start
+        return self.first.start
 
 
 @dataclass(slots=True)
 class _Group:
     wholes: list[Window] = field(default_factory=list)
     parts: list[Window] = field(default_factory=list)
+    segments: list[Window] = field(default_factory=list)
     beside: list[Mapping[str, Drafted]] = field(default_factory=list)
 
     def drafted(self) -> Mapping[str, Drafted]:
@@ -142,7 +150,7 @@ class _Group:
         for beside in self.beside:
             for label, counts in beside.items():
                 add_drafted(drafted, label, counts)
-        for part in () if self.beside else self.parts:
+        for part in () if self.beside else (*self.parts, *self.segments):
             add_drafted(drafted, part.series.temperature, drafted_of(part.tally))
         return drafted
 
@@ -153,7 +161,7 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlic
     if len(recorded) == 1 and isinstance(first, Beside):  # the usual case in a week of hours
         window = first.window
         place = SlicePlace(now, window.mode, _bin_of(window), window.environment, _silent(window))
-        yield WindowSlice(place, [window], [], first.drafted)
+        yield WindowSlice(place, [window], [], [], first.drafted)
         return
     grouped: dict[tuple[Mode, int | None, Environment], _Group] = {}
     group = _Group()
@@ -169,8 +177,11 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlic
         ):
             key = (window.mode, _bin_of(window), window.environment)
             group = grouped.setdefault(key, _Group())
-        whole = window.series.temperature == ALL_TEMPERATURES
-        (group.wholes if whole else group.parts).append(window)
+        label = window.series.temperature
+        if label == ALL_TEMPERATURES:
+            group.wholes.append(window)
+        else:
+            (group.segments if kind_of(label) else group.parts).append(window)
         if isinstance(window_, Beside):
             group.beside.append(window_.drafted)
         before = window
@@ -181,7 +192,7 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlic
         if drafted and mode in (Mode.OFF, Mode.UNKNOWN):
             mode = Mode.ON
         place = SlicePlace(now, mode, bin_, environment, silent)
-        yield WindowSlice(place, group.wholes, group.parts, group.drafted())
+        yield WindowSlice(place, group.wholes, group.parts, group.segments, group.drafted())
 
 
 def _bin_of(window: Window) -> int | None:

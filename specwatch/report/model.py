@@ -56,6 +56,7 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
     gpus: int | None = None
     winning_temperatures: tuple[str, ...] = ()
     losing_temperatures: tuple[str, ...] = ()
+    losing_segments: tuple[str, ...] = ()
     winning_loads: tuple[str, ...] = ()
     losing_loads: tuple[str, ...] = ()
 
@@ -88,6 +89,19 @@ class Temperature(Struct, frozen=True, kw_only=True):
     acceptance: ReportAcceptance
     acceptance_before: float | None
     ttft: ReportLatency
+    tpot: ReportLatency
+    speedup: Ratio | None = None
+
+
+class ReportSegment(Struct, frozen=True, kw_only=True):
+    """One segment, as ``KIND=VALUE``. ``share`` is that of the requests of its kind; of ``tpot``
+    only means are known, over tokens."""
+
+    segment: str
+    requests: int
+    share: float | None
+    acceptance: ReportAcceptance
+    acceptance_before: float | None
     tpot: ReportLatency
     speedup: Ratio | None = None
 
@@ -306,6 +320,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     standby_cost: Ratio | None = None
     standby_cost_missing: str | None = None
     temperatures: tuple[Temperature, ...]
+    segments: tuple[ReportSegment, ...] = ()
     loads: tuple[ReportLoad, ...] = ()
     crossing: Crossing | None = None
     best_k: ReportBestK | None = None

@@ -208,7 +208,9 @@ class _SourceReader:
         if self._by_minutes(members, before):
             hour = before // HOUR * HOUR
             yield from self._hours(wholes, self._until - longest, hour)
-            yield from self._reader.windows(since=hour, until=self._until, target=name)
+            yield from self._reader.windows(
+                since=hour, until=self._until, target=name, segments=True
+            )
             return
         yield from self._hours(wholes, self._until - longest, before)
         yield from self._hours(members, before, self._until)

@@ -10,6 +10,7 @@ from specwatch.domain.buckets import order_of
 from specwatch.domain.histogram import Quantile
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Window
 from specwatch.domain.sample import Sample
+from specwatch.domain.segments import kind_of
 from specwatch.domain.speedup import Comparison
 from specwatch.report import latencies
 from specwatch.report.grouped_data import Drafted, WindowSlice, add_drafted, drafted_of
@@ -60,7 +61,7 @@ class Plots:
         """Add slices of the period."""
         for piece in slices:
             if not self._step:
-                length = (piece.wholes or piece.parts)[0].length
+                length = piece.first.length
                 self._step = step_of(self._since, self._until, length)
             start = self._since + (piece.start - self._since) // self._step * self._step
             if start != self._start:
@@ -151,9 +152,9 @@ def _drafted(slices: Iterable[WindowSlice]) -> dict[str, Drafted]:
     """By temperature, if there are drafts."""
     drafted: dict[str, Drafted] = {}
     for piece in slices:
-        counts = list(piece.drafted.items())
+        counts = [(label, one) for label, one in piece.drafted.items() if not kind_of(label)]
         if piece.wholes and piece.wholes[0].tally.drafts is None:  # only the tap counts them
-            counts += [(ALL_TEMPERATURES, counted) for counted in piece.drafted.values()]
+            counts += [(ALL_TEMPERATURES, counted) for _, counted in counts]
         counts += [(ALL_TEMPERATURES, drafted_of(window.tally)) for window in piece.wholes]
         for label, counted in counts:
             if counted[0]:

@@ -1,4 +1,4 @@
-"""Acceptance, latency and speedup by temperature bucket."""
+"""Acceptance, latency and speedup by temperature bucket, and by segment."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from specwatch.domain import acceptance, histogram
 from specwatch.domain.buckets import order_of
 from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Tally
+from specwatch.domain.segments import kind_of
+from specwatch.domain.segments import order_of as segment_order
 from specwatch.report import latencies
 from specwatch.report.estimates import (
     Quantiles,
@@ -18,7 +20,7 @@ from specwatch.report.estimates import (
     ratio_of,
 )
 from specwatch.report.latencies import summed
-from specwatch.report.model import Temperature
+from specwatch.report.model import ReportSegment, Temperature
 from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
 
@@ -30,7 +32,7 @@ _COUNTED = (
 
 def temperatures(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[Temperature, ...]:
     """``all`` first, then every bucket that occurs in the period, ascending."""
-    labels = {label for cell in cells if cell.place.now for label in cell.tallies}
+    labels = {label for label in _labels(cells) if not kind_of(label)}
     ordered = (ALL_TEMPERATURES, *sorted(labels - {ALL_TEMPERATURES}, key=order_of))
     counted = {label: _counted(cells, label, now=True) for label in ordered}
     requests = {label: sum(one.requests.values()) for label, one in counted.items()}
@@ -50,6 +52,30 @@ def temperatures(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[Tempe
         )
         for label in ordered
     )
+
+
+def segments(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportSegment, ...]:
+    """Every segment that occurs in the period, by kind, ascending."""
+    ordered = sorted(filter(kind_of, _labels(cells)), key=segment_order)
+    counted = {label: _counted(cells, label, now=True) for label in ordered}
+    requests = {label: sum(one.requests.values()) for label, one in counted.items()}
+    return tuple(
+        ReportSegment(
+            segment=label,
+            requests=requests[label],
+            share=requests[label] / of if of else None,
+            acceptance=acceptance_of(counted[label]),
+            acceptance_before=acceptance.acceptance_rate(_counted(cells, label, now=False)),
+            tpot=_latency(cells, measured, label, "tpot"),
+            speedup=_speedup(measured, label),
+        )
+        for label in ordered
+        for of in [sum(n for other, n in requests.items() if kind_of(other) == kind_of(label))]
+    )
+
+
+def _labels(cells: Iterable[LedgerCell]) -> set[str]:
+    return {label for cell in cells if cell.place.now for label in cell.tallies}
 
 
 def acceptance_of(counted: Tally) -> ReportAcceptance:
@@ -143,5 +169,5 @@ def _speedup(measured: Speedups, label: str) -> Ratio | None:
     assessment = measured.assessment
     if label == ALL_TEMPERATURES:
         return ratio_of(assessment.speedup)
-    bucket = assessment.buckets.get(label)
+    bucket = {**assessment.buckets, **assessment.segments}.get(label)
     return None if bucket is None else ratio_of(bucket.speedup)

@@ -18,6 +18,7 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
+from specwatch.domain.segments import kind_of
 from specwatch.report.grouped_data import Drafted, SlicePlace, WindowSlice, add_drafted
 
 _Any = TypeVar("_Any")
@@ -37,7 +38,7 @@ _OF_DRAFTS = ("drafts", "draft_tokens", "accepted_tokens", "accepted_per_positio
 
 @dataclass(slots=True)
 class LedgerCell:
-    """The windows of one key: tallies by temperature, and sampled gauges in seconds."""
+    """The windows of one key: tallies by temperature and segment, sampled gauges in seconds."""
 
     place: SlicePlace
     tallies: dict[str, Tally]
@@ -54,7 +55,8 @@ class LedgerCell:
 class LedgerMinute(NamedTuple):
     """A sound window of all temperatures with its pace, for speedups.
 
-    ``counted`` has the fields of :data:`_OF_DRAFTS`, ``buckets`` the counts by temperature.
+    ``counted`` has the fields of :data:`_OF_DRAFTS`, ``buckets`` the counts by temperature and
+    segment.
     """
 
     start: int
@@ -131,12 +133,13 @@ class Ledger:
         tallies = {label: added.total() for label, added in sums.items()}
         whole = tallies.pop(ALL_TEMPERATURES, None)
         if whole is not None:
-            tallies = {ALL_TEMPERATURES: completed(whole, tallies.values()), **tallies}
+            buckets = [counted for label, counted in tallies.items() if not kind_of(label)]
+            tallies = {ALL_TEMPERATURES: completed(whole, buckets), **tallies}
         return LedgerCell(place, tallies, *self._sampled.get(place, ()))
 
     def _add(self, one: WindowSlice) -> None:
         sums = self._sums.setdefault(one.place, {})
-        for window in (*one.wholes, *one.parts):
+        for window in (*one.wholes, *one.parts, *one.segments):
             label = window.series.temperature
             if label not in sums:
                 sums[label] = RunningSum(_SUMMED if one.place.now else _BEFORE)
@@ -219,6 +222,10 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
     for minute in minutes:
         for label, counts in minute.buckets.items():
             add_drafted(buckets, label, counts)
+    tallies = {
+        label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
+        for label, (drafts, drafted, accepted) in buckets.items()
+    }
     counted = Tally(
         **sum_fields((minute.counted for minute in minutes), _OF_DRAFTS),
         generation_tokens=round(tokens) + firsts if by_token else None,
@@ -245,8 +252,6 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
             waiting_seconds=max(waiting, 0.0) if firsts else 0.0,
         ),
         environment=environment,
-        buckets={
-            label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
-            for label, (drafts, drafted, accepted) in buckets.items()
-        },
+        buckets={label: tally for label, tally in tallies.items() if not kind_of(label)},
+        segments={label: tally for label, tally in tallies.items() if kind_of(label)},
     )

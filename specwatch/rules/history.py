@@ -68,8 +68,8 @@ class History:
 
     @property
     def temperatures(self) -> set[str]:
-        """Buckets that had requests recently."""
-        return {label for sample in self.minutes for label in sample.buckets}
+        """Buckets and segments that had requests recently."""
+        return {label for sample in self.minutes for label in (*sample.buckets, *sample.segments)}
 
     def add(self, sample: Sample) -> bool:
         """Add a minute; false, and nothing is done, unless it is later than the last."""
@@ -217,4 +217,4 @@ def _only(counted: Tally, counters: Sequence[str], sums: Sequence[str] = ()) -> 
 
 
 def _paced(sample: Sample) -> Sample:
-    return replace(sample, tally=_only(sample.tally, _PACE, _PACE_TIMES), buckets={})
+    return replace(sample, tally=_only(sample.tally, _PACE, _PACE_TIMES), buckets={}, segments={})

@@ -19,6 +19,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
 from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.segments import kind_of
 from specwatch.domain.shares import share_of
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.domain.switchback import LAUNCH, TUNED
@@ -135,10 +136,11 @@ def _speedup(query: _Query) -> Reading:
     if query.temperature == ALL_TEMPERATURES:
         return _compared(query)
     assessed = query.evidence.assessment(query.window)
-    bucket = assessed.buckets.get(query.temperature)
+    bucket = {**assessed.buckets, **assessed.segments}.get(query.temperature)
     if bucket is not None:
         return Reading(bucket.speedup.value, bucket.speedup, basis="measured")
-    return _none(assessed.missing or f"{TOO_FEW} at this temperature", "measured")
+    where = "of this segment" if kind_of(query.temperature) else "at this temperature"
+    return _none(assessed.missing or f"{TOO_FEW} {where}", "measured")
 
 
 def _compared(query: _Query, *, adjusted: bool = True) -> Reading:

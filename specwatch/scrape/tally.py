@@ -141,6 +141,8 @@ def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
         fields["tpot"] = Histogram((), (tokens,), plain["generation_seconds"])
     elif "tpot" not in parts:
         fields["tpot"] = _mean_tpot(parts) if by_token is None else _mean_of_tokens(by_token)
+        if "decode_tokens" in plain:  # of a segment
+            fields["tpot"] = Histogram((), (int(plain["decode_tokens"]),), plain["decode_seconds"])
     fields["accepted_per_position"] = _per_position(positions, problems)
     for quantity, counts in mappings.items():
         fields[quantity] = most_frequent({key: int(counts[key]) for key in sorted(counts)})

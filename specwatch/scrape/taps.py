@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from specwatch.domain.buckets import matching, order_of, unknown_models
 from specwatch.domain.model import UNKNOWN_TEMPERATURE, Series, Source
+from specwatch.domain.segments import kind_of
 from specwatch.domain.temperature import bucket_labels
 from specwatch.scrape.tally import Parts
 
@@ -64,10 +65,19 @@ class Trouble:
 
 
 class _Count(NamedTuple):
-    """One count of one of the engine's models: ``quantity`` is a key of _COMPARED."""
+    """One count of one of the engine's models: ``quantity`` is a key of _COMPARED.
+
+    A tap counts the same by temperature and by each ``kind`` of segments.
+    """
 
     model: str
     quantity: str
+    kind: str = ""
+
+    @property
+    def of_all(self) -> _Count:
+        """What the server counts."""
+        return self._replace(kind="")
 
 
 class _Excess(NamedTuple):
@@ -170,7 +180,7 @@ class Taps:
             self._doubted = _excesses(
                 _of_tap(page.tap, page.models, unnamed),
                 server,
-                lambda count: (1 + share) * server[count] + slack * self._width(count),
+                lambda count: (1 + share) * server[count.of_all] + slack * self._width(count),
             )
             self._strangers = _strangers(self._seen, page.models, unnamed)
         elif not self._proxied:
@@ -223,7 +233,7 @@ class Taps:
         running = self._ledger.under_way.get(count.model)
         begun = _UNDER_WAY if running is None else running
         slack = (_PROXY_SLACK + _PROXY_DRAFTS_UNDER_WAY * begun) * self._width(count)
-        return (1 + _PROXY_SHARE) * self._ledger.server[count] + slack
+        return (1 + _PROXY_SHARE) * self._ledger.server[count.of_all] + slack
 
     def forget_proxy(self) -> None:
         """Forget the proxy, as there is another one or none."""
@@ -319,7 +329,7 @@ def _seen(tap: Mapping[Series, float]) -> _Seen:
     derived = (n for series, n in tap.items() if (series.quantity, series.key) == _DERIVED)
     return _Seen(
         frozenset(model for model, _ in named),
-        frozenset(temperature for _, temperature in named),
+        frozenset(temperature for _, temperature in named if not kind_of(temperature)),
         int(failures),
         any(derived),
     )
@@ -339,7 +349,7 @@ def _counts(
     counts: Counter[_Count] = Counter()
     for series, value in samples.items():
         if series.quantity in _COMPARED and (model := model_of(series)) is not None:
-            counts[_Count(model, series.quantity)] += int(value)
+            counts[_Count(model, series.quantity, kind_of(series.temperature))] += int(value)
     return counts
 
 
@@ -376,7 +386,8 @@ def _excesses(
     excesses: dict[str, _Excess] = {}
     for quantity in _COMPARED:
         for count, seen in tap.items():
-            comparable = count in server and _Count(count.model, "drafts") in server
+            counted = server.get(count.of_all)
+            comparable = counted is not None and _Count(count.model, "drafts") in server
             if count.quantity == quantity and comparable and seen > most(count):
-                excesses.setdefault(count.model, _Excess(quantity, seen, server[count]))
+                excesses.setdefault(count.model, _Excess(quantity, seen, counted or 0))
     return excesses

@@ -14,6 +14,7 @@ from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Experiment
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, Mode, SeriesId, Window
+from specwatch.domain.segments import kind_of
 from specwatch.domain.switchback import Switchback
 from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
@@ -45,6 +46,8 @@ class Selection(TypedDict, total=False):
     daemon: str | None
     mode: Mode | None
     limit: int | None
+    segments: bool
+    """Whether windows of segments are read too: no by default."""
 
 
 class WatchedModel(NamedTuple):
@@ -125,14 +128,7 @@ class Reader:
         length = selection.get("length", MINUTE)
         if length not in TABLES:
             raise ValueError(f"windows are {MINUTE} or {HOUR} s long, not {length}")
-        chosen = {
-            name: str(value)
-            for name in ("target", "model_name", "temperature", "daemon")
-            if (value := selection.get(name)) is not None
-        }
-        mode = selection.get("mode")
-        windows = self._windows(selection["since"], selection["until"], length, chosen, mode)
-        return itertools.islice(windows, selection.get("limit"))
+        return itertools.islice(self._windows(length, selection), selection.get("limit"))
 
     def targets(self) -> list[WatchedModel]:
         """The models that were watched, by target, model and daemon."""
@@ -147,7 +143,7 @@ class Reader:
             watched.append(
                 WatchedModel(
                     *key,
-                    tuple(row.temperature for row in members),
+                    tuple(row.temperature for row in members if not kind_of(row.temperature)),
                     min(row.first_start for row in members),
                     max(row.last_start for row in members),
                 )
@@ -256,38 +252,24 @@ class Reader:
         """A connection to a database that :meth:`connected` has checked before."""
         return self._database.reading()
 
-    def _windows(
-        self,
-        since: float,
-        until: float,
-        length: int,
-        chosen: Mapping[str, str],
-        mode: Mode | None,
-    ) -> Iterator[Window]:
+    def _windows(self, length: int, selection: Selection) -> Iterator[Window]:
         contents: dict[int, str] = {}
-        for rows in self._chunks(since, until, length, chosen, mode):
+        for rows in self._chunks(length, selection):
             with self._database.reading() as connection:
                 missing = {row.context for row in rows} - contents.keys()
                 contents |= contents_of(connection, missing)
             for _, group in itertools.groupby(rows, lambda row: row.key):
                 yield from _settle(self.damage, list(group), length, contents)
 
-    def _chunks(
-        self,
-        since: float,
-        until: float,
-        length: int,
-        chosen: Mapping[str, str],
-        mode: Mode | None,
-    ) -> Iterator[list[_Row]]:
+    def _chunks(self, length: int, asked: Selection) -> Iterator[list[_Row]]:
         """Rows of whole spans of time, each list sorted by start, target, model, temperature."""
         table = TABLES[length]
         with self.connected() as connection:
-            selection = _select_series(connection, chosen, mode)
+            selection = _select_series(connection, asked)
         if not selection.series:
             return
-        position: float = _next_multiple(max(since, selection.first), length)
-        end = min(until, selection.last + 1)
+        position: float = _next_multiple(max(asked["since"], selection.first), length)
+        end = min(asked["until"], selection.last + 1)
         span = length * max(1, _ROWS_AT_ONCE // len(selection.series))
         while position < end:
             stop = min(position + span, end)
@@ -317,11 +299,16 @@ class _Selection(NamedTuple):
     last: int
 
 
-def _select_series(
-    connection: sa.Connection, chosen: Mapping[str, str], mode: Mode | None
-) -> _Selection:
-    table = schema.series
+def _select_series(connection: sa.Connection, asked: Selection) -> _Selection:
+    table, mode = schema.series, asked.get("mode")
+    chosen = {
+        name: str(value)
+        for name in ("target", "model_name", "temperature", "daemon")
+        if (value := asked.get(name)) is not None
+    }
     rows = sound_series(connection, *(table.c[name] == value for name, value in chosen.items()))
+    if not asked.get("segments") and "temperature" not in chosen:
+        rows = [row for row in rows if not kind_of(row.temperature)]
     total = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
     rows = sorted(rows, key=lambda r: (r.target, r.model_name, r.temperature, r.daemon))
     return _Selection(

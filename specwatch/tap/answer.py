@@ -43,7 +43,7 @@ class ResponseUsage(msgspec.Struct, gc=False):
 
 
 class ResponseDelta(msgspec.Struct, gc=False):
-    """``delta`` of a chunk of chat."""
+    """``delta`` of a chunk of chat, or ``message`` of a whole response."""
 
     role: Any = None
     content: Any = None
@@ -54,8 +54,13 @@ class ResponseDelta(msgspec.Struct, gc=False):
     @property
     def only_names_the_role(self) -> bool:
         """Whether it is the chunk before any content."""
-        content = self.content or self.reasoning or self.reasoning_content or self.tool_calls
+        content = self.content or self.reasons or self.tool_calls
         return self.role is not None and not content
+
+    @property
+    def reasons(self) -> bool:
+        """Whether it has reasoning."""
+        return bool(self.reasoning or self.reasoning_content)
 
 
 class ResponseChoice(msgspec.Struct, gc=False):
@@ -64,6 +69,8 @@ class ResponseChoice(msgspec.Struct, gc=False):
     finish_reason: Any = None
     stop_reason: Any = None
     delta: ResponseDelta | None = None
+    message: msgspec.Raw = msgspec.Raw(b"")
+    text: msgspec.Raw = msgspec.Raw(b"")
 
 
 class InnerResponse(msgspec.Struct, gc=False):
@@ -130,6 +137,17 @@ class ResponsePart(msgspec.Struct, gc=False):
         return FINISH_REASONS.get(reason, OTHER) if isinstance(reason, str) else OTHER
 
     @property
+    def reasons(self) -> bool | None:
+        """Whether a whole response has reasoning; None if its beginning is not there."""
+        choice = self.choices[0] if self.choices else None
+        if choice is None or not (choice.message or choice.text):
+            return None
+        try:
+            return bool(choice.message) and _MESSAGE.decode(choice.message).reasons
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+    @property
     def stopped_by_string(self) -> bool:
         """Whether a stop string of the request ended the generation, and no token did."""
         return any(isinstance(choice.stop_reason, str) for choice in self.choices or ())
@@ -162,6 +180,7 @@ def _count(value: Any) -> int | None:
 
 
 _ANSWER = msgspec.json.Decoder(ResponsePart)
+_MESSAGE = msgspec.json.Decoder(ResponseDelta)
 _MEMBER = {
     field.encode_name: msgspec.json.Decoder(field.type)
     for field in msgspec.structs.fields(ResponsePart)

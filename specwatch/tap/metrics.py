@@ -1,13 +1,13 @@
 """What the tap counts, as metrics of prometheus-client.
 
 Plain counters and histograms, since only these work in the multi-process mode in which vLLM runs
-several API servers. The children of a model and bucket are looked up once and kept.
+several API servers. The children of a model and bucket, or segment, are looked up once and kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from specwatch.domain.model import prompt_length_label
 from specwatch.engines.acceptance import Acceptance
 from specwatch.engines.base import Family
-from specwatch.engines.tap import TAP
+from specwatch.engines.tap import SEGMENTS, TAP
 from specwatch.tap.outcome import RequestOutcome
 from specwatch.tap.server_facts import ServerFacts
 
@@ -48,17 +48,35 @@ class TapCounters:
         """Raises ValueError when the registry has them already."""
         self._families = {family.quantity: _metric(family, registry) for family in TAP}
         self._children: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._registry = registry
+        self._segments: dict[tuple[str, str, str], list[Callable[..., None]]] = {}
         # Shown at 0 from the start: the daemon sees by them that a tap is there.
         failures = self._families["tap_failures"]
         self._failures = {stage: failures.labels(stage) for stage in STAGES}
+
+    @cached_property
+    def _of_segments(self) -> list[Any]:
+        """In the order of the families; made with the first count, as most taps have none."""
+        return [_metric(family, self._registry) for family in SEGMENTS]
 
     def fail(self, stage: str) -> None:
         """Count a failure of the tap itself."""
         self._failures[stage].inc()
 
-    def count(self, server: ServerFacts, bucket: str, outcome: RequestOutcome) -> None:
-        """Count one request; each metric of a model and bucket appears with its first count."""
+    def count(
+        self,
+        server: ServerFacts,
+        bucket: str,
+        outcome: RequestOutcome,
+        segments: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Count one request, in its bucket and its segments (kind and value).
+
+        Each metric of a model and bucket appears with its first count, those of a segment at once.
+        """
         model_name = server.model_name
+        for segment in segments:
+            self._count_segment((model_name, *segment), outcome)
         child = self._children.get((model_name, bucket))
         if child is None:
             families = self._families
@@ -85,6 +103,22 @@ class TapCounters:
         elif outcome.uncovered is not None:
             child("uncovered", outcome.uncovered).inc()
 
+    def _count_segment(self, labels: tuple[str, str, str], outcome: RequestOutcome) -> None:
+        adders = self._segments.get(labels)
+        if adders is None:
+            adders = [family.labels(*labels).inc for family in self._of_segments]
+            self._segments[labels] = adders
+        drafts, draft_tokens, accepted_tokens, requests, decode_seconds, decode_tokens = adders
+        if outcome.finish_reason is not None:
+            requests()
+        if outcome.tpot is not None and outcome.tokens is not None and outcome.tokens > 1:
+            decode_seconds(outcome.tpot * (outcome.tokens - 1))
+            decode_tokens(outcome.tokens - 1)
+        if (acceptance := outcome.acceptance) is not None:
+            drafts(acceptance.drafts)
+            draft_tokens(acceptance.draft_tokens)
+            accepted_tokens(acceptance.accepted_tokens)
+
 
 def _count_acceptance(child: Callable[..., Any], acceptance: Acceptance) -> None:
     child("records", acceptance.method).inc()
@@ -102,6 +136,8 @@ def _count_acceptance(child: Callable[..., Any], acceptance: Acceptance) -> None
 
 def _metric(family: Family, registry: CollectorRegistry) -> Any:
     labels = ["model_name", "temperature"] if family.by_temperature else []
+    if family.by_segment:
+        labels = ["model_name", "segment", "value"]
     labels += [family.label] if family.label else []
     if family.kind == "counter":
         return Counter(family.exposed, family.help, labels, registry=registry)

@@ -15,6 +15,7 @@ from specwatch.tap import settings as settings_of
 from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
 from specwatch.tap.metrics import TapCounters
 from specwatch.tap.request_options import ENDPOINTS
+from specwatch.tap.segments import Segments
 from specwatch.tap.server_facts import Endpoint, FactsSource, InsideVllm, Scope
 from specwatch.tap.settings import Settings
 from specwatch.tap.switch_route import SwitchRoute
@@ -56,6 +57,7 @@ class Tap:
         self._server = server or InsideVllm()
         self._settings = settings or settings_of.from_environment(os.environ)
         self._buckets = Buckets(self._settings.edges)
+        self._segments = Segments(self._settings.segments)
         self._counters = _COUNTERS.get(registry) or TapCounters(registry)
         _COUNTERS[registry] = self._counters
         self._largest_request = largest_request
@@ -113,7 +115,9 @@ class Tap:
         try:
             request = exchange.observed
             bucket = self._buckets.of(request.temperature)
-            self._counters.count(request.facts, bucket, request.outcome())
+            outcome = request.outcome()
+            segments = self._segments.of(request, outcome, exchange.headers)
+            self._counters.count(request.facts, bucket, outcome, segments)
         except Exception as error:
             self._fail("count", error)
 

@@ -83,6 +83,13 @@ class ObservedRequest(msgspec.Struct):
         """Whether it certainly asked for a single completion, sampled token by token."""
         return self.options is not None and not self.is_many
 
+    @property
+    def reasons(self) -> bool | None:
+        """Whether the response has reasoning; None if that cannot be read."""
+        if self.stream is not None:
+            return self.stream.reasons
+        return None if self.answer is None else self.answer.reasons
+
     def outcome(self) -> RequestOutcome:
         """The outcome."""
         if self.status is None or self.status >= 400:

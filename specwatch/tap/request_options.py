@@ -54,8 +54,25 @@ class _Body(msgspec.Struct, gc=False):
     prompt_embeds: msgspec.Raw = msgspec.Raw(b"")
     messages: msgspec.Raw = msgspec.Raw(b"")
     tools: msgspec.Raw = msgspec.Raw(b"")
+    model: Any = None
+    tool_choice: msgspec.Raw = msgspec.Raw(b"")
+    response_format: msgspec.Raw = msgspec.Raw(b"")
+    structured_outputs: msgspec.Raw = msgspec.Raw(b"")
+    # Before vLLM 0.12.
+    guided_json: msgspec.Raw = msgspec.Raw(b"")
+    guided_regex: msgspec.Raw = msgspec.Raw(b"")
+    guided_choice: msgspec.Raw = msgspec.Raw(b"")
+    guided_grammar: msgspec.Raw = msgspec.Raw(b"")
+    # Of llama.cpp.
+    json_schema: msgspec.Raw = msgspec.Raw(b"")
+    grammar: msgspec.Raw = msgspec.Raw(b"")
 
 
+_RAW = tuple(f.name for f in msgspec.structs.fields(_Body) if f.type is msgspec.Raw)
+_NOTHING = (b"null", b"{}", b"[]", b'""')
+_FREE = (*_NOTHING, b'"auto"', b'"none"')
+"""Choices of a tool that do not force one."""
+_UNSTRUCTURED = re.compile(rb'\{\s*"type"\s*:\s*"text"\s*\}')
 _BODY = msgspec.json.Decoder(_Body)
 
 
@@ -66,7 +83,8 @@ class RequestOptions(msgspec.Struct, frozen=True):
     for more than one completion, ``wants_usage`` that the client asked for the usage chunk of a
     stream, ``open`` that the options leave that to the server's default (yes before vLLM 0.20),
     ``askable`` that the tap can ask for it, ``tools`` that the server may drop chunks while it
-    parses a tool call, ``echo`` that the prompt comes first.
+    parses a tool call, ``echo`` that the prompt comes first, ``forces_tool`` that the output must
+    be a tool call, ``structured`` that it has to follow a schema or another structure.
     """
 
     endpoint: Endpoint
@@ -80,6 +98,9 @@ class RequestOptions(msgspec.Struct, frozen=True):
     tools: bool = False
     echo: bool = False
     stream_options: dict[str, Any] | None = None
+    model: str | None = None
+    forces_tool: bool = False
+    structured: bool = False
 
 
 def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
@@ -108,9 +129,12 @@ def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
         wants_usage=isinstance(options, dict) and _is_true(options.get("include_usage")),
         open=isinstance(options, dict) and "include_usage" not in options,
         askable=plain and stream and can_say and endpoint in OPENAI,
-        tools=bool(request.tools) and bytes(request.tools) not in (b"null", b"[]"),
+        tools=bool(request.tools) and bytes(request.tools) not in _NOTHING,
         echo=_is_true(request.echo),
         stream_options=options if isinstance(options, dict) else None,
+        model=request.model if isinstance(request.model, str) else None,
+        forces_tool=bool(request.tool_choice) and bytes(request.tool_choice) not in _FREE,
+        structured=_structured(request),
     )
 
 
@@ -138,11 +162,7 @@ def _other_json(body: bytes) -> _Body | None:
         return None
     if not isinstance(members, dict):
         return None
-    raw = {
-        key: msgspec.Raw(json.dumps(members[key]).encode())
-        for key in ("prompt", "prompt_embeds", "messages", "tools")
-        if key in members
-    }
+    raw = {key: msgspec.Raw(json.dumps(members[key]).encode()) for key in _RAW if key in members}
     plain = {
         key: members[key] for key in _Body.__struct_fields__ if key in members and key not in raw
     }
@@ -165,6 +185,15 @@ def _is_true(value: Any) -> bool:
     if isinstance(value, str):
         return value.lower() in _TRUE
     return isinstance(value, int | float) and value == 1
+
+
+def _structured(body: _Body) -> bool:
+    structures = (
+        body.structured_outputs, body.guided_json, body.guided_regex, body.guided_choice,
+        body.guided_grammar, body.json_schema, body.grammar, body.response_format,
+    )  # fmt: skip
+    given = [bytes(structure) for structure in structures if structure]
+    return any(one not in _NOTHING and not _UNSTRUCTURED.fullmatch(one) for one in given)
 
 
 def _several(body: _Body) -> bool:

@@ -39,6 +39,7 @@ class ServerFacts:
     that streams carry usage whether or not the client asks, ``joins_steps`` that one event may hold
     the tokens of several engine steps. ``asks_nothing`` says that requests are not changed: for a
     server whose streams have the numbers anyway (llama.cpp's ``timings``), or that might refuse.
+    ``aliases`` are further names of the same model.
     """
 
     model_name: str
@@ -50,6 +51,7 @@ class ServerFacts:
     asks_nothing: bool = False
     launch: tuple[str, ...] = ()
     """Settings of the launch that the tap shows on its page."""
+    aliases: tuple[str, ...] = ()
 
 
 class FactsSource(Protocol):
@@ -95,14 +97,16 @@ def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
         handler, "enable_force_include_usage",
         getattr(arguments, "enable_force_include_usage", False),
     )  # fmt: skip
+    names = _model_names(state)
     return ServerFacts(
-        _model_name(state),
+        names[0] if names else "",
         default_temperature=_default_temperature(handler),
         draft_tokens=_draft_tokens(config),
         keeps_records=level not in (None, "none"),
         forces_usage=bool(forces),
         joins_steps=isinstance(interval, int) and interval > 1,
         launch=_launch(config),
+        aliases=names[1:],
     )
 
 
@@ -114,12 +118,10 @@ def _launch(config: Any) -> tuple[str, ...]:
     return (*settings, KV_PRODUCER) if getattr(transfer, "kv_role", "") == KV_PRODUCER else settings
 
 
-def _model_name(state: Any) -> str:
-    """The first served name, which vLLM puts on its own metrics; empty if it is not there."""
+def _model_names(state: Any) -> tuple[str, ...]:
+    """The served names, of which vLLM puts the first on its own metrics; empty if it has none."""
     models = getattr(state, "openai_serving_models", None)
-    for served in getattr(models, "base_model_paths", None) or ():
-        return str(served.name)
-    return ""
+    return tuple(str(served.name) for served in getattr(models, "base_model_paths", None) or ())
 
 
 def _default_temperature(handler: Any) -> float | None:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from specwatch.domain.segments import checked_kinds
 from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
 from specwatch.engines.switch import DIRECTORY_VARIABLE
 
 BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
+SEGMENTS = "SPECWATCH_TAP_SEGMENTS"
 REMOVE_METRICS = "SPECWATCH_TAP_REMOVE_METRICS"
 SWITCH_DIRECTORY = DIRECTORY_VARIABLE
 SWITCH_TOKEN_FILE = "SPECWATCH_SWITCH_TOKEN_FILE"  # noqa: S105 - a name
@@ -21,12 +23,14 @@ _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no
 class Settings:
     """``edges`` are the upper ends of the temperature buckets; ``remove_metrics``
     removes the acceptance record from what the client gets. ``switch_directory`` has the orders
-    of the switch, ``switch_token`` authorizes them over HTTP; None without."""
+    of the switch, ``switch_token`` authorizes them over HTTP; None without. ``segments`` are the
+    kinds of segments that are counted."""
 
     edges: tuple[float, ...] = DEFAULT_EDGES
     remove_metrics: bool = False
     switch_directory: Path | None = None
     switch_token: str | None = None
+    segments: tuple[str, ...] = ()
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
@@ -42,6 +46,11 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
             raise ValueError(
                 f"{BUCKETS}={text!r}: {error}; write ascending numbers like 0,0.3,0.7,1.0"
             ) from None
+    kinds = environment.get(SEGMENTS, "").replace(" ", "")
+    try:
+        segments = checked_kinds(kinds.split(",")) if kinds else ()
+    except ValueError as error:
+        raise ValueError(f"{SEGMENTS}={kinds!r}: {error}") from None
     remove = environment.get(REMOVE_METRICS, "").strip().lower()
     if remove not in _SWITCH:
         raise ValueError(f"{REMOVE_METRICS}={remove!r}: write 1 or 0")
@@ -56,6 +65,7 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         _SWITCH[remove],
         Path(directory) if directory else None,
         _token(token_file) if token_file else None,
+        segments,
     )
 
 

@@ -58,6 +58,8 @@ class StreamReader:
         self.steps = 0
         """Events with content: as many as engine steps, unless the server joined some."""
         self.finish_reason: str | None = None
+        self.reasons = False
+        """Whether it has reasoning, of chat."""
         self.stopped_by_string = False
         self.tokens: int | None = None
         self.prompt_tokens: int | None = None
@@ -151,6 +153,7 @@ class StreamReader:
             return self._usage_chunk(event, chunk)
         if chunk.choices:
             delta = chunk.choices[0].delta
+            self.reasons = self.reasons or (delta is not None and delta.reasons)
             if begun or delta is None or not delta.only_names_the_role:
                 self._content(now)
         elif chunk.stop is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from specwatch.domain import acceptance
+from specwatch.domain import acceptance, histogram
 from specwatch.domain.model import ALL_TEMPERATURES, UNCOVERED, Mode
 from specwatch.guard.state import Phase
 from specwatch.web import metric_values
@@ -37,6 +37,8 @@ from specwatch.web.metric_subjects import (
     LOAD,
     MODEL,
     REPORT,
+    SEGMENT,
+    SEGMENT_SPEEDUP,
     SERIES,
     SLO,
     SOURCE,
@@ -196,7 +198,8 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("counter", "specwatch_engine_restarts", TARGET,
         "Restarts of the engine that were seen.", lambda target: target.status.restarts),
     ExportedMetric("gauge", "specwatch_series_left_out", TARGET,
-        "Models, series, verdicts and objectives of the target that are too many to be exported.",
+        "Models, series, segments, verdicts and objectives of the target that are too many to be"
+        " exported.",
         lambda target: target.left_out),
     ExportedMetric("gauge", "specwatch_speedup_ratio", SPEEDUP,
         "Speedup by speculation over the last hour, measured against the baseline at equal load.",
@@ -206,6 +209,30 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda speedup: speedup.lower),
     ExportedMetric("gauge", "specwatch_speedup_ratio_upper", SPEEDUP,
         "Upper end of the 95 % confidence interval of specwatch_speedup_ratio.",
+        lambda speedup: speedup.upper),
+    ExportedMetric("gauge", "specwatch_segment_acceptance_ratio", SEGMENT,
+        "Accepted tokens / draft tokens of a segment over the last minutes, by the tap.",
+        lambda series: acceptance.acceptance_rate(series.tally)),
+    ExportedMetric("gauge", "specwatch_segment_acceptance_length", SEGMENT,
+        "Tokens of a step of a segment, the bonus token included, over the last minutes.",
+        lambda series: acceptance.mean_acceptance_length(series.tally)),
+    ExportedMetric("gauge", "specwatch_segment_drafts_per_second", SEGMENT,
+        "Drafts of a segment a second over the last minutes.",
+        lambda series: series.rate(series.tally.drafts)),
+    ExportedMetric("gauge", "specwatch_segment_requests_per_second", SEGMENT,
+        "Requests of a segment that finished, a second, over the last minutes.",
+        lambda series: series.rate(series.finished)),
+    ExportedMetric("gauge", "specwatch_segment_mean_tpot_seconds", SEGMENT,
+        "Mean time per output token after the first of a segment, over the last minutes.",
+        lambda series: series.tally.tpot and histogram.mean(series.tally.tpot)),
+    ExportedMetric("gauge", "specwatch_segment_speedup_ratio", SEGMENT_SPEEDUP,
+        "Speedup of a segment over the last hour, as specwatch_speedup_ratio of a temperature.",
+        lambda speedup: speedup.value),
+    ExportedMetric("gauge", "specwatch_segment_speedup_ratio_lower", SEGMENT_SPEEDUP,
+        "Lower end of the 95 % confidence interval of specwatch_segment_speedup_ratio.",
+        lambda speedup: speedup.lower),
+    ExportedMetric("gauge", "specwatch_segment_speedup_ratio_upper", SEGMENT_SPEEDUP,
+        "Upper end of the 95 % confidence interval of specwatch_segment_speedup_ratio.",
         lambda speedup: speedup.upper),
     ExportedMetric("gauge", "specwatch_group_speedup_ratio", GROUP,
         "Speedup over the last hour of the members of a group that this daemon watches, together.",

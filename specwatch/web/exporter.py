@@ -41,7 +41,10 @@ class DaemonCollector(Collector):
                     if value is not None:
                         own = label if isinstance(label, tuple) else (str(label),)
                         family.add_metric((*labels, *own), value)
-                        family.samples[-1].labels.update(metric.further(item))
+                        exported = family.samples[-1].labels
+                        exported.update(metric.further(item))
+                        if not exported.get("segment", True):
+                            del exported["segment"]  # the verdict of a rule on no segment
             yield family
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 from specwatch.domain.breakeven import BinBreakEven
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Gauges, Tally, Window, load_bin_label
+from specwatch.domain.segments import kind_of, value_of
 from specwatch.rules.attribution import ChangeCause
 from specwatch.rules.decisions import leading
 from specwatch.rules.objectives import SloStatus
@@ -29,6 +30,7 @@ _LEAST_SERIES = 12
 _LEAST_FINDINGS = 32
 """Verdicts that each target may have, however many targets there are."""
 _MOST_BUCKETS = 12
+_MOST_SEGMENTS = 48
 _LONGEST_LABEL = 200
 
 Item = TypeVar("Item")
@@ -67,9 +69,11 @@ class WatchedTarget(NamedTuple):
 
     @property
     def left_out(self) -> int:
-        """Models, series, verdicts and objectives that are too many to be exported."""
+        """Models, series, segments, verdicts and objectives that are too many to be exported."""
         target, decision = self.status, self.status.decision
-        counts = (len(target.models), len(target.recent), len(decision.slos))
+        counts = (
+            len(target.models), len(target.recent), len(target.segments), len(decision.slos),
+        )  # fmt: skip
         findings = len(decision.findings) - max(self.share, _LEAST_FINDINGS)
         return sum(max(0, count - self.share) for count in counts) + max(0, findings)
 
@@ -139,17 +143,40 @@ def _by_model(
 
 def _series(status: DaemonStatus) -> Iterator[tuple[Labels, RecentSeries]]:
     for _, target in _targets(status):
-        windows = target.status.recent[: target.share]
-        seconds = {
-            window.series.model_name: window.observed_seconds + window.down_seconds
-            for window in windows
-            if window.series.temperature == ALL_TEMPERATURES
-        }
-        for window in windows:
-            series = window.series
-            own = window.observed_seconds + window.down_seconds
-            labels = (series.target, label(series.model_name), label(series.temperature))
-            yield labels, RecentSeries(window, seconds.get(series.model_name, own))
+        for model, window, seconds in _timed(target, target.status.recent):
+            yield (*model, label(window.series.temperature)), RecentSeries(window, seconds)
+
+
+def _segments(status: DaemonStatus) -> Iterator[tuple[Labels, RecentSeries]]:
+    for _, target in _targets(status):
+        for model, window, seconds in _timed(target, target.status.segments):
+            yield (*model, *_segment(window.series.temperature)), RecentSeries(window, seconds)
+
+
+def _timed(
+    target: WatchedTarget, windows: Sequence[Window]
+) -> Iterator[tuple[Labels, Window, float]]:
+    """Target and model of each window, the window, and the seconds that its rates are over."""
+    seconds = {
+        window.series.model_name: window.observed_seconds + window.down_seconds
+        for window in target.status.recent
+        if window.series.temperature == ALL_TEMPERATURES
+    }
+    for window in windows[: target.share]:
+        own = window.observed_seconds + window.down_seconds
+        model = window.series.model_name
+        yield (window.series.target, label(model)), window, seconds.get(model, own)
+
+
+def _segment(text: str) -> Labels:
+    """Kind and value."""
+    return label(kind_of(text)), label(value_of(text))
+
+
+def _speedups_of_segments(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
+    for labels, model in _decisions(status):
+        for segment, one in islice(model.assessment.segments.items(), _MOST_SEGMENTS):
+            yield (*labels, *_segment(segment)), one.speedup
 
 
 def _loads(status: DaemonStatus) -> Iterator[tuple[Labels, RecentSeries]]:
@@ -184,8 +211,10 @@ def _findings(status: DaemonStatus) -> Iterator[tuple[Labels, Finding]]:
             key=lambda finding: finding.verdict is not Verdict.BREACH,
         )
         for finding in ordered[: max(target.share, _LEAST_FINDINGS)]:
-            place = (label(finding.model_name), label(finding.temperature))
-            yield (finding.rule.name, *labels, *place), finding
+            where = (label(finding.temperature), "")
+            if kind_of(finding.temperature):
+                where = (ALL_TEMPERATURES, label(finding.temperature))
+            yield (finding.rule.name, *labels, label(finding.model_name), *where), finding
 
 
 def _causes(status: DaemonStatus) -> Iterator[tuple[Labels, ChangeCause]]:
@@ -230,7 +259,8 @@ def _arms_of_groups(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
 _TARGET = ("target",)
 _MODEL = (*_TARGET, "model_name")
 _SERIES = (*_MODEL, "temperature")
-_RULE = ("rule", *_SERIES)
+_SEGMENT = (*_MODEL, "segment", "value")
+_RULE = ("rule", *_SERIES, "segment")
 
 DAEMON = Subject((), lambda status: [((), status)])
 FLEET = Subject((), lambda status: [] if status.fleet is None else [((), status)])
@@ -241,6 +271,8 @@ LOAD = Subject(_MODEL, _loads)
 COVERAGE = Subject(_MODEL, _by_model(lambda target: target.tap.models))
 DECISION = Subject(_MODEL, _decisions)
 SPEEDUP = Subject(_SERIES, _speedups)
+SEGMENT = Subject(_SEGMENT, _segments)
+SEGMENT_SPEEDUP = Subject(_SEGMENT, _speedups_of_segments)
 BREAK_EVEN = Subject((*_MODEL, "load_bin"), _break_evens)
 BASELINE_AGE = Subject(
     _MODEL,

@@ -97,6 +97,8 @@ def scope(rule: Rule) -> str | None:
     ]
     if chosen.temperature != every.temperature:
         sentences.append(_TEMPERATURES.get(chosen.temperature, f"temperature {chosen.temperature}"))
+    if chosen.segment:
+        sentences.append(f"each segment {shown(chosen.segment)} by itself")
     return ", ".join(sentences) or None
 
 

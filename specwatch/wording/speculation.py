@@ -11,6 +11,7 @@ import msgspec
 from specwatch.domain.draft_lengths import CAUSES, DraftLengths
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode
+from specwatch.domain.segments import kind_of
 from specwatch.rules.decision_view import (
     AssumedSpeedup,
     FindingView,
@@ -26,6 +27,7 @@ from specwatch.scrape.switch import SwitchSetting
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
 from specwatch.wording.rules import amount
+from specwatch.wording.segments import segment_words
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
@@ -298,9 +300,11 @@ def _of_finding(finding: FindingView) -> str:
 
 
 def breach(rule: str, temperature: str, leading: ReadingView | None) -> str:
-    """``low-acceptance at (0,0.3]: acceptance_ratio 0.42, below 0.5``."""
+    """``low-acceptance at (0,0.3]: acceptance_ratio 0.42, below 0.5``; of a segment ``for ...``."""
     sentence = shown(rule)
-    if temperature != ALL_TEMPERATURES:
+    if kind_of(temperature):
+        sentence += f" for {segment_words(temperature)}"
+    elif temperature != ALL_TEMPERATURES:
         sentence += f" at {shown(temperature)}"
     if leading is None:
         return sentence

@@ -161,6 +161,16 @@ def test_a_bucket_does_not_explain_another_one() -> None:
     assert len(told(decision=apart)) == 2
 
 
+def test_an_alert_about_a_segment_names_it() -> None:
+    decision = in_breach(DEFAULT_RULES[2])
+    (low,) = decision.findings
+    of_segment = replace(decision, findings=(replace(low, temperature="output=tool_call"),))
+    (alert,) = told(decision=of_segment)
+    assert alert.labels["segment"] == "output=tool_call"
+    assert "temperature" not in alert.labels
+    assert "for tool calls" in alert.annotations["description"]
+
+
 def test_a_server_that_is_down_is_the_only_alert_and_pages() -> None:
     decision = replace(burning(20), findings=in_breach(*DEFAULT_RULES).findings)
     (alert,) = told(Phase.HELD, failure=DOWN, decision=decision, why="vLLM refused --foo")

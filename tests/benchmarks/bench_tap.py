@@ -48,7 +48,7 @@ class Costs:
 
 def run() -> list[Figure]:
     """Measure both modes."""
-    wrapper, tap = measure()
+    wrapper, tap, segmented = measure()
     with tempfile.TemporaryDirectory(prefix="specwatch-bench-") as directory:
         found = subprocess.run(
             [sys.executable, "-m", "tests.benchmarks.bench_tap"],
@@ -63,33 +63,38 @@ def run() -> list[Figure]:
         Figure(f"tap: a request, 4 KB{peer}", tap.whole, "µs", wrapper.whole, 10, 5),
         Figure(f"tap: a streamed chunk{peer}", tap.chunk, "µs", wrapper.chunk, 0.5, 0.2),
         Figure(f"tap: a stream but for its chunks{peer}", tap.streamed, "µs", wrapper.streamed),
+        Figure("tap: a request, two segments", segmented.whole, "µs"),
         Figure("tap: a request, multi-process mode", others.whole, "µs", None, 10, 5),
         Figure("tap: a streamed chunk, multi-process mode", others.chunk, "µs", None, 0.5, 0.2),
         Figure("tap: a stream but for its chunks, multi-process mode", others.streamed, "µs"),
     ]
 
 
-def measure() -> tuple[Costs, Costs]:
-    """Of the wrapper, and of the tap."""
+def measure() -> tuple[Costs, Costs, Costs]:
+    """Of the wrapper, of the tap, and of the tap with two segments."""
     facts = ServerFacts("tiny", default_temperature=1.0, draft_tokens=4, keeps_records=True)
-    settings, registry = Settings(), CollectorRegistry()
+    registry = CollectorRegistry()
 
-    def tapped(app: App) -> App:
+    def tapped(app: App, *segments: str) -> App:
+        settings = Settings(segments=segments)
         return Tap(app, server=_Known(facts), settings=settings, registry=registry)
 
-    layers: list[Callable[[App], App]] = [lambda app: app, _Wrapper, tapped]
+    layers: list[Callable[[App], App]] = [
+        lambda app: app, _Wrapper, tapped,
+        lambda app: tapped(app, "prompt_length", "header:user-agent"),
+    ]  # fmt: skip
     whole = _cheapest(layers, _whole(), _body(stream=False), _REQUESTS)
     short = _cheapest(layers, _stream(1), _body(stream=True), _REQUESTS)
     long = _cheapest(layers, _stream(_CHUNKS + 1), _body(stream=True), 1)
-    wrapper, tap = (
+    wrapper, tap, segmented = (
         Costs(
             whole[at] - whole[0],
             short[at] - short[0],
             ((long[at] - long[0]) - (short[at] - short[0])) / _CHUNKS,
         )
-        for at in (1, 2)
+        for at in (1, 2, 3)
     )
-    return wrapper, tap
+    return wrapper, tap, segmented
 
 
 class _Known:

@@ -136,6 +136,27 @@ def test_a_loss_depends_on_the_objective_of_the_target(
     assert len(only_course(replay)["firings"]) == code
 
 
+def test_a_rule_about_segments_is_judged_by_stored_segments(run: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/segments.db"
+    windows = []
+    for n in range(60):
+        for one in minute(n):
+            label = {"0": "output=text", "(0.7,1]": "output=tool_call"}.get(one.series.temperature)
+            rate = {"output=text": 1.0, "output=tool_call": 0.1}.get(label or "", 1.0)
+            accepted = round((one.tally.accepted_tokens or 0) * rate)
+            tally = replace(one.tally, accepted_tokens=accepted)
+            series = replace(one.series, temperature=label or "all")
+            windows.append(replace(one, series=series, tally=tally))
+    fill(url, windows)
+    file = tmp_path / "specwatch.yml"
+    rule = RULE.replace("severity", "scope: {segment: output=*}, severity")
+    file.write_text(f"database: {url}\ntargets: [{{url: 'http://h:1', name: chat}}]\n{rule}")
+    replay = judged(run, "--config", file, "--target", "chat", code=1, until=T0 + 3600)
+    (target,) = replay["targets"]
+    fired = {course["temperature"]: len(course["firings"]) for course in target["courses"]}
+    assert fired == {"output=text": 0, "output=tool_call": 1}
+
+
 def _with_first(one: Window, ttft: float) -> Window:
     counted = replace(one.tally, prompt_tokens=1000, ttft=Histogram((), (20,), 20 * ttft))
     return replace(one, tally=counted) if one.series.temperature == "all" else one

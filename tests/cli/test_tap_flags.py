@@ -47,6 +47,15 @@ def test_each_flag_comes_with_its_reason(run: Run) -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_segments_are_set_in_the_environment(run: Run) -> None:
+    advice = flags(run, "--vllm-version", "0.32.0", "--segments", "prompt_length,header:x-tenant")
+    assert advice["environment"] == {"SPECWATCH_TAP_SEGMENTS": "prompt_length,header:x-tenant"}
+    for command in (("flags",), ("proxy", "--upstream", "http://127.0.0.1:1")):
+        refused = run("tap", *command, "--segments", "tools")
+        assert refused.exit_code == 2
+        assert "'tools' is not a kind of segment; use prompt_length" in unwrapped(refused.stderr)
+
+
 def test_json_has_all_that_the_text_has(run: Run) -> None:
     advice = flags(run, "--vllm-version", "0.32.0", "--per-request-metrics", "--remove-metrics")
     assert list(advice) == ["flags", "environment", "install", "command", "drop_in", "notes"]

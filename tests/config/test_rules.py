@@ -111,6 +111,44 @@ def test_a_temperature_is_one_bucket_or_each_by_itself(
     assert Scope(temperature=temperature).temperatures(BUCKETS) == judged
 
 
+@pytest.mark.parametrize(
+    ("segment", "judged"),
+    [
+        ("output=text", ("output=text",)),
+        ("output=*", ("output=schema", "output=text")),
+        ("header:x-tenant=a?", ("header:x-tenant=ab",)),
+        ("stream=yes", ()),
+    ],
+)
+def test_a_segment_is_one_or_each_by_itself(segment: str, judged: tuple[str, ...]) -> None:
+    labels = ("all", *BUCKETS, "output=schema", "output=text", "header:x-tenant=ab")
+    assert Scope(segment=segment).temperatures(labels) == judged
+    assert Scope(temperature="each").temperatures(labels) == ("0", "(0,0.3]", "(0.3,1]", ">1")
+
+
+@pytest.mark.parametrize(
+    ("scope", "problem"),
+    [
+        (
+            {"segment": "tools=yes"},
+            "'tools=yes': 'tools' is not a kind of segment; use prompt_length",
+        ),
+        ({"segment": "output"}, "'output' has no value; give one, or * for each"),
+        ({"segment": "output=*", "temperature": "0"}, "give temperature or segment, not both"),
+    ],
+)
+def test_a_segment_that_cannot_be_is_refused(scope: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Scope(**scope)
+    assert problem in str(refused.value).replace('"', "'")
+
+
+def test_a_metric_that_no_segment_has_is_refused() -> None:
+    with pytest.raises(ValidationError, match="ttft_p99 is not known by segment; use speedup"):
+        Rule(name="slow", conditions=(Condition(metric="ttft_p99", above="1s"),),
+             scope=Scope(segment="output=*"))  # fmt: skip
+
+
 def test_a_first_bucket_with_greedy_requests_is_not_positive() -> None:
     assert Scope(temperature="positive").temperatures(bucket_labels((0.5, 1.0))) == (
         "(0.5,1]", ">1",

@@ -73,6 +73,14 @@ def test_a_page_without_a_tap_has_the_group_of_all() -> None:
     assert set(group_totals(page(cells={}))) == {"all"}
 
 
+def test_segments_are_not_counted_again() -> None:
+    counted = {
+        Series(quantity, "", "m", "", "", "output=text"): 9.0
+        for quantity in ("decode_seconds", "decode_tokens")
+    }
+    assert group_totals({**page(), **counted}) == group_totals(page())
+
+
 def test_invented_labels_do_not_fill_the_memory() -> None:
     totals = group_totals(page(cells={(str(n), str(n)): (1.0, 1) for n in range(500)}))
     assert len(totals) == MOST_GROUPS

@@ -8,20 +8,13 @@ import json
 from typing import Any
 
 from tests.e2e.tap_exchange import KEY, Ask
-from tests.e2e.tap_traffic import USAGE_FORMS
+from tests.e2e.tap_traffic import USAGE_FORMS, WEATHER
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 FLAGS = ("--api-key", KEY, "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 """What a server needs to answer all of them."""
 BASE = {"model": "tiny", "max_tokens": 12, "seed": 7, "temperature": 0.7, "ignore_eos": True}
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "parameters": {"type": "object", "properties": {"hot": {"type": "boolean"}}},
-    },
-}
 INPUTS: dict[str, dict[str, Any]] = {CHAT: HELLO, COMPLETIONS: {"prompt": "hello"}}
 SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     CHAT: {

@@ -32,6 +32,7 @@ LABELLED = {
     "specwatch_time_per_output_token_seconds_bucket": ("tpot <=", "le"),
     "specwatch_request_acceptance_ratio_bucket": ("acceptance <=", "le"),
 }
+SEGMENT_COUNTERS = ("drafts", "draft_tokens", "accepted_tokens", "requests")
 BUCKETS = ("0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1")
 
 Buckets = dict[str, Counts]
@@ -61,6 +62,19 @@ def tapped(page: str) -> Buckets:
             assert sample.labels.get("model_name", "tiny") == "tiny", sample
             found[sample.labels.get("temperature", "")][name] += int(sample.value)
     return _without_nothing(found)
+
+
+def segmented(page: str) -> dict[str, Buckets]:
+    """What the tap on this page has counted by segment, by kind and value."""
+    found: defaultdict[str, defaultdict[str, Counter[str]]]
+    found = defaultdict(lambda: defaultdict(Counter))
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            name = sample.name.removeprefix("specwatch_segment_").removesuffix("_total")
+            if name in SEGMENT_COUNTERS and "segment" in sample.labels:
+                by_value = found[sample.labels["segment"]]
+                by_value[sample.labels["value"]][name] += int(sample.value)
+    return {kind: _without_nothing(by_value) for kind, by_value in found.items()}
 
 
 def difference(before: Buckets, after: Buckets) -> Buckets:

@@ -95,6 +95,40 @@ def several(count: int) -> list[Request]:
     return found
 
 
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"hot": {"type": "boolean"}}},
+    },
+}
+"""A tool."""
+OUTPUTS: Sequence[tuple[str, dict[str, Any]]] = (
+    ("text", {}),
+    ("tool_call", {"tools": [WEATHER], "max_tokens": 60,
+                   "tool_choice": {"type": "function", "function": {"name": "weather"}}}),
+    ("schema", {"response_format": {"type": "json_object"}, "max_tokens": 40}),
+    ("schema", {"structured_outputs": {"choice": ["yes", "no"]}}),
+    ("text", {"tools": [WEATHER], "tool_choice": "none"}),
+)  # fmt: skip
+"""What vLLM restricts the output to, and what the tap calls it."""
+
+
+def mixed_output(count: int) -> list[tuple[Request, str]]:
+    """Requests of chat, each fourth with a long prompt, and the segment of their output."""
+    found = []
+    for number in range(count):
+        output, more = OUTPUTS[number % len(OUTPUTS)]
+        prompt = prompt_number(number)
+        request = Request(
+            temperature=TEMPERATURES[number % 7], chat=True, stream=bool(number // 7 % 2),
+            include_usage=False, max_tokens=12, more={"seed": number, **more},
+            prompt=(40 * prompt)[:1500] if number % 4 == 0 else prompt,
+        )  # fmt: skip
+        found.append((request, output))
+    return found
+
+
 def stopped(count: int) -> list[Request]:
     """Requests that most often end with a stop string: then vLLM gives no record either."""
     more = {"stop": ["a", "e"]}

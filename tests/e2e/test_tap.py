@@ -8,6 +8,7 @@ so the answers of the other one are what an independent client has.
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ from tests.e2e.tap_page import (
     everywhere,
     grown,
     of_records,
+    segmented,
     tapped,
 )
 from tests.e2e.tap_traffic import (
@@ -37,6 +39,7 @@ from tests.e2e.tap_traffic import (
     covered,
     leave_all,
     long_ones,
+    mixed_output,
     refused,
     several,
     stopped,
@@ -72,7 +75,8 @@ class Phase(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pair(keyed_server: VllmServer, start_vllm: StartVllm, tap: tuple[str, ...]) -> Iterator[Pair]:
-    with start_vllm(*FLAGS, *tap, speculation="draft-good", k=4) as with_tap:
+    segments = {"SPECWATCH_TAP_SEGMENTS": "prompt_length,output"}
+    with start_vllm(*FLAGS, *tap, speculation="draft-good", k=4, environment=segments) as with_tap:
         yield Pair(with_tap, keyed_server)
 
 
@@ -140,6 +144,30 @@ def test_every_request_is_counted_once_in_its_bucket(phase: Phase) -> None:
         streams = [o for o in outcomes if o.request.stream]
         assert found["ttft <= inf"] == len(streams)
         assert found["tpot <= inf"] == len([o for o in streams if (o.tokens or 0) > 1])
+
+
+def test_segments_add_up_to_what_the_server_counted(pair: Pair, phase: Phase) -> None:
+    """Tool calls, schemas, long prompts and plain text, streamed or not, many at a time."""
+    forms = mixed_output(96)
+    before = at_rest(pair.tapped.metrics)
+    outcomes = send_all(pair.tapped.url, [request for request, _ in forms], CONCURRENCY, key=KEY)
+    after = at_rest(pair.tapped.metrics)
+    assert [outcome.error for outcome in outcomes if not outcome.ok] == []
+    expected = Counter(output for _, output in forms)
+    counted = {
+        kind: difference(segmented(before).get(kind, {}), found)
+        for kind, found in segmented(after).items()
+    }
+    assert set(counted) == {"prompt_length", "output"}
+    assert {value: of["requests"] for value, of in counted["output"].items()} == expected
+    assert set(counted["prompt_length"]) == {"1-256", "257-2048"}
+    server = grown(before, after)
+    for found in counted.values():
+        summed = everywhere(found)
+        assert summed["requests"] == len(forms)
+        assert {name: summed[name] for name in ACCEPTANCE[:3]} == {
+            name: server[name] for name in ACCEPTANCE[:3]
+        }
 
 
 def sum_of(counts: Counts, prefix: str) -> int:
@@ -237,6 +265,7 @@ def test_the_tap_imports_only_what_vllm_has(vllm_install: Path, tap: object) -> 
     assert inner <= {
         "specwatch.domain",
         "specwatch.domain.model",
+        "specwatch.domain.segments",
         "specwatch.domain.temperature",
         "specwatch.engines",
         "specwatch.engines.acceptance",

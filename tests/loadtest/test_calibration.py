@@ -242,6 +242,7 @@ def test_a_tap_counts_each_temperature_over_the_whole_block() -> None:
                 Series("drafts", "", "tiny", "0", "", "0"): 10 * second,
                 Series("drafts", "", "tiny", "1", "", "0"): second,
                 Series("drafts", "", "tiny", "0", "", ">1"): 5 * second,
+                Series("drafts", "", "tiny", "", "", "output=text"): 15 * second,
             }
         )
         for second, look in enumerate(block(STEADY).looks)

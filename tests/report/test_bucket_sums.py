@@ -21,7 +21,7 @@ from tests.store.examples import T0, batch, minute
 
 HOURS = 12
 SINCE, UNTIL = T0 + HOURS // 2 * HOUR, T0 + HOURS * HOUR
-LABELS = ("0", "(0.7,1]", "unknown")
+LABELS = ("0", "(0.7,1]", "unknown", "output=text", "stream=no")
 
 
 def _history(silent: tuple[str, ...] = (), **more: Any) -> Iterator[Window]:

@@ -331,6 +331,21 @@ def test_a_scope_of_each_temperature_judges_each_by_itself() -> None:
     assert [finding.temperature for finding in judge.findings()] == [">1"]
 
 
+def test_a_scope_of_segments_judges_each_by_itself() -> None:
+    counted = {"output=text": (500, 0.8), "output=tool_call": (500, 0.1), "stream=yes": (1000, 0.1)}
+    judge = judge_of(LOW.model_copy(update={"scope": Scope(segment="output=*")}))
+    changed = feed(judge, 0, 30, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
+    assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
+        ("output=tool_call", Verdict.BREACH)
+    ]
+    assert {finding.temperature for finding in judge.findings()} == {
+        "output=text", "output=tool_call",
+    }  # fmt: skip
+    by_temperature = judge_of(LOW.model_copy(update={"scope": Scope(temperature="each")}))
+    feed(by_temperature, 0, 30, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
+    assert {finding.temperature for finding in by_temperature.findings()} == {"0"}
+
+
 def test_a_scope_names_targets_and_models_by_pattern() -> None:
     rule = LOW.model_copy(update={"scope": Scope(target="chat-*", model_name="big*")})
     assert judge_of(rule, target="code").rules == ()

@@ -142,6 +142,20 @@ def test_targets_lists_the_watched_models(url: str, open_store: OpenStore) -> No
     ]
 
 
+def test_segments_are_read_only_where_they_are_asked_for(store: Store) -> None:
+    labels = ("0", "all", "output=text")
+    store.write([batch(*(minute(T0, temperature=label) for label in labels))], now=0)
+    known = {
+        name: [window.series.temperature for window in read(store, **selection)]
+        for name, selection in {
+            "usual": {}, "all": {"segments": True}, "one": {"temperature": "output=text"},
+        }.items()
+    }  # fmt: skip
+    assert known == {"usual": ["0", "all"], "all": list(labels), "one": ["output=text"]}
+    (watched,) = store.targets()
+    assert watched.temperatures == ("0", "all")
+
+
 def test_info_counts_rows_and_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write([batch(minute(T0), minute(T0 + 60))], now=0)
     info = store.info()

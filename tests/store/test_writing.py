@@ -31,11 +31,11 @@ def test_any_window_and_cursor_is_read_equal(store: Store) -> None:
         window = replace(window, series=own)
         written.append(window)
         store.write([batch(window, cursor=cursor)], now=0)
-        assert read(store, target=own.target) == [window]
+        assert read(store, target=own.target, segments=True) == [window]
         assert store.cursors()[cursor.target] == cursor
 
     check()
-    assert len(read(store)) == len(written)
+    assert len(read(store, segments=True)) == len(written)
 
 
 @pytest.mark.parametrize("since", [1.0, 59.0])

@@ -23,6 +23,7 @@ OURS = {
     "specwatch.engines.switch_files",
     "specwatch.engines.tap",
     "specwatch.engines.vllm",
+    "specwatch.domain.segments",
     "specwatch.domain.temperature",
 }
 

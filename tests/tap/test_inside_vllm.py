@@ -40,7 +40,7 @@ def speculating(level: str | None, tokens: Any = 4) -> Thing:
 
 
 def test_0_8_has_no_arguments_and_no_records() -> None:
-    expected = ServerFacts("tiny", default_temperature=1.0, draft_tokens=4)
+    expected = ServerFacts("tiny", default_temperature=1.0, draft_tokens=4, aliases=("other",))
     assert facts(state()) == facts(state(), COMPLETIONS) == expected
 
 
@@ -99,7 +99,7 @@ def test_without_a_handler_the_default_is_not_known(missing: str) -> None:
     endpoint = CHAT if missing.endswith("chat") else Endpoint.RESPONSES
     assert facts(state(**{missing: None}), endpoint).default_temperature is None
     assert facts(state(), Endpoint.RESPONSES).default_temperature is None
-    assert facts(state(), Endpoint.OTHER) == ServerFacts("tiny", draft_tokens=4)
+    assert facts(state(), Endpoint.OTHER) == ServerFacts("tiny", draft_tokens=4, aliases=("other",))
 
 
 def test_forced_usage_stands_on_the_handler_since_0_9() -> None:
@@ -130,7 +130,11 @@ def test_a_real_state_of_starlette_is_read() -> None:
     for name, value in vars(state(vllm_config=speculating("summary"))).items():
         setattr(app.state, name, value)
     assert InsideVllm().facts({"app": app}, CHAT) == ServerFacts(
-        "tiny", default_temperature=1.0, draft_tokens=4, keeps_records=True
+        "tiny",
+        default_temperature=1.0,
+        draft_tokens=4,
+        keeps_records=True,
+        aliases=("other",),
     )
 
 

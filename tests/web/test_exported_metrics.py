@@ -396,6 +396,17 @@ def test_the_incident_has_one_cause_at_most(cause: Cause | None) -> None:
     }
 
 
+def test_a_segment_is_exported_by_kind_and_value() -> None:
+    window = of_tap(1_699_999_980, "output=tool_call", drafts=100, of=200, server=300)
+    timed = replace(window.tally, tpot=Histogram((), (40,), 0.8))
+    status = daemon(target(segments=(replace(window, tally=timed),)))
+    labels = ("llama", "output", "chat", "tool_call")
+    for name, value in (("drafts_per_second", 100 / 60), ("mean_tpot_seconds", 0.02)):
+        assert samples(status, f"specwatch_segment_{name}") == {labels: pytest.approx(value)}
+    for at in samples(status, "specwatch_drafts_per_second"):
+        assert "output=tool_call" not in at
+
+
 def test_an_experiment_is_exported_by_arm_where_it_is_known() -> None:
     values = [
         samples(FULL, f"specwatch_experiment_{name}")

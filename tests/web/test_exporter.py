@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 from specwatch.config.rules import Slo
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Mode, Source
+from specwatch.domain.model import Histogram, Mode, Source
 from specwatch.domain.ranks import Rank
 from specwatch.domain.switchback import Grouping
 from specwatch.domain.switchback_results import ExperimentStatus, GroupResults
@@ -61,16 +62,35 @@ def varying(decision: TargetDecision) -> TargetDecision:
     return replace(decision, models={"llama": model})
 
 
+SEGMENT = "output=text"
+
+
+def _decided_by_segment() -> TargetDecision:
+    """What is decided of all is decided of a segment, too."""
+    decision = decided(slos=(SLO, PACE))
+    model = decision.models["llama"]
+    by_segment = {SEGMENT: model.assessment.buckets["0"]}
+    return replace(
+        decision,
+        models={"llama": replace(model, assessment=replace(model.assessment, segments=by_segment))},
+        findings=(
+            *decision.findings,
+            *(replace(one, temperature=SEGMENT) for one in decision.findings),
+        ),
+        causes={("too-slow", "llama", where): LIKELY for where in ("all", SEGMENT)},
+    )
+
+
+TIMED = replace(whole().tally, tpot=Histogram((), (40,), 0.8))
 FULL = daemon(
     target(
+        segments=(replace(of_tap(START, SEGMENT, drafts=80, of=80, server=100), tally=TIMED),),
         recent=(whole(), of_tap(START, "(0,0.3]", drafts=80, of=80, server=100)),
         tap=TapStatus(
             Source.TAP,
             models={"llama": Coverage(Source.TAP, 80, 100, {"record": 5}, {"several": 2})},
         ),
-        decision=replace(
-            varying(decided(slos=(SLO, PACE))), causes={("too-slow", "llama", "all"): LIKELY}
-        ),
+        decision=varying(_decided_by_segment()),
         guard=GuardStatus("act", GuardState("chat"), max_actions_per_day=4),
         switch=SwitchSetting(2, ordered=True),
         experiment=ExperimentStatus(
@@ -107,11 +127,10 @@ FULL = daemon(
 
 def test_every_metric_of_the_reference_has_samples_with_its_labels() -> None:
     """Dashboards and alert rules of users are written against these names."""
-    exported = {
-        sample.name: {f"`{name}`" for name in sample.labels}
-        for family in text_format(page(FULL))
-        for sample in family.samples
-    }
+    exported: dict[str, set[str]] = defaultdict(set)
+    for family in text_format(page(FULL)):
+        for sample in family.samples:
+            exported[sample.name] |= {f"`{name}`" for name in sample.labels}
     daemon_part = REFERENCE.read_text().partition("## From the tap")[0]
     rows = re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", daemon_part, re.MULTILINE)
     assert len(rows) > 70

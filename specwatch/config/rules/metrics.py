@@ -17,6 +17,8 @@ class Measure(NamedTuple):
     help: str
     by_temperature: bool = False
     """Whether there is one for each temperature bucket too."""
+    by_segment: bool = False
+    """Whether there is one for each segment too."""
     has_interval: bool = False
     """Whether it comes with a confidence interval, all of which has to lie beyond a threshold."""
     needs_baseline: bool = False
@@ -61,7 +63,8 @@ MEASURES: Mapping[str, Measure] = {
         Measure(
             "speedup_ratio", "ratio", 0.0, _INFINITE,
             "Measured speedup against the baseline at the same conditions.",
-            by_temperature=True, has_interval=True, needs_baseline=True, read_from="usable",
+            by_temperature=True, by_segment=True, has_interval=True, needs_baseline=True,
+            read_from="usable",
         ),
         Measure(
             "speedup_ratio_unadjusted", "ratio", 0.0, _INFINITE,
@@ -77,13 +80,14 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             "acceptance_ratio", "ratio", 0.0, 1.0,
-            "Accepted tokens over draft tokens.", by_temperature=True, fixed_length=True,
+            "Accepted tokens over draft tokens.", by_temperature=True, by_segment=True,
+            fixed_length=True,
         ),
         Measure(
             "speedup_ratio_assumed", "ratio", 0.0, _INFINITE,
             "Speedup that the acceptance and the target's draft_cost_ratio suggest, 1 at the"
             " assumed break-even; only while there is no baseline to measure it by.",
-            by_temperature=True, instead_of="speedup_ratio", fixed_length=True,
+            by_temperature=True, by_segment=True, instead_of="speedup_ratio", fixed_length=True,
         ),
         Measure(
             "acceptance_ratio_unmeasured", "ratio", 0.0, 1.0,
@@ -98,7 +102,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure(
             "acceptance_length", "tokens", 1.0, _INFINITE,
             "Tokens of a speculative step, the bonus token included.", by_temperature=True,
-            fixed_length=True,
+            by_segment=True, fixed_length=True,
         ),
         Measure(
             "first_position_acceptance", "ratio", 0.0, 1.0,

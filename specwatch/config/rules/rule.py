@@ -35,6 +35,7 @@ from specwatch.config.sections import (
     within,
 )
 from specwatch.config.yaml_file import KeyPath
+from specwatch.domain import segments
 from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE
 from specwatch.domain.units import format_amount, format_duration, parse_amount, quoted
 
@@ -178,6 +179,9 @@ class Scope(Section):
     temperature: str = ALL_TEMPERATURES
     """Label of a bucket, `all` for all together, `each` for each bucket by itself,
     `positive` for each bucket above 0 by itself, or `unknown`."""
+    segment: str = ""
+    """[Segments](../tap.md#segments) by `KIND=VALUE`, such as `output=tool_call`, each by itself
+    in place of a temperature; `*` and `?` are wildcards in the value. Default: not by segment."""
 
     @field_validator("temperature", mode="before")
     @classmethod
@@ -186,6 +190,26 @@ class Scope(Section):
             return repr(float(value)).removesuffix(".0")
         return value
 
+    @field_validator("segment")
+    @classmethod
+    def _kind_and_value(cls, value: str) -> str:
+        if value:
+            try:
+                segments.checked_kinds([segments.kind_of(value) or value])
+            except ValueError as error:
+                raise ValueError(f"{quoted(value)}: {error}, as in output=tool_call") from None
+            if not segments.value_of(value):
+                raise ValueError(f"{quoted(value)} has no value; give one, or * for each")
+        return value
+
+    @model_validator(mode="after")
+    def _one_division(self) -> Self:
+        if self.segment and self.temperature != ALL_TEMPERATURES:
+            raise errors_at(
+                {("segment",): "is of all temperatures; give temperature or segment, not both"}
+            )
+        return self
+
     def takes_in(self, target: str, model_name: str | None = None) -> bool:
         """Whether it applies to a target, and to a model of it if one is given."""
         return fits(self.target, target) and (
@@ -193,7 +217,10 @@ class Scope(Section):
         )
 
     def temperatures(self, labels: Iterable[str]) -> tuple[str, ...]:
-        """The temperatures to judge, each by itself: ``all``, or some of ``labels``."""
+        """What to judge, each by itself: ``all``, temperatures or segments of ``labels``."""
+        if self.segment:
+            return tuple(label for label in labels if fits(self.segment, label))
+        labels = [label for label in labels if not segments.kind_of(label)]
         if self.temperature == ALL_TEMPERATURES:
             return (ALL_TEMPERATURES,)
         if self.temperature not in (EACH_TEMPERATURE, POSITIVE_TEMPERATURES):
@@ -354,6 +381,10 @@ def _conflict(rule: Rule, first: Condition, second: Condition) -> str | None:
 
 
 def _without_temperature(rule: Rule) -> Iterator[tuple[KeyPath, str]]:
+    for condition in rule.conditions if rule.scope.segment else ():
+        if not MEASURES[condition.metric].by_segment:
+            known = ", ".join(name for name, measure in MEASURES.items() if measure.by_segment)
+            yield ("scope", "segment"), f"{condition.metric} is not known by segment; use {known}"
     if rule.scope.temperature == ALL_TEMPERATURES:
         return
     for condition in rule.conditions:

@@ -1,0 +1,130 @@
+"""By segment: what stands in the report, and that temperatures stay what they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specwatch.domain.model import Histogram, Mode, Tally
+from specwatch.report.layout import Sentence, Table
+from specwatch.report.model import ModelReport
+from specwatch.report.sections.segments import segments
+from specwatch.wording.segments import segment_words
+from tests.report.history import HOURS, bucket, drafted, flat, hour, measurement, report
+
+HALVES = {"output=text": 0.8, "output=tool_call": 0.02}
+
+
+def part(rate: float | None, tokens: int = 5000, tpot: float = 0.02) -> Tally:
+    """What a tap counts of a segment: of TPOT only the mean is known."""
+    known = {} if rate is None else drafted(tokens, rate)
+    kept = {k: v for k, v in known.items() if k != "accepted_per_position"}
+    return Tally(requests={"other": 50}, tpot=Histogram((), (tokens,), tokens * tpot), **kept)
+
+
+def day(*, off: bool = False, rates: dict[str, float] = HALVES) -> ModelReport:
+    """A day in which half of the traffic loses, and a baseline of 30 ms."""
+    divided = {"stream=yes": part(0.41, 10_000)} | {k: part(rate) for k, rate in rates.items()}
+    hours = [
+        hour(n, buckets={"0": bucket(100, rate=0.6, tokens=10_000), **divided})
+        for n in range(HOURS)
+    ]
+    if off:
+        plain = {"output=tool_call": part(None, tpot=0.01), "output=text": part(None, tpot=0.03)}
+        hours.append(hour(-1, mode=Mode.OFF, buckets=plain))
+    return report(flat(hours), measurement())
+
+
+def sentences(model: ModelReport) -> str:
+    section = segments(model)
+    assert section is not None
+    return " ".join(one.text for one in section.parts if isinstance(one, Sentence))
+
+
+def test_each_segment_has_its_acceptance_and_share() -> None:
+    rows = {one.segment: one for one in day().segments}
+    assert list(rows) == ["output=text", "output=tool_call", "stream=yes"]
+    assert {label: one.share for label, one in rows.items()} == {
+        "output=text": 0.5, "output=tool_call": 0.5, "stream=yes": 1.0,
+    }  # fmt: skip
+    assert rows["output=text"].acceptance.rate == pytest.approx(0.8, abs=0.001)
+    assert rows["output=tool_call"].requests == 50 * HOURS
+    assert rows["stream=yes"].tpot.on.mean == pytest.approx(0.02)
+
+
+def test_a_segment_that_loses_is_said() -> None:
+    """Steps of 20 ms x 3.4 tokens; off 30 ms a token: a step of 1.08 tokens does not pay."""
+    model = day()
+    assert model.answer.losing_segments == ("output=tool_call",)
+    assert "It loses for tool calls." in model.answer.sentence
+    assert "Speculation loses for tool calls: speedup 0." in sentences(model)
+    assert "for plain text" not in sentences(model)
+    assert "Send tool calls (50% of all) to a server without speculation" in (
+        model.answer.recommendation
+    )
+
+
+def test_temperatures_do_not_change_by_segments() -> None:
+    divided, plain = day(), day(rates={})
+    assert [one.temperature for one in divided.temperatures] == ["all", "0"]
+    assert divided.temperatures == plain.temperatures
+    assert divided.series == plain.series
+    assert divided.health == plain.health
+    assert divided.answer.speedup == plain.answer.speedup
+
+
+def test_tpot_is_compared_with_that_of_the_same_segment_without_speculation() -> None:
+    rows = {one.segment: one for one in day(off=True).segments}
+    assert rows["output=tool_call"].tpot.off.mean == pytest.approx(0.01)
+    assert rows["output=text"].tpot.off.mean == pytest.approx(0.03)
+    assert rows["stream=yes"].tpot.off is None
+    (table,) = [
+        one
+        for one in segments(day(off=True)).parts
+        if isinstance(one, Table) and "output" in one.caption
+    ]
+    changes = {row[0].text: row[-1].text for row in table.rows}
+    assert changes == {"text": "-33%", "tool_call": "+100%"}
+
+
+def test_without_a_baseline_it_is_said_that_nothing_is_known() -> None:
+    hours = [hour(n, buckets={"output=text": part(0.8)}) for n in range(HOURS)]
+    model = report(flat(hours))
+    assert model.answer.losing_segments == ()
+    assert "Whether speculation pays for single segments is not known: no baseline" in (
+        sentences(model)
+    )
+
+
+def test_without_segments_there_is_no_section() -> None:
+    assert segments(report(flat([hour(0)]))) is None
+
+
+def test_a_server_that_counts_no_drafts_is_completed_by_temperature_alone() -> None:
+    """What its tap counts twice, by temperature and by segment, counts once."""
+    silent = replace(hour(0)[0].tally, drafts=None, draft_tokens=None, accepted_tokens=None,
+                     accepted_per_position=None)  # fmt: skip
+    parts = {"0": bucket(rate=0.8), "output=text": part(0.8)}
+    (whole, *_) = report(flat([hour(0, silent, buckets=parts)])).temperatures
+    assert whole.acceptance.drafts == bucket(rate=0.8).drafts
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("prompt_length=16385+", "prompts above 16,384 tokens"),
+        ("prompt_length=1-256", "prompts up to 256 tokens"),
+        ("prompt_length=257-2048", "prompts of 257 to 2,048 tokens"),
+        ("prompt_length=unknown", "requests of unknown prompt length"),
+        ("output=tool_call", "tool calls"),
+        ("stream=no", "requests that are not streamed"),
+        ("adapter=sql", "adapter sql"),
+        ("adapter=none", "the model without an adapter"),
+        ("header:x-tenant=acme", "x-tenant acme"),
+        ("header:x-tenant=none", "requests without x-tenant"),
+        ("header:x-tenant=other", "other x-tenant"),
+    ],
+)
+def test_what_segments_are_called(label: str, words: str) -> None:
+    assert segment_words(label) == words
