@@ -1,0 +1,62 @@
+"""The default rule suspicious-output on hours of the past and the minutes of now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.domain.model import HOUR, MINUTE, Mode, Window
+from specwatch.rules.judge import Judge
+from tests.scrape.closing import START, minute
+
+RULE = next(rule for rule in DEFAULT_RULES if rule.name == "suspicious-output")
+DAY = range(-25, -1)
+"""The hours before."""
+
+
+def cut(window: Window, length: int) -> Window:
+    """With so many of 100 requests cut at their limit."""
+    requests = {"stop": 100 - length, "length": length}
+    return replace(window, tally=replace(window.tally, requests=requests))
+
+
+def hour(number: int, length: int, mode: Mode = Mode.ON) -> Window:
+    (window,) = minute(60 * number, mode)
+    return replace(cut(window, length), length=HOUR, observed_seconds=3600.0)
+
+
+def findings(past: list[Window], length: int) -> str:
+    """The verdict after 45 minutes with a share of requests that are cut."""
+    judge = Judge("t", [RULE], [])
+    judge.load(past)
+    for number in range(45):
+        (window,) = minute(number)
+        judge.observe([cut(window, length)], START + (number + 1) * MINUTE)
+    (finding,) = judge.findings()
+    return finding.verdict.value
+
+
+STEADY = [hour(n, 4 + n % 3) for n in DAY]
+OFF = [hour(-20, 5, Mode.OFF), hour(-6, 4, Mode.OFF)]
+
+
+@pytest.mark.parametrize(
+    ("past", "length", "verdict"),
+    [
+        ([*STEADY, *OFF], 30, "breach"),
+        ([*STEADY, *OFF], 6, "pass"),
+        ([*[hour(n, 60 if n % 24 > 14 else 5) for n in DAY], *OFF], 60, "pass"),
+        (STEADY, 30, "no_data"),
+    ],
+    ids=["more than without", "as without", "as every night", "never off"],
+)
+def test_a_jump_is_a_breach_only_where_traffic_does_not_explain_it(
+    past: list[Window], length: int, verdict: str
+) -> None:
+    assert findings(past, length) == verdict
+
+
+def test_it_never_disables() -> None:
+    assert RULE.action == "alert"
