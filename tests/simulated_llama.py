@@ -38,6 +38,8 @@ build b6097 and pages of build b10902 that others published agree, where not sai
   request that drafted, ``_accepted_tokens_per_pos_total{position}``. No page names the model.
 * /slots, a list: ``speculative`` of each says whether there is a drafter (b11434, run). 501 with
   ``--no-slots``; it wakes a server that sleeps.
+* A connection is closed after a stream, and its head announces that it is kept (b11434, run; not
+  simulated). After SIGTERM a stream under way neither moves nor ends.
 * /v1/models: one entry, ``owned_by: llamacpp``. While the model loads, everything is 503.
 """
 
