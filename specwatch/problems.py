@@ -118,12 +118,12 @@ def problems(status: DaemonStatus) -> tuple[Problem, ...]:
 
 def _once(every: Iterable[Problem]) -> Iterator[Problem]:
     """Yield those of the guard of a workload for the first of its pods only."""
-    told = set()
+    shown = set()
     for problem in every:
         one = problem.workload, problem.kind
-        if not problem.workload or problem.kind not in _OF_GUARD or one not in told:
+        if not problem.workload or problem.kind not in _OF_GUARD or one not in shown:
             yield problem
-        told.add(one)
+        shown.add(one)
 
 
 def problems_of(target: TargetStatus, status: DaemonStatus) -> Sequence[Problem]:

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.cli import bench as bench_command
 from specwatch.cli import load, output
 from specwatch.domain.experiments import Bench, Comparison, read
 from specwatch.domain.model import Mode
@@ -211,9 +210,9 @@ def test_the_baseline_has_its_own_key_from_the_configuration(
     file = tmp_path / "specwatch.yml"
     file.write_text(CONFIGURATION.replace("FOLDER", str(tmp_path)))
     given = {
-        "file": file, "target": "chat", "baseline": url, "bearer_token_file": None,
+        "file": file, "target": "chat", "bearer_token_file": None,
         "database": None,
     }  # fmt: skip
-    result = bench_command._baseline_target(load.measured_target(given), given)
+    result = load.second_target(load.measured_target(given), "--baseline", url, given)
     assert result.url == url
     assert str(result.bearer_token_file) == str(tmp_path / key)

@@ -107,7 +107,7 @@ def fill_tables(store: Store, time: float, target: str = "chat", load_bin: int =
     book.hold([target], f"holder of {target}:1", time, able=True)
     book.change(target, lambda state: Step(state, "a note", {"x": 1.5}), time, by="ann")
     fleet = FleetBook(store, "one", token="t", heartbeat=5)
-    fleet.renew([target], 0, time, address="http://one", version="1", started=time)
+    fleet.renew({target: target}, 0, time, address="http://one", version="1", started=time)
 
 
 SUBJECT = Subject(target="chat", url="http://127.0.0.1:8000", model_name="llama", mode="on", k=4)
