@@ -67,7 +67,8 @@ class World:
 
     def _process(self, models: int, engines: int, k: int, bounds: int) -> Process:
         self.processes += 1
-        started = None if self.several else self.wall + self.processes / 7
+        # Of no two processes the same, whatever the clock is set to.
+        started = None if self.several else self.wall + self.processes * math.pi / 22
         places = [(m, e) for m in MODELS[:models] for e in ENGINES[:engines]]
         return Process(started, places, k, BOUNDS[bounds])
 
