@@ -115,7 +115,7 @@ def test_what_is_not_complete_is_handed_over_at_the_end() -> None:
     [
         ((Mode.ON, Mode.OFF), Mode.ON),
         ((Mode.OFF, Mode.UNKNOWN), Mode.UNKNOWN),
-        ((Mode.OFF, Mode.OFF), Mode.OFF),
+        *(((mode, Mode.OFF), mode) for mode in Mode),
     ],
 )
 def test_speculation_is_off_once_it_is_off_in_every_pod(
