@@ -32,6 +32,7 @@ NO_RESTART = "the engine is not restarted while Prometheus looks"
 NO_DAY_BEFORE = "Prometheus has seen some minutes"
 NO_GROUP = "each target is a group of its own"
 NO_EXPERIMENT = "the target has no experiment"
+NO_SEGMENTS = "the tap counts no segments"
 MEASURED = "there is a baseline, so that nothing is assumed"
 FILTERED = {NOTHING_DONE, NO_RESTART, NO_DAY_BEFORE}
 """Those that do find something if comparisons do not filter, and the day before is today."""
@@ -49,6 +50,10 @@ EMPTY: dict[tuple[str, str, str], str] = {
             ("Episodes", "A"),
         )
         for letter in letters
+    },
+    **{
+        ("specwatch-temperature", f"{name} by segment", "A"): NO_SEGMENTS
+        for name in ("Acceptance", "Speedup", "Mean TPOT")
     },
     ("specwatch-fleet", "Speedup by group", "A"): NO_GROUP,
     ("specwatch-fleet", "Servers that stand out", "A"): NO_GROUP,
@@ -72,6 +77,7 @@ CHOSEN = {"specwatch-overview": {"target": [TARGET]}}
 """Of what is repeated for each target: nothing is known of the one that is out of reach."""
 EMPTY_RULES = {
     "SpeculationAcceptanceShift": "specwatch has seen an hour, and compares with the day before",
+    "SpeculationRankOutlier": "the server has one data-parallel rank",
     "SpecwatchReportOverdue": "no report is made there",
     "SpecwatchReportUndelivered": "no report is made there",
     "VllmTailWidening": "Prometheus has seen some minutes, and compares with what it recorded",

@@ -48,6 +48,7 @@ from tests.e2e.tap_traffic import (
 from tests.e2e.witness import Counts, total
 from tests.lab.traffic import Outcome, Request, send_all
 from tests.lab.vllm_server import VllmServer
+from tests.tap.test_imports import OURS
 
 CONCURRENCY = 16
 
@@ -262,16 +263,5 @@ def test_the_tap_imports_only_what_vllm_has(vllm_install: Path, tap: object) -> 
     assert Path(file).is_relative_to(vllm_install)
     ours = {module for module in modules if module.startswith("specwatch.")}
     inner = {module for module in ours if not module.startswith("specwatch.tap")}
-    assert inner <= {
-        "specwatch.domain",
-        "specwatch.domain.model",
-        "specwatch.domain.segments",
-        "specwatch.domain.temperature",
-        "specwatch.engines",
-        "specwatch.engines.acceptance",
-        "specwatch.engines.base",
-        "specwatch.engines.switch",
-        "specwatch.engines.switch_files",
-        "specwatch.engines.tap",
-    }
+    assert inner <= OURS
     assert not {"sqlalchemy", "alembic", "apscheduler", "structlog", "pydantic"} & set(modules)
