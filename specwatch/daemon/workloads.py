@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 
 from specwatch.config.loading import Config
+from specwatch.config.service import KubernetesService
 from specwatch.config.target import Target
 from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.merge import merge_windows
@@ -64,10 +65,21 @@ class Workloads:
 
         ``known`` are the targets of all members of the fleet; ``ours`` says whether a workload of
         that name is this member's. One on which the guard acts stays while it has no pod at all.
+        One that is the ``service`` of a configured target is guarded as that, and not twice.
         """
+        known = tuple(known)
+        configured = {
+            (target.service.namespace, target.service.workload)
+            for target in known
+            if isinstance(target.service, KubernetesService)
+        }
         owners = {pod.name: pod.workload for pod in watched if pod.workload is not None}
         everywhere = {pod.workload.name for pod in known if pod.workload is not None}
-        by_name = {one.name: one for one in owners.values() if ours(one.name)}
+        by_name = {
+            one.name: one
+            for one in owners.values()
+            if ours(one.name) and _place(one) not in configured
+        }
         kept = self._by_name.keys() - everywhere
         by_name |= {name: self._by_name[name] for name in kept.intersection(acting)}
         with self._lock:
@@ -141,6 +153,11 @@ class Workloads:
 
     def _pods(self, name: str) -> list[str]:
         return [pod for pod, workload in self._workload_of.items() if workload == name]
+
+
+def _place(workload: Target) -> tuple[str | None, str] | None:
+    service = workload.service
+    return (service.namespace, service.workload) if isinstance(service, KubernetesService) else None
 
 
 class _Sums:

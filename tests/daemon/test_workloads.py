@@ -160,6 +160,15 @@ def test_a_workload_whose_pods_others_watch_is_theirs() -> None:
     assert world.workloads.guarded_as("a") == NAME
 
 
+def test_a_workload_that_is_the_service_of_a_target_is_not_guarded_twice() -> None:
+    world = World()
+    target = target_of("http://vllm-0", "chat", service=SERVICE)
+    workloads = world.workloads.configure(
+        [pod("a")], [pod("a"), target], ours=lambda _: True, acting=set()
+    )
+    assert workloads == ()
+
+
 def test_a_pod_is_where_its_workload_is() -> None:
     targets = [pod("a"), pod("b", None)]
     assert places_of(targets) == {"a": NAME, NAME: NAME, "b": "b"}
