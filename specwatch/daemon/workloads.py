@@ -48,8 +48,6 @@ class Workloads:
         self._by_name: Mapping[str, Target] = {}
         self._workload_of: Mapping[str, str] = {}
         """The workload of each pod that is watched here, by the names of both."""
-        self._elsewhere: Collection[str] = ()
-        """Workloads all of whose pods are watched by other members of the fleet."""
         self._sums: dict[str, _Sums] = {}
         self._lock = threading.Lock()
 
@@ -69,7 +67,7 @@ class Workloads:
         """
         known = tuple(known)
         configured = {
-            (target.service.namespace, target.service.workload)
+            f"{target.service.namespace}/{target.service.workload}"
             for target in known
             if isinstance(target.service, KubernetesService)
         }
@@ -78,7 +76,7 @@ class Workloads:
         by_name = {
             one.name: one
             for one in owners.values()
-            if ours(one.name) and _place(one) not in configured
+            if ours(one.name) and one.name not in configured
         }
         kept = self._by_name.keys() - everywhere
         by_name |= {name: self._by_name[name] for name in kept.intersection(acting)}
@@ -87,7 +85,6 @@ class Workloads:
             self._sums = {name: self._sums.get(name) or _Sums(name) for name in by_name}
             self._by_name = by_name
             self._workload_of = {pod: workload.name for pod, workload in owners.items()}
-            self._elsewhere = everywhere - set(self._workload_of.values())
         self._hand_over(left)
         return tuple(by_name.values())
 
@@ -111,8 +108,8 @@ class Workloads:
             for model, mode in pod.models.items():
                 modes[model].add(mode)
         loads = [pod.load for pod in read]
-        # That no pod is there is known; that others watch them says nothing.
-        unread = None if pods or name in self._elsewhere else 0.0
+        # That it has no pod is known; what a pod that was not read yet says is not.
+        unread = None if pods else 0.0
         return TargetStatus(
             name,
             workload.url,
@@ -153,11 +150,6 @@ class Workloads:
 
     def _pods(self, name: str) -> list[str]:
         return [pod for pod, workload in self._workload_of.items() if workload == name]
-
-
-def _place(workload: Target) -> tuple[str | None, str] | None:
-    service = workload.service
-    return (service.namespace, service.workload) if isinstance(service, KubernetesService) else None
 
 
 class _Sums:

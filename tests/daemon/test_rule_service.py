@@ -20,7 +20,7 @@ from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
-from specwatch.domain.model import HOUR, Batch, Histogram, Mode, Moment, Window
+from specwatch.domain.model import HOUR, Batch, Histogram, Mode, Moment, PodInstance, Window
 from specwatch.domain.speedup import NOT_READ, TOO_FEW
 from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
@@ -704,6 +704,17 @@ def test_a_baseline_that_somebody_measured_is_taken_up(scene: Scene) -> None:
     scene.time -= 15
     scene.pass_minutes(judging, 0.6)
     assert judging.decision_of("chat").models["llama"].assessment.measured
+
+
+def test_a_pod_is_compared_with_the_baseline_of_its_workload(scene: Scene) -> None:
+    (workload,) = scene.config.targets
+    pod = Target(url="http://127.0.0.2:1", name="pod")
+    scene.calibrate(*(T0 - n for n in range(6)))
+    for target, known in ((pod, False), (pod.in_pod(PodInstance("uid", 1.0), workload), True)):
+        scene.config = scene.config.model_copy(update={"targets": (target,)})
+        judging = scene.judging()
+        scene.pass_minutes(judging, 0.6, target="pod")
+        assert judging.baselines_of("pod")["llama"].known is known
 
 
 def test_nothing_is_assumed_of_a_target_with_a_baseline(scene: Scene) -> None:

@@ -199,6 +199,24 @@ def test_targets_are_those_configured_and_then_all_that_were_watched(
     assert list(taken) == ["c", "d"]
 
 
+def test_pods_whose_minutes_are_in_those_of_their_workload_are_left_out(
+    store: Store, taken: Any
+) -> None:
+    """But not those from before it was guarded, and those of other workloads."""
+    names = (
+        "ns/deployment/vllm", "ns/vllm-5d8f9c7b6-x2x9z", "ns/vllm-7b-5d8f9c7b6-x2x9z",
+        "ns/statefulset/big", "ns/big-0", "other/big-0",
+    )  # fmt: skip
+    windows = [minute(T0, target=name) for name in names]
+    store.write([batch(minute(T0 - MINUTE, target="ns/big-1"), *windows)], now=0)
+    _read(store, T0 - HOUR)
+    left_out = {"ns/vllm-5d8f9c7b6-x2x9z", "ns/big-0"}
+    assert set(taken) == {*names, "ns/big-1"} - left_out
+    taken.clear()
+    _read(store, T0 - HOUR, targets=["ns/big-0"])
+    assert list(taken) == ["ns/big-0"], "it is there for who asks"
+
+
 def test_a_target_that_nobody_knows_is_refused_with_the_nearest(store: Store) -> None:
     store.write([batch(minute(T0, target="chat-70b"))], now=0)
     with pytest.raises(ConfigError, match=r'"chat-7b".*did you mean "chat-70b"\?'):
