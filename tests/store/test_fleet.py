@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from specwatch.domain.fleet import owner_of
 from specwatch.errors import ConfigError
 from specwatch.store import fleet_rows, schema
 from specwatch.store.fleet_rows import FleetBook, Standing
@@ -36,10 +37,12 @@ class Joined:
         self.book = FleetBook(store, name, token=f"token of {name}", heartbeat=heartbeat)
         self.watched: frozenset[str] = frozenset()
 
-    def renew(self, targets: Sequence[str] = TARGETS) -> Standing:
+    def renew(
+        self, targets: Sequence[str] = TARGETS, places: Mapping[str, str] | None = None
+    ) -> Standing:
         """Renew, and watch what is its share and claimed."""
         standing = self.book.renew(
-            alone(targets), len(self.watched), 0.0,
+            places or alone(targets), len(self.watched), 0.0,
             address=f"http://{self.name}", version="1", started=0.0,
         )  # fmt: skip
         self.watched = standing.held & standing.share
@@ -88,6 +91,19 @@ def test_a_member_that_joins_gets_only_what_is_given_back(join: Join) -> None:
     one.book.release(surplus, 0.0)
     assert two.renew().held == surplus == two.watched
     assert one.renew().fleet.unwatched == ()
+
+
+def test_pods_follow_their_workload(join: Join) -> None:
+    """They stay where it is acted on, and move once it has moved."""
+    one, two = join("one"), join("two")
+    workload = next(name for name in TARGETS if owner_of(name, ["one", "two"]) == "two")
+    places = {workload: workload, "pod": workload}
+    assert one.renew(places=places).held == set(places)
+    assert two.renew(places=places).share == {workload}
+    assert one.renew(places=places).share == {"pod"}
+    one.book.release([workload], 0.0)
+    assert two.renew(places=places).held == {workload}
+    assert two.renew(places=places).share == set(places)
 
 
 def test_the_targets_of_a_dead_member_are_taken_over(join: Join) -> None:
