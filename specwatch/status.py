@@ -18,10 +18,11 @@ from specwatch.guard.status import GuardStatus
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 
-NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.PREFILL)
+NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.STOPPED)
 _Shown = TypeVar("_Shown")
 
 
@@ -74,6 +75,8 @@ class TargetStatus:
     configured_group: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, Mode] = field(default_factory=dict)
+    stops: Mapping[str, EngineStop] = field(default_factory=dict)
+    """Of the models in mode ``stopped``."""
     engine_version: str | None = None
     last_scrape: float | None = None
     last_success: float | None = None

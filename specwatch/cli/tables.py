@@ -117,10 +117,13 @@ def _decision_lines(model: str, target: TargetView, window: WindowView | None, n
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
     if mode == "prefill":
         yield from paragraph(f"not judged: {PREFILLS}", "yellow")
+    if mode == "stopped":
+        yield from paragraph(speculation.engine_stop(target.stops.get(model)), "yellow")
+        yield from paragraph(f"  {speculation.STOPPED_REMEDY}")
     judged = decision.models.get(model)
     # Nothing is said where nothing was generated with speculation.
     if (
-        mode not in ("off", "prefill")
+        mode not in ("off", "prefill", "stopped")
         and judged is not None
         and (judged.speedup is not None or judged.minutes)
     ):

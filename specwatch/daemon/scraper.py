@@ -330,6 +330,11 @@ class Scraper:
             restarts=before.restarts + observation.restarted,
             alternated_at=self._watch.processes.alternated_at,
             models=self._models(),
+            stops={
+                name or self._watch.unnamed_model: stop
+                for name, stop in self._watch.draft_watch.stops.items()
+                if self._watch.models.get(name) is Mode.STOPPED
+            },
             switch=setting and replace(setting, followed=self._followed.followed),
             load=max(loads) if len(loads) == 2 else None,
         )

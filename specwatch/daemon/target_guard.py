@@ -343,8 +343,9 @@ class TargetGuard:
             raise Lost(f"{self.target.name} is not watched here")
         now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
-        # In standby somebody measures, or the switch has taken over: nothing to decide on.
-        undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL)
+        # In standby somebody measures, or the switch has taken over: nothing to decide on. What the
+        # engine stopped only a restart brings back.
+        undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.STOPPED)
         unknown = not modes or not modes.isdisjoint(undecided)
         mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
         failing, decision = status.failure is not None, dependencies.decision()

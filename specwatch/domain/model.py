@@ -38,7 +38,8 @@ class Mode(enum.StrEnum):
     """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
     neither drafts nor the server show it, ``standby`` where the switch is at 0 draft tokens, with
     which the drafter still runs, ``deep`` where it does not, ``prefill`` of a server that only
-    prefills, for others that decode. Only ``on`` is judged, and only ``off`` is a baseline."""
+    prefills, for others that decode, ``stopped`` where the engine itself ended speculation until
+    its next start. Only ``on`` is judged, and only ``off`` is a baseline."""
 
     ON = "on"
     OFF = "off"
@@ -47,6 +48,7 @@ class Mode(enum.StrEnum):
     STANDBY = "standby"
     DEEP = "deep"
     PREFILL = "prefill"
+    STOPPED = "stopped"
 
 
 class Objective(enum.StrEnum):

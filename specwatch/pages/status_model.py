@@ -90,7 +90,9 @@ def answer_of(target: TargetStatus, model: str, status: DaemonStatus) -> StatusA
         return StatusAnswer("not_read", sentence, f"not read for {figures.span(silent)}")
     known = target.decision.models.get(model)
     answer = None if known is None else model_view(known, status.now)
-    return StatusAnswer(*speculation.answer(answer, target.models.get(model)))
+    mode = target.models.get(model)
+    outcome, sentence = speculation.answer(answer, mode, target.stops.get(model))
+    return StatusAnswer(outcome, sentence, "off by the engine" if mode is Mode.STOPPED else "")
 
 
 class StatusBucket(NamedTuple):

@@ -28,6 +28,7 @@ from specwatch.rules.summary import (
     segment_view,
     window_view,
 )
+from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 from specwatch.status import (
@@ -90,6 +91,7 @@ class TargetView(Struct, frozen=True):
     guard: GuardView | None
     recent: list[WindowView]
     segments: list[SegmentView]
+    stops: Mapping[str, EngineStop] = {}
 
 
 class DaemonView(Struct, frozen=True):
