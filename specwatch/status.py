@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict, Member, verdict_of
+from specwatch.domain.interval import Interval
 from specwatch.domain.merge import merge_windows, present_since
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
 from specwatch.domain.segments import kind_of
@@ -129,6 +130,16 @@ class TargetStatus:
         return member._replace(
             speedup=assessment.speedup, seconds=assessment.seconds, holdouts=frozenset(common)
         )
+
+    @property
+    def segment_speedups(self) -> Mapping[tuple[str, str], Interval]:
+        """The measured speedups of segments over the last hour, by model and label."""
+        return {
+            (model, label): one.speedup
+            for model in {window.series.model_name for window in self.segments}
+            if (known := self.decision.models.get(model)) is not None
+            for label, one in known.assessment.segments.items()
+        }
 
     @property
     def breaches(self) -> list[Finding]:
