@@ -24,9 +24,10 @@ LOAD_BINS: tuple[tuple[int, int | None], ...] = (
 )  # fmt: skip
 """Concurrent running requests, first and last of each bin; the last bin is open."""
 PROMPT_LENGTHS: tuple[tuple[int, int | None], ...] = (
-    (1, 256), (257, 2048), (2049, 16_384), (16_385, None),
+    (1, 256), (257, 2048), (2049, 8192), (8193, 16_384), (16_385, None),
 )  # fmt: skip
-"""Tokens of a prompt, first and last of each class; the last class is open."""
+"""Tokens of a prompt, first and last of each class; the last class is open. What was stored before
+8192 was an edge has the class ``2049-16384``."""
 UNKNOWN_PROMPT_LENGTH = "unknown"
 _LASTS = [last for _, last in LOAD_BINS if last is not None]
 _LONGEST_PROMPTS = [last for _, last in PROMPT_LENGTHS if last is not None]

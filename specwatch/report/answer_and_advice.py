@@ -15,7 +15,7 @@ from specwatch.report.loads import LEAST_GAIN, WORTH_ANOTHER_K
 from specwatch.report.model import ModelReport, ReportAnswer, ReportSegment, Temperature
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
-from specwatch.wording.segments import segment_words
+from specwatch.wording.segments import segment_words, segments_words
 from specwatch.wording.speculation import (
     MODE_NOT_KNOWN,
     MODE_REMEDY,
@@ -161,7 +161,7 @@ def _temperatures(labels: Sequence[str]) -> str:
 
 
 def _segments(labels: Sequence[str]) -> str:
-    return f"for {_listed([segment_words(label) for label in labels])}" if labels else ""
+    return f"for {_listed(segments_words(labels))}" if labels else ""
 
 
 def _loads(labels: Sequence[str]) -> str:
