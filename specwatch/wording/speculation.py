@@ -41,6 +41,12 @@ STOPPED_REMEDY = (
     " disabled`. Take a better draft, or serve without one. Without that line, max_concurrency or"
     " draft_len_schedule paused it, and drafts come back at a lower load."
 )
+WHY_NOT_SHOWN = (
+    "why is on its command line alone, as num_speculative_tokens_per_batch_size of vLLM (a"
+    " schedule) or --spec-draft-p-min of llama.cpp; for vLLM specwatch knows it once the tap is"
+    " loaded (`specwatch tap flags`), or if it runs vLLM itself (`specwatch run -- vllm serve ...`)"
+)
+"""Of drafts that vary in length, by their counts alone."""
 MODE_NOT_KNOWN = "not known whether the server speculates"
 MODE_REMEDY = (
     "Start llama-server without --no-slots, and give specwatch the API key of llama-server or"
@@ -162,9 +168,10 @@ def draft_lengths(cause: str | None) -> str | None:
     if cause is None:
         return None
     why = CAUSES.get(DraftLengths(cause)) if cause in set(DraftLengths) else None
+    known = f"; {WHY_NOT_SHOWN}" if cause == DraftLengths.UNEXPLAINED else ""
     return (
         f"drafts vary in length{f' {why}' if why else ''}: acceptance does not tell whether they"
-        " pay, measured speed does"
+        f" pay, measured speed does{known}"
     )
 
 
