@@ -242,6 +242,15 @@ def test_what_somebody_else_switches_is_respected(living: Living) -> None:
     assert living.server.mode is Mode.OFF
 
 
+def test_what_the_engine_itself_stopped_is_nobodys_switch(living: Living) -> None:
+    living.server.bad = False
+    living.live(60)
+    living.server.bad, living.server.running = True, Mode.STOPPED
+    state = living.live(3000)
+    assert (state.phase, state.goal) == (Phase.OBSERVING, Mode.ON)
+    assert living.server.starts == []
+
+
 def test_after_it_was_wrong_the_guard_rests_and_then_looks_again(tmp_path: Path) -> None:
     server = SimulatedServer()
     living = Living(tmp_path / "s.db", server=server)
