@@ -15,6 +15,7 @@ from specwatch.domain.model import HOUR, Mode
 from specwatch.guard.state import RESTARTS, Cause, Phase
 from specwatch.rules.decision_view import FindingView, SloView, finding_view, slo_view
 from specwatch.rules.verdicts import Finding
+from specwatch.scrape.engine_stop import EngineStop
 from specwatch.status import NOT_ON, DaemonStatus, TargetStatus
 
 URGENT = ("critical", "warning")
@@ -41,6 +42,8 @@ class ProblemKind(enum.StrEnum):
     """Speculation lost over the last hour, and does not certainly lose now."""
     SPENT = "spent"
     """An error budget is overspent, and burns slowly now."""
+    STOPPED = "stopped"
+    """The engine itself switched speculation off until its next start."""
     SWITCHED = "switched"
     """The guard switched speculation off, or is about to."""
     PROXY = "proxy"
@@ -84,6 +87,7 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rearm_at: float | None = None
     """When the guard will try speculation again."""
     switchable: bool = False
+    stop: EngineStop | None = None
     of_group: int = 0
     """How many servers of its group speculate, if it is the only one of them that loses."""
 
@@ -154,6 +158,10 @@ def _of_target(target: TargetStatus, status: DaemonStatus) -> tuple[Problem, ...
             known.append(make(kind=ProblemKind.UNREAD, since=since, detail=detail))
     else:
         known += _of_decision(target, status.now, make)
+        known += [
+            make(kind=ProblemKind.STOPPED, model_name=name, since=stop.since, stop=stop)
+            for name, stop in target.stops.items()
+        ]
     alternated = target.alternated_at
     if alternated is not None and status.now - alternated < HOUR:
         known.append(make(kind=ProblemKind.SEVERAL))

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict, Member, verdict_of
+from specwatch.domain.interval import Interval
 from specwatch.domain.merge import merge_windows, present_since
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
 from specwatch.domain.segments import kind_of
@@ -18,10 +19,11 @@ from specwatch.guard.status import GuardStatus
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 
-NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.PREFILL)
+NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.STOPPED)
 _Shown = TypeVar("_Shown")
 
 
@@ -74,6 +76,8 @@ class TargetStatus:
     configured_group: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, Mode] = field(default_factory=dict)
+    stops: Mapping[str, EngineStop] = field(default_factory=dict)
+    """Of the models in mode ``stopped``."""
     engine_version: str | None = None
     last_scrape: float | None = None
     last_success: float | None = None
@@ -126,6 +130,16 @@ class TargetStatus:
         return member._replace(
             speedup=assessment.speedup, seconds=assessment.seconds, holdouts=frozenset(common)
         )
+
+    @property
+    def segment_speedups(self) -> Mapping[tuple[str, str], Interval]:
+        """The measured speedups of segments over the last hour, by model and label."""
+        return {
+            (model, label): one.speedup
+            for model in {window.series.model_name for window in self.segments}
+            if (known := self.decision.models.get(model)) is not None
+            for label, one in known.assessment.segments.items()
+        }
 
     @property
     def breaches(self) -> list[Finding]:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from specwatch.actuators.held_process import HeldProcess, ProcessEvent
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
-from specwatch.errors import ActuatorError
+from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.runtime.child_process import signal_name
 from specwatch.runtime.text_file import read_text
@@ -85,6 +86,14 @@ class Supervisor:
         self._problem: str | None = None
         self._last_end = ""
         self._detail = "not started"
+
+    @property
+    def draft_lengths(self) -> DraftLengths | None:
+        """Why drafts vary in length with the command as it was given; None if that is not known."""
+        try:
+            return self._stripped().draft_lengths
+        except CannotStrip:
+            return None
 
     def plan(self) -> Plan:
         """See :class:`specwatch.actuators.Actuator`. Raises CannotStrip."""

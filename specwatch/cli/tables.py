@@ -9,12 +9,13 @@ from typing import NamedTuple
 from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain import buckets
 from specwatch.domain.model import ALL_TEMPERATURES, METHODS
-from specwatch.domain.segments import label_of, order_of
 from specwatch.rules.decision_view import BucketSpeedupView, FindingView
-from specwatch.rules.summary import BucketView, CoverageView, SegmentView, WindowView
+from specwatch.rules.segment_view import SegmentView
+from specwatch.rules.summary import BucketView, CoverageView, WindowView
 from specwatch.scrape.coverage import leading_reasons, share_derived
 from specwatch.web.daemon_view import TapView, TargetView
 from specwatch.wording import figures, speculation
+from specwatch.wording.segments import kind_title
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, PREFILLS
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -50,7 +51,7 @@ _BUCKETS: Columns[BucketRow] = {
     "TPOT p99": lambda row: figures.quantile(row.bucket.tpot, "p99"),
 }
 _SEGMENTS: Columns[SegmentView] = {
-    "segment": lambda row: shown(label_of(row.segment, row.value), 32),
+    "tokens": lambda row: figures.UNKNOWN if row.token_share is None else f"{row.token_share:.0%}",
     "requests": lambda row: figures.number(row.requests),
     "acceptance": lambda row: figures.percent(row.acceptance_rate),
     "tok/step": lambda row: figures.number(row.mean_acceptance_length, 2),
@@ -96,11 +97,12 @@ def recent_lines(target: TargetView, now: float) -> Lines:
         yield from table(_RECENT, totals or windows)
         yield from _tap_lines(model, target, [one for one in windows if one not in totals])
         segments = [one for one in target.segments if one.model_name == model]
-        yield from table(
-            _SEGMENTS,
-            sorted(segments, key=lambda one: order_of(label_of(one.segment, one.value))),
-            style=lambda row: "red" if row.speedup and row.speedup.below(1) else "",
-        )
+        for kind, rows in groupby(segments, key=lambda one: one.segment):
+            yield from table(
+                {kind_title(kind)[:24]: lambda row: shown(row.value, 24), **_SEGMENTS},
+                list(rows),
+                style=lambda row: "red" if row.speedup and row.speedup.below(1) else "",
+            )
     judged = {finding.model_name for finding in target.decision.findings}
     for model in sorted({*target.models, *judged} - shown_models):
         yield shown(model), "bold"
@@ -117,10 +119,13 @@ def _decision_lines(model: str, target: TargetView, window: WindowView | None, n
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
     if mode == "prefill":
         yield from paragraph(f"not judged: {PREFILLS}", "yellow")
+    if mode == "stopped":
+        yield from paragraph(speculation.engine_stop(target.stops.get(model)), "yellow")
+        yield from paragraph(f"  {speculation.STOPPED_REMEDY}")
     judged = decision.models.get(model)
     # Nothing is said where nothing was generated with speculation.
     if (
-        mode not in ("off", "prefill")
+        mode not in ("off", "prefill", "stopped")
         and judged is not None
         and (judged.speedup is not None or judged.minutes)
     ):

@@ -17,6 +17,7 @@ from specwatch import __version__
 from specwatch.actuators import actuator_of
 from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.loading import Config
+from specwatch.config.service import SupervisedService
 from specwatch.config.target import Target
 from specwatch.daemon.daemon_server import member_address, server_of
 from specwatch.daemon.discovery_service import DiscoveryService
@@ -85,6 +86,7 @@ class Daemon:
         self._taken_over = taken_over
         self._now = now
         self._random = random.Random(seed)
+        self._supervisor = supervisor
         self._service = ServiceManager(environ)
         self._discovery = DiscoveryService(config, now)
         self.targets = WatchedTargets(self._new_scraper, shared=config.fleet is not None)
@@ -246,6 +248,7 @@ class Daemon:
                     self._set_jobs()  # jobs are due by the wall clock
 
     def _new_scraper(self, target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
+        child = self._supervisor if isinstance(target.service, SupervisedService) else None
         return Scraper(
             target,
             daemon=self.config.daemon,
@@ -257,6 +260,7 @@ class Daemon:
             gpu_memory=lambda: self._gpu.read(target.gpu_indices, self._now().monotonic),
             edges=lambda: self.config.temperature_buckets,
             page=partial(self._experiment_service.see, target.name),
+            launched=None if child is None else child.draft_lengths,
         )
 
     def _take(self, target: str, batch: Batch) -> None:

@@ -13,6 +13,7 @@ import structlog
 
 from specwatch.config.target import Target
 from specwatch.daemon.proxy_page import ProxyPage
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Batch, Cursor, Mode, Moment, Series, Source
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ConfigError, ScrapeError, ScrapeReason
@@ -55,18 +56,20 @@ class Scraper:
         client: Callable[[], PageClient] | None = None,
         edges: Callable[[], Sequence[float]] = lambda: DEFAULT_EDGES,
         page: Page = lambda *_: None,
+        launched: DraftLengths | None = None,
     ) -> None:
         """``put`` takes closed windows; ``cursor_follows`` says that :meth:`resume` will be called;
         ``page`` gets each good page, with the switch and the load that it shows;
         ``client`` makes the client that fetches pages, by default over HTTP; ``gpu_memory`` reads
-        the memory of the target's GPUs, ``edges`` the configured temperature buckets.
+        the memory of the target's GPUs, ``edges`` the configured temperature buckets. ``launched``
+        is why drafts vary in length by the engine's command line, if that is known.
 
         Raises ConfigError when the target's ``ca_file`` cannot be used.
         """
         self.target = target
         self._clock = clock
         self._put, self._page, self._begins = put, page, cursor is None and not cursor_follows
-        self._gpu_memory, self._edges = gpu_memory, edges
+        self._gpu_memory, self._edges, self._launched = gpu_memory, edges, launched
         self._proxy = None if target.proxy is None else ProxyPage(target, target.proxy)
         self._trouble: Mapping[tuple[str, str], Trouble] = {}
         self._source: Source | None = None
@@ -330,6 +333,11 @@ class Scraper:
             restarts=before.restarts + observation.restarted,
             alternated_at=self._watch.processes.alternated_at,
             models=self._models(),
+            stops={
+                name or self._watch.unnamed_model: stop
+                for name, stop in self._watch.draft_watch.stops.items()
+                if self._watch.models.get(name) is Mode.STOPPED
+            },
             switch=setting and replace(setting, followed=self._followed.followed),
             load=max(loads) if len(loads) == 2 else None,
         )
@@ -382,7 +390,8 @@ class Scraper:
         with self._watching:
             if self._finished:
                 return
-            self._watch.drafting, self._watch.draft_lengths = info.drafting, info.draft_lengths
+            self._watch.drafting = info.drafting
+            self._watch.draft_lengths = info.draft_lengths or self._launched
             self._watch.prefills = info.prefills
             undecided = info.drafting is None and Mode.UNKNOWN in self._watch.models.values()
             complete = info.version and not undecided

@@ -346,7 +346,8 @@ class TargetGuard:
         # In standby somebody measures, or the switch has taken over: nothing to decide on.
         undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL)
         unknown = not modes or not modes.isdisjoint(undecided)
-        mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
+        known = Mode.STOPPED if Mode.STOPPED in modes else Mode.OFF
+        mode = Mode.ON if Mode.ON in modes else None if unknown else known
         failing, decision = status.failure is not None, dependencies.decision()
         explore = self.policy.explore
         explores = state.phase is Phase.OBSERVING and explore.budget

@@ -24,9 +24,10 @@ LOAD_BINS: tuple[tuple[int, int | None], ...] = (
 )  # fmt: skip
 """Concurrent running requests, first and last of each bin; the last bin is open."""
 PROMPT_LENGTHS: tuple[tuple[int, int | None], ...] = (
-    (1, 256), (257, 2048), (2049, 16_384), (16_385, None),
+    (1, 256), (257, 2048), (2049, 8192), (8193, 16_384), (16_385, None),
 )  # fmt: skip
-"""Tokens of a prompt, first and last of each class; the last class is open."""
+"""Tokens of a prompt, first and last of each class; the last class is open. What was stored before
+8192 was an edge has the class ``2049-16384``."""
 UNKNOWN_PROMPT_LENGTH = "unknown"
 _LASTS = [last for _, last in LOAD_BINS if last is not None]
 _LONGEST_PROMPTS = [last for _, last in PROMPT_LENGTHS if last is not None]
@@ -38,7 +39,8 @@ class Mode(enum.StrEnum):
     """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
     neither drafts nor the server show it, ``standby`` where the switch is at 0 draft tokens, with
     which the drafter still runs, ``deep`` where it does not, ``prefill`` of a server that only
-    prefills, for others that decode. Only ``on`` is judged, and only ``off`` is a baseline."""
+    prefills, for others that decode, ``stopped`` where the engine itself ended speculation until
+    its next start. Only ``on`` is judged, and only ``off`` is a baseline."""
 
     ON = "on"
     OFF = "off"
@@ -47,6 +49,7 @@ class Mode(enum.StrEnum):
     STANDBY = "standby"
     DEEP = "deep"
     PREFILL = "prefill"
+    STOPPED = "stopped"
 
 
 class Objective(enum.StrEnum):

@@ -35,8 +35,8 @@ TUNED = "tuned"
 ALL_TRAFFIC = "all"
 """The group that has all requests."""
 MOST_GROUPS = 64
-"""Groups that a state keeps; further ones are ignored. There are at most 36: 22 of temperatures,
-8 of loads, 5 of prompt lengths, and all traffic."""
+"""Groups that a state keeps; further ones are ignored. There are at most 38: 22 of temperatures,
+8 of loads, 7 of prompt lengths, and all traffic."""
 _CLIP = 4.0
 _PRIOR_VARIANCE, _PRIOR_COUNT = 0.25, 4
 """Assumed variance of a logarithm, and the observations that it counts for."""

@@ -62,6 +62,9 @@ class Engine:
     metrics_path: str = "/metrics"
     closes_streams: bool = False
     """Whether the server closes the connection after a stream, without a header that says so."""
+    stops_permanently: bool = False
+    """Whether the engine may end speculation until its next start by itself, of which its page only
+    shows that drafts count no further."""
     record_fields: Mapping[str, bool] = field(default_factory=dict)
     """What a request must have for its response to carry a record of its acceptance."""
 

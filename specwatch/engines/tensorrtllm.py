@@ -10,8 +10,12 @@ Drafts are on the page twice, and are read once: by position when a request ends
 (``spec_decode_num_draft_tokens``, ``spec_decode_num_accepted_tokens``), which count no drafts, have
 no positions, and need ``enable_iter_perf_stats`` besides. Each draft has a token at position 0.
 
-Its ``SpeculationGate`` ends speculation permanently below ``acceptance_rate_threshold``. Neither
-page has the state of the gate: drafts only count no further.
+Its ``SpeculationGate`` (``tensorrt_llm/_torch/speculative/speculation_gate.py``) ends speculation
+until the next start, once the mean acceptance rate of ``acceptance_rate_window_size`` iterations is
+below ``acceptance_rate_threshold``; before 1.3 ``acceptance_window`` requests and
+``acceptance_length_threshold``. Neither page has the state of the gate, and the counts by position
+leave out steps without a draft: drafts only count no further. ``max_concurrency`` and
+``draft_len_schedule`` look the same, at a high load.
 """
 
 from __future__ import annotations
@@ -97,4 +101,5 @@ TENSORRT_LLM = Engine(
     "speculative_config",
     meaningful=_with_totals,
     metrics_path=PATH,
+    stops_permanently=True,
 )

@@ -45,7 +45,7 @@ _EARLY = float(HOUR)
 
 def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """No rule is in breach for long enough yet."""
-    if state.goal is None and seen.mode is not None:
+    if state.goal is None and seen.mode in (Mode.ON, Mode.OFF):
         return Step(replace(state, goal=seen.mode), f"speculation is {seen.mode}")
     if seen.mode is None:
         return None  # one failed scrape changes nothing
@@ -229,10 +229,11 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 
 def switched(state: GuardState, seen: Situation) -> Step | None:
-    """A switch by others, such as a deploy or a manual restart, is respected."""
+    """A switch by others, such as a deploy or a manual restart, is respected. A stop by the engine
+    itself is not a switch."""
     # In standby a lease may have ended, or vLLM was restarted: the order is renewed.
     expected = (Mode.ON,) if state.standby else (None, state.goal)
-    if seen.mode is None or state.goal is None or state.phase is Phase.HELD:
+    if seen.mode in (None, Mode.STOPPED) or state.goal is None or state.phase is Phase.HELD:
         return None
     if seen.mode in expected:
         return None

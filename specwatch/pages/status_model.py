@@ -13,6 +13,7 @@ from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.histogram import Quantile
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Source, Window
+from specwatch.pages.status_segments import StatusSegment, segments_of
 from specwatch.rules import summary
 from specwatch.rules.decision_view import (
     FindingView,
@@ -90,7 +91,9 @@ def answer_of(target: TargetStatus, model: str, status: DaemonStatus) -> StatusA
         return StatusAnswer("not_read", sentence, f"not read for {figures.span(silent)}")
     known = target.decision.models.get(model)
     answer = None if known is None else model_view(known, status.now)
-    return StatusAnswer(*speculation.answer(answer, target.models.get(model)))
+    mode = target.models.get(model)
+    outcome, sentence = speculation.answer(answer, mode, target.stops.get(model))
+    return StatusAnswer(outcome, sentence, "off by the engine" if mode is Mode.STOPPED else "")
 
 
 class StatusBucket(NamedTuple):
@@ -129,6 +132,8 @@ class StatusModel:
     """Who counted the buckets."""
     buckets: tuple[StatusBucket, ...] = ()
     coverage: str = ""
+    segments: tuple[tuple[str, tuple[StatusSegment, ...]], ...] = ()
+    """By kind."""
     latencies: tuple[tuple[str, str, str, str], ...] = ()
     """Name, with speculation, without it, and the change of a mean: quantiles are too coarse."""
     compared: bool = False
@@ -177,6 +182,7 @@ def model_of(
         sources="" if hour is None else _sources(hour),
         buckets=() if hour is None else tuple(_buckets(hour, judged)),
         coverage=_coverage(target, name, hour),
+        segments=() if dead else tuple(segments_of(target, name)),
         latencies=tuple(_latencies(hour, known)),
         compared=known is not None and bool(known.baseline_latencies),
         objectives=tuple(_objectives(slos)),

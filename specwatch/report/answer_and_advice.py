@@ -15,8 +15,14 @@ from specwatch.report.loads import LEAST_GAIN, WORTH_ANOTHER_K
 from specwatch.report.model import ModelReport, ReportAnswer, ReportSegment, Temperature
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
-from specwatch.wording.segments import segment_words
-from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVES, PREFILLS
+from specwatch.wording.segments import segment_words, segments_words
+from specwatch.wording.speculation import (
+    MODE_NOT_KNOWN,
+    MODE_REMEDY,
+    OBJECTIVES,
+    PREFILLS,
+    STOPPED_REMEDY,
+)
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 WORTH_A_CHANGE = 0.05
@@ -35,6 +41,8 @@ _MOST_LOADS = 3
 def sentence(report: ModelReport) -> str:
     """Did speculation pay: the answer first, then the temperatures and loads."""
     text = [_answer(report), *_where(report.answer)]
+    if report.stopped_since is not None:
+        text.append(f"The engine itself switched it off by {moment(report.stopped_since)}.")
     return " ".join(sentence for sentence in text if sentence)
 
 
@@ -115,6 +123,7 @@ def _off(report: ModelReport, name: str) -> str:
     for seconds, whom in (
         (report.seconds_off_by_guard, "the guard"),
         (report.seconds_off_by_order, "order of a person"),
+        (report.traffic.seconds_stopped, "the engine itself"),
     ):
         if seconds:
             text += f", {figures.span(seconds)} of it by {whom}"
@@ -152,7 +161,7 @@ def _temperatures(labels: Sequence[str]) -> str:
 
 
 def _segments(labels: Sequence[str]) -> str:
-    return f"for {_listed([segment_words(label) for label in labels])}" if labels else ""
+    return f"for {_listed(segments_words(labels))}" if labels else ""
 
 
 def _loads(labels: Sequence[str]) -> str:
@@ -191,6 +200,8 @@ def _advice(report: ModelReport) -> Iterator[str]:
     """Yield what is to be done, the most urgent first."""
     yield from _held(report)
     yield from _data(report)
+    if report.stopped_since is not None:
+        yield STOPPED_REMEDY
     if report.answer.outcome == "no_traffic":
         return
     if _is_off(report) and (report.answer.outcome == "loses" or _useless(report)):

@@ -209,6 +209,7 @@ def _report(
         breaches=breaches(sources.decisions, name, since, until),
         seconds_off_by_guard=seconds_off(of_guard, ordered=False),
         seconds_off_by_order=seconds_off(of_guard, ordered=True),
+        stopped_since=model.ledger.stopped_since,
         health=msgspec.structs.replace(
             watched, damaged=damaged, warnings=(*watched.warnings, *measured.caveats, *rows)
         ),

@@ -76,6 +76,7 @@ class ReportTraffic(Struct, frozen=True, kw_only=True):
     seconds_unknown: float = 0.0
     seconds_standby: float = 0.0
     seconds_deep: float = 0.0
+    seconds_stopped: float = 0.0
     requests_before: int | None = None
     generation_tokens_before: int | None = None
 
@@ -335,6 +336,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     breaches: tuple[ReportBreach, ...] = ()
     seconds_off_by_guard: float = 0.0
     seconds_off_by_order: float = 0.0
+    stopped_since: float | None = None
+    """When the engine itself switched it off, as at the end of the period, in Unix seconds."""
     health: Health
     changes: tuple[ReportChange, ...] = ()
     series: ReportSeries

@@ -29,7 +29,7 @@ from specwatch.report.window_sums import Ledger
 MOST_POINTS = 200
 MOST_SPEEDUPS = 56
 """Points of the speedup at most: a week in stretches of three hours."""
-_OFF = (Mode.OFF, Mode.STANDBY, Mode.DEEP)
+_OFF = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.STOPPED)
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
 
 

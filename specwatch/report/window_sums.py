@@ -101,6 +101,8 @@ class Ledger:
         """Of the period with speculation, and of both periods without."""
         self.present: Environment | None = None
         """Of the newest window in which speculation ran."""
+        self.stopped_since: float | None = None
+        """Begin of the windows up to the newest in which the engine had switched it off."""
 
     def take(self, slices: Iterable[WindowSlice]) -> None:
         """Add slices of the period, or of the one before."""
@@ -153,6 +155,10 @@ class Ledger:
             sampled[2] += window.gauges.running_seconds
         if one.place.mode is Mode.ON:
             self.present = one.place.environment
+        if one.place.mode is not Mode.STOPPED:
+            self.stopped_since = None
+        elif self.stopped_since is None:
+            self.stopped_since = min(window.start for window in one.wholes)
         if one.place.mode is Mode.OFF or (one.place.mode is Mode.ON and one.place.now):
             for window in one.wholes:
                 self._time(one, window)

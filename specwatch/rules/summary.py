@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from specwatch.domain import acceptance, buckets, histogram, merge
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.interval import Interval
 from specwatch.domain.model import (
     Histogram,
     Mode,
@@ -22,7 +21,7 @@ from specwatch.domain.model import (
     Window,
     load_bin_label,
 )
-from specwatch.domain.segments import kind_of, value_of
+from specwatch.domain.segments import kind_of
 from specwatch.engines.sample_names import mode_of
 from specwatch.scrape import switch, tally
 
@@ -117,20 +116,6 @@ class ScrapedModel(Struct, frozen=True, kw_only=True):
     inter_token: LatencyView | None
     tap: ScrapedTap | None
     temperatures: list[BucketView]
-
-
-class SegmentView(Struct, frozen=True, kw_only=True):
-    """The last minutes of a segment: the mean TPOT is in seconds, the speedup of the last hour."""
-
-    model_name: str
-    segment: str
-    value: str
-    requests: int
-    drafts: int | None
-    acceptance_rate: float | None
-    mean_acceptance_length: float | None
-    mean_tpot: float | None
-    speedup: Interval | None
 
 
 class WindowView(Struct, frozen=True, kw_only=True):
@@ -368,22 +353,6 @@ def _model(
         waiting=None if gauges.waiting is None else int(gauges.waiting),
         tap=tap,
         temperatures=temperatures,
-    )
-
-
-def segment_view(window: Window, speedup: Interval | None) -> SegmentView:
-    """A segment."""
-    label, counted = window.series.temperature, window.tally
-    return SegmentView(
-        model_name=window.series.model_name,
-        segment=kind_of(label),
-        value=value_of(label),
-        requests=sum(counted.requests.values()),
-        drafts=counted.drafts,
-        acceptance_rate=acceptance.acceptance_rate(counted),
-        mean_acceptance_length=acceptance.mean_acceptance_length(counted),
-        mean_tpot=None if counted.tpot is None else histogram.mean(counted.tpot),
-        speedup=speedup,
     )
 
 

@@ -35,6 +35,7 @@ from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
 from specwatch.scrape import switch, tally
 from specwatch.scrape.counters import CounterTracker, Processes, process_start
 from specwatch.scrape.downtime import Downtime
+from specwatch.scrape.engine_stop import DraftWatch
 from specwatch.scrape.gauges import GpuMemory, gauges_over
 from specwatch.scrape.open_window import Counted, FirstPages, OpenWindow
 from specwatch.scrape.switch import SwitchSetting
@@ -107,6 +108,7 @@ class WindowBuilder:
         """Why its drafts vary in length, where its page does not tell (llama.cpp, SGLang)."""
         self.prefills = False
         """Whether the process says that it only prefills (SGLang)."""
+        self.draft_watch = DraftWatch()
         self._first_pages = FirstPages() if cursor_follows else None
         if cursor is not None:
             self._begin_at(cursor)
@@ -157,6 +159,7 @@ class WindowBuilder:
         switched = last is not None and not restarted and switch.changed(self.switch, setting)
         self.switch = setting
         self._page = page
+        self.draft_watch.see(parts.models, increments, now.wall)
         self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         self._wall, self._monotonic = now.wall, now.monotonic
         self.taps.see(
@@ -269,6 +272,7 @@ class WindowBuilder:
     def _forget_process(self) -> None:
         """Forget what the process said of itself."""
         self.drafting, self.draft_lengths, self.prefills = None, None, False
+        self.draft_watch = DraftWatch()
 
     def change_proxy(self) -> None:
         """Treat the proxy's next page as the first one of another proxy."""
@@ -380,6 +384,11 @@ class WindowBuilder:
             )
             for model, samples in models.items()
         }  # fmt: skip
+        self.models |= {
+            model: Mode.STOPPED
+            for model in self.draft_watch.stops
+            if self.models.get(model) is Mode.ON
+        }
         sampled = {model: tally.sampled(samples) for model, samples in models.items()}
         for model, sample in sampled.items():
             before = self._sampled.get(model) if known else None

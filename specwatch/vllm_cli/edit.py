@@ -33,13 +33,14 @@ class Stripped:
 
     ``removed`` are the words that asked for speculation, on the line or in its ``--config`` file;
     ``notes`` are sentences about what else changed. ``inlined``: words of that file are on
-    the line now.
+    the line now. ``draft_lengths``: why drafts vary in length with the speculation that it had.
     """
 
     command: tuple[str, ...]
     removed: tuple[str, ...]
     notes: tuple[str, ...]
     inlined: bool = False
+    draft_lengths: DraftLengths | None = None
 
 
 def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Stripped:
@@ -60,7 +61,9 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     options = arguments.speculation
     if not speculates(options):
         return Stripped(tuple(command), (), notes)
-    notes = (*notes, *_notes_on_lengths(options))
+    varying = _draft_lengths(options)
+    if varying is not None and varying is not DraftLengths.MATCHES:  # which the method shows
+        notes = (*notes, f"its drafts vary in length {CAUSES[varying]}")
     if not any(o.is_set and arguments.places[o.start] is None for o in options):
         options = [o for o in options if arguments.places[o.start] is not None]
     removals = {place for option in options for place in range(option.start, option.stop)}
@@ -72,7 +75,8 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     file = arguments.file
     if file is None or all(arguments.places[place] is not None for place in removals):
         changed = serve_command.location.changed(dropped, {})
-        return Stripped((*serve_command.assignments, *changed), removed, notes)
+        words = (*serve_command.assignments, *changed)
+        return Stripped(words, removed, notes, draft_lengths=varying)
     own, serve = serve_command.arguments, serve_command.location.serve
     if serve and MODEL in file.words and (doubtful := _doubtful_model(own)):
         raise CannotStrip(
@@ -92,18 +96,15 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
         f"{file.path} holds speculation: its other settings are on the command line instead, and"
         " later changes of the file have no effect"
     )
-    return Stripped((*serve_command.assignments, *changed), removed, (*notes, note), inlined=True)
+    words = (*serve_command.assignments, *changed)
+    return Stripped(words, removed, (*notes, note), inlined=True, draft_lengths=varying)
 
 
-def _notes_on_lengths(options: Sequence[Option]) -> list[str]:
-    """That drafts vary in length, unless the method shows it."""
+def _draft_lengths(options: Sequence[Option]) -> DraftLengths | None:
     try:
-        cause = draft_lengths(speculation_of(options).config.get)
+        return draft_lengths(speculation_of(options).config.get)
     except ConfigError:
-        return []  # vLLM would not start with it
-    if cause is None or cause is DraftLengths.MATCHES:
-        return []
-    return [f"its drafts vary in length {CAUSES[cause]}"]
+        return None  # vLLM would not start with it
 
 
 def speculates(options: Sequence[Option]) -> bool:

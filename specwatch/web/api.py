@@ -181,7 +181,8 @@ class _Api:
     def targets(self, _: Request) -> Response:
         """The state of the daemon, and of each target: the last scrape and failure, acceptance
         and latency over the last minutes (`recent`, `segments`), the `decision` (speedup,
-        break-even, rules, objectives) and the `guard`. `specwatch status --json` prints it.
+        break-even, rules, objectives), the `guard`, and models of which the engine itself ended
+        speculation (`stops`). `specwatch status --json` prints it.
         """
         return json_response(daemon_view(self.status()))
 

@@ -14,20 +14,19 @@ from msgspec import Struct
 
 from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict
-from specwatch.domain.model import Window
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.guard.status import GuardView, guard_view
 from specwatch.problems import Problem, problems
 from specwatch.rules import decision_view
 from specwatch.rules.decision_view import DecisionView
 from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.segment_view import SegmentView, segment_views
 from specwatch.rules.summary import (
     CoverageView,
-    SegmentView,
     WindowView,
-    segment_view,
     window_view,
 )
+from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 from specwatch.status import (
@@ -90,6 +89,7 @@ class TargetView(Struct, frozen=True):
     guard: GuardView | None
     recent: list[WindowView]
     segments: list[SegmentView]
+    stops: Mapping[str, EngineStop] = {}
 
 
 class DaemonView(Struct, frozen=True):
@@ -164,16 +164,10 @@ def _encoded(target: TargetStatus, decision: DecisionView, not_shown: list[str])
         "not_shown": not_shown,
         "guard": None if target.guard is None else guard_view(target.guard),
         "recent": [window_view(window) for window in target.recent],
-        "segments": [_segment(window, target) for window in target.segments],
+        "segments": segment_views(target.segments, target.segment_speedups),
     }
     view = TargetView(**_shared(target, TargetView) | fields)
     return msgspec.Raw(msgspec.json.encode(view))
-
-
-def _segment(window: Window, target: TargetStatus) -> SegmentView:
-    model = target.decision.models.get(window.series.model_name)
-    known = model and model.assessment.segments.get(window.series.temperature)
-    return segment_view(window, known.speedup if known else None)
 
 
 def _tap(status: TapStatus) -> TapView:

@@ -214,6 +214,12 @@ def _guard_fails(problem: Problem, _now: float) -> Headline:
     return Headline("guard failing", f"The guard of {name(problem)} fails: {_detail(problem)}")
 
 
+def _stopped(problem: Problem, _now: float) -> Headline:
+    words = speculation.engine_stop(problem.stop)
+    sentence = f"Speculation of {name(problem)} is {words}."
+    return Headline("switched off by the engine", sentence, speculation.STOPPED_REMEDY)
+
+
 def _switched(problem: Problem, now: float) -> Headline:
     state = guard.phase(problem.phase)
     if problem.phase != Phase.DISABLED:
@@ -285,6 +291,7 @@ _HEADLINES = {
     ProblemKind.BREACH: _breach,
     ProblemKind.LOST: _lost,
     ProblemKind.SPENT: _spent,
+    ProblemKind.STOPPED: _stopped,
     ProblemKind.SWITCHED: _switched,
     ProblemKind.PROXY: _proxy,
     ProblemKind.TAP: _tap,

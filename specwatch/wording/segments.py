@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from specwatch.domain.segments import (
     ADAPTER,
@@ -38,19 +39,49 @@ def kind_title(kind: str) -> str:
     return _TITLES.get(kind, shown(kind.replace(HEADER, "header ")))
 
 
+def segments_words(labels: Iterable[str]) -> list[str]:
+    """Each of several segments; prompt lengths with neighbours as one: ``prompts above 8,192
+    tokens`` of two classes."""
+    words: list[str] = []
+    spans: list[tuple[int, int | None]] = []
+    for label in labels:
+        tokens = _prompt_tokens(label)
+        if tokens is None:
+            words.append(segment_words(label))
+        else:
+            spans.append(tokens)
+    joined: list[tuple[int, int | None]] = []
+    for first, last in sorted(spans, key=lambda span: span[0]):
+        if joined and joined[-1][1] == first - 1:
+            joined[-1] = joined[-1][0], last
+        else:
+            joined.append((first, last))
+    return [*(_prompts(*span) for span in joined), *words]
+
+
+def _prompt_tokens(label: str) -> tuple[int, int | None] | None:
+    """The first and last number of tokens of a prompt-length class; None for another segment."""
+    pattern = rf"{PROMPT_LENGTH}=(\d{{1,9}})(?:-(\d{{1,9}})|\+)"
+    tokens = re.fullmatch(pattern, label)
+    return tokens and (int(tokens[1]), None if tokens[2] is None else int(tokens[2]))
+
+
+def _prompts(first: int, last: int | None) -> str:
+    if last is None:
+        return f"prompts above {first - 1:,} tokens"
+    return f"prompts up to {last:,} tokens" if first == 1 else (
+        f"prompts of {first:,} to {last:,} tokens"
+    )  # fmt: skip
+
+
 def segment_words(label: str) -> str:
     """``tool calls``, ``prompts above 16,384 tokens``, ``x-tenant acme``."""
     kind, value = kind_of(label), value_of(label)
     if words := _WORDS.get((kind, value)):
         return words
-    span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})|\+)", value) if kind == PROMPT_LENGTH else None
-    if span is not None:
-        first, last = int(span[1]), span[2]
-        if last is None:
-            return f"prompts above {first - 1:,} tokens"
-        if first == 1:
-            return f"prompts up to {int(last):,} tokens"
-        return f"prompts of {first:,} to {int(last):,} tokens"
+    tokens = _prompt_tokens(label)
+    if tokens is not None:
+        return _prompts(*tokens)
     if value == UNKNOWN:
         return f"requests of unknown {kind_title(kind)}"
     name = kind.removeprefix(HEADER)

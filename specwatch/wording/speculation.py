@@ -23,6 +23,7 @@ from specwatch.rules.decision_view import (
 )
 from specwatch.rules.decisions import Decision
 from specwatch.rules.summary import WindowView
+from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
@@ -34,6 +35,18 @@ OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the f
 """What a speedup is of, by objective."""
 PREFILLS = "the server only prefills, for others that decode"
 """What the mode ``prefill`` means."""
+STOPPED_REMEDY = (
+    "It stays off until the engine starts again: TensorRT-LLM switches it off permanently below"
+    " acceptance_rate_threshold, and its log then has `[SpeculationGate] Speculative decoding"
+    " disabled`. Take a better draft, or serve without one. Without that line, max_concurrency or"
+    " draft_len_schedule paused it, and drafts come back at a lower load."
+)
+WHY_NOT_SHOWN = (
+    "why is on its command line alone, as num_speculative_tokens_per_batch_size of vLLM (a"
+    " schedule) or --spec-draft-p-min of llama.cpp; for vLLM specwatch knows it once the tap is"
+    " loaded (`specwatch tap flags`), or if it runs vLLM itself (`specwatch run -- vllm serve ...`)"
+)
+"""Of drafts that vary in length, by their counts alone."""
 MODE_NOT_KNOWN = "not known whether the server speculates"
 MODE_REMEDY = (
     "Start llama-server without --no-slots, and give specwatch the API key of llama-server or"
@@ -61,6 +74,19 @@ def switch(setting: SwitchSetting | None) -> str | None:
     if setting.schedule:
         return f"the switch follows a schedule of up to {most} a step"
     return f"the switch is at {most} a step"
+
+
+def engine_stop(stop: EngineStop | None) -> str:
+    """``switched off by the engine since 2026-11-19 14:33 UTC (inferred: ...)``."""
+    if stop is None:
+        return "switched off by the engine"
+    earlier = " or earlier" if stop.at_least else ""
+    rate = stop.acceptance_rate
+    after = "" if rate is None else f", after an acceptance of {figures.percent(rate)}"
+    return (
+        f"switched off by the engine since {moment(stop.since)}{earlier} (inferred from its"
+        f" counters: {figures.number(stop.tokens)} tokens without a draft{after})"
+    )
 
 
 def speedup(known: ModelView) -> str:
@@ -142,19 +168,24 @@ def draft_lengths(cause: str | None) -> str | None:
     if cause is None:
         return None
     why = CAUSES.get(DraftLengths(cause)) if cause in set(DraftLengths) else None
+    known = f"; {WHY_NOT_SHOWN}" if cause == DraftLengths.UNEXPLAINED else ""
     return (
         f"drafts vary in length{f' {why}' if why else ''}: acceptance does not tell whether they"
-        " pay, measured speed does"
+        f" pay, measured speed does{known}"
     )
 
 
-def answer(known: ModelView | None, mode: str | None) -> tuple[str, str]:
+def answer(
+    known: ModelView | None, mode: str | None, stop: EngineStop | None = None
+) -> tuple[str, str]:
     """Whether speculation pays for a model in this mode: the outcome, and a sentence.
 
     Outcomes are those of :data:`specwatch.report.model.Outcome`.
     """
     if mode == "off":
         return "off", "Speculation is off."
+    if mode == "stopped":
+        return "off", f"Speculation is {engine_stop(stop)}. {STOPPED_REMEDY}"
     if mode == "prefill":
         return "unknown", f"Speculation is not judged: {PREFILLS}."
     measured = None if known is None else known.speedup

@@ -12,6 +12,7 @@ import pytest
 from specwatch.actuators import process_holder
 from specwatch.actuators import supervisor as supervisor_module
 from specwatch.actuators.supervisor import Backoff, Supervisor
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import ProcessState
@@ -28,8 +29,23 @@ exec sleep 600
 """
 """A vLLM that says how it was started."""
 SPECULATING = ("vllm", "serve", "m", "--spec-method", "ngram", "--spec-tokens", "4")
+SCHEDULED = ("vllm", "serve", "m", "--speculative-config",
+             '{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}')  # fmt: skip
 PLAIN = ("vllm", "serve", "m")
 Supervise = Callable[..., Supervisor]
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (SPECULATING, DraftLengths.MATCHES),
+        (SCHEDULED, DraftLengths.SCHEDULE),
+        (PLAIN, None),
+        (("bash", "-c", "exec vllm serve $MODEL"), None),
+    ],
+)
+def test_the_command_says_why_drafts_vary(words: Sequence[str], cause: DraftLengths | None) -> None:
+    assert Supervisor(words, environ={}).draft_lengths is cause
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.summary import CoverageView
 from specwatch.rules.verdicts import Verdict
 from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.taps import Trouble
 from specwatch.status import (
     DaemonStatus,
@@ -332,6 +333,20 @@ def test_what_is_not_known_is_not_shown(run: Run, surface: Surface) -> None:
     assert "faster" not in assumed
     surface.status = daemon(target(decision=unlike()))
     assert "assumed" not in run("status", "--url", surface.url).stdout
+
+
+def test_an_engine_that_switched_it_off_says_since_when(run: Run, surface: Surface) -> None:
+    stop = EngineStop(NOW - 780, at_least=True, acceptance_rate=0.1, tokens=2000)
+    stopped = {"models": {"llama": Mode.STOPPED}, "stops": {"llama": stop}}
+    surface.status = daemon(target(**stopped, decision=decided()))
+    shown = " ".join(run("status", "--url", surface.url).stdout.split())
+    assert "speculation stopped" in shown
+    assert shown.count("switched off by the engine since 2023-11-14 22:01 UTC or earlier") == 2
+    assert "2,000 tokens without a draft, after an acceptance of 10.0%" in shown
+    assert "break-even" not in shown
+    answer = json.loads(run("status", "--url", surface.url, "--json").stdout)
+    assert "stopped" in {problem["kind"] for problem in answer["problems"]}
+    assert answer["targets"][0]["stops"]["llama"]["since"] == NOW - 780
 
 
 def test_a_target_that_cannot_be_shown_hides_no_other(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from specwatch.daemon.scraper import Scraper
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Batch, Moment, Window
 from tests.fixtures import Serve, target_of
 from tests.hostile import Behaviour, HostileServer, Visit
@@ -57,6 +58,7 @@ class Bench:
         self.batches: list[Batch] = []
         self.edges: tuple[float, ...] = (0.0, 0.3, 0.7, 1.0)
         self.settings = {"url": self.server.url, **settings}
+        self.launched: DraftLengths | None = None
         if proxied is not None:
             self.proxy_server: HostileServer = serve(proxied)
             self.settings.setdefault("proxy", self.proxy_server.url)
@@ -69,6 +71,7 @@ class Bench:
             clock=lambda: self.now,
             put=self.batches.append,
             edges=lambda: self.edges,
+            launched=self.launched,
         )
 
     def replace(self, **changes: Any) -> None:

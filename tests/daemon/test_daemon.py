@@ -15,8 +15,11 @@ import pytest
 import requests
 from structlog.testing import capture_logs
 
+from specwatch.actuators.supervisor import Supervisor
+from specwatch.config.service import SupervisedService
 from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.scraper import Scraper
+from specwatch.domain.draft_lengths import DraftLengths, shown_by
 from specwatch.domain.merge import merge_tallies
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.simulator.server import SimulatedServer
@@ -98,6 +101,24 @@ def test_windows_add_up_to_what_the_engine_counted(server: SimulatedServer, data
     assert sum(window.restarts for window in windows) == 1
     assert {window.environment.engine_version for window in windows} == {"0.32.0"}
     assert {window.series.target for window in windows} == {"t"}
+
+
+def test_a_child_whose_drafts_vary_by_its_command_line_is_known_without_a_tap(
+    server: SimulatedServer, database: Path
+) -> None:
+    schedule = '{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}'
+    child = Supervisor(("vllm", "serve", "m", "--speculative-config", schedule), environ={})
+    service = SupervisedService(kind="supervised")
+    targets = [
+        target_of(server.url, "child", interval=QUICK, service=service),
+        target_of(server.url, "other", interval=QUICK),
+    ]
+    with Running(daemon_of(database, *targets, supervisor=child)) as daemon:
+        scraped(daemon)
+        work(server)
+        scraped(daemon, 2)
+    causes = {one.series.target: shown_by(one.environment) for one in stored(database)}
+    assert causes == {"child": DraftLengths.SCHEDULE, "other": None}
 
 
 def test_two_daemons_of_one_name_count_everything_once(

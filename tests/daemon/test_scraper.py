@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from specwatch.config.target import Target
+from specwatch.domain.draft_lengths import DraftLengths, shown_by
 from specwatch.domain.model import Mode, Moment
 from specwatch.errors import ConfigError
 from specwatch.runtime.tls import tls_context
@@ -59,6 +60,19 @@ HOSTILE: dict[str, tuple[bytes | Behaviour, str]] = {
     "too many models": (many_models(65), "too_large"),
     "a label too long": (vllm(model="m" * 2049), "label_value_length_limit"),
 }
+
+
+def test_the_command_line_says_why_drafts_vary_where_the_server_does_not(bench: MakeBench) -> None:
+    """Also of the next process; nothing is said of one without speculation."""
+    one = bench()
+    one.launched = DraftLengths.SCHEDULE
+    one.replace()
+    for page in (vllm(100, drafts=10), vllm(200, drafts=20), vllm(1, drafts=1, start=START + 9)):
+        one.turn(page, seconds=60.0)
+    one.turn(vllm(2, start=START + 99), seconds=60.0)
+    one.scraper.finish()
+    causes = [shown_by(window.environment) for window in one.windows]
+    assert causes == [DraftLengths.SCHEDULE] * 3 + [None]
 
 
 @pytest.mark.parametrize(("answer", "reason"), HOSTILE.values(), ids=HOSTILE.keys())

@@ -242,6 +242,22 @@ def test_what_somebody_else_switches_is_respected(living: Living) -> None:
     assert living.server.mode is Mode.OFF
 
 
+def test_what_the_engine_itself_stopped_is_nobodys_switch(living: Living) -> None:
+    """The guard ends what it had begun to think of; an operator's order starts it anew."""
+    assert living.live(400, until=Phase.SUSPECT).goal is Mode.ON
+    living.server.running = Mode.STOPPED
+    state = living.live(3000)
+    assert (state.phase, state.goal) == (Phase.OBSERVING, Mode.ON)
+    assert living.server.starts == []
+    living.server.bad = False
+    living.command(
+        lambda state: state_machine.order(state, Mode.ON, by="ann", now=living.server.now)
+    )
+    living.live(400)
+    assert [mode for _, mode in living.server.starts] == [Mode.ON]
+    assert living.server.mode is Mode.ON
+
+
 def test_after_it_was_wrong_the_guard_rests_and_then_looks_again(tmp_path: Path) -> None:
     server = SimulatedServer()
     living = Living(tmp_path / "s.db", server=server)

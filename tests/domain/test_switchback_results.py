@@ -221,7 +221,15 @@ def test_values_of_a_group_are_in_ascending_order():
     named = {
         "load": ["1", "2", "3-4", "17-32", "65+"],
         "temperature": ["0", "(0,0.3]", "(0.3,0.7]", ">1", "unknown"],
-        "prompt length": ["1-256", "257-2048", "2049-16384", "16385+", "unknown"],
+        "prompt length": [
+            "1-256",
+            "257-2048",
+            "2049-16384",
+            "2049-8192",
+            "8193-16384",
+            "16385+",
+            "unknown",
+        ],
     }
     groups = [f"{by} {value}" for by, values in named.items() for value in sorted(values)]
     state = replace(EMPTY, tokens=dict.fromkeys([*groups, "all", "of an older version"], 1.0))

@@ -43,6 +43,8 @@ SHARED = {
 
 The tapped one has the tap; the keyed one has none, but a key and tools, for comparisons.
 """
+SEGMENTS = {"SPECWATCH_TAP_SEGMENTS": "prompt_length,output"}
+"""What the tapped one counts beside temperatures."""
 _running: dict[str, VllmServer] = {}
 _last_users: dict[str, pytest.Item] = {}
 """By shared server: the last test of the last file that uses it."""
@@ -195,7 +197,10 @@ def shared_vllm(start_vllm: StartVllm, request: pytest.FixtureRequest) -> Shared
     def get(name: str) -> VllmServer:
         if name not in _running:
             flags = flags_of(name)
-            _running[name] = start_vllm(*flags, speculation=SHARED[name], k=4, wait=False)
+            environment = SEGMENTS if name == "tapped_server" else {}
+            _running[name] = start_vllm(
+                *flags, speculation=SHARED[name], k=4, wait=False, environment=environment
+            )
         elif not _running[name].running:
             _running[name].start()
         return _running[name]

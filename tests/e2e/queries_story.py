@@ -30,7 +30,7 @@ from tests.e2e.waiting import eventually, next_minute, sleep_until
 from tests.lab.traffic import Request
 from tests.lab.vllm_server import VllmServer, free_port
 
-TARGET, AWAY = "tiny", "unreachable"
+TARGET, TWIN, AWAY = "tiny", "twin", "unreachable"
 USERS = 8
 UNUSUAL = 11
 """Of so many requests one is followed by some that are not covered."""
@@ -97,7 +97,7 @@ class Story:
                 daemon.wait_scraped(0)
                 wait_answered(users, len(users.outcomes) + REMEMBERED)
                 daemon.stop()
-        return daemon.windows()
+        return daemon.windows(segments=True)
 
     def _watching(self, server: VllmServer, database: str, *nowhere: str) -> DaemonProcess:
         config = configuration(server.url, self._alertmanager.url, nowhere)
@@ -144,20 +144,25 @@ def kinds(number: int) -> Iterator[Request]:
 
 
 def configuration(url: str, alertmanager: str, nowhere: Sequence[str]) -> dict[str, Any]:
-    """A guard that observes, a rule that finds something, and objectives.
+    """A guard that observes, rules that find something, one of them of segments, and objectives.
 
-    ``nowhere`` are URLs at which nobody answers, neither as a target nor as an Alertmanager.
+    ``nowhere`` are URLs at which nobody answers, neither as a target nor as an Alertmanager; with
+    them the server is a second target too, so that it is in a group.
     """
-    asked = {"metric": "acceptance_ratio", "below": 1, "window": "1m", "for": "0s"}
+    asked = {
+        "metric": "acceptance_ratio", "below": 1, "window": "1m", "for": "0s", "min_drafts": 20,
+    }  # fmt: skip
+    of_segments = {"name": "low-for", **asked, "scope": {"segment": "output=*"}}
     switch = {"kind": "command", "disable": ["/bin/true"], "enable": ["/bin/true"]}
     return {
         "daemon": "story",
         "discovery": [{"file_sd": {"files": ["/run/specwatch-without-targets/*.json"]}}],
         "targets": [
             {"name": TARGET, "url": url, "interval": "1s", "service": switch},
+            *({"name": TWIN, "url": url, "interval": "1s"} for _ in nowhere),
             *({"name": AWAY, "url": each, "interval": "1s"} for each in nowhere),
         ],
-        "rules": {"extra": [{"name": "low", **asked, "min_drafts": 20, "action": "disable"}]},
+        "rules": {"extra": [{"name": "low", **asked, "action": "disable"}, of_segments]},
         "slos": [
             {"name": "first-token", "metric": "ttft", "threshold": "500ms", "objective": "99%"},
             {"name": "next-token", "metric": "tpot", "threshold": "50ms", "objective": "99%"},

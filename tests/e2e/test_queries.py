@@ -30,9 +30,7 @@ GONE = {
 NOTHING_DONE = "the guard observes, and does nothing"
 NO_RESTART = "the engine is not restarted while Prometheus looks"
 NO_DAY_BEFORE = "Prometheus has seen some minutes"
-NO_GROUP = "each target is a group of its own"
 NO_EXPERIMENT = "the target has no experiment"
-NO_SEGMENTS = "the tap counts no segments"
 MEASURED = "there is a baseline, so that nothing is assumed"
 FILTERED = {NOTHING_DONE, NO_RESTART, NO_DAY_BEFORE}
 """Those that do find something if comparisons do not filter, and the day before is today."""
@@ -51,12 +49,6 @@ EMPTY: dict[tuple[str, str, str], str] = {
         )
         for letter in letters
     },
-    **{
-        ("specwatch-temperature", f"{name} by segment", "A"): NO_SEGMENTS
-        for name in ("Acceptance", "Speedup", "Mean TPOT")
-    },
-    ("specwatch-fleet", "Speedup by group", "A"): NO_GROUP,
-    ("specwatch-fleet", "Servers that stand out", "A"): NO_GROUP,
     ("specwatch-guard", "Actions and their results", "A"): NOTHING_DONE,
     ("specwatch-guard", "Actions within an hour", "A"): NOTHING_DONE,
     ("specwatch-overview", "Does it pay now?", "D"): MEASURED,

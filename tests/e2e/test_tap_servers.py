@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import StartVllm
+from tests.e2e.conftest import SEGMENTS, StartVllm
 from tests.e2e.tap_exchange import Ask, ask
 from tests.e2e.tap_page import (
     ACCEPTANCE,
     BUCKETS,
+    SEGMENT_COUNTERS,
     Buckets,
     at_rest,
     bucket_of,
@@ -23,6 +24,7 @@ from tests.e2e.tap_page import (
     grown,
     of_records,
     of_server,
+    segmented,
     tapped,
 )
 from tests.e2e.tap_traffic import covered, refused, several, with_usage
@@ -53,7 +55,7 @@ def test_counts_are_exact_over_all_processes(
     are those of the same requests that did.
     """
     unasked = [r for r in covered(REQUESTS, first=224) if r.stream]
-    with start_vllm(*flags, *tap, speculation="draft-good", k=4) as server:
+    with start_vllm(*flags, *tap, speculation="draft-good", k=4, environment=SEGMENTS) as server:
         outcomes = ask_all(server, with_usage(covered(REQUESTS, first=224)))
         ask_all(server, unasked)
         send_all(server.url, several(14) + refused(14), CONCURRENCY)
@@ -66,6 +68,12 @@ def test_counts_are_exact_over_all_processes(
         "records record": len(twice), "uncovered several": 14, "uncovered refused": 14,
     }  # fmt: skip
     assert of_server(page)["drafts"] > everywhere(found)["drafts"]
+    of_kinds = segmented(page)
+    assert set(of_kinds) == {"prompt_length", "output"}
+    for values in of_kinds.values():
+        assert chosen({"": everywhere(values)}, *SEGMENT_COUNTERS[:3]) == chosen(
+            {"": everywhere(found)}, *SEGMENT_COUNTERS[:3]
+        )
 
 
 @pytest.fixture(scope="module")

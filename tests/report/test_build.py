@@ -27,6 +27,7 @@ from specwatch.report.grouped_data import ReportSources
 from specwatch.report.health import health
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import objectives
+from specwatch.wording.figures import moment
 from tests.domain.samples import TPOT_BOUNDS, observed
 from tests.report.history import (
     HOURS,
@@ -71,6 +72,20 @@ def test_time_is_distinguished_by_mode():
     assert traffic.seconds_mixed == traffic.seconds_unknown == HOUR
     assert (traffic.seconds_standby, traffic.seconds_deep) == (HOUR, HOUR)
     assert (traffic.busy_on, traffic.busy_off) == (3 * 3000.0, 2 * 3000.0)
+
+
+def test_an_engine_that_switched_it_off_is_named_with_the_time_and_what_to_do():
+    modes = [Mode.STOPPED, *[Mode.ON] * 3, *[Mode.STOPPED] * 2]
+    windows = flat(hour(at, mode=mode) for at, mode in enumerate(modes))
+    model = report(windows)
+    assert (model.traffic.seconds_stopped, model.stopped_since) == (3 * HOUR, SINCE + 4 * HOUR)
+    assert f"switched it off by {moment(SINCE + 4 * HOUR)}." in model.answer.sentence
+    assert "until the engine starts again" in model.answer.recommendation
+    again = report(flat([windows, hour(6, mode=Mode.ON)]))
+    assert again.stopped_since is None
+    off = report(flat(hour(at, counted(rate=None), mode=Mode.STOPPED) for at in range(HOURS)))
+    assert off.answer.outcome == "off"
+    assert "of it by the engine itself" in off.answer.sentence
 
 
 def test_what_lies_outside_both_periods_counts_nowhere():

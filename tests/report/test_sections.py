@@ -316,6 +316,12 @@ def test_the_standby_cost_is_among_the_figures_or_why_it_is_not_known() -> None:
     assert "standby" not in all_sentences(replace(PAYS, what_if=None))
 
 
+def test_the_time_that_the_engine_switched_off_is_among_the_figures() -> None:
+    stopped = replace(PAYS, traffic=replace(PAYS.traffic, seconds_stopped=3600.0))
+    rows = {row[0]: row[1] for row in table(stopped, "Speedup, traffic and time")}
+    assert rows["Time in which the engine had switched it off"] == "1.0 h"
+
+
 def test_what_was_not_measured_is_not_said_to_pay() -> None:
     low = replace(PAYS.loads[0], speedup=None)
     text = all_sentences(replace(PAYS, crossing=None, loads=(low, *PAYS.loads[1:3])))

@@ -10,7 +10,7 @@ from specwatch.domain.model import Histogram, Mode, Tally
 from specwatch.report.layout import Sentence, Table
 from specwatch.report.model import ModelReport
 from specwatch.report.sections.segments import segments
-from specwatch.wording.segments import segment_words
+from specwatch.wording.segments import segment_words, segments_words
 from tests.report.history import HOURS, bucket, drafted, flat, hour, measurement, report
 
 HALVES = {"output=text": 0.8, "output=tool_call": 0.02}
@@ -110,12 +110,27 @@ def test_a_server_that_counts_no_drafts_is_completed_by_temperature_alone() -> N
     assert whole.acceptance.drafts == bucket(rate=0.8).drafts
 
 
+def test_losing_prompt_lengths_with_neighbours_are_one() -> None:
+    """Also of a period in which 8192 became an edge, whose older class overlaps."""
+    rates = {"1-256": 0.8, "2049-16384": 0.05, "8193-16384": 0.05, "16385+": 0.05}
+    model = day(rates={f"prompt_length={value}": rate for value, rate in rates.items()})
+    assert "It loses for prompts of 2,049 to 16,384 tokens and prompts above 8,192 tokens." in (
+        model.answer.sentence
+    )
+    both = ["output=text", "prompt_length=16385+", "prompt_length=8193-16384"]
+    assert segments_words(both) == ["prompts above 8,192 tokens", "plain text"]
+    assert segments_words(["prompt_length=1-256", "prompt_length=8193-16384"]) == [
+        "prompts up to 256 tokens", "prompts of 8,193 to 16,384 tokens",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("label", "words"),
     [
         ("prompt_length=16385+", "prompts above 16,384 tokens"),
         ("prompt_length=1-256", "prompts up to 256 tokens"),
         ("prompt_length=257-2048", "prompts of 257 to 2,048 tokens"),
+        ("prompt_length=8193-16384", "prompts of 8,193 to 16,384 tokens"),
         ("prompt_length=unknown", "requests of unknown prompt length"),
         ("output=tool_call", "tool calls"),
         ("stream=no", "requests that are not streamed"),

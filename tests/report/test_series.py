@@ -76,7 +76,7 @@ def test_a_week_of_speedups_is_in_stretches_of_three_hours():
 
 
 def test_times_without_speculation_are_one_where_they_touch():
-    modes = {3: Mode.OFF, 4: Mode.STANDBY, 5: Mode.DEEP, 9: Mode.OFF}
+    modes = {3: Mode.OFF, 4: Mode.STANDBY, 5: Mode.STOPPED, 9: Mode.OFF}
     windows = flat(hour(number, mode=modes.get(number, Mode.ON)) for number in range(12))
     spans = [(gap.start, gap.end) for gap in report(windows).series.off]
     assert spans == [

@@ -124,6 +124,9 @@ def test_people_read_why_and_a_break_even_in_tokens() -> None:
         "drafts vary in length by a schedule over the batch size: acceptance does not tell whether"
         " they pay, measured speed does"
     )
+    unexplained = str(speculation.draft_lengths("unexplained"))
+    assert "by the counts; the server does not say why" in unexplained
+    assert "once the tap is loaded (`specwatch tap flags`), or if it runs vLLM" in unexplained
     assert "of_a_later_version" not in str(speculation.draft_lengths("of_a_later_version"))
     assert " tokens a step" in speculation.break_even(varying, None)
     assert "acceptance" not in speculation.break_even(varying, None)

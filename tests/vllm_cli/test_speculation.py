@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.errors import ConfigError
 from specwatch.vllm_cli import read_command, strip
 from specwatch.vllm_cli.command import speculation_of
@@ -76,17 +77,21 @@ def test_invalid_configurations_are_refused(flags: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "notes"),
+    ("config", "notes", "cause"),
     [
         ('{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}',
-         ("its drafts vary in length by a schedule over the batch size",)),
+         ("its drafts vary in length by a schedule over the batch size",), DraftLengths.SCHEDULE),
         ('{"method": "dspark", "enable_adaptive_verification": true}',
-         ("its drafts vary in length by adaptive verification",)),
-        ('{"num_speculative_tokens_per_batch_size": [[1, 1, 4]]}', ()),
-        ('{"num_speculative_tokens_per_batch_size": [1, [[2], 3]]}', ()),
-        ('{"method": "ngram"}', ()),
+         ("its drafts vary in length by adaptive verification",),
+         DraftLengths.ADAPTIVE_VERIFICATION),
+        ('{"num_speculative_tokens_per_batch_size": [[1, 1, 4]]}', (), None),
+        ('{"num_speculative_tokens_per_batch_size": [1, [[2], 3]]}', (), None),
+        ('{"method": "ngram"}', (), DraftLengths.MATCHES),
     ],
 )  # fmt: skip
-def test_a_launch_whose_drafts_vary_in_length_is_noted(config: str, notes: tuple[str, ...]) -> None:
+def test_a_launch_whose_drafts_vary_in_length_is_noted(
+    config: str, notes: tuple[str, ...], cause: DraftLengths | None
+) -> None:
     stripped = strip(["vllm", "serve", "M", "--speculative-config", config])
     assert (stripped.command, stripped.notes) == (("vllm", "serve", "M"), notes)
+    assert stripped.draft_lengths is cause

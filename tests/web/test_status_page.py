@@ -28,6 +28,7 @@ from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.pages.status_table import Selection
 from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.taps import Trouble
 from specwatch.status import (
     DaemonStatus,
@@ -56,6 +57,9 @@ from tests.web.statuses import (
 )
 
 START = 1_699_999_980
+STOPPED: dict[str, Any] = {
+    "models": {"llama": Mode.STOPPED}, "stops": {"llama": EngineStop(NOW - 780, False, 0.1, 2000)},
+}  # fmt: skip
 HTML = "<script>alert(1)</script>\n\"'><img src=x onerror=alert(1)>\u202e😀&amp;"
 
 
@@ -138,6 +142,9 @@ def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> N
         ({}, "Nothing was generated with speculation in the last hour"),
         ({"models": {"llama": Mode.UNKNOWN}}, "It is not known whether the server speculates."),
         ({"models": {"llama": Mode.UNKNOWN}}, "speculation is unknown for 1 model"),
+        (STOPPED, "Speculation is switched off by the engine since 2023-11-14 22:01 UTC (inferred"),
+        (STOPPED, "speculation is switched off by the engine for 1 model"),
+        (STOPPED, "Speculation of chat is switched off by the engine since"),
         ({"last_success": None, "recent": (), "models": {}}, "Speculation is not known yet for"),
     ],
 )

@@ -134,7 +134,8 @@ def speedup_over_time(
         )  # fmt: skip
     drawn.append(Ink(INK, 0, 1.4).drawn([[(LEFT, even), (WIDTH - RIGHT, even)]]))
     for incident in incidents:
-        times = (max(incident.began, since), min(incident.ended or until, until))
+        # In this order NaN gives way.
+        times = (max(since, incident.began), min(until, incident.ended or until))
         begin, end = map(field.across.at, times)
         drawn.append(_INCIDENT.drawn([[(begin, TOP + 4), (max(end, begin + 3), TOP + 4)]]))
     entries = [*looks.items(), *([(_OFF, "off")] if series.off else [])]

@@ -172,6 +172,9 @@ def answer(model: ModelReport) -> ReportSection:
         rows.append(("Time per token in standby over off", cost, ""))
     if traffic.seconds_deep:
         rows.append(("Time in deep standby", layout.length(traffic.seconds_deep), ""))
+    if traffic.seconds_stopped:
+        time = layout.length(traffic.seconds_stopped)
+        rows.append(("Time in which the engine had switched it off", time, ""))
     if traffic.seconds_mixed:
         rows.append(("Time in which it changed", layout.length(traffic.seconds_mixed), ""))
     if traffic.seconds_unknown:
