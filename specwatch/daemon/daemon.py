@@ -272,7 +272,6 @@ class Daemon:
         """Schedule every job again."""
         self._schedule.clear()
         every, changing = self._schedule.every, self._fleet or self.config.discovery
-        self.targets.schedule(partial(every, lane="loop"), again=True)
         for source in self._discovery:
             seconds = source.source.settings.refresh_interval
             every(seconds, source.refresh, delay=0.0, lane="discovery")
@@ -430,4 +429,4 @@ class Daemon:
             self._experiment_service.configure(own)
             if self._fleet is not None:
                 self._fleet.configure(places_of(everything))
-            self.targets.schedule(partial(self._schedule.every, lane="loop"))
+            self.targets.schedule()
