@@ -393,6 +393,7 @@ class RankCounts(NamedTuple):
     draft_tokens: int
     accepted_tokens: int
     generation_tokens: int
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,15 @@ from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
 from specwatch.domain.model import RankCounts
 from specwatch.domain.noise import Spread, spread_of
 
+LEAST_REQUESTS = 30
+"""Requests that a rank needs: minutes of one long request say nothing of the next."""
 _LOOKS = 60
 """Looks at the same minutes: with one a minute, a chance outlier would soon be seen."""
 
 
 class Rank(NamedTuple):
     """One rank: accepted over draft tokens, and drafts over generated tokens; None with too few
-    of them. ``stands_out`` is whether either is far from that of the median rank."""
+    of them, or of requests. ``stands_out`` is whether either is far from that of the median rank."""
 
     rank: str
     drafts: int
@@ -43,6 +45,9 @@ def ranks_of(minutes: Sequence[Mapping[str, RankCounts]]) -> tuple[Rank, ...]:
     for name in names:
         counts = [minute[name] for minute in minutes if name in minute]
         drafts = sum(count.drafts for count in counts)
+        if sum(count.requests for count in counts) < LEAST_REQUESTS:
+            ranks.append(Rank(name, drafts, None, None))
+            continue
         drafted = [(one.accepted_tokens, one.draft_tokens) for one in counts if one.draft_tokens]
         generated = [(one.drafts, one.generation_tokens) for one in counts if one.generation_tokens]
         ranks.append(Rank(name, drafts, _share(drafted, tail), _share(generated, tail)))

@@ -32,7 +32,7 @@ def hour(
         accepted = sum(
             round(80 * min(max(source.gauss(rate, 0.15), 0.0), 1.0)) for _ in range(made // 20)
         )
-        return RankCounts(made, 4 * made, accepted, made + accepted)
+        return RankCounts(made, 4 * made, accepted, made + accepted, made // 20)
 
     return [{str(n): minute(rate) for n, rate in enumerate(rates)} for _ in range(60)]
 
@@ -56,7 +56,7 @@ def test_ranks_that_accept_less_or_nothing_stand_out() -> None:
 def test_a_rank_that_generates_without_drafts_stands_out() -> None:
     known = hour([0.5] * 4)
     for minute in known:
-        minute["3"] = RankCounts(0, 0, 0, minute["3"].generation_tokens)
+        minute["3"] = minute["3"]._replace(drafts=0, draft_tokens=0, accepted_tokens=0)
     assert outliers(known) == ["3"]
 
 
@@ -65,6 +65,17 @@ def test_work_that_the_router_shares_unevenly_is_no_outlier() -> None:
     for minute in known:
         minute["3"] = RankCounts(*(10 * count for count in minute["3"]))
     assert outliers(known) == []
+
+
+def test_an_hour_of_a_few_long_requests_is_not_compared() -> None:
+    """Each request has its own acceptance: three ranks with one each differ by that alone."""
+    known = hour([0.5, 0.3, 0.6], drafts=3000)
+    few = [
+        {name: counts._replace(requests=n % 15 == 0) for name, counts in minute.items()}
+        for n, minute in enumerate(known)
+    ]
+    assert outliers(known) != []
+    assert [(rank.acceptance, rank.drafting) for rank in ranks_of(few)] == [(None, None)] * 3
 
 
 def test_of_two_ranks_none_stands_out() -> None:
@@ -108,8 +119,10 @@ def test_the_ranks_of_a_page_are_counted_apart() -> None:
     assert list(ranks) == ["0", "1", "2"]
     assert ranks["0"] == ranks["1"]
     assert ranks["0"].drafts > 0
-    assert ranks["2"] == RankCounts(0, 0, 0, 0)
+    assert ranks["2"] == RankCounts(0, 0, 0, 0, 0)
     assert sum(rank.drafts for rank in ranks.values()) == batch.windows[0].tally.drafts
+    requests = sum(batch.windows[0].tally.requests.values())
+    assert sum(rank.requests for rank in ranks.values()) == requests > 0
     watch.observe(samples_of(second), Moment(65, 65))
     watch.observe(samples_of(first), Moment(70, 70))
     restarted = watch.close().batch
