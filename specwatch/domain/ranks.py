@@ -25,7 +25,7 @@ _LOOKS = 60
 
 class Rank(NamedTuple):
     """One rank: accepted over draft tokens, and drafts over generated tokens; None with too few
-    of them, or of requests. ``stands_out`` is whether either is far from that of the median rank."""
+    of them, or of requests. ``stands_out``: either is far from that of the median rank."""
 
     rank: str
     drafts: int
