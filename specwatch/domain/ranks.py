@@ -35,11 +35,9 @@ class Rank(NamedTuple):
 
 
 def ranks_of(minutes: Sequence[Mapping[str, RankCounts]]) -> tuple[Rank, ...]:
-    """The ranks of consecutive minutes, and which of them stand out: as servers of a group do, with
-    intervals that hold for all ranks together, and for the looks of an hour."""
-    names = sorted(
-        {name for minute in minutes for name in minute}, key=lambda name: (len(name), name)
-    )
+    """The ranks of the newest of consecutive minutes, and which of them stand out: as servers of a
+    group do, with intervals that hold for all ranks together, and for the looks of an hour."""
+    names = sorted(minutes[-1] if minutes else (), key=lambda name: (len(name), name))
     tail = (1 - CONFIDENCE) / 2 / (_LOOKS * max(len(names), 1))
     ranks = []
     for name in names:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from specwatch.domain.model import Moment, RankCounts
+from specwatch.domain.model import Environment, Moment, RankCounts
 from specwatch.domain.ranks import ranks_of
 from specwatch.rules.decision_view import ReadingView
+from specwatch.rules.judge import Judge
 from specwatch.rules.readings import read
 from specwatch.scrape import tally
 from specwatch.scrape.window_builder import WindowBuilder
@@ -17,6 +19,7 @@ from specwatch.wording import speculation
 from tests.domain.samples import START, evidence, minutes
 from tests.pages import capture, multiprocess
 from tests.pages import read as samples_of
+from tests.scrape import closing
 
 HOUR = 3600.0
 
@@ -76,6 +79,28 @@ def test_an_hour_of_a_few_long_requests_is_not_compared() -> None:
     ]
     assert outliers(known) != []
     assert [(rank.acceptance, rank.drafting) for rank in ranks_of(few)] == [(None, None)] * 3
+
+
+def test_ranks_of_before_a_restart_are_not_compared() -> None:
+    """Ray names workers anew, and a server may be started with fewer ranks."""
+    before = hour([0.8] * 4)[:30]
+    after = [{f"w{name}": one for name, one in minute.items()} for minute in hour([0.5] * 4)[:30]]
+    known = ranks_of([*before, *after])
+    assert [rank.rank for rank in known] == ["w0", "w1", "w2", "w3"]
+    assert not any(rank.stands_out for rank in known)
+
+
+def test_a_rank_that_a_restart_with_another_draft_has_mended_does_not_stand_out() -> None:
+    judge, found = Judge("t", [], []), list[list[str]]()
+    for number, ranks in enumerate([*hour([0.5, 0.5, 0.1])[:30], *hour([0.5] * 3)[:20]]):
+        (window,) = closing.minute(number)
+        fingerprint = "c-4" if number < 30 else "c-3"
+        window = replace(window, environment=Environment("0.32.0", fingerprint))
+        judge.observe([window], START + 60.0 * (number + 1), {window.series.model_name: ranks})
+        (known,) = judge.ranks().values()
+        found.append([rank.rank for rank in known if rank.stands_out])
+    assert found[20:30] == [["2"]] * 10
+    assert found[30:] == [[]] * 20
 
 
 def test_of_two_ranks_none_stands_out() -> None:
