@@ -129,6 +129,16 @@ def test_a_rule_reads_how_many_and_names_them() -> None:
     assert read("outlier_ranks", later, window=HOUR).moot
 
 
+def test_where_drafts_vary_in_length_no_rank_stands_out() -> None:
+    ends = [START + 60 * (n + 1) for n in range(60)]
+    ranks = list(zip(ends, hour([0.5, 0.5, 0.2, 0.5]), strict=True))
+    for fingerprint, standing_out in (("c-4", ["2"]), ("c-4 schedule", [])):
+        environment = Environment(fingerprint=fingerprint)
+        samples = [replace(sample, environment=environment) for sample in minutes(60)]
+        known = evidence(samples, ranks=ranks).ranks
+        assert [rank.rank for rank in known if rank.stands_out] == standing_out
+
+
 def test_the_ranks_of_a_page_are_counted_apart() -> None:
     """A rank that drafted nothing is there with zeros; a restarted minute is left out."""
     first, second = (multiprocess(capture(f"draft-k4.{n}"), ("0", "1", "2")) for n in (1, 2))
