@@ -12,7 +12,7 @@ from specwatch.domain import histogram, quantile
 from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.domain.draft_lengths import CAUSES
-from specwatch.domain.finishes import finish_change
+from specwatch.domain.finishes import LEAST_REQUESTS, finish_change
 from specwatch.domain.group import LEAST_COMPARED
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
@@ -31,6 +31,7 @@ from specwatch.rules.summary import QUANTILES
 SHORT_OUTPUT = 20
 """Tokens up to which an output gains little from speculation."""
 
+_FEW = "too few requests"
 _MOST_NAMED = 3
 """Ranks that are named where several stand out."""
 
@@ -83,6 +84,12 @@ class _Query(NamedTuple):
         """Their sum at the temperature."""
         return self.evidence.tally(self.window, self.temperature, sound=self.usable)
 
+    @property
+    def requests(self) -> int:
+        """Those that finished in them."""
+        counted = self.tally
+        return sum(counted.requests.values()) or (counted.ttft.count if counted.ttft else 0)
+
 
 def read(
     metric: str,
@@ -107,9 +114,7 @@ def read(
     if reading is None and measure.instead_of:
         reading = _measured_instead(evidence, window)
     reading = reading or _READERS[metric](query)
-    counted = query.tally
-    finished = sum(counted.requests.values()) or (counted.ttft.count if counted.ttft else 0)
-    reading = reading._replace(drafts=counted.drafts or 0, requests=finished)
+    reading = reading._replace(drafts=query.tally.drafts or 0, requests=query.requests)
     if reading.value is None:
         return reading
     if not evidence.speculating and measure.read_from != "any_mode":
@@ -324,16 +329,16 @@ def _short_outputs(query: _Query) -> Reading:
 
 
 def _loops(query: _Query) -> Reading:
+    if query.requests < LEAST_REQUESTS:
+        return _none(_FEW)
     endings = [tally_of([sample], query.temperature).endings for sample in query.samples]
     share = share_of([(ended.get("loop", 0), sum(ended.values())) for ended in endings])
     if share is None:
         return _none("no tap counts loops", moot=True)
     interval = share.interval()
-    return (
-        _none("too few minutes of traffic")
-        if interval is None
-        else Reading(interval.value, interval)
-    )
+    if interval is None or share.of < LEAST_REQUESTS:
+        return _none("too few requests with an exact record of their acceptance")
+    return Reading(interval.value, interval)
 
 
 def _finish_change(reason: str, *, more: bool) -> _Reader:
@@ -343,6 +348,8 @@ def _finish_change(reason: str, *, more: bool) -> _Reader:
         hours = query.evidence.finished
         if not any(hour.without for hour in hours):
             return _none("speculation was not off within a day", "measured", moot=True)
+        if query.requests < LEAST_REQUESTS:
+            return _none(_FEW, "measured")
         if reason == "tool_calls" and not any(sample.buckets for sample in query.samples):
             return _none("no tap sees tool calls", "measured", moot=True)
         change = finish_change(reason, query.samples, hours)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specwatch.config.rules import DEFAULT_RULES
-from specwatch.domain.model import HOUR, MINUTE, Mode, Window
+from specwatch.domain.model import HOUR, MINUTE, Gauges, Mode, Tally, Window
 from specwatch.rules.judge import Judge
 from tests.scrape.closing import START, minute
 
@@ -65,6 +65,23 @@ def test_a_client_with_a_lower_limit_of_length_is_no_fault() -> None:
     """Answers that no longer end by themselves are longer: these are shorter."""
     assert findings([*STEADY, *OFF], 30, 120) == "breach"
     assert findings([*STEADY, *OFF], 30, 80) == "no_data"
+
+
+def test_a_breach_lasts_through_a_quiet_time() -> None:
+    """No traffic is no data: it neither fires nor clears."""
+    judge = Judge("t", [RULE], [])
+    judge.load([*STEADY, *OFF])
+    verdicts = []
+    for number in range(200):
+        (window,) = minute(number)
+        length = 30 if number < 45 else 5
+        quiet = replace(window, tally=Tally(), gauges=Gauges())
+        window = quiet if 45 <= number < 120 else cut(window, length, 120)
+        judge.observe([window], START + (number + 1) * MINUTE)
+        (finding,) = judge.findings()
+        verdicts.append(finding.verdict.value)
+    assert set(verdicts[44:120]) == {"breach"}
+    assert verdicts[-1] == "pass"
 
 
 def test_it_never_disables() -> None:
