@@ -123,7 +123,8 @@ def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None
 def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     registry = CollectorRegistry()
     counters = TapCounters(registry)
-    counters.count(ServerFacts("tiny", launch=("schedule",)), "0", ALL)
+    counters.show_launch(ServerFacts("tiny", launch=("schedule",)))
+    counters.count(ServerFacts("tiny"), "0", ALL)
     counters.count(ServerFacts("tiny"), "0", RequestOutcome(uncovered="several"))
     collected = {family.name: family for family in registry.collect()}
     assert set(collected) == {family.exposed for family in TAP}
