@@ -250,6 +250,11 @@ class Environment:
         """The part of the fingerprint that does not depend on speculation."""
         return None if self.fingerprint is None else self.fingerprint.partition("-")[0]
 
+    @property
+    def drafting(self) -> str:
+        """The other part: ``4``, ``4 schedule``, ``0``; empty if it is unknown."""
+        return (self.fingerprint or "").partition("-")[2]
+
     def agrees(self, other: Environment) -> bool:
         """Whether no field that both have differs."""
         same_fingerprint = _agree(self.fingerprint, other.fingerprint)
