@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain import buckets
-from specwatch.domain.model import ALL_TEMPERATURES, METHODS
+from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.domain.segments import label_of, order_of
+from specwatch.domain.tap_keys import METHODS
 from specwatch.rules.decision_view import BucketSpeedupView, FindingView
 from specwatch.rules.summary import BucketView, CoverageView, SegmentView, WindowView
 from specwatch.scrape.coverage import leading_reasons, share_derived

@@ -21,7 +21,7 @@ _CUT_OFF = ("length", "repetition")
 class RequestOutcome(msgspec.Struct, frozen=True):
     """The outcome of one request. Times are in seconds; None means unknown.
 
-    Either ``acceptance`` is known, or ``uncovered`` says why not (a key of ``model.UNCOVERED``),
+    Either ``acceptance`` is known, or ``uncovered`` says why not (a key of ``tap_keys.UNCOVERED``),
     or both are None because the server does not speculate.
     """
 
@@ -35,7 +35,7 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 
     @property
     def ending(self) -> str | None:
-        """A key of ``model.ENDINGS``; None without an exact acceptance, or an end."""
+        """A key of ``tap_keys.ENDINGS``; None without an exact acceptance, or an end."""
         known = self.acceptance
         if known is None or known.method == "derived" or self.finish_reason is None:
             return None

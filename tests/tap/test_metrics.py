@@ -12,7 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.domain import histogram
-from specwatch.domain.model import METHODS, Series
+from specwatch.domain.model import Series
+from specwatch.domain.tap_keys import METHODS
 from specwatch.engines.acceptance import Acceptance
 from specwatch.engines.tap import TAP
 from specwatch.rules import summary
