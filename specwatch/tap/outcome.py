@@ -15,6 +15,9 @@ LOOP_DRAFTS = 100
 LOOP_ACCEPTANCE = 0.98
 """Acceptance rate from which on it does: text that is not repeated stays below, and text that is
 copied on purpose ends by itself."""
+LOOP_TOKENS = 2
+"""Accepted tokens a step from which on it does by llama.cpp's timings, which do not tell the steps
+without a draft, and of models with recurrent layers leave out what was accepted in part."""
 _CUT_OFF = ("length", "repetition")
 
 
@@ -41,6 +44,8 @@ class RequestOutcome(msgspec.Struct, frozen=True):
             return None
         long = known.drafts >= LOOP_DRAFTS and self.finish_reason in _CUT_OFF
         same = known.accepted_tokens >= LOOP_ACCEPTANCE * known.draft_tokens
+        if known.method == "timings":
+            same = same and known.accepted_tokens >= LOOP_TOKENS * known.drafts
         return "loop" if long and same else "usual"
 
 

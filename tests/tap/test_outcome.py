@@ -289,6 +289,8 @@ def test_the_record_of_several_completions_is_not_used() -> None:
     [
         ("length", Acceptance("record", 100, 400, 392), "loop"),
         ("repetition", Acceptance("timings", 300, 1200, 1200), "loop"),
+        ("length", Acceptance("timings", 300, 12, 12), "usual"),
+        ("length", Acceptance("timings", 300, 540, 540), "usual"),
         ("length", Acceptance("record", 100, 400, 391), "usual"),
         ("length", Acceptance("record", 99, 396, 396), "usual"),
         ("stop", Acceptance("record", 300, 1200, 1200), "usual"),
