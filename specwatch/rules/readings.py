@@ -30,6 +30,9 @@ from specwatch.rules.summary import QUANTILES
 SHORT_OUTPUT = 20
 """Tokens up to which an output gains little from speculation."""
 
+_BY_POSITION = 0.9
+"""Share of the accepted tokens that have to be known by position: some of them may be of a server
+or a tap that does not say."""
 _FEW = "too few requests"
 _MOST_NAMED = 3
 """Ranks that are named where several stand out."""
@@ -133,9 +136,10 @@ def _first_position(query: Query) -> Reading:
     counted = query.tally
     if not counted.drafts:
         return no_value(_no_drafts(query))
-    if not counted.accepted_per_position:
-        return no_value("accepted tokens are not counted by position", moot=True)
-    return Reading(counted.accepted_per_position[0] / counted.drafts)
+    by_position = counted.accepted_per_position
+    if not by_position or sum(by_position) < _BY_POSITION * (counted.accepted_tokens or 0):
+        return no_value("not all accepted tokens are counted by position", moot=True)
+    return Reading(by_position[0] / counted.drafts)
 
 
 def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
