@@ -49,6 +49,7 @@ def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
         seconds_unknown=observed[Mode.UNKNOWN],
         seconds_standby=observed[Mode.STANDBY],
         seconds_deep=observed[Mode.DEEP],
+        seconds_prefill=observed[Mode.PREFILL],
         busy_on=busy[Mode.ON],
         busy_off=busy[Mode.OFF],
         requests_before=_requests(before) if before else None,

@@ -172,6 +172,8 @@ def answer(model: ModelReport) -> ReportSection:
         rows.append(("Time per token in standby over off", cost, ""))
     if traffic.seconds_deep:
         rows.append(("Time in deep standby", layout.length(traffic.seconds_deep), ""))
+    if traffic.seconds_prefill:
+        rows.append(("Time in which it only prefilled", layout.length(traffic.seconds_prefill), ""))
     if traffic.seconds_mixed:
         rows.append(("Time in which it changed", layout.length(traffic.seconds_mixed), ""))
     if traffic.seconds_unknown:
