@@ -8,7 +8,7 @@ import msgspec
 
 
 class Acceptance(msgspec.Struct, frozen=True):
-    """Acceptance of one request; ``method`` is a key of ``model.METHODS``.
+    """Acceptance of one request; ``method`` is a key of ``tap_keys.METHODS``.
 
     ``accepted_per_position`` is None if only the total is known.
     """

@@ -110,8 +110,12 @@ class Evidence:
 
     @cached_property
     def ranks(self) -> tuple[Rank, ...]:
-        """The data-parallel ranks over the last hour; none of a server that has one."""
-        return ranks_of([ranks for end, ranks in self._ranks if self.now - HOUR < end <= self.now])
+        """The data-parallel ranks over the last hour; none of a server that has one. Where drafts
+        vary in length, none stands out: they do by the load of each rank."""
+        known = ranks_of([ranks for end, ranks in self._ranks if self.now - HOUR < end <= self.now])
+        if self.draft_lengths is None:
+            return known
+        return tuple(rank._replace(stands_out=False) for rank in known)
 
     def window(self, seconds: float) -> Sequence[Sample]:
         """The samples that end in ``(now - seconds, now]``."""

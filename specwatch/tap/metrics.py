@@ -63,6 +63,11 @@ class TapCounters:
         """Count a failure of the tap itself."""
         self._failures[stage].inc()
 
+    def show_launch(self, server: ServerFacts) -> None:
+        """Show the settings of the server's launch, at 0."""
+        for setting in server.launch:
+            self._families["launch"].labels(setting)
+
     def count(
         self,
         server: ServerFacts,
@@ -80,8 +85,6 @@ class TapCounters:
         child = self._children.get((model_name, bucket))
         if child is None:
             families = self._families
-            for setting in server.launch:
-                families["launch"].labels(setting)
             child = cache(lambda of, *key: families[of].labels(model_name, bucket, *key))
             self._children[model_name, bucket] = child
         if outcome.finish_reason is not None:

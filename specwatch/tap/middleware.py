@@ -78,6 +78,8 @@ class Tap:
                 self._switch.refresh()
         endpoint = _endpoint(scope)
         if endpoint is None or _MARK in scope:
+            if scope["type"] == "http" and _path(scope) == _METRICS:
+                self._show_launch(scope)
             await self._app(scope, receive, send)
             return
         try:
@@ -98,6 +100,12 @@ class Tap:
             scope["headers"] = headers
             scope.pop(_MARK, None)
             self._count(exchange)
+
+    def _show_launch(self, scope: Scope) -> None:
+        try:
+            self._counters.show_launch(self._server.facts(scope, Endpoint.CHAT))
+        except Exception as error:
+            self._fail("request", error)
 
     def _exchange(self, scope: Scope, endpoint: Endpoint, receive: Receive, send: Send) -> Exchange:
         return Exchange(

@@ -12,7 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.domain import histogram
-from specwatch.domain.model import METHODS, Series
+from specwatch.domain.model import Series
+from specwatch.domain.tap_keys import METHODS
 from specwatch.engines.acceptance import Acceptance
 from specwatch.engines.tap import TAP
 from specwatch.rules import summary
@@ -123,7 +124,8 @@ def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None
 def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     registry = CollectorRegistry()
     counters = TapCounters(registry)
-    counters.count(ServerFacts("tiny", launch=("schedule",)), "0", ALL)
+    counters.show_launch(ServerFacts("tiny", launch=("schedule",)))
+    counters.count(ServerFacts("tiny"), "0", ALL)
     counters.count(ServerFacts("tiny"), "0", RequestOutcome(uncovered="several"))
     collected = {family.name: family for family in registry.collect()}
     assert set(collected) == {family.exposed for family in TAP}

@@ -408,6 +408,18 @@ def test_a_file_in_place_of_a_body_passes(registry: CollectorRegistry, remove: b
     assert visit(tapped(app, registry, remove_metrics=remove)).sent == [start, path]
 
 
+def test_the_launch_is_on_the_page_before_the_first_request(registry: CollectorRegistry) -> None:
+    """Else a restarted server would look like one of another configuration until then."""
+    server = Known(launch=("schedule",))
+    page = visit(tapped(answering(b"page"), registry, server), of=scope("/metrics", method="GET"))
+    assert page.error is None
+    assert registry.get_sample_value("specwatch_launch_total", {"setting": "schedule"}) == 0
+    failing = visit(
+        tapped(answering(b"page"), registry, object()), of=scope("/metrics", method="GET")
+    )
+    assert failing.error is None, "the page is there whatever the tap knows"
+
+
 @pytest.mark.parametrize(
     "of",
     [
