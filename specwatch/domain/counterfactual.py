@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.baseline_points import extras
-from specwatch.domain.cost import Observation, Prediction
+from specwatch.domain.cost import CostModel, Observation, Prediction
 from specwatch.domain.model import Environment, Mode, Objective
 from specwatch.domain.sample import Pace, Requests, Sample
 from specwatch.domain.simultaneous import Factors
@@ -143,8 +143,56 @@ class Lengths(NamedTuple):
     output: float | None = None
 
 
-Row = tuple[Minute, "Plain | str"]
-"""A minute, and its time without speculation or the reason why that is unknown."""
+class Timed(NamedTuple):
+    """Seconds of a minute by one objective, without speculation and with it; ``noise`` is the
+    logarithm of their ratio by the cost model alone, None where one of them is 0."""
+
+    over: float
+    under: float
+    noise: float | None
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A minute, and its time without speculation or the reason why that is unknown.
+
+    What was computed for it last is kept, as most rows are those of the minute before.
+    """
+
+    minute: Minute
+    plain: Plain | str
+    _timed: tuple[Objective, Timed | None] | None = None
+    _adjusted: tuple[CostModel, Row | None] | None = None
+
+    def timed(self, objective: Objective) -> Timed | None:
+        """Its seconds; None where those without speculation are unknown."""
+        if self._timed is None or self._timed[0] is not objective:
+            self._timed = (objective, self._seconds(objective))
+        return self._timed[1]
+
+    def _seconds(self, objective: Objective) -> Timed | None:
+        plain = self.plain
+        if isinstance(plain, str):
+            return None
+        took, modelled = self.minute.took(objective), plain.modelled(objective)
+        noise = math.log(modelled / took) if took > 0 and modelled > 0 else None
+        return Timed(plain.seconds(objective), took, noise)
+
+    def adjusted(self, usual: CostModel) -> Row:
+        """That with the server as fast as when a step took what is usual."""
+        if self._adjusted is None or self._adjusted[0] is not usual:
+            self._adjusted = (usual, self._at_usual(usual))
+        return self._adjusted[1] or self
+
+    def _at_usual(self, usual: CostModel) -> Row | None:
+        plain, seen = self.plain, self.minute.stepping()
+        if seen is None or isinstance(plain, str) or plain.level is not None:
+            return None
+        expected = usual.predict(seen.load, seen.units, seen.prefill, seen.context)
+        if expected is None or expected.seconds <= 0:
+            return None
+        return Row(self.minute, plain.times(seen.seconds / expected.seconds))
+
 
 Memory = dict[int, Row]
 """Rows computed before, by the start of the minute."""
@@ -172,7 +220,7 @@ class Counterfactual:
         known = (minute for sample in samples if (minute := Minute.of(sample, mode)) is not None)
         minutes = sorted(known, key=lambda minute: minute.sample.start)
         pairs = zip(minutes, _lengths(minutes), strict=True)
-        return [(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
+        return [Row(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
 
     def remembered(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
         """As :meth:`rows`; rows that ``memory`` has are taken from it."""
@@ -180,7 +228,7 @@ class Counterfactual:
         fresh = [sample for sample in ordered if sample.start not in memory]
         since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
         near = self.rows([sample for sample in ordered if sample.start >= since], mode)
-        recent = {row[0].sample.start: row for row in near}
+        recent = {row.minute.sample.start: row for row in near}
         rows = [
             row
             for sample in ordered
