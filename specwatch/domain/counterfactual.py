@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
@@ -215,19 +216,28 @@ class Counterfactual:
             self._cache[environment] = known if isinstance(known, Baseline) else known(environment)
         return self._cache[environment]
 
-    def rows(self, samples: Sequence[Sample], mode: Mode) -> list[Row]:
-        """The minutes of a mode in order of time, each with its predicted time."""
+    def rows(
+        self,
+        samples: Sequence[Sample],
+        mode: Mode,
+        memory: Mapping[int, Row] = MappingProxyType({}),
+    ) -> list[Row]:
+        """The minutes of a mode in order of time, each with its predicted time, which ``memory``
+        may have."""
         known = (minute for sample in samples if (minute := Minute.of(sample, mode)) is not None)
         minutes = sorted(known, key=lambda minute: minute.sample.start)
         pairs = zip(minutes, _lengths(minutes), strict=True)
-        return [Row(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
+        return [
+            memory.get(minute.sample.start) or Row(minute, self._plain(minute, lengths))
+            for minute, lengths in pairs
+        ]
 
     def remembered(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
         """As :meth:`rows`; rows that ``memory`` has are taken from it."""
         ordered = sorted(samples, key=lambda sample: sample.start)
         fresh = [sample for sample in ordered if sample.start not in memory]
         since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
-        near = self.rows([sample for sample in ordered if sample.start >= since], mode)
+        near = self.rows([sample for sample in ordered if sample.start >= since], mode, memory)
         recent = {row.minute.sample.start: row for row in near}
         rows = [
             row
@@ -284,8 +294,10 @@ class Counterfactual:
 
     def level_variance(self, minutes: Sequence[Minute]) -> float:
         """Variance of the logarithm of the mean level of minutes, by the newest environment."""
-        middles = [minute.middle for minute in minutes]
         levels = self.of(minutes[-1].sample.environment).levels
+        if not levels.levels:
+            return 0.0
+        middles = [minute.middle for minute in minutes]
         return levels.variance_within(min(middles), max(middles))
 
     def _at_demand(self, minute: Minute) -> Plain | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
-from specwatch.domain.cost import CostModel, doubt
+from specwatch.domain.cost import CostModel, Prediction, doubt
 from specwatch.domain.counterfactual import (
     NO_LENGTHS,
     Baselines,
@@ -96,6 +96,7 @@ class Comparison:
         self._parts: dict[int, Comparison] = {}
         """Those of the newest minutes, by the number of them."""
         self._figures: dict[Objective, _Figures | None] = {}
+        self._stretches: dict[float, tuple[Interval, ...]] = {}
 
     @cached_property
     def minutes(self) -> list[Minute]:
@@ -178,7 +179,9 @@ class Comparison:
     def _interval(self, objective: Objective, tail: float = _TAIL) -> Interval | None:
         if objective not in self._figures:
             over, under = self._sides(objective)
-            self._figures[objective] = self._figures_of(self.known, over, under, objective)
+            parts = [plain.parts(objective) for plain in self.plain]
+            rows = zip(self.known, over, under, parts, strict=True)
+            self._figures[objective] = self._figures_of(rows)
         figures = self._figures[objective]
         return figures and figures.interval(tail)
 
@@ -196,15 +199,20 @@ class Comparison:
     def stretches(self, now: float) -> tuple[Interval, ...]:
         """The speedup over each of :data:`STRETCHES`, shortest first, each with an interval that
         is valid when looking every minute."""
-        intervals: list[Interval] = []
+        if now not in self._stretches:
+            self._stretches[now] = tuple(self._tested(now))
+        return self._stretches[now]
+
+    def _tested(self, now: float) -> Iterator[Interval]:
+        before = 0
         tail = sequential_tail(MINUTES_BETWEEN_ERRORS)
         for minutes in STRETCHES:
             part = self.since(now - 60 * minutes)
-            if part.missing is None and (not intervals or len(part.known) > intervals[-1].samples):
+            if part.missing is None and len(part.known) > before:
                 interval = part._interval(part.objective, tail)
                 if interval is not None:
-                    intervals.append(interval)
-        return tuple(intervals)
+                    before = interval.samples
+                    yield interval
 
     def losing_since(self, level: float) -> float | None:
         """When the speedup fell to about ``level``, which is below 1 (Unix seconds); None if the
@@ -250,17 +258,19 @@ class Comparison:
     ) -> Interval | None:
         """``over``, seconds without speculation, divided by ``under``, with the uncertainty of
         both; None for too few minutes. They count for time per token."""
-        figures = self._figures_of(minutes, over, under, Objective.TPOT)
+        decoding = [self._by_minute[id(minute)].decoding for minute in minutes]
+        parts = [
+            (plain._replace(seconds=seconds),)
+            for plain, seconds in zip(decoding, over, strict=True)
+        ]
+        figures = self._figures_of(zip(minutes, over, under, parts, strict=True))
         return figures and figures.interval(_TAIL)
 
     def _figures_of(
-        self,
-        minutes: Sequence[Minute],
-        over: Sequence[float],
-        under: Sequence[float],
-        objective: Objective,
+        self, given: Iterable[tuple[Minute, float, float, tuple[Prediction, ...]]]
     ) -> _Figures | None:
-        rows = [row for row in zip(minutes, over, under, strict=True) if row[1] > 0 and row[2] > 0]
+        """Of minutes with their seconds without speculation, as numbers and in parts."""
+        rows = [row for row in given if row[1] > 0 and row[2] > 0]
         if len(rows) < LEAST_SAMPLES:
             return None
         chosen = [row[0] for row in rows]
@@ -270,7 +280,9 @@ class Comparison:
         if spread is None:
             return None
         value = math.fsum(top) / math.fsum(bottom)
-        return _Figures(value, spread, self._doubt(chosen, top, objective), len(rows))
+        parts = [(part, part.seconds) for row in rows for part in row[3]]
+        reference = doubt(parts, self._known.level_variance(chosen))
+        return _Figures(value, spread, reference, len(rows))
 
     def corrected_by(self, other: Comparison) -> Interval | None:
         """This speedup, corrected by a comparison of minutes without speculation.
@@ -320,19 +332,6 @@ class Comparison:
             return objective
         timed = all(plain.first is not None for plain in self.plain)
         return objective if timed else Objective.TPOT
-
-    def _doubt(
-        self, minutes: Sequence[Minute], over: Sequence[float], objective: Objective
-    ) -> Spread:
-        """Uncertainty of the baselines."""
-        parts = []
-        for minute, seconds in zip(minutes, over, strict=True):
-            predictions = self._by_minute[id(minute)].parts(objective)
-            whole = math.fsum(prediction.seconds for prediction in predictions)
-            if whole > 0:
-                factor = seconds / whole
-                parts += [(prediction, prediction.seconds * factor) for prediction in predictions]
-        return doubt(parts, self._known.level_variance(minutes))
 
 
 class _Figures(NamedTuple):

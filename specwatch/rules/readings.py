@@ -18,13 +18,12 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
 from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.ranks import Rank
-from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.sample import Sample, counted_in
 from specwatch.domain.segments import kind_of
 from specwatch.domain.shares import share_of
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.domain.switchback import LAUNCH, TUNED
 from specwatch.domain.switchback_results import fastest_other
-from specwatch.rules.equal_load import at_equal_load
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.summary import QUANTILES
 
@@ -271,7 +270,7 @@ def _against_baseline(metric: str, *ranks: str) -> _Reader:
     its own quantile of that one."""
 
     def reader(query: _Query) -> Reading:
-        compared = at_equal_load(query.evidence, metric, query.window)
+        compared = query.evidence.at_equal_load(metric, query.window)
         if isinstance(compared, str):
             return _none(compared, "measured")
         over: list[QuantileEstimate] = []
@@ -324,7 +323,7 @@ def _short_outputs(query: _Query) -> Reading:
 
 
 def _loops(query: _Query) -> Reading:
-    endings = [tally_of([sample], query.temperature).endings for sample in query.samples]
+    endings = [counted_in(sample, query.temperature).endings for sample in query.samples]
     share = share_of([(ended.get("loop", 0), sum(ended.values())) for ended in endings])
     if share is None:
         return _none("no tap counts loops", moot=True)
