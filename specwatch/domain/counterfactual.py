@@ -162,14 +162,16 @@ class Row:
 
     minute: Minute
     plain: Plain | str
-    _timed: tuple[Objective, Timed | None] | None = None
-    _adjusted: tuple[CostModel, Row | None] | None = None
+    _objective: Objective | None = None
+    _timed: Timed | None = None
+    _usual: CostModel | None = None
+    _adjusted: Row | None = None
 
     def timed(self, objective: Objective) -> Timed | None:
         """Its seconds; None where those without speculation are unknown."""
-        if self._timed is None or self._timed[0] is not objective:
-            self._timed = (objective, self._seconds(objective))
-        return self._timed[1]
+        if self._objective is not objective:
+            self._objective, self._timed = objective, self._seconds(objective)
+        return self._timed
 
     def _seconds(self, objective: Objective) -> Timed | None:
         plain = self.plain
@@ -181,9 +183,9 @@ class Row:
 
     def adjusted(self, usual: CostModel) -> Row:
         """That with the server as fast as when a step took what is usual."""
-        if self._adjusted is None or self._adjusted[0] is not usual:
-            self._adjusted = (usual, self._at_usual(usual))
-        return self._adjusted[1] or self
+        if self._usual is not usual:
+            self._usual, self._adjusted = usual, self._at_usual(usual)
+        return self._adjusted or self
 
     def _at_usual(self, usual: CostModel) -> Row | None:
         plain, seen = self.plain, self.minute.stepping()

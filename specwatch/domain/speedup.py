@@ -93,9 +93,8 @@ class Comparison:
 
     def _fill(self, rows: Sequence[Row], asked: Objective, given_loads: bool) -> None:
         self._rows, self._asked, self._given_loads = rows, asked, given_loads
-        self._parts: dict[int, Comparison] = {}
-        """Those of the newest minutes, by the number of them."""
-        self._figures: dict[Objective, _Figures | None] = {}
+        self._figures: dict[tuple[int, Objective], _Figures | None] = {}
+        """Of the newest minutes, by the number of them: shared with parts."""
         self._stretches: dict[float, tuple[Interval, ...]] = {}
 
     @cached_property
@@ -132,12 +131,10 @@ class Comparison:
     def since(self, start: float) -> Comparison:
         """That of the minutes from a time on (Unix seconds); what is noise all of them tell."""
         first = bisect_left(self._rows, start, key=lambda row: row.minute.sample.start)
-        count = len(self._rows) - first
-        if count not in self._parts:
-            part = self._parts[count] = self._of(self._rows[first:]) if first else self
-            part._parts = self._parts
-            part.__dict__["noise"] = self.noise
-        return self._parts[count]
+        part = self._of(self._rows[first:])
+        part._figures = self._figures
+        part.__dict__["noise"] = self.noise
+        return part
 
     def adjusted(self, usual: CostModel) -> Comparison:
         """That with the server as fast as it was when the baseline was measured.
@@ -177,12 +174,13 @@ class Comparison:
         return None if self.missing is not None else self._interval(self.objective)
 
     def _interval(self, objective: Objective, tail: float = _TAIL) -> Interval | None:
-        if objective not in self._figures:
+        asked = (len(self._rows), objective)
+        if asked not in self._figures:
             over, under = self._sides(objective)
             parts = [plain.parts(objective) for plain in self.plain]
             rows = zip(self.known, over, under, parts, strict=True)
-            self._figures[objective] = self._figures_of(rows)
-        figures = self._figures[objective]
+            self._figures[asked] = self._figures_of(rows)
+        figures = self._figures[asked]
         return figures and figures.interval(tail)
 
     def _sides(self, objective: Objective) -> tuple[list[float], list[float]]:
