@@ -10,7 +10,7 @@ from typing import NamedTuple
 from specwatch.domain.interval import CONFIDENCE, Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Tally
 from specwatch.domain.noise import student
-from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.sample import Sample, counted_in, tally_of
 from specwatch.domain.shares import Share, share_of
 from specwatch.domain.speedup import LEAST_SHARE
 
@@ -113,7 +113,7 @@ def _stratum(
     off: Sequence[FinishedHour],
 ) -> _Stratum | None:
     """None with too few requests now, or without speculation."""
-    now = share_of([_counts(tally_of([sample], label), reason) for sample in samples])
+    now = share_of([_counts(counted_in(sample, label), reason) for sample in samples])
     then = share_of([_counts(hour.of(label), reason) for hour in off])
     if now is None or then is None or min(now.of, then.of) < LEAST_REQUESTS:
         return None

@@ -16,13 +16,12 @@ from specwatch.domain.group import LEAST_COMPARED
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram
 from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.ranks import Rank
-from specwatch.domain.sample import tally_of
+from specwatch.domain.sample import counted_in
 from specwatch.domain.segments import kind_of
 from specwatch.domain.shares import share_of
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.domain.switchback import LAUNCH, TUNED
 from specwatch.domain.switchback_results import fastest_other
-from specwatch.rules.equal_load import at_equal_load
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.reading import Query, Reading, no_value, value_or
 from specwatch.rules.summary import QUANTILES
@@ -216,7 +215,7 @@ def _against_baseline(metric: str, *ranks: str) -> _Reader:
     its own quantile of that one."""
 
     def reader(query: Query) -> Reading:
-        compared = at_equal_load(query.evidence, metric, query.window)
+        compared = query.evidence.at_equal_load(metric, query.window)
         if isinstance(compared, str):
             return no_value(compared, "measured")
         over: list[QuantileEstimate] = []
@@ -271,7 +270,7 @@ def _short_outputs(query: Query) -> Reading:
 def _loops(query: Query) -> Reading:
     if query.requests < LEAST_REQUESTS:
         return no_value(_FEW)
-    endings = [tally_of([sample], query.temperature).endings for sample in query.samples]
+    endings = [counted_in(sample, query.temperature).endings for sample in query.samples]
     share = share_of([(ended.get("loop", 0), sum(ended.values())) for ended in endings])
     if share is None:
         return no_value("no tap counts loops", moot=True)
