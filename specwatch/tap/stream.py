@@ -28,7 +28,6 @@ _LONGEST_BLANK_LINE = 4
 _CR = 13
 _GOES_ON = b'"finish_reason":null'
 """In all chunks but the last one. Quotes inside strings are escaped: it is never text."""
-_LINE_FEED = 10
 _DONE = b"[DONE]"
 
 
@@ -49,8 +48,8 @@ class StreamReader:
         self._behind = b""
         """Comments that came after it."""
         self._begun = False
-        self._usual_end = b""
-        """How chunks that are only counted end; empty while something is held."""
+        self.usual_end = b""
+        """How chunks that need not be read end, if they are one event; empty if none may be."""
         self.first: float | None = None
         """When the first content came."""
         self.last: float | None = None
@@ -73,18 +72,18 @@ class StreamReader:
 
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take in what came at ``now``; returns what goes on to the client."""
-        before = chunk.removesuffix(self._usual_end)
-        if len(before) != len(chunk) and _LINE_FEED not in before:
-            self.last = now
-            self.steps += 1
-            return chunk
-        self._usual_end = b""
+        self.usual_end = b""
         if self._splitter.idle and is_one_line(chunk):
             return self._event(chunk, now)
         events = [self._event(event, now) for event in self._splitter.split(chunk)]
         if not self._splitter.idle:
-            self._usual_end = b""
+            self.usual_end = b""
         return b"".join(events) if self._holds_back else chunk
+
+    def add_usual(self, steps: int, last: float) -> None:
+        """Count chunks that were not fed, as they were one event each with the usual end."""
+        self.steps += steps
+        self.last = last
 
     def end(self) -> bytes:
         """The stream is over; returns what was held back."""
@@ -160,10 +159,10 @@ class StreamReader:
             self._content(now)  # of llama.cpp's /completion
         released = self._release()
         if chunk.choices and chunk.finish_reason is not None and self._removing:
-            self._held, self._usual_end = event, b""
+            self._held, self.usual_end = event, b""
             return released
         if self.first is not None:
-            self._usual_end = _usual_end(event)
+            self.usual_end = _usual_end(event)
         return released + event
 
     def _usage_chunk(self, event: bytes, chunk: ResponsePart) -> bytes:
