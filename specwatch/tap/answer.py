@@ -103,8 +103,9 @@ class ResponsePart(msgspec.Struct, gc=False):
     @property
     def failed(self) -> bool:
         """Whether it is an error, in place of a response or at its end."""
-        status = self.status if self.response is None else self.response.status
-        return self.error is not None or self.object == "error" or status == "failed"
+        if self.error is not None or self.object == "error":
+            return True
+        return (self.status if self.response is None else self.response.status) == "failed"
 
     @property
     def is_under_way(self) -> bool:

@@ -32,6 +32,11 @@ class Exchange:
     passes through. A request of more than ``largest_request`` bytes passes unread.
     """
 
+    __slots__ = (
+        "_asks", "_fail", "_largest_request", "_read", "_receive", "_remove_metrics", "_scope",
+        "_send", "_start", "_stream", "_whole", "headers", "observed",
+    )  # fmt: skip
+
     def __init__(
         self,
         scope: Scope,
@@ -46,21 +51,17 @@ class Exchange:
     ) -> None:
         self.headers = headers = list(scope["headers"])
         """Those of the request, for the application."""
-        fields = dict(headers)
-        if endpoint is not Endpoint.OTHER and b"accept-encoding" in fields:
+        if endpoint is not Endpoint.OTHER:
             self.headers = [field for field in headers if field[0] != b"accept-encoding"]
         self.observed = ObservedRequest(facts, endpoint, _clock())
         """What was observed so far."""
-        self.send = self._sender(send, scope)
-        """Sends the response on as it came, without what only the tap asked for."""
         self._scope = scope
         self._receive = receive
         self._send = send
         self._remove_metrics = remove_metrics
         self._largest_request = largest_request
         self._fail = fail
-        length = fields.get(b"content-length", b"0")
-        self._read = length.isdigit() and int(length) > largest_request
+        self._read = False
         self._asks = False
         self._start: Message | None = None
         self._stream: StreamReader | None = None
@@ -75,36 +76,51 @@ class Exchange:
                 observed.disconnected = True
             return message
         self._read = True
-        parts: list[bytes] = []
-        size = 0
-        while True:
+        message = await self._receive()
+        if message.get("more_body", False):
+            message = await self._whole_request(message)
+        if message["type"] != "http.request":
+            observed.disconnected |= message["type"] == "http.disconnect"
+            return message
+        if message.get("more_body", False):
+            return message
+        observed.started = _clock()
+        body = message.get("body", b"")
+        if len(body) > self._largest_request:
+            return message
+        try:
+            asking = self._request(body)
+        except Exception as error:
+            self._fail("request", error)
+            return message
+        return message if asking is body else {**message, "body": asking, "more_body": False}
+
+    async def _whole_request(self, message: Message) -> Message:
+        """A request that comes in parts in one piece, or as much of a large one as was read."""
+        length = dict(self._scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and int(length) > self._largest_request:
+            return message
+        parts = [message.get("body", b"")]
+        size = len(parts[0])
+        while size <= self._largest_request:
             message = await self._receive()
             if message["type"] != "http.request":
-                observed.disconnected |= message["type"] == "http.disconnect"
                 return message
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            more = message.get("more_body", False)
-            if not more or size > self._largest_request:
-                break
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        if not more:
-            observed.started = _clock()
-            try:
-                body = self._request(body)
-            except Exception as error:
-                self._fail("request", error)
-        return {"type": "http.request", "body": body, "more_body": more}
+            if not message.get("more_body", False):
+                return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+        return {"type": "http.request", "body": b"".join(parts), "more_body": True}
 
-    def _sender(self, send: Send, scope: Scope) -> Send:
-        """The application's ``send``.
+    def sender(self) -> Send:
+        """The application's ``send``: the response as it came, without what only the tap asked for.
 
         Not a coroutine itself: for a chunk of a stream that is only counted, that and a closure
-        halve the cost.
+        halve the cost. The exchange does not keep it, which would be a cycle.
         """
         # How servers since ASGI 2.4 report a client that is gone: by an OSError.
-        raises = scope.get("asgi", _NO_VERSION).get("spec_version", "2.0") >= "2.4"
-        deliver = self._noting_disconnects if raises else send
+        raises = self._scope.get("asgi", _NO_VERSION).get("spec_version", "2.0") >= "2.4"
+        deliver = self._noting_disconnects if raises else self._send
         usual_end = b""
         steps = 0
         last = 0.0
@@ -222,12 +238,16 @@ class Exchange:
         if status >= 400 or observed.endpoint is Endpoint.OTHER:
             return False
         headers = message["headers"] = list(message.get("headers", ()))  # may come only once
-        fields = {name.lower(): value for name, value in headers}
-        if fields.get(b"content-encoding", b"").lower() not in (b"", b"identity"):
-            observed.unreadable = True
-            return False
+        kind = b""
+        for name, value in headers:
+            lower = name.lower()
+            if lower == b"content-type":
+                kind = value
+            elif lower == b"content-encoding" and value.lower() not in (b"", b"identity"):
+                observed.unreadable = True
+                return False
         remove = self._remove_metrics and observed.endpoint in request_options.OPENAI
-        if fields.get(b"content-type", b"").startswith(b"text/event-stream"):
+        if kind.startswith(b"text/event-stream"):
             self._stream = observed.stream = StreamReader(
                 observed.endpoint, remove_usage=self._asks, remove_metrics=remove
             )

@@ -26,13 +26,22 @@ _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?!\Z))")
 _DATA = re.compile(rb"(?:^|[\r\n])data:[ ]?([^\r\n]*)")
 _LONGEST_BLANK_LINE = 4
 _CR = 13
+_LINE_FEED = 10
 _GOES_ON = b'"finish_reason":null'
 """In all chunks but the last one. Quotes inside strings are escaped: it is never text."""
 _DONE = b"[DONE]"
+_LAST = b"data: [DONE]\n\n"
 
 
 class StreamReader:
     """One stream. Times are seconds of one clock."""
+
+    __slots__ = (
+        "_begun", "_behind", "_endpoint", "_held", "_holds_back", "_is_openai", "_remove_metrics",
+        "_removing", "_splitter", "acceptance", "broke", "ended", "failed", "finish_reason",
+        "first", "last", "prompt_tokens", "reasons", "steps", "stopped_by_string", "tokens",
+        "unreadable", "usual_end",
+    )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, *, remove_usage: bool, remove_metrics: bool) -> None:
         """``remove_usage``: remove the usage chunk, which only the tap asked for;
@@ -73,7 +82,11 @@ class StreamReader:
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take in what came at ``now``; returns what goes on to the client."""
         self.usual_end = b""
-        if self._splitter.idle and is_one_line(chunk):
+        if chunk == _LAST:  # as vLLM sends it
+            if self._splitter.idle:
+                self.ended = True
+                return self._release() + chunk if self._held else chunk
+        elif self._splitter.idle and is_one_line(chunk):
             return self._event(chunk, now)
         events = [self._event(event, now) for event in self._splitter.split(chunk)]
         if not self._splitter.idle:
@@ -136,10 +149,10 @@ class StreamReader:
         if (reason := chunk.finish_reason) is not None:
             self.finish_reason = reason
             self.stopped_by_string = self.stopped_by_string or chunk.stopped_by_string
-        if chunk.tokens is not None:
-            self.tokens = chunk.tokens
-        if chunk.prompt_tokens is not None:
-            self.prompt_tokens = chunk.prompt_tokens
+        if (tokens := chunk.tokens) is not None:
+            self.tokens = tokens
+        if (prompt_tokens := chunk.prompt_tokens) is not None:
+            self.prompt_tokens = prompt_tokens
         self.acceptance = chunk.acceptance or self.acceptance
         over = chunk.stop is True or not self._is_openai  # these end without a [DONE]
         self.ended = self.ended or (over and self.finish_reason is not None)
@@ -176,6 +189,8 @@ class StreamReader:
         return self._release()
 
     def _release(self) -> bytes:
+        if not self._held:  # then nothing is behind it either
+            return b""
         held = self._held + self._behind
         self._held = self._behind = b""
         return held
@@ -234,7 +249,8 @@ class Splitter:
 
 def is_one_line(event: bytes) -> bool:
     """Whether it is one line and a blank line, as vLLM sends all its events."""
-    return event.find(b"\n") == len(event) - 2 and event.endswith(b"\n") and _CR not in event
+    line = event.removesuffix(b"\n\n")
+    return len(line) != len(event) and _LINE_FEED not in line and _CR not in line
 
 
 def data_of(event: bytes) -> bytes:
