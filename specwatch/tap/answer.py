@@ -108,6 +108,14 @@ class ResponsePart(msgspec.Struct, gc=False):
         return (self.status if self.response is None else self.response.status) == "failed"
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether any member is there that has tokens or acceptance."""
+        return not (
+            self.usage is self.metrics is self.timings is self.sglext is self.response is None
+            and self.tokens_predicted is None
+        )
+
+    @property
     def is_under_way(self) -> bool:
         """Whether the generation goes on in the background (``background``)."""
         return self.object == "response" and self.status in _NOT_YET

@@ -30,6 +30,7 @@ _LINE_FEED = 10
 _GOES_ON = b'"finish_reason":null'
 """In all chunks but the last one. Quotes inside strings are escaped: it is never text."""
 _DONE = b"[DONE]"
+_OBJECT = b"data: {"
 _LAST = b"data: [DONE]\n\n"
 
 
@@ -81,14 +82,19 @@ class StreamReader:
 
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take in what came at ``now``; returns what goes on to the client."""
+        if not chunk:
+            return chunk
         self.usual_end = b""
-        if chunk == _LAST:  # as vLLM sends it
-            if self._splitter.idle:
+        if self._splitter.idle:
+            if chunk == _LAST:  # as vLLM sends it
                 self.ended = True
-                return self._release() + chunk if self._held else chunk
-        elif self._splitter.idle and is_one_line(chunk):
-            return self._event(chunk, now)
-        events = [self._event(event, now) for event in self._splitter.split(chunk)]
+                return self._release() + chunk
+            if is_one_line(chunk):
+                data = chunk[6:-2] if chunk.startswith(_OBJECT) else data_of(chunk)
+                return self._event(chunk, data, now)
+        events = [
+            self._event(event, data_of(event), now) for event in self._splitter.split(chunk)
+        ]
         if not self._splitter.idle:
             self.usual_end = b""
         return b"".join(events) if self._holds_back else chunk
@@ -103,16 +109,15 @@ class StreamReader:
         held, remaining = self._release(), self._splitter.flush()
         return held + remaining if self._holds_back else held  # else it went on when it came
 
-    def _event(self, event: bytes, now: float) -> bytes:
+    def _event(self, event: bytes, data: bytes, now: float) -> bytes:
         """Read one event; returns what goes on in its place: the event itself if reading fails."""
         try:
-            return self._look(event, now)
+            return self._look(event, data, now)
         except Exception as error:
             self.broke, self.unreadable = error, True
             return self._release() + event
 
-    def _look(self, event: bytes, now: float) -> bytes:
-        data = data_of(event)
+    def _look(self, event: bytes, data: bytes, now: float) -> bytes:
         if not data.startswith(b"{"):
             if data.strip() == _DONE:
                 self.ended = True
@@ -149,11 +154,12 @@ class StreamReader:
         if (reason := chunk.finish_reason) is not None:
             self.finish_reason = reason
             self.stopped_by_string = self.stopped_by_string or chunk.stopped_by_string
-        if (tokens := chunk.tokens) is not None:
-            self.tokens = tokens
-        if (prompt_tokens := chunk.prompt_tokens) is not None:
-            self.prompt_tokens = prompt_tokens
-        self.acceptance = chunk.acceptance or self.acceptance
+        if chunk.has_numbers:
+            if (tokens := chunk.tokens) is not None:
+                self.tokens = tokens
+            if (prompt_tokens := chunk.prompt_tokens) is not None:
+                self.prompt_tokens = prompt_tokens
+            self.acceptance = chunk.acceptance or self.acceptance
         over = chunk.stop is True or not self._is_openai  # these end without a [DONE]
         self.ended = self.ended or (over and self.finish_reason is not None)
 
@@ -161,19 +167,21 @@ class StreamReader:
         begun, self._begun = self._begun, True
         if not begun and chunk.usage is not None:
             self._removing = False  # usage in every chunk: the server does this to all clients
-        if chunk.is_usage_chunk:
-            return self._usage_chunk(event, chunk)
         if chunk.choices:
             delta = chunk.choices[0].delta
             self.reasons = self.reasons or (delta is not None and delta.reasons)
             if begun or delta is None or not delta.only_names_the_role:
                 self._content(now)
-        elif chunk.stop is not None:
-            self._content(now)  # of llama.cpp's /completion
-        released = self._release()
-        if chunk.choices and chunk.finish_reason is not None and self._removing:
-            self._held, self.usual_end = event, b""
-            return released
+            released = self._release()
+            if self._removing and chunk.finish_reason is not None:
+                self._held, self.usual_end = event, b""
+                return released
+        elif chunk.is_usage_chunk:
+            return self._usage_chunk(event, chunk)
+        else:
+            if chunk.stop is not None:
+                self._content(now)  # of llama.cpp's /completion
+            released = self._release()
         if self.first is not None:
             self.usual_end = _usual_end(event)
         return released + event
@@ -255,6 +263,6 @@ def is_one_line(event: bytes) -> bool:
 
 def data_of(event: bytes) -> bytes:
     """The data of an event, its lines joined; empty for a comment."""
-    if event.startswith(b"data: {") and is_one_line(event):
+    if event.startswith(_OBJECT) and is_one_line(event):
         return event[6:-2]
     return b"\n".join(_DATA.findall(event))
