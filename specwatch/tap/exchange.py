@@ -199,6 +199,11 @@ class Exchange:
         await deliver(self._started_with(message))
         await deliver(message)
 
+    @property
+    def is_streaming(self) -> bool:
+        """Whether something of a stream may be held back."""
+        return self._stream is not None and not self.observed.complete
+
     async def release(self) -> None:
         """Send what is held back of a stream that broke off: the server had sent it.
 
@@ -262,15 +267,17 @@ class Exchange:
     def _whole_body(self, message: Message) -> Message:
         """A part of a body that is not streamed, as it goes on to the client."""
         last = not message.get("more_body", False)
-        self.observed.complete |= last
+        if last:
+            self.observed.complete = True
         whole = self._whole
         if whole is None:
             return message
         chunk = message.get("body", b"")
         passed = whole.feed(chunk, last=last)
-        self.observed.answer = whole.answer
-        if whole.broke is not None:
-            self._fail("response", whole.broke)
+        if last:
+            self.observed.answer = whole.answer
+            if whole.broke is not None:
+                self._fail("response", whole.broke)
         return message if passed is chunk else {**message, "body": passed}
 
     def _started_with(self, first: Message) -> Message:

@@ -155,9 +155,9 @@ class _Bucket:
     def __init__(self, families: dict[str, Any], labels: tuple[str, str]) -> None:
         self._families = families
         self._labels = labels
+        self.positions: list[_Child] = []
         for quantity in (
             "requests", "decode_seconds", "decode_tokens", "records", "endings", "uncovered",
-            "accepted_per_position",
         ):  # fmt: skip
             setattr(self, quantity, _ByLabel(families[quantity], labels))
 
@@ -167,7 +167,10 @@ class _Bucket:
     records: _ByLabel
     endings: _ByLabel
     uncovered: _ByLabel
-    accepted_per_position: _ByLabel
+
+    def position(self, position: int) -> Any:
+        """The child of a position, made at each call."""
+        return self._families["accepted_per_position"].labels(*self._labels, position)
 
     def __getattr__(self, quantity: str) -> Any:
         child = self._families[quantity].labels(*self._labels)
@@ -175,7 +178,7 @@ class _Bucket:
         return child
 
 
-class _ByLabel(dict[str | int, _Child]):
+class _ByLabel(dict[str, _Child]):
     """Children of one family by the label that it has beside model and bucket."""
 
     def __init__(self, family: Any, labels: tuple[str, str]) -> None:
@@ -183,7 +186,7 @@ class _ByLabel(dict[str | int, _Child]):
         self._family = family
         self._labels = labels
 
-    def __missing__(self, label: str | int) -> _Child:
+    def __missing__(self, label: str) -> _Child:
         child: _Child = self._family.labels(*self._labels, label)
         self[label] = child
         return child
@@ -216,11 +219,12 @@ def _count_acceptance(of: _Bucket, acceptance: Acceptance) -> None:
     of.drafts.inc(acceptance.drafts)
     of.draft_tokens.inc(acceptance.draft_tokens)
     of.accepted_tokens.inc(acceptance.accepted_tokens)
-    positions = of.accepted_per_position
-    for position, kept in enumerate((acceptance.accepted_per_position or ())[:_MOST_POSITIONS]):
-        counter = positions[position]
-        if kept:
-            counter.inc(kept)
+    if accepted := acceptance.accepted_per_position:
+        while len(of.positions) < min(len(accepted), _MOST_POSITIONS):
+            of.positions.append(of.position(len(of.positions)))
+        for counter, kept in zip(of.positions, accepted, strict=False):
+            if kept:
+                counter.inc(kept)
     if acceptance.draft_tokens:
         of.request_acceptance.observe(acceptance.accepted_tokens / acceptance.draft_tokens)
 

@@ -99,7 +99,8 @@ class Tap:
         headers, scope["headers"], scope[_MARK] = scope["headers"], exchange.headers, True
         try:
             await self._app(scope, exchange.receive, exchange.sender())
-            await exchange.release()
+            if exchange.is_streaming:
+                await exchange.release()
         except Exception:
             await exchange.release()
             raise
