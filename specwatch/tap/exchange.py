@@ -232,7 +232,9 @@ class Exchange:
         body = request_options.with_usage(body, request)
         length = (b"content-length", str(len(body)).encode())
         headers = self._scope["headers"]  # in place: starlette keeps the list that it left there
-        headers[:] = [length if name == b"content-length" else (name, v) for name, v in headers]
+        for index, (name, _) in enumerate(headers):
+            if name == b"content-length":
+                headers[index] = length
         self._asks = True
         return body
 
