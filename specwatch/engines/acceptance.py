@@ -42,7 +42,7 @@ class Record(msgspec.Struct, gc=False):
         if lengths is not None:
             at_least = tuple(accumulate(lengths[:0:-1]))[::-1]
             steps, kept = sum(lengths), sum(at_least)
-            if lengths and min(lengths) < 0 or (drafts is not None and drafts != steps):
+            if (lengths and min(lengths) < 0) or (drafts is not None and drafts != steps):
                 return None
             if accepted is not None and accepted != kept:
                 return None

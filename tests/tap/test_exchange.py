@@ -42,28 +42,39 @@ class ReadingAll(StreamReader):
 
 
 def seen(chunks: list[bytes], body: bytes, reader: type[StreamReader], **facts: Any) -> Any:
-    """What a client gets of a stream, message by message, and what the page says of it."""
+    """What a client gets of a stream, message by message, and what the tap knows of it."""
+    made: list[StreamReader] = []
+
+    def make(*given: Any, **named: Any) -> StreamReader:
+        made.append(reader(*given, **named))
+        return made[-1]
+
     registry = CollectorRegistry()
     ticks = itertools.count(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "StreamReader", reader)
+        patch.setattr(exchange, "StreamReader", make)
         patch.setattr(exchange, "_clock", lambda: next(ticks) / 8)
         app = tapped(answering(*chunks, b"", headers=EVENTS), registry, Known(**facts))
         response = visit(app, parts(body), scope())
-    return response.sent, generate_latest(registry)
+    (stream,) = made
+    times = stream.steps, stream.first, stream.last
+    return response.sent, times, generate_latest(registry)
 
 
 LONG = [events_of(USAGE)[0], *events_of(USAGE)[1:2] * 20, *events_of(USAGE)[2:]]
 PIECE = b'ta: {"choices":[{"delta":{"content":"'
 
 
-@given(streams, st.lists(st.integers(0, 3000), max_size=12) | st.none(), st.booleans(), st.booleans())
+cuts = st.lists(st.integers(0, 3000), max_size=12)
+
+
+@given(streams, cuts | st.none(), st.booleans(), st.booleans())
 @example(Stream(exchange.Endpoint.CHAT, ("a",) * 9), None, True, True)
 def test_counting_is_reading(
-    stream: Stream, cuts: list[int] | None, keeps_records: bool, asks: bool
+    stream: Stream, places: list[int] | None, keeps_records: bool, asks: bool
 ) -> None:
     written = stream.written(usage=True)
-    chunks = events_of(written) if cuts is None else chunked(written, cuts)
+    chunks = events_of(written) if places is None else chunked(written, places)
     body = STREAMED if asks else STREAMED[:-1] + b',"stream_options":{"include_usage":true}}'
     counted = seen(chunks, body, StreamReader, keeps_records=keeps_records)
     assert counted == seen(chunks, body, ReadingAll, keeps_records=keeps_records)
