@@ -92,9 +92,7 @@ class StreamReader:
             if is_one_line(chunk):
                 data = chunk[6:-2] if chunk.startswith(_OBJECT) else data_of(chunk)
                 return self._event(chunk, data, now)
-        events = [
-            self._event(event, data_of(event), now) for event in self._splitter.split(chunk)
-        ]
+        events = [self._event(event, data_of(event), now) for event in self._splitter.split(chunk)]
         if not self._splitter.idle:
             self.usual_end = b""
         return b"".join(events) if self._holds_back else chunk
