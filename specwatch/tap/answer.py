@@ -110,9 +110,13 @@ class ResponsePart(msgspec.Struct, gc=False):
     @property
     def has_numbers(self) -> bool:
         """Whether any member is there that has tokens or acceptance."""
-        return not (
-            self.usage is self.metrics is self.timings is self.sglext is self.response is None
-            and self.tokens_predicted is None
+        return (
+            self.usage is not None
+            or self.metrics is not None
+            or self.timings is not None
+            or self.sglext is not None
+            or self.response is not None
+            or self.tokens_predicted is not None
         )
 
     @property
