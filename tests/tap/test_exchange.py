@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.tap import exchange
+from specwatch.tap.server_facts import Endpoint
 from specwatch.tap.stream import StreamReader
 from tests.tap.exchanges import (
     EVENTS,
@@ -69,7 +70,7 @@ cuts = st.lists(st.integers(0, 3000), max_size=12)
 
 
 @given(streams, cuts | st.none(), st.booleans(), st.booleans())
-@example(Stream(exchange.Endpoint.CHAT, ("a",) * 9), None, True, True)
+@example(Stream(Endpoint.CHAT, ("a",) * 9), None, True, True)
 def test_counting_is_reading(
     stream: Stream, places: list[int] | None, keeps_records: bool, asks: bool
 ) -> None:
