@@ -105,7 +105,8 @@ class ResponsePart(msgspec.Struct, gc=False):
         """Whether it is an error, in place of a response or at its end."""
         if self.error is not None or self.object == "error":
             return True
-        return (self.status if self.response is None else self.response.status) == "failed"
+        status = self.status if self.response is None else self.response.status
+        return bool(status == "failed")
 
     @property
     def has_numbers(self) -> bool:
