@@ -133,7 +133,7 @@ class Exchange:
                 usual = (
                     len(before) != len(chunk) and message["more_body"] and _LINE_FEED not in before
                 )
-            except (AttributeError, KeyError):
+            except (AttributeError, KeyError, TypeError):  # without a body, or not of bytes
                 usual = False
             if usual:
                 last = _clock()

@@ -151,6 +151,12 @@ class _Bucket:
     ttft: _Child
     tpot: _Child
     request_acceptance: _Child
+    requests: _ByLabel
+    decode_seconds: _ByLabel
+    decode_tokens: _ByLabel
+    records: _ByLabel
+    endings: _ByLabel
+    uncovered: _ByLabel
 
     def __init__(self, families: dict[str, Any], labels: tuple[str, str]) -> None:
         self._families = families
@@ -160,13 +166,6 @@ class _Bucket:
             "requests", "decode_seconds", "decode_tokens", "records", "endings", "uncovered",
         ):  # fmt: skip
             setattr(self, quantity, _ByLabel(families[quantity], labels))
-
-    requests: _ByLabel
-    decode_seconds: _ByLabel
-    decode_tokens: _ByLabel
-    records: _ByLabel
-    endings: _ByLabel
-    uncovered: _ByLabel
 
     def position(self, position: int) -> Any:
         """The child of a position, made at each call."""

@@ -96,6 +96,13 @@ def test_an_odd_chunk_among_the_usual_ones(odd: bytes) -> None:
         )
 
 
+@pytest.mark.parametrize("body", ["{}", bytearray(b"{}"), memoryview(b"{}")])
+def test_a_body_of_another_type_is_no_failure(body: Any) -> None:
+    response = visit(tapped(answering(body), CollectorRegistry()), parts(QUESTION))
+    assert response.error is None
+    assert response.sent[-1]["body"] is body
+
+
 def test_most_chunks_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     fed: list[bytes] = []
     feed = StreamReader.feed
