@@ -114,9 +114,10 @@ class ObservedRequest(msgspec.Struct):
             return RequestOutcome(uncovered="failed")
         if answer.is_under_way:
             return RequestOutcome(uncovered=self._unless_off("endpoint"))
-        metrics = answer.metrics if self.is_one else None
+        is_many = self.is_many
+        metrics = None if is_many or self.options is None else answer.metrics
         finish_reason = answer.finish_reason
-        acceptance = None if self.is_many else answer.acceptance
+        acceptance = None if is_many else answer.acceptance
         return RequestOutcome(
             finish_reason=finish_reason or OTHER,
             tokens=answer.tokens,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,29 @@ def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == expected
     assert {series.quantity for series in page(registry)} == {f.quantity for f in TAP}
+
+
+def test_a_page_has_all_of_a_request_or_nothing() -> None:
+    """A scrape in another thread, between two counts of one request."""
+    registry = CollectorRegistry()
+    counters = TapCounters(registry)
+    stop = threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counters.count(ServerFacts("tiny"), "0", ALL)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for _ in range(50):
+            values = {series.quantity: value for series, value in page(registry).items()}
+            if "records" in values:
+                assert values["drafts"] == 8 * values["records"]
+                assert values["accepted_tokens"] == 19 * values["records"]
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_every_way_to_know_has_a_name() -> None:

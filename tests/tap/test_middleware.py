@@ -332,7 +332,8 @@ def test_a_server_that_raises_for_a_client_that_is_gone(registry: CollectorRegis
             raise OSError("gone")
 
     app = answering(*events_of(USAGE), headers=EVENTS)
-    response = visit(tapped(app, registry), parts(STREAMED), send=gone)
+    of = scope(asgi={"version": "3.0", "spec_version": "2.4"})
+    response = visit(tapped(app, registry), parts(STREAMED), of, send=gone)
     assert isinstance(response.error, OSError)
     assert counts(registry) == uncovered("disconnected")
 
