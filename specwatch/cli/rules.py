@@ -281,7 +281,7 @@ def _replay_lines(replay: ReplayedTarget, now: float) -> Lines:
         yield from paragraph("  before that only hours are stored, which are not judged")
     columns: Columns[RuleHistory] = {
         "rule": lambda history: shown(history.rule.name, 34),
-        "temp": lambda history: shown(history.temperature, 9),
+        "temp": lambda history: shown(history.temperature, 32),
         "fired": lambda history: figures.number(len(history.firings)),
         "in breach": lambda history: (
             figures.span(sum(firing.seconds(since, until) for firing in history.firings))

@@ -238,6 +238,8 @@ def _served_by(command: Sequence[str]) -> dict[str, Any]:
     if first is not None:
         words = command[first:]
         flags = {_LLAMA_FLAGS[f]: value for f, value in pairwise(words) if f in _LLAMA_FLAGS}
+        if flags.get("--host", "").endswith(".sock"):
+            flags["--uds"] = flags.pop("--host")
     else:
         try:
             given = read_command(command)
@@ -252,8 +254,8 @@ def _served_by(command: Sequence[str]) -> dict[str, Any]:
         flags = {flag: arguments.value(flag) or "" for flag in _FLAGS if arguments.given(flag)}
     if "--uds" in flags:
         raise ConfigError(
-            f"COMMAND: it serves on a socket file, --uds {shown(flags['--uds'])}, which specwatch"
-            " does not read; give it --host and --port instead"
+            f"COMMAND: it serves on the socket file {shown(flags['--uds'])}, which specwatch does"
+            " not read; give it the --host and --port of an address instead"
         )
     port = flags.get("--port", _DEFAULT_PORT if first is None else _LLAMA_PORT)
     if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain import buckets
-from specwatch.domain.model import ALL_TEMPERATURES, METHODS
+from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.domain.tap_keys import METHODS
 from specwatch.rules.decision_view import BucketSpeedupView, FindingView
 from specwatch.rules.segment_view import SegmentView
 from specwatch.rules.summary import BucketView, CoverageView, WindowView

@@ -6,20 +6,23 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
 
 from specwatch.domain import breakeven
 from specwatch.domain.baseline import Measurement, Origin
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE
 from specwatch.domain.sample import total
 from specwatch.domain.speedup import NO_BASELINE, NOT_READ
 from specwatch.rules.attribution import Attribution, ChangeCause
 from specwatch.rules.decision_view import stored_inputs
 from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision, leading
+from specwatch.rules.history import REFERENCE_SECONDS
 from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.store.repository import Store
 
 _log = structlog.get_logger("specwatch.daemon.rule_service")
 _EVENTS = {
@@ -55,6 +58,39 @@ class JudgedTarget:
     """The minutes of the holdouts of its group, as its baseline."""
     changed_at: dict[Scope, float] = field(default_factory=dict)
     """When the last change of a scope was, while it is in breach or the clock is behind that."""
+
+    def read_past(self, store: Store, now: float, longest: float) -> None:
+        """Hours as far back as sums are kept, or an objective looks (``longest`` seconds), whole
+        hours of minutes, and minutes about the newest measurement without speculation.
+
+        Takes the lock itself. Raises StoreError.
+        """
+        judge, rules = self.judge, self.judge.rules
+        windows = [rule.window_of(condition) for rule in rules for condition in rule.conditions]
+        # The last hour at least, and whole ones, so that nothing is both in an hour and a minute.
+        minutes = (now - max([HOUR, *windows])) // HOUR * HOUR
+        hours = min(now - REFERENCE_SECONDS - 2 * HOUR, minutes)
+        spans: list[dict[str, Any]] = [
+            {"since": now - longest, "until": hours, "length": HOUR,
+             "temperature": ALL_TEMPERATURES},
+            {"since": hours, "until": minutes, "length": HOUR},
+            {"since": minutes, "until": now},
+        ]  # fmt: skip
+        for span in spans:
+            if span["since"] < span["until"]:
+                read = list(store.windows(target=judge.target, segments=True, **span))
+                with self.lock:
+                    judge.load(read)
+        measured = max((measurement.at for measurement in judge.measurements), default=0.0)
+        if measured:
+            read = list(
+                store.windows(
+                    target=judge.target, since=measured - HOUR, until=measured + 3 * HOUR,
+                    length=MINUTE, temperature=ALL_TEMPERATURES,
+                )
+            )  # fmt: skip
+            with self.lock:
+                judge.recall(read)
 
     def decide(self) -> None:
         """Renew the decision from the state of the judge."""

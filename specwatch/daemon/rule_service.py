@@ -15,7 +15,7 @@ from specwatch.daemon.holdout_minutes import HoldoutMinutes
 from specwatch.daemon.judged_target import JudgedTarget, VerdictChange, log_change, scope_of
 from specwatch.domain.baseline import Baseline, Measurement
 from specwatch.domain.holdout import Holdout
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch, Moment
+from specwatch.domain.model import HOUR, Batch, Moment
 from specwatch.domain.sample import samples_of
 from specwatch.errors import StoreError
 from specwatch.rules.attribution import Attribution, explain
@@ -34,7 +34,6 @@ _MEASUREMENTS_SECONDS = 15.0
 """Seconds between two looks for baselines that others measured."""
 _OWN_SECONDS = 600.0
 """Seconds between two writes of baselines from traffic."""
-_REFERENCE_SECONDS = REFERENCE_SECONDS + 2 * HOUR
 
 _CHANGED = "the rule was changed or removed"
 _SWITCHED = "the guard switched speculation"
@@ -263,36 +262,10 @@ class RuleService:
                 state.judge.experiment = stored.get(name) if name in names else None
 
     def _load(self, state: JudgedTarget, now: float) -> None:
-        """Hours as far back as sums are kept, whole hours of minutes, the open breaches; minutes
-        about the newest measurement without speculation, too."""
+        """The past as far as it is needed, and the open breaches."""
         target = state.judge.target
-        windows = [
-            rule.window_of(condition) for rule in state.judge.rules for condition in rule.conditions
-        ]
-        # The last hour at least, and whole ones, so that nothing is both in an hour and a minute.
-        minutes = (now - max([HOUR, *windows])) // HOUR * HOUR
-        hours = min(now - _REFERENCE_SECONDS, minutes)
-        past = max((slo.window for slo in self._config.slos), default=0.0)
-        spans: list[dict[str, Any]] = [
-            {"since": now - past, "until": hours, "length": HOUR, "temperature": ALL_TEMPERATURES},
-            {"since": hours, "until": minutes, "length": HOUR},
-            {"since": minutes, "until": now},
-        ]
-        for span in spans:
-            if span["since"] < span["until"]:
-                read = list(self._store.windows(target=target, segments=True, **span))
-                with state.lock:
-                    state.judge.load(read)
-        measured = max((measurement.at for measurement in state.judge.measurements), default=0.0)
-        if measured:
-            read = list(
-                self._store.windows(
-                    target=target, since=measured - HOUR, until=measured + 3 * HOUR,
-                    length=MINUTE, temperature=ALL_TEMPERATURES,
-                )
-            )  # fmt: skip
-            with state.lock:
-                state.judge.recall(read)
+        longest = max((slo.window for slo in self._config.slos), default=0.0)
+        state.read_past(self._store, now, longest)
         breaches = [] if state.restored else self._store.open_breaches(target)
         with state.lock:
             self._restore(state, breaches, now)

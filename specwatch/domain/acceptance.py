@@ -10,7 +10,7 @@ from typing import NamedTuple
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Tally
 from specwatch.domain.noise import student
-from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.sample import Sample, counted_in
 from specwatch.domain.shares import Share, binomial_variance, share_of
 from specwatch.domain.speedup import LEAST_SHARE
 
@@ -135,7 +135,7 @@ def _stratum(samples: Sequence[Sample], label: str, then: Tally) -> _Stratum | N
     Of the reference there is but a sum: its variance is taken to be as many times the binomial one
     as now.
     """
-    minutes = [tally_of([sample], label) for sample in samples]
+    minutes = [counted_in(sample, label) for sample in samples]
     now = share_of([(e.accepted_tokens or 0, e.draft_tokens or 0) for e in minutes])
     before, drafts = acceptance_rate(then), sum(e.drafts or 0 for e in minutes)
     if now is None or before is None or min(drafts, then.drafts or 0) < LEAST_DRAFTS:

@@ -15,20 +15,23 @@ temperature bucket.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal
 
-from specwatch.domain.acceptance import fixed_draft_length
+from specwatch.domain.acceptance import LEAST_DRAFTS, fixed_draft_length
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Baselines, Minute
 from specwatch.domain.interval import Interval
 from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import Objective, Tally
+from specwatch.domain.quantile import NORMAL
 from specwatch.domain.sample import Sample
 from specwatch.domain.segments import kind_of
+from specwatch.domain.shares import binomial_variance
 from specwatch.domain.speedup import TOO_FEW, Comparison
 
 DRAFT_COST_RATIO = 0.1
@@ -251,6 +254,8 @@ def _buckets(
                 drafts[label] = drafts.get(label, 0) + counted.drafts
     buckets = {}
     for label, count in drafts.items():
+        if count < LEAST_DRAFTS:
+            continue  # a few of them are alike by chance
         # Its drafts, and its part of the steps that did not draft.
         part = [
             (minute, bucket.drafts / minute.drafting)
@@ -270,6 +275,10 @@ def _buckets(
         drafted = sum(tally.draft_tokens or 0 for tally in tallies)
         accepted = sum(tally.accepted_tokens or 0 for tally in tallies)
         rate = accepted / drafted if drafted else None
+        # At least what independent tokens would vary: few minutes may be alike by chance.
+        least = NORMAL * drafted * math.sqrt(binomial_variance(accepted, drafted))
+        half = max(speedup.up, least / (count + accepted))
+        speedup = Interval.around(speedup.value, half, speedup.samples, speedup.confidence)
         whole = sum(n for other, n in drafts.items() if kind_of(other) == kind_of(label))
         buckets[label] = BucketSpeedup(speedup, count / whole, rate)
     return buckets

@@ -142,6 +142,8 @@ def windows_of(
         if doubts(model):
             continue
         whole = of_all[model]
+        if any(part.records.get("timings") for part in parts.values()):
+            parts = {label: _with_drafts(part, whole.tally) for label, part in parts.items()}
         seen: Counter[str] = Counter()
         for label, part in parts.items():
             seen[segments.kind_of(label)] += part.drafts or 0
@@ -158,6 +160,15 @@ def windows_of(
             for temperature in sorted(parts, key=order_of)
         ]
     return windows
+
+
+def _with_drafts(part: Tally, of_all: Tally) -> Tally:
+    """A part with its share of the server's drafts, by their tokens: llama.cpp's timings do not
+    tell steps without a draft from others, and those of n-grams mostly have none."""
+    if not of_all.drafts or not of_all.draft_tokens or not part.drafts or part.draft_tokens is None:
+        return part
+    share = part.draft_tokens / of_all.draft_tokens
+    return replace(part, drafts=min(part.drafts, round(share * of_all.drafts)))
 
 
 def unknown_models(names: Collection[str]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.baseline_points import extras
-from specwatch.domain.cost import Observation, Prediction
+from specwatch.domain.cost import CostModel, Observation, Prediction
 from specwatch.domain.model import Environment, Mode, Objective
 from specwatch.domain.sample import Pace, Requests, Sample
 from specwatch.domain.simultaneous import Factors
@@ -143,8 +144,58 @@ class Lengths(NamedTuple):
     output: float | None = None
 
 
-Row = tuple[Minute, "Plain | str"]
-"""A minute, and its time without speculation or the reason why that is unknown."""
+class Timed(NamedTuple):
+    """Seconds of a minute by one objective, without speculation and with it; ``noise`` is the
+    logarithm of their ratio by the cost model alone, None where one of them is 0."""
+
+    over: float
+    under: float
+    noise: float | None
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A minute, and its time without speculation or the reason why that is unknown.
+
+    What was computed for it last is kept, as most rows are those of the minute before.
+    """
+
+    minute: Minute
+    plain: Plain | str
+    _objective: Objective | None = None
+    _timed: Timed | None = None
+    _usual: CostModel | None = None
+    _adjusted: Row | None = None
+
+    def timed(self, objective: Objective) -> Timed | None:
+        """Its seconds; None where those without speculation are unknown."""
+        if self._objective is not objective:
+            self._objective, self._timed = objective, self._seconds(objective)
+        return self._timed
+
+    def _seconds(self, objective: Objective) -> Timed | None:
+        plain = self.plain
+        if isinstance(plain, str):
+            return None
+        took, modelled = self.minute.took(objective), plain.modelled(objective)
+        noise = math.log(modelled / took) if took > 0 and modelled > 0 else None
+        return Timed(plain.seconds(objective), took, noise)
+
+    def adjusted(self, usual: CostModel) -> Row:
+        """That with the server as fast as when a step took what is usual."""
+        if self._usual is not usual:
+            self._usual, self._adjusted = usual, self._at_usual(usual)
+        return self._adjusted or self
+
+    def _at_usual(self, usual: CostModel) -> Row | None:
+        plain, seen = self.plain, self.minute.stepping()
+        if seen is None or isinstance(plain, str) or plain.level is not None:
+            return None
+        expected = usual.predict(seen.load, seen.units, seen.prefill, seen.context)
+        if expected is None or expected.seconds <= 0:
+            return None
+        return Row(self.minute, plain.times(seen.seconds / expected.seconds))
+
 
 Memory = dict[int, Row]
 """Rows computed before, by the start of the minute."""
@@ -167,20 +218,29 @@ class Counterfactual:
             self._cache[environment] = known if isinstance(known, Baseline) else known(environment)
         return self._cache[environment]
 
-    def rows(self, samples: Sequence[Sample], mode: Mode) -> list[Row]:
-        """The minutes of a mode in order of time, each with its predicted time."""
+    def rows(
+        self,
+        samples: Sequence[Sample],
+        mode: Mode,
+        memory: Mapping[int, Row] = MappingProxyType({}),
+    ) -> list[Row]:
+        """The minutes of a mode in order of time, each with its predicted time, which ``memory``
+        may have."""
         known = (minute for sample in samples if (minute := Minute.of(sample, mode)) is not None)
         minutes = sorted(known, key=lambda minute: minute.sample.start)
         pairs = zip(minutes, _lengths(minutes), strict=True)
-        return [(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
+        return [
+            memory.get(minute.sample.start) or Row(minute, self._plain(minute, lengths))
+            for minute, lengths in pairs
+        ]
 
     def remembered(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
         """As :meth:`rows`; rows that ``memory`` has are taken from it."""
         ordered = sorted(samples, key=lambda sample: sample.start)
         fresh = [sample for sample in ordered if sample.start not in memory]
         since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
-        near = self.rows([sample for sample in ordered if sample.start >= since], mode)
-        recent = {row[0].sample.start: row for row in near}
+        near = self.rows([sample for sample in ordered if sample.start >= since], mode, memory)
+        recent = {row.minute.sample.start: row for row in near}
         rows = [
             row
             for sample in ordered
@@ -236,8 +296,10 @@ class Counterfactual:
 
     def level_variance(self, minutes: Sequence[Minute]) -> float:
         """Variance of the logarithm of the mean level of minutes, by the newest environment."""
-        middles = [minute.middle for minute in minutes]
         levels = self.of(minutes[-1].sample.environment).levels
+        if not levels.levels:
+            return 0.0
+        middles = [minute.middle for minute in minutes]
         return levels.variance_within(min(middles), max(middles))
 
     def _at_demand(self, minute: Minute) -> Plain | None:

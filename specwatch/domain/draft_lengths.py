@@ -36,5 +36,5 @@ CAUSES = {
 
 def shown_by(environment: Environment) -> DraftLengths | None:
     """Why drafts vary in an environment; None if its fingerprint does not say."""
-    words = (environment.fingerprint or "").partition("-")[2].split()
+    words = environment.drafting.split()
     return next((cause for cause in DraftLengths if cause in words), None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from specwatch.domain.interval import CONFIDENCE, Interval
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Tally
 from specwatch.domain.noise import student
-from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.sample import Sample, counted_in, tally_of
 from specwatch.domain.shares import Share, share_of
 from specwatch.domain.speedup import LEAST_SHARE
 
@@ -45,6 +45,8 @@ class _Stratum(NamedTuple):
     drift: float
     """Standard deviation from hour to hour."""
     hours: int
+    longer: float
+    """Mean tokens of an answer now less those without speculation; 0 if they are not known."""
 
 
 def finish_change(
@@ -55,13 +57,14 @@ def finish_change(
 
     Traffic changes by itself from hour to hour, with the clients that are there. So the interval
     has the variance between earlier hours with speculation too, and prompts of another length are
-    not compared.
+    not compared. Nor are more ends at the limit of length without longer answers: what no longer
+    ends by itself is longer, so that the limit has become lower.
     """
     off = [hour for hour in hours if hour.without]
     before = [hour for hour in hours if not hour.without]
     present = tally_of(samples, ALL_TEMPERATURES)
-    prompt = _mean_prompt([present])
-    prompt_off = _mean_prompt([hour.of(ALL_TEMPERATURES) for hour in off])
+    prompt = _mean("prompt_tokens", [present])
+    prompt_off = _mean("prompt_tokens", [hour.of(ALL_TEMPERATURES) for hour in off])
     if prompt and prompt_off and max(prompt / prompt_off, prompt_off / prompt) > MOST_UNLIKE:
         return (
             f"another traffic: its prompts have {prompt:.0f} tokens, those without speculation had"
@@ -86,13 +89,19 @@ def finish_change(
     variance = math.fsum(weight**2 * stratum.variance for weight, stratum in weighted)
     variance += drift**2 * (1 + 1 / len({hour.start for hour in off}))
     away = student((1 + CONFIDENCE) / 2, least - 1) * math.sqrt(variance)
+    longer = math.fsum(weight * stratum.longer for weight, stratum in weighted)
+    if reason == "length" and value > away and longer < 0:
+        return (
+            f"another traffic: its answers have {-longer:.0f} tokens less than those without"
+            " speculation, so that limits of length are lower"
+        )
     return Interval(value, value - away, value + away, least)
 
 
-def _mean_prompt(tallies: Sequence[Tally]) -> float | None:
-    """Mean tokens of a prompt; None if it is not known."""
+def _mean(field: str, tallies: Sequence[Tally]) -> float | None:
+    """Mean tokens of a request, of its prompt or its answer; None if they are not known."""
     requests = sum(sum(counted.requests.values()) for counted in tallies)
-    tokens = sum(counted.prompt_tokens or 0 for counted in tallies)
+    tokens = sum(getattr(counted, field) or 0 for counted in tallies)
     return tokens / requests if tokens and requests else None
 
 
@@ -104,10 +113,12 @@ def _stratum(
     off: Sequence[FinishedHour],
 ) -> _Stratum | None:
     """None with too few requests now, or without speculation."""
-    now = share_of([_counts(tally_of([sample], label), reason) for sample in samples])
+    now = share_of([_counts(counted_in(sample, label), reason) for sample in samples])
     then = share_of([_counts(hour.of(label), reason) for hour in off])
     if now is None or then is None or min(now.of, then.of) < LEAST_REQUESTS:
         return None
+    output = _mean("generation_tokens", [tally_of(samples, label)])
+    output_off = _mean("generation_tokens", [hour.of(label) for hour in off])
     earlier = [_counts(hour.of(label), reason) for hour in before]
     shares = [count / of for count, of in earlier if of >= LEAST_REQUESTS]
     return _Stratum(
@@ -116,6 +127,7 @@ def _stratum(
         now.variance + now.effect * then.variance,
         statistics.stdev(shares) if len(shares) > 1 else 0.0,
         len(shares),
+        output - output_off if output and output_off else 0.0,
     )
 
 

@@ -156,39 +156,11 @@ class Tally:
     output_length: Histogram | None = None
     request_acceptance: Histogram | None = None
     records: Mapping[str, int] = field(default_factory=dict)
-    """Requests of which a tap knows the acceptance, by how it knows: see :data:`METHODS`."""
+    """Requests of which a tap knows the acceptance, by how it knows: ``tap_keys.METHODS``."""
     uncovered: Mapping[str, int] = field(default_factory=dict)
-    """Requests of which a tap does not know the acceptance, by reason: see :data:`UNCOVERED`."""
+    """Requests of which a tap does not know the acceptance, by reason: ``tap_keys.UNCOVERED``."""
     endings: Mapping[str, int] = field(default_factory=dict)
-    """Requests of which a tap has the exact acceptance, by how they ended: see :data:`ENDINGS`."""
-
-
-METHODS: Mapping[str, str] = {
-    "record": "the engine's own record of the request",
-    "timings": "llama.cpp's timings of the request",
-    "derived": "the tokens of each streamed step, as the engine keeps no record",
-}
-"""Sources of a tap for the acceptance of a request."""
-
-UNCOVERED: Mapping[str, str] = {
-    "several": "more than one completion was asked for, which carry no record",
-    "beam_search": "beam search, without speculation",
-    "refused": "the server refused the request (4xx)",
-    "failed": "the server failed (5xx, or an error inside a stream)",
-    "aborted": "the engine aborted the request",
-    "disconnected": "the client went away before the end",
-    "stop_string": "a stop string ended it, of which vLLM keeps no record",
-    "no_record": "the response carries no record of its acceptance",
-    "unreadable": "the response could not be read: compressed, or not as expected",
-    "endpoint": "an API whose responses carry no record, such as /v1/messages and /v1/responses",
-}
-"""Why the acceptance of a request is not known."""
-
-ENDINGS: Mapping[str, str] = {
-    "loop": "at its limit of length, or for repetition, with nearly all of many drafts accepted",
-    "usual": "otherwise",
-}
-"""How a request ended; a ``loop`` has probably repeated itself."""
+    """Requests of which a tap has the exact acceptance, by how they ended: ``tap_keys.ENDINGS``."""
 
 
 HISTOGRAMS = ("ttft", "tpot", "inter_token", "e2e", "output_length", "request_acceptance")
@@ -252,6 +224,11 @@ class Environment:
     def configuration(self) -> str | None:
         """The part of the fingerprint that does not depend on speculation."""
         return None if self.fingerprint is None else self.fingerprint.partition("-")[0]
+
+    @property
+    def drafting(self) -> str:
+        """The other part: ``4``, ``4 schedule``, ``0``; empty if it is unknown."""
+        return (self.fingerprint or "").partition("-")[2]
 
     def agrees(self, other: Environment) -> bool:
         """Whether no field that both have differs."""
@@ -396,6 +373,7 @@ class RankCounts(NamedTuple):
     draft_tokens: int
     accepted_tokens: int
     generation_tokens: int
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,24 +108,27 @@ def spread_of(
     whole, total = math.fsum(over), math.fsum(under)
     if count < 2 or whole <= 0 or total <= 0:
         return None
-    pairs = list(zip(over, under, strata or [None] * count, strict=True))
     sums: dict[Hashable, list[float]] = {}
-    for a, b, stratum in pairs:
+    for a, b, stratum in zip(over, under, strata, strict=True) if strata else ():
         of_stratum = sums.setdefault(stratum, [0.0, 0.0])
         of_stratum[0] += a
         of_stratum[1] += b
-    apart = [(a - b * sums[of][0] / sums[of][1]) * count / whole for a, b, of in pairs]
-    left = max(count - len(sums), 1)
-    own = math.fsum(residual * residual for residual in apart) / left
-    # Not of the residuals: weights that change from minute to minute would hide the correlation.
-    paces = [a / b - sums[of][0] / sums[of][1] if b > 0 else None for a, b, of in pairs]
-    known = prior or noise_of(paces) or Noise(own, _UNKNOWN_CORRELATION, 0.0)
+    sides = [sums[of] for of in strata] or [[sum(over), sum(under)]] * count
+    rows = list(zip(over, under, sides, strict=True))
+    apart = [(a - b * top / bottom) * count / whole for a, b, (top, bottom) in rows]
+    left = max(count - max(len(sums), 1), 1)
+    own = math.fsum([residual * residual for residual in apart]) / left
+    known = prior
+    if known is None:
+        # Not of the residuals: weights that change from minute to minute hide the correlation.
+        paces = [a / b - top / bottom if b > 0 else None for a, b, (top, bottom) in rows]
+        known = noise_of(paces) or Noise(own, _UNKNOWN_CORRELATION, 0.0)
     factor = inflation(count, known.correlation)
     # Residuals around a mean of correlated values are smaller than their variance.
     own /= max(1 - (factor - 1) / (count - 1), 1 / count)
     free = left * (1 - known.correlation**2) / (1 + known.correlation**2)
     weight = min(known.freedom, _MOST_PRIOR) if prior else 0.0
-    uneven = count * math.fsum(b * b for b in under) / total**2
+    uneven = count * math.fsum([b * b for b in under]) / total**2
     variance = (weight * known.variance * uneven + free * own) / (weight + free)
     if variance <= _ROUNDING:
         return Spread(0.0, weight + free)

@@ -52,7 +52,7 @@ def _environment(before: Sequence[Sample], after: Sequence[Sample]) -> Iterable[
     parts: tuple[tuple[str, str, Callable[[Environment], str | None]], ...] = (
         ("engine_version", "engine version", lambda of: of.engine_version),
         ("configuration", "configuration", lambda of: of.configuration),
-        ("draft_positions", "draft positions", _positions),
+        ("draft_positions", "draft positions", lambda of: of.drafting or None),
     )
     for name, words, part in parts:
         old, new = part(_usual(before)), part(_usual(after))
@@ -66,10 +66,6 @@ def _usual(samples: Sequence[Sample]) -> Environment:
     if not counts:
         return Environment()
     return min(counts, key=lambda environment: (-counts[environment], str(environment)))
-
-
-def _positions(environment: Environment) -> str | None:
-    return (environment.fingerprint or "").partition("-")[2] or None
 
 
 def _output_length(old: float | None, new: float | None) -> Fact:

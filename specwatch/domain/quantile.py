@@ -6,6 +6,7 @@ bucket: comparing two by interpolation alone sees a change where one has just cr
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -41,14 +42,14 @@ def above(observed: Histogram, threshold: float) -> float:
     The inverse of :func:`specwatch.domain.histogram.quantile`. What lies in the open-ended bucket
     counts as above.
     """
-    lower, count = 0.0, 0.0
-    for upper, inside in zip(observed.bounds, observed.counts, strict=False):
-        if upper > threshold:
-            start = min(lower, upper)
-            share = (upper - max(threshold, start)) / (upper - start) if upper > start else 1.0
-            count += inside * min(share, 1.0)
-        lower = upper
-    return count + observed.counts[-1]
+    bounds, counts = observed.bounds, observed.counts
+    index = bisect.bisect_right(bounds, threshold)
+    if index == len(bounds):
+        return float(counts[-1])
+    upper = bounds[index]
+    lower = min(bounds[index - 1] if index else 0.0, upper)
+    share = (upper - max(threshold, lower)) / (upper - lower) if upper > lower else 1.0
+    return sum(counts[index + 1 :], counts[index] * min(share, 1.0))
 
 
 def estimate(observed: Histogram, q: float, effective: float) -> QuantileEstimate | None:

@@ -17,13 +17,15 @@ from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
 from specwatch.domain.model import RankCounts
 from specwatch.domain.noise import Spread, spread_of
 
+LEAST_REQUESTS = 30
+"""Requests that a rank needs: minutes of one long request say nothing of the next."""
 _LOOKS = 60
 """Looks at the same minutes: with one a minute, a chance outlier would soon be seen."""
 
 
 class Rank(NamedTuple):
     """One rank: accepted over draft tokens, and drafts over generated tokens; None with too few
-    of them. ``stands_out`` is whether either is far from that of the median rank."""
+    of them, or of requests. ``stands_out``: either is far from that of the median rank."""
 
     rank: str
     drafts: int
@@ -33,16 +35,17 @@ class Rank(NamedTuple):
 
 
 def ranks_of(minutes: Sequence[Mapping[str, RankCounts]]) -> tuple[Rank, ...]:
-    """The ranks of consecutive minutes, and which of them stand out: as servers of a group do, with
-    intervals that hold for all ranks together, and for the looks of an hour."""
-    names = sorted(
-        {name for minute in minutes for name in minute}, key=lambda name: (len(name), name)
-    )
+    """The ranks of the newest of consecutive minutes, and which of them stand out: as servers of a
+    group do, with intervals that hold for all ranks together, and for the looks of an hour."""
+    names = sorted(minutes[-1] if minutes else (), key=lambda name: (len(name), name))
     tail = (1 - CONFIDENCE) / 2 / (_LOOKS * max(len(names), 1))
     ranks = []
     for name in names:
         counts = [minute[name] for minute in minutes if name in minute]
         drafts = sum(count.drafts for count in counts)
+        if sum(count.requests for count in counts) < LEAST_REQUESTS:
+            ranks.append(Rank(name, drafts, None, None))
+            continue
         drafted = [(one.accepted_tokens, one.draft_tokens) for one in counts if one.draft_tokens]
         generated = [(one.drafts, one.generation_tokens) for one in counts if one.generation_tokens]
         ranks.append(Rank(name, drafts, _share(drafted, tail), _share(generated, tail)))

@@ -236,6 +236,16 @@ def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
     return sum_tallies(part[temperature] for part in parts if temperature in part)
 
 
+def counted_in(sample: Sample, temperature: str) -> Tally:
+    """As :func:`tally_of`, of one sample."""
+    if temperature == ALL_TEMPERATURES:
+        return sample.tally
+    return (sample.segments if kind_of(temperature) else sample.buckets).get(temperature, _NOTHING)
+
+
+_NOTHING = Tally()
+
+
 def totals_by_bucket(samples: Iterable[Sample]) -> dict[str, Tally]:
     """Each temperature bucket of all samples, added up."""
     return _totals(sample.buckets for sample in samples)

@@ -28,17 +28,17 @@ UNKNOWN = "unknown"
 _LAST = (NONE, OTHER, UNKNOWN)
 
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")  # RFC 9110, a token
-_SECRET = frozenset(
-    {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key"}
-)
+_SECRET = re.compile(r"authorization|cookie|api-?key|token|secret|password|credential")
 
 
 def checked_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
     """``kinds`` as they are; raises ValueError for one that is not known, and for too many."""
     for kind in kinds:
         name = kind.removeprefix(HEADER)
-        if name != kind and name in _SECRET:
-            raise ValueError(f"{kind!r} holds credentials, which metrics would show; use another")
+        if name != kind and _SECRET.search(name):
+            raise ValueError(
+                f"{kind!r} may hold credentials, which metrics would show; use another"
+            )
         if kind not in KINDS and (name == kind or not _HEADER_NAME.fullmatch(name)):
             known = f"{', '.join(KINDS)} or {HEADER}NAME with a header in lower case"
             raise ValueError(f"{kind!r} is not a kind of segment; use {known}")

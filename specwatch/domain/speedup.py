@@ -9,12 +9,13 @@ where they gain (J. D. C. Little, *A Proof for the Queuing Formula L = lambda W*
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
-from specwatch.domain.cost import CostModel, doubt
+from specwatch.domain.cost import CostModel, Prediction, doubt
 from specwatch.domain.counterfactual import (
     NO_LENGTHS,
     Baselines,
@@ -83,28 +84,55 @@ class Comparison:
         With ``given_loads`` the result is what was gained at the loads and in the environments that
         occurred: how they mix does not count as noise.
         """
-        self._given_loads = given_loads
         self._known = Counterfactual(baseline)
-        self._asked = objective
         if memory is None:
-            self._fill(self._known.rows(samples, mode))
+            rows = self._known.rows(samples, mode)
         else:
-            self._fill(self._known.remembered(samples, mode, memory))
+            rows = self._known.remembered(samples, mode, memory)
+        self._fill(rows, objective, given_loads)
 
-    def _fill(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
-        self.minutes = [minute for minute, _ in rows]
-        self.known = [minute for minute, plain in rows if isinstance(plain, Plain)]
-        self.plain = [plain for _, plain in rows if isinstance(plain, Plain)]
-        self.tokens = math.fsum(minute.pace.tokens for minute in self.minutes)
-        known = math.fsum(minute.pace.tokens for minute in self.known)
-        self.covered = known / self.tokens if self.tokens else 0.0
+    def _fill(self, rows: Sequence[Row], asked: Objective, given_loads: bool) -> None:
+        self._rows, self._asked, self._given_loads = rows, asked, given_loads
+        self._figures: dict[tuple[int, Objective], _Figures | None] = {}
+        """Of the newest minutes, by the number of them: shared with parts."""
+        self._stretches: dict[float, tuple[Interval, ...]] = {}
+
+    @cached_property
+    def minutes(self) -> list[Minute]:
+        """All minutes, in order."""
+        return [row.minute for row in self._rows]
+
+    @cached_property
+    def known(self) -> list[Minute]:
+        """Those whose time without speculation is known."""
+        return [row.minute for row in self._rows if isinstance(row.plain, Plain)]
+
+    @cached_property
+    def plain(self) -> list[Plain]:
+        """That time, of each of them."""
+        return [row.plain for row in self._rows if isinstance(row.plain, Plain)]
+
+    @cached_property
+    def tokens(self) -> float:
+        """Tokens of all minutes."""
+        return math.fsum([row.minute.pace.tokens for row in self._rows])
+
+    @cached_property
+    def covered(self) -> float:
         """Share of the tokens generated at conditions that the baselines know."""
-        self.objective = self._possible(self._asked)
+        known = math.fsum([minute.pace.tokens for minute in self.known])
+        return known / self.tokens if self.tokens else 0.0
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The objective, or time per token if times to the first token are unknown."""
+        return self._possible(self._asked)
 
     def since(self, start: float) -> Comparison:
         """That of the minutes from a time on (Unix seconds); what is noise all of them tell."""
-        part = self._of([row for row in self._rows if row[0].sample.start >= start])
+        first = bisect_left(self._rows, start, key=lambda row: row.minute.sample.start)
+        part = self._of(self._rows[first:])
+        part._figures = self._figures
         part.__dict__["noise"] = self.noise
         return part
 
@@ -116,12 +144,13 @@ class Comparison:
         neighbour, a throttled clock. That this would slow it down without speculation too is
         assumed, until it is measured.
         """
-        return self._of([(minute, _adjusted(minute, plain, usual)) for minute, plain in self._rows])
+        return self._of([row.adjusted(usual) for row in self._rows])
 
     def _of(self, rows: Sequence[Row]) -> Comparison:
         """That of other minutes, or of others' times, with the same baselines."""
-        part = Comparison((), self._known.of, objective=self._asked, given_loads=self._given_loads)
-        part._fill(rows)
+        part = Comparison.__new__(Comparison)
+        part._known = self._known
+        part._fill(rows, self._asked, self._given_loads)
         return part
 
     @cached_property
@@ -135,7 +164,7 @@ class Comparison:
             )
             return f"{NO_BASELINE} young enough" if expired else NO_BASELINE
         few = len(self.known) < LEAST_SAMPLES
-        unknown = [(m.pace.tokens, why) for m, why in self._rows if isinstance(why, str)]
+        unknown = [(r.minute.pace.tokens, r.plain) for r in self._rows if isinstance(r.plain, str)]
         if unknown and (few or self.covered < LEAST_SHARE):
             return max(unknown)[1]
         return TOO_FEW if few else None
@@ -145,15 +174,19 @@ class Comparison:
         return None if self.missing is not None else self._interval(self.objective)
 
     def _interval(self, objective: Objective, tail: float = _TAIL) -> Interval | None:
-        over, under = self._sides(objective)
-        return self.ratio(self.known, over, under, tail, objective)
+        asked = (len(self._rows), objective)
+        if asked not in self._figures:
+            over, under = self._sides(objective)
+            parts = [plain.parts(objective) for plain in self.plain]
+            rows = zip(self.known, over, under, parts, strict=True)
+            self._figures[asked] = self._figures_of(rows)
+        figures = self._figures[asked]
+        return figures and figures.interval(tail)
 
     def _sides(self, objective: Objective) -> tuple[list[float], list[float]]:
         """Seconds without speculation and with it, of each minute that is known."""
-        return (
-            [plain.seconds(objective) for plain in self.plain],
-            [minute.took(objective) for minute in self.known],
-        )
+        timed = [timed for row in self._rows if (timed := row.timed(objective)) is not None]
+        return [one.over for one in timed], [one.under for one in timed]
 
     def of(self, objective: Objective) -> Interval | None:
         """The speedup by another objective; None if unknown."""
@@ -164,15 +197,20 @@ class Comparison:
     def stretches(self, now: float) -> tuple[Interval, ...]:
         """The speedup over each of :data:`STRETCHES`, shortest first, each with an interval that
         is valid when looking every minute."""
-        intervals: list[Interval] = []
+        if now not in self._stretches:
+            self._stretches[now] = tuple(self._tested(now))
+        return self._stretches[now]
+
+    def _tested(self, now: float) -> Iterator[Interval]:
+        before = 0
         tail = sequential_tail(MINUTES_BETWEEN_ERRORS)
         for minutes in STRETCHES:
             part = self.since(now - 60 * minutes)
-            if part.missing is None and (not intervals or len(part.known) > intervals[-1].samples):
+            if part.missing is None and len(part.known) > before:
                 interval = part._interval(part.objective, tail)
                 if interval is not None:
-                    intervals.append(interval)
-        return tuple(intervals)
+                    before = interval.samples
+                    yield interval
 
     def losing_since(self, level: float) -> float | None:
         """When the speedup fell to about ``level``, which is below 1 (Unix seconds); None if the
@@ -214,17 +252,23 @@ class Comparison:
         return self._by_minute[id(minute)].decoding.seconds / minute.pace.tokens
 
     def ratio(
-        self,
-        minutes: Sequence[Minute],
-        over: Sequence[float],
-        under: Sequence[float],
-        tail: float = _TAIL,
-        objective: Objective = Objective.TPOT,
+        self, minutes: Sequence[Minute], over: Sequence[float], under: Sequence[float]
     ) -> Interval | None:
         """``over``, seconds without speculation, divided by ``under``, with the uncertainty of
-        both; None for too few minutes. ``tail`` is the error of either bound, ``objective`` is
-        what the seconds count for."""
-        rows = [row for row in zip(minutes, over, under, strict=True) if row[1] > 0 and row[2] > 0]
+        both; None for too few minutes. They count for time per token."""
+        decoding = [self._by_minute[id(minute)].decoding for minute in minutes]
+        parts = [
+            (plain._replace(seconds=seconds),)
+            for plain, seconds in zip(decoding, over, strict=True)
+        ]
+        figures = self._figures_of(zip(minutes, over, under, parts, strict=True))
+        return figures and figures.interval(_TAIL)
+
+    def _figures_of(
+        self, given: Iterable[tuple[Minute, float, float, tuple[Prediction, ...]]]
+    ) -> _Figures | None:
+        """Of minutes with their seconds without speculation, as numbers and in parts."""
+        rows = [row for row in given if row[1] > 0 and row[2] > 0]
         if len(rows) < LEAST_SAMPLES:
             return None
         chosen = [row[0] for row in rows]
@@ -234,8 +278,9 @@ class Comparison:
         if spread is None:
             return None
         value = math.fsum(top) / math.fsum(bottom)
-        half = _half_width(spread, self._doubt(chosen, top, objective), tail)
-        return Interval.around(value, half, len(rows), 1 - 2 * tail)
+        parts = [(part, part.seconds) for row in rows for part in row[3]]
+        reference = doubt(parts, self._known.level_variance(chosen))
+        return _Figures(value, spread, reference, len(rows))
 
     def corrected_by(self, other: Comparison) -> Interval | None:
         """This speedup, corrected by a comparison of minutes without speculation.
@@ -262,18 +307,17 @@ class Comparison:
         values: list[float | None] = []
         strata: list[tuple[Environment, int] | None] = []
         end: int | None = None
-        for minute, plain in self._rows:
-            if end is not None and minute.sample.start != end:
+        for row in self._rows:
+            sample = row.minute.sample
+            if end is not None and sample.start != end:
                 values.append(None)
                 strata.append(None)
-            end = minute.sample.start + minute.sample.length
-            if isinstance(plain, Plain):
-                took = minute.took(self.objective)
-                seconds = plain.modelled(self.objective)
-                values.append(math.log(seconds / took) if took > 0 and seconds > 0 else None)
-            else:
-                values.append(None)
-            strata.append(_stratum(minute) if self._given_loads else None)
+            end = sample.start + sample.length
+            timed = row.timed(self.objective)
+            values.append(None if timed is None else timed.noise)
+            strata.append(_stratum(row.minute) if self._given_loads else None)
+        if not self._given_loads:
+            return noise_of(values)
         return noise_of(_within(values, strata))
 
     @cached_property
@@ -287,18 +331,19 @@ class Comparison:
         timed = all(plain.first is not None for plain in self.plain)
         return objective if timed else Objective.TPOT
 
-    def _doubt(
-        self, minutes: Sequence[Minute], over: Sequence[float], objective: Objective
-    ) -> Spread:
-        """Uncertainty of the baselines."""
-        parts = []
-        for minute, seconds in zip(minutes, over, strict=True):
-            predictions = self._by_minute[id(minute)].parts(objective)
-            whole = math.fsum(prediction.seconds for prediction in predictions)
-            if whole > 0:
-                factor = seconds / whole
-                parts += [(prediction, prediction.seconds * factor) for prediction in predictions]
-        return doubt(parts, self._known.level_variance(minutes))
+
+class _Figures(NamedTuple):
+    """A speedup with the uncertainty of its minutes and that of the baselines."""
+
+    value: float
+    own: Spread
+    reference: Spread
+    samples: int
+
+    def interval(self, tail: float) -> Interval:
+        """``tail`` is the error of either bound."""
+        half = _half_width(self.own, self.reference, tail)
+        return Interval.around(self.value, half, self.samples, 1 - 2 * tail)
 
 
 class PresentSpeedup(NamedTuple):
@@ -363,16 +408,6 @@ def _half_width(own: Spread, reference: Spread, tail: float) -> float:
         )  # B. L. Welch, Biometrika 34, 1947
         return min(student(1 - tail, freedom) * math.sqrt(variance), MOST_DOUBT)
     return min(own.half_width(tail) + reference.half_width(_REFERENCE_TAIL), MOST_DOUBT)
-
-
-def _adjusted(minute: Minute, plain: Plain | str, usual: CostModel) -> Plain | str:
-    seen = minute.stepping()
-    if seen is None or isinstance(plain, str) or plain.level is not None:
-        return plain
-    expected = usual.predict(seen.load, seen.units, seen.prefill, seen.context)
-    if expected is None or expected.seconds <= 0:
-        return plain
-    return plain.times(seen.seconds / expected.seconds)
 
 
 def _stratum(minute: Minute) -> tuple[Environment, int]:

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Acceptance(msgspec.Struct, frozen=True):
-    """Acceptance of one request; ``method`` is a key of ``model.METHODS``.
+    """Acceptance of one request; ``method`` is a key of ``tap_keys.METHODS``.
 
     ``accepted_per_position`` is None if only the total is known.
     """
@@ -40,13 +40,13 @@ class Record(msgspec.Struct, gc=False):
         drafts, accepted, at_least = self.num_spec_steps, self.num_accepted_draft_tokens, None
         lengths = self.acceptance_histogram
         if lengths is not None:
-            at_least = tuple(accumulate(reversed(lengths[1:])))[::-1]
-            counted = sum(lengths), sum(at_least)
-            if min(lengths, default=0) < 0 or drafts not in (None, counted[0]):
+            at_least = tuple(accumulate(lengths[:0:-1]))[::-1]
+            steps, kept = sum(lengths), sum(at_least)
+            if (lengths and min(lengths) < 0) or (drafts is not None and drafts != steps):
                 return None
-            if accepted not in (None, counted[1]):
+            if accepted is not None and accepted != kept:
                 return None
-            drafts, accepted = counted
+            drafts, accepted = steps, kept
         if drafts is None or accepted is None or drafts < 0:
             return None
         if not 0 <= accepted <= self.num_draft_tokens:

@@ -176,4 +176,5 @@ def _share(count: int, of: int) -> Estimate:
 
 def _at_least(count: int, of: int) -> float:
     """The chance of so many heads, or more, of so many coins."""
-    return math.ldexp(sum(math.comb(of, number) for number in range(count, of + 1)), -of)
+    # Of integers, as floats end at 2**1024.
+    return sum(math.comb(of, number) for number in range(count, of + 1)) / (1 << of)

@@ -32,7 +32,7 @@ LEAST_P95, LEAST_P99 = 20, 100
 def subject_of(engine: MeasuredModel, *, target: str, url: str) -> Subject:
     """The server in a result; ``k`` is the number of draft positions on its page."""
     environment = engine.environment
-    positions = (environment.fingerprint or "").partition("-")[2]
+    positions = environment.drafting.partition(" ")[0]
     return Subject(
         target=target,
         url=url,

@@ -50,6 +50,7 @@ def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
         seconds_standby=observed[Mode.STANDBY],
         seconds_deep=observed[Mode.DEEP],
         seconds_stopped=observed[Mode.STOPPED],
+        seconds_prefill=observed[Mode.PREFILL],
         busy_on=busy[Mode.ON],
         busy_off=busy[Mode.OFF],
         requests_before=_requests(before) if before else None,

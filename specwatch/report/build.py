@@ -83,9 +83,8 @@ class KeptWindows:
     def may_have_changed(self) -> bool:
         """Whether version, configuration or draft length changed, not only on and off."""
         plain = {(one.engine_version, one.configuration) for one in self._environments}
-        prints = {one.fingerprint or "" for one in self._environments}
-        drafting = {print_ for print_ in prints if print_.partition("-")[2] not in ("", "0")}
-        return len(plain) > 1 or len(drafting) > 1
+        prints = {one.fingerprint for one in self._environments if one.drafting not in ("", "0")}
+        return len(plain) > 1 or len(prints) > 1
 
     def _see(self, part: Window) -> None:
         label = part.series.temperature

@@ -40,7 +40,7 @@ class _ServerState(NamedTuple):
 
     @classmethod
     def of(cls, environment: Environment) -> _ServerState:
-        k = (environment.fingerprint or "").partition("-")[2]
+        k = environment.drafting
         return cls(environment.engine_version, environment.configuration, None if k in _NO_K else k)
 
     def updated(self, newer: _ServerState) -> _ServerState:
@@ -143,7 +143,7 @@ def _what(before: _ServerState, after: _ServerState) -> str:
     if after.k != before.k:
         # A schedule of the switch is named by a number that says nothing to readers.
         old, new = (shown((one.k or "?").partition(" ")[0]) for one in (before, after))
-        differences.append(f"k {old} -> {new}")
+        differences.append(f"k {old} -> {new}" if old != new else "lengths of drafts")
     if after.configuration != before.configuration:
         differences.append("configuration")
     return ", ".join(differences)

@@ -167,8 +167,9 @@ def _between(
         for group, window in fold(minutes, wanted, contents, reader.damage):
             rank = ranked[group.series_id][0]
             key = (group.start, rank, group.context, group.mode, group.load_bin)
-            earlier = [windows[key]] if key in windows else []
-            windows[key] = merge_windows([*earlier, window], start=group.start, length=HOUR)
+            if key in windows:
+                window = merge_windows([windows[key], window], start=group.start, length=HOUR)
+            windows[key] = window
     yield from _settled(windows)
 
 

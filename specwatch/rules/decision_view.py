@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specwatch.config.rules import Condition, Rule
     from specwatch.domain.breakeven import BinBreakEven
     from specwatch.rules.objectives import Goodput, SloStatus
-    from specwatch.rules.readings import Reading
+    from specwatch.rules.reading import Reading
     from specwatch.rules.verdicts import Finding
 
 

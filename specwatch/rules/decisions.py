@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specwatch.rules.attribution import ChangeCause
     from specwatch.rules.equal_load import BaselineLatencies
     from specwatch.rules.objectives import Goodput, SloStatus
-    from specwatch.rules.readings import Reading
+    from specwatch.rules.reading import Reading
     from specwatch.rules.verdicts import Finding
 
 _NOT_KNOWN = PresentSpeedup()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from specwatch.domain import histogram, quantile
+from specwatch.domain.baseline import Measurement
 from specwatch.domain.model import Histogram
 from specwatch.domain.quantile import QuantileEstimate
+from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import LEAST_SHARE
-from specwatch.rules.evidence import Evidence
 
 BaselineLatencies = Mapping[str, Histogram]
-"""Seconds, by metric (``ttft``, ``tpot``)."""
+"""Seconds, by metric (``ttft``, ``tpot``); counts are weights, not requests."""
 
 
 class EqualLoad(NamedTuple):
@@ -40,21 +41,17 @@ class EqualLoad(NamedTuple):
         )
 
 
-def baseline_latencies(evidence: Evidence, window: float) -> BaselineLatencies:
-    """The baseline side of :func:`at_equal_load`; its counts are weights, not requests."""
-    known = {metric: at_equal_load(evidence, metric, window) for metric in ("ttft", "tpot")}
-    return {metric: both.baseline for metric, both in known.items() if not isinstance(both, str)}
-
-
-def at_equal_load(evidence: Evidence, metric: str, window: float) -> EqualLoad | str:
-    """A latency now and that of the target's own minutes without speculation, in the load bins
-    that both have and as they weigh in the last ``window`` seconds; or why there is no comparison.
+def at_equal_load(
+    samples: Sequence[Sample], bins: Mapping[int, Measurement], metric: str
+) -> EqualLoad | str:
+    """A latency in samples with speculation and that of the target's own minutes without, ``bins``,
+    at the loads that both have and as these weigh in the samples; or why there is no comparison.
 
     A fixed workload has other prompts and lengths, so its latencies are not compared with.
     """
     by_bin: dict[int | None, list[Histogram]] = {}
     counts: dict[int | None, int] = {}
-    for sample in evidence.speculative(window, sound=True):
+    for sample in samples:
         observed = getattr(sample.tally, metric)
         count = observed.count if observed is not None else 0
         if count:
@@ -63,7 +60,6 @@ def at_equal_load(evidence: Evidence, metric: str, window: float) -> EqualLoad |
             counts[bin_] = counts.get(bin_, 0) + count
     if not counts:
         return f"no {metric.upper()}"
-    bins = evidence.baseline.own
     if not bins:
         return "the server's own traffic was never measured without speculation"
     known: dict[int, Histogram] = {

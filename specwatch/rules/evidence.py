@@ -27,6 +27,7 @@ from specwatch.domain.ranks import Rank, ranks_of
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
 from specwatch.domain.switchback import Switchback
+from specwatch.rules.equal_load import BaselineLatencies, EqualLoad, at_equal_load
 from specwatch.rules.history import BLOCK, PACED
 
 LATELY = 600.0
@@ -79,6 +80,7 @@ class Evidence:
         self._ranks = ranks
         self._windows: dict[float, Sequence[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
+        self._latencies: dict[tuple[str, float], EqualLoad | str] = {}
         self._assessments: dict[float, Assessment] = {}
         self._comparisons: dict[tuple[float, bool], Comparison] = {}
 
@@ -110,8 +112,12 @@ class Evidence:
 
     @cached_property
     def ranks(self) -> tuple[Rank, ...]:
-        """The data-parallel ranks over the last hour; none of a server that has one."""
-        return ranks_of([ranks for end, ranks in self._ranks if self.now - HOUR < end <= self.now])
+        """The data-parallel ranks over the last hour; none of a server that has one. Where drafts
+        vary in length, none stands out: they do by the load of each rank."""
+        known = ranks_of([ranks for end, ranks in self._ranks if self.now - HOUR < end <= self.now])
+        if self.draft_lengths is None:
+            return known
+        return tuple(rank._replace(stands_out=False) for rank in known)
 
     def window(self, seconds: float) -> Sequence[Sample]:
         """The samples that end in ``(now - seconds, now]``."""
@@ -150,6 +156,19 @@ class Evidence:
             samples = self.speculative(seconds, sound=sound)
             self._tallies[key] = tally_of(samples, temperature)
         return self._tallies[key]
+
+    def at_equal_load(self, metric: str, seconds: float) -> EqualLoad | str:
+        """See :func:`specwatch.rules.equal_load.at_equal_load`, over a window."""
+        key = (metric, seconds)
+        if key not in self._latencies:
+            samples = self.speculative(seconds, sound=True)
+            self._latencies[key] = at_equal_load(samples, self.baseline.own, metric)
+        return self._latencies[key]
+
+    def baseline_latencies(self) -> BaselineLatencies:
+        """Those of the last hour without speculation at equal load."""
+        known = {metric: self.at_equal_load(metric, HOUR) for metric in ("ttft", "tpot")}
+        return {name: both.baseline for name, both in known.items() if not isinstance(both, str)}
 
     def assessment(self, seconds: float) -> Assessment:
         """The measured effect of speculation over a window."""

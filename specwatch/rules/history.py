@@ -202,8 +202,8 @@ def _kept(sample: Sample) -> Sample:
 
 
 _ACCEPTANCE = ("drafts", "draft_tokens", "accepted_tokens")
-_HOURLY = (*_ACCEPTANCE, "prompt_tokens")
-_PACE = (*_ACCEPTANCE, "prompt_tokens", "generation_tokens", "prefix_cache_hits")
+_HOURLY = (*_ACCEPTANCE, "prompt_tokens", "generation_tokens")
+_PACE = (*_HOURLY, "prefix_cache_hits")
 _PACE_TIMES = ("ttft", "tpot", "inter_token", "output_length")
 
 

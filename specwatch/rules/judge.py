@@ -15,7 +15,7 @@ from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.domain.speedup import PresentSpeedup
 from specwatch.domain.switchback import Switchback
-from specwatch.rules.equal_load import BaselineLatencies, baseline_latencies
+from specwatch.rules.equal_load import BaselineLatencies
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.model_record import ModelRecord
 from specwatch.rules.objectives import Goodput, SloStatus
@@ -231,7 +231,7 @@ class Judge:
 
     def baseline_latencies(self) -> dict[str, BaselineLatencies]:
         """Baseline latencies of the last hour, by model."""
-        return {name: baseline_latencies(evidence, HOUR) for name, evidence in self._evidence()}
+        return {name: evidence.baseline_latencies() for name, evidence in self._evidence()}
 
     def recent(self, model_name: str) -> Sequence[Sample]:
         """The minutes of a model that are in memory, oldest first."""

@@ -74,8 +74,8 @@ class ModelRecord:
         self._versions = False
         self._learned = 0
         self._seen: dict[str, float] = {}
-        self._ranks: deque[tuple[int, Mapping[str, RankCounts]]] = deque()
-        """Of the minutes with speculation of the last hour, by their ends."""
+        self._ranks: deque[tuple[int, Environment, Mapping[str, RankCounts]]] = deque()
+        """Of the minutes with speculation of the last hour, with their ends."""
 
     @property
     def newest(self) -> float:
@@ -125,7 +125,7 @@ class ModelRecord:
         """Add what the ranks counted in a new minute; one without speculation does not count."""
         end = sample.start + sample.length
         if ranks and sample.usable():
-            self._ranks.append((end, ranks))
+            self._ranks.append((end, sample.environment, ranks))
         while self._ranks and self._ranks[0][0] <= end - HOUR:
             self._ranks.popleft()
 
@@ -234,7 +234,9 @@ class ModelRecord:
             now=now,
             objective=self.objective,
             experiment=experiment,
-            ranks=tuple(self._ranks),
+            ranks=tuple(
+                (end, ranks) for end, ran_in, ranks in self._ranks if ran_in.agrees(present)
+            ),
         )
         if self.newest:
             self._seen[ALL_TEMPERATURES] = self.newest

@@ -5,83 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Literal, NamedTuple
 
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain import histogram, quantile
 from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.domain.draft_lengths import CAUSES
-from specwatch.domain.finishes import finish_change
+from specwatch.domain.finishes import LEAST_REQUESTS, finish_change
 from specwatch.domain.group import LEAST_COMPARED
-from specwatch.domain.interval import Interval
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram, Tally
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram
 from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.ranks import Rank
-from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.sample import counted_in
 from specwatch.domain.segments import kind_of
 from specwatch.domain.shares import share_of
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.domain.switchback import LAUNCH, TUNED
 from specwatch.domain.switchback_results import fastest_other
-from specwatch.rules.equal_load import at_equal_load
 from specwatch.rules.evidence import Evidence
+from specwatch.rules.reading import Query, Reading, no_value, value_or
 from specwatch.rules.summary import QUANTILES
 
 SHORT_OUTPUT = 20
 """Tokens up to which an output gains little from speculation."""
 
+_BY_POSITION = 0.9
+"""Share of the accepted tokens that have to be known by position: some of them may be of a server
+or a tap that does not say."""
+_FEW = "too few requests"
 _MOST_NAMED = 3
 """Ranks that are named where several stand out."""
-
-Basis = Literal["measured", "assumed", "counted"]
-"""Measured against a baseline, assumed without one, or simply counted."""
-
-
-class Reading(NamedTuple):
-    """A metric over a window; ``value`` is in the unit of the metric, and never NaN."""
-
-    value: float | None
-    interval: Interval | None = None
-    drafts: int = 0
-    requests: int = 0
-    """Finished requests; like ``drafts`` of the window and temperature."""
-    basis: Basis = "counted"
-    missing: str | None = None
-    """Why there is no value, in words."""
-    note: str | None = None
-    """A remark on the value, in words."""
-    open_ended: bool = False
-    """Whether the value, or the upper end of its interval, is really greater than given."""
-    moot: bool = False
-    """Whether the metric does not apply now, and so has no value."""
-    stretches: tuple[Interval, ...] = ()
-    """Of a speedup, over stretches that end now, shortest first, each with an interval that is
-    valid when looking every minute. If there are any, they decide."""
-
-    def deciding(self, below: float) -> Interval | None:
-        """The shortest stretch whose whole interval is below a threshold, else the whole window."""
-        return next((stretch for stretch in self.stretches if stretch.below(below)), self.interval)
-
-
-class _Query(NamedTuple):
-    """What is asked of the evidence; ``usable`` says that only usable minutes count."""
-
-    evidence: Evidence
-    window: float
-    temperature: str
-    draft_cost_ratio: float
-    usable: bool
-
-    @property
-    def samples(self) -> list[Sample]:
-        """Minutes with speculation on."""
-        return self.evidence.speculative(self.window, sound=self.usable)
-
-    @property
-    def tally(self) -> Tally:
-        """Their sum at the temperature."""
-        return self.evidence.tally(self.window, self.temperature, sound=self.usable)
 
 
 def read(
@@ -102,14 +55,12 @@ def read(
     """
     measure = MEASURES[metric]
     where = temperature if measure.by_temperature else ALL_TEMPERATURES
-    query = _Query(evidence, window, where, draft_cost_ratio, measure.read_from == "usable")
+    query = Query(evidence, window, where, draft_cost_ratio, measure.read_from == "usable")
     reading = _varying(evidence) if measure.fixed_length else None
     if reading is None and measure.instead_of:
         reading = _measured_instead(evidence, window)
     reading = reading or _READERS[metric](query)
-    counted = query.tally
-    finished = sum(counted.requests.values()) or (counted.ttft.count if counted.ttft else 0)
-    reading = reading._replace(drafts=counted.drafts or 0, requests=finished)
+    reading = reading._replace(drafts=query.tally.drafts or 0, requests=query.requests)
     if reading.value is None:
         return reading
     if not evidence.speculating and measure.read_from != "any_mode":
@@ -121,18 +72,10 @@ def read(
     return Reading(None, None, reading.drafts, reading.requests, reading.basis, missing)
 
 
-_Reader = Callable[[_Query], Reading]
+_Reader = Callable[[Query], Reading]
 
 
-def _none(missing: str, basis: Basis = "counted", *, moot: bool = False) -> Reading:
-    return Reading(None, basis=basis, missing=missing, moot=moot)
-
-
-def _value(value: float | None, missing: str, basis: Basis = "counted") -> Reading:
-    return _none(missing, basis) if value is None else Reading(value, basis=basis)
-
-
-def _speedup(query: _Query) -> Reading:
+def _speedup(query: Query) -> Reading:
     if query.temperature == ALL_TEMPERATURES:
         return _compared(query)
     assessed = query.evidence.assessment(query.window)
@@ -140,37 +83,37 @@ def _speedup(query: _Query) -> Reading:
     if bucket is not None:
         return Reading(bucket.speedup.value, bucket.speedup, basis="measured")
     where = "of this segment" if kind_of(query.temperature) else "at this temperature"
-    return _none(assessed.missing or f"{TOO_FEW} {where}", "measured")
+    return no_value(assessed.missing or f"{TOO_FEW} {where}", "measured")
 
 
-def _compared(query: _Query, *, adjusted: bool = True) -> Reading:
+def _compared(query: Query, *, adjusted: bool = True) -> Reading:
     compared = query.evidence.compared(query.window, adjusted=adjusted)
     interval = compared.interval()
     if interval is None:
-        return _none(compared.missing or TOO_FEW, "measured")
+        return no_value(compared.missing or TOO_FEW, "measured")
     stretches = compared.stretches(query.evidence.now)
     return Reading(interval.value, interval, basis="measured", stretches=stretches)
 
 
-def _experiment_speedup(query: _Query) -> Reading:
+def _experiment_speedup(query: Query) -> Reading:
     experiment = query.evidence.experiment
     if experiment is None:
-        return _none("the target has no experiment", "measured", moot=True)
+        return no_value("the target has no experiment", "measured", moot=True)
     if query.evidence.now - experiment.state.counted > HOUR:
-        return _none("the experiment does not run", "measured", moot=True)
+        return no_value("the experiment does not run", "measured", moot=True)
     fastest = fastest_other(experiment.state, experiment.design, LAUNCH)
     if fastest is None:
-        return _none("the experiment has too few episodes", "measured")
+        return no_value("the experiment has too few episodes", "measured")
     arm, interval = fastest
     note = "of the tuned schedule" if arm == TUNED else f"of {arm} draft tokens"
     return Reading(interval.value, interval, basis="measured", note=note)
 
 
-def _acceptance(query: _Query) -> Reading:
-    return _value(acceptance_rate(query.tally), _no_drafts(query))
+def _acceptance(query: Query) -> Reading:
+    return value_or(acceptance_rate(query.tally), _no_drafts(query))
 
 
-def _no_drafts(query: _Query) -> str:
+def _no_drafts(query: Query) -> str:
     """Why the acceptance is unknown."""
     counted = query.tally
     if counted.drafts and counted.draft_tokens is None:
@@ -185,16 +128,17 @@ def _varying(evidence: Evidence) -> Reading | None:
         return None
     cause = CAUSES[evidence.draft_lengths]
     missing = f"drafts vary in length {cause}, so that only a measured speedup tells"
-    return _none(missing, moot=True)
+    return no_value(missing, moot=True)
 
 
-def _first_position(query: _Query) -> Reading:
+def _first_position(query: Query) -> Reading:
     counted = query.tally
     if not counted.drafts:
-        return _none(_no_drafts(query))
-    if not counted.accepted_per_position:
-        return _none("accepted tokens are not counted by position", moot=True)
-    return Reading(counted.accepted_per_position[0] / counted.drafts)
+        return no_value(_no_drafts(query))
+    by_position = counted.accepted_per_position
+    if not by_position or sum(by_position) < _BY_POSITION * (counted.accepted_tokens or 0):
+        return no_value("not all accepted tokens are counted by position", moot=True)
+    return Reading(by_position[0] / counted.drafts)
 
 
 def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
@@ -204,27 +148,27 @@ def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
         compared = evidence.compared(window)
         if compared.minutes and compared.covered < LEAST_SHARE:
             return None
-        return _none("there is a baseline to measure by", "assumed", moot=True)
+        return no_value("there is a baseline to measure by", "assumed", moot=True)
     if evidence.baseline.expired:
         # An assumption would be worse than the expired measurement.
         missing = "the baseline has expired; run specwatch calibrate"
-        return _none(missing, "assumed", moot=True)
+        return no_value(missing, "assumed", moot=True)
     return None
 
 
-def _request_speedup_assumed(query: _Query) -> Reading:
+def _request_speedup_assumed(query: Query) -> Reading:
     rate, counted = _request_acceptance(0.1)(query), query.tally
     if rate.value is None or not counted.drafts or not counted.draft_tokens:
-        return _none(rate.missing or _no_drafts(query), "assumed")
+        return no_value(rate.missing or _no_drafts(query), "assumed")
     k = counted.draft_tokens / counted.drafts
     speedup = prior_speedup(1 + k * rate.value, k, query.draft_cost_ratio)
     return Reading(speedup, basis="assumed")
 
 
-def _acceptance_change(query: _Query) -> Reading:
+def _acceptance_change(query: Query) -> Reading:
     change = acceptance_change(query.samples, query.evidence.reference)
     if isinstance(change, str):
-        return _none(change)
+        return no_value(change)
     return Reading(change.interval.value, change.interval, note=change.note)
 
 
@@ -234,11 +178,11 @@ def _request_acceptance(q: float) -> _Reader:
     )
 
 
-def _losing_share(query: _Query) -> Reading:
+def _losing_share(query: Query) -> Reading:
     assessment = query.evidence.assessment(query.window)
     if not assessment.buckets:
         missing = assessment.missing or "no measured speedup of any temperature"
-        return _none(missing, "measured", moot=not query.evidence.baseline.known)
+        return no_value(missing, "measured", moot=not query.evidence.baseline.known)
     losing = math.fsum(bucket.share for bucket in assessment.buckets.values() if bucket.loses)
     return Reading(losing, basis="measured")
 
@@ -252,17 +196,17 @@ def _latency(metric: str, rank: str) -> _Reader:
 def _quantile(observed: Histogram | None, q: float, missing: str) -> Reading:
     value = None if observed is None else histogram.quantile(observed, q)
     if value is None or value.value is None:
-        return _none(missing)
+        return no_value(missing)
     note = "greater than the last bound of the histogram" if value.open_ended else None
     return Reading(value.value, note=note, open_ended=value.open_ended)
 
 
-def _tail(query: _Query) -> Reading:
+def _tail(query: Query) -> Reading:
     slow, usual = (_latency("tpot", rank)(query) for rank in ("p99", "p50"))
     if slow.value is None or not usual.value:
-        return _none(slow.missing or "no TPOT")
+        return no_value(slow.missing or "no TPOT")
     if usual.open_ended:
-        return _none("the median lies beyond the last bound of the histogram")
+        return no_value("the median lies beyond the last bound of the histogram")
     return slow._replace(value=slow.value / usual.value)
 
 
@@ -270,22 +214,22 @@ def _against_baseline(metric: str, *ranks: str) -> _Reader:
     """The quantile of the first rank over that of the baseline; if there is a second, each over
     its own quantile of that one."""
 
-    def reader(query: _Query) -> Reading:
-        compared = at_equal_load(query.evidence, metric, query.window)
+    def reader(query: Query) -> Reading:
+        compared = query.evidence.at_equal_load(metric, query.window)
         if isinstance(compared, str):
-            return _none(compared, "measured")
+            return no_value(compared, "measured")
         over: list[QuantileEstimate] = []
         under: list[QuantileEstimate] = []
         for rank in ranks:
             now, before = compared.estimates(QUANTILES[rank])
             if now is None or before is None:
-                return _none("the histogram has no bounds", "measured")
+                return no_value("the histogram has no bounds", "measured")
             # Of the second rank the baseline's is above the line.
             over.append(before if over else now)
             under.append(now if under else before)
         ratio = quantile.ratio_of(over, under, len(compared.parts))
         if ratio is None:
-            return _none("beyond the last bound of the histogram", "measured")
+            return no_value("beyond the last bound of the histogram", "measured")
         interval, open_ended = ratio
         note = "the upper limit is greater than shown" if open_ended else None
         return Reading(interval.value, interval, basis="measured", note=note, open_ended=open_ended)
@@ -293,73 +237,75 @@ def _against_baseline(metric: str, *ranks: str) -> _Reader:
     return reader
 
 
-def _kv_cache(query: _Query) -> Reading:
+def _kv_cache(query: Query) -> Reading:
     usage = [usage for e in query.samples if (usage := e.gauges.kv_cache_usage_max) is not None]
-    return _value(max(usage, default=None), "no KV-cache usage")
+    return value_or(max(usage, default=None), "no KV-cache usage")
 
 
-def _preemptions(query: _Query) -> Reading:
+def _preemptions(query: Query) -> Reading:
     count = query.tally.preemptions
-    return _value(None if count is None else float(count), "no count of preemptions")
+    return value_or(None if count is None else float(count), "no count of preemptions")
 
 
 def _mean_of(gauge: str) -> _Reader:
-    def reader(query: _Query) -> Reading:
+    def reader(query: Query) -> Reading:
         window = query.evidence.window(query.window)
         sampled = [sample.gauges for sample in window if sample.sound]
         seconds = math.fsum(gauges.sampled_seconds for gauges in sampled)
         if not seconds:
-            return _none(f"no count of {gauge} requests")
+            return no_value(f"no count of {gauge} requests")
         requests = math.fsum(getattr(gauges, f"{gauge}_seconds") for gauges in sampled)
         return Reading(requests / seconds)
 
     return reader
 
 
-def _short_outputs(query: _Query) -> Reading:
+def _short_outputs(query: Query) -> Reading:
     lengths = query.tally.output_length
     if lengths is None or not lengths.count or not lengths.bounds:
-        return _none("no lengths of outputs")
+        return no_value("no lengths of outputs")
     return Reading(1 - quantile.above(lengths, SHORT_OUTPUT) / lengths.count)
 
 
-def _loops(query: _Query) -> Reading:
-    endings = [tally_of([sample], query.temperature).endings for sample in query.samples]
+def _loops(query: Query) -> Reading:
+    if query.requests < LEAST_REQUESTS:
+        return no_value(_FEW)
+    endings = [counted_in(sample, query.temperature).endings for sample in query.samples]
     share = share_of([(ended.get("loop", 0), sum(ended.values())) for ended in endings])
     if share is None:
-        return _none("no tap counts loops", moot=True)
+        return no_value("no tap counts loops", moot=True)
     interval = share.interval()
-    return (
-        _none("too few minutes of traffic")
-        if interval is None
-        else Reading(interval.value, interval)
-    )
+    if interval is None or share.of < LEAST_REQUESTS:
+        return no_value("too few requests with an exact record of their acceptance")
+    return Reading(interval.value, interval)
 
 
 def _finish_change(reason: str, *, more: bool) -> _Reader:
     """By how much a share has certainly become greater, or smaller; 0 if that is not certain."""
 
-    def reader(query: _Query) -> Reading:
+    def reader(query: Query) -> Reading:
         hours = query.evidence.finished
         if not any(hour.without for hour in hours):
-            return _none("speculation was not off within a day", "measured", moot=True)
+            return no_value("speculation was not off within a day", "measured", moot=True)
+        if query.requests < LEAST_REQUESTS:
+            return no_value(_FEW, "measured")
         if reason == "tool_calls" and not any(sample.buckets for sample in query.samples):
-            return _none("no tap sees tool calls", "measured", moot=True)
+            return no_value("no tap sees tool calls", "measured", moot=True)
         change = finish_change(reason, query.samples, hours)
         if isinstance(change, str):
-            return _none(change, "measured", moot=True)
+            return no_value(change, "measured", moot=True)
         least = change.lower if more else -change.upper
         return Reading(max(least, 0.0), basis="measured", note=f"by estimate {change.value:+.1%}")
 
     return reader
 
 
-def _outlier_ranks(query: _Query) -> Reading:
+def _outlier_ranks(query: Query) -> Reading:
     ranks = query.evidence.ranks
     if not ranks:
-        return _none("the server does not count by data-parallel ranks", moot=True)
+        return no_value("the server does not count by data-parallel ranks", moot=True)
     if sum(rank.drafting is not None for rank in ranks) < LEAST_COMPARED:
-        return _none("too few ranks generate enough to be compared")
+        return no_value("too few ranks generate enough to be compared")
     outliers = [rank for rank in ranks if rank.stands_out]
     named = [_of_ranks(f"rank {rank.rank}", [rank]) for rank in outliers[:_MOST_NAMED]]
     if len(outliers) > _MOST_NAMED:
@@ -377,10 +323,10 @@ def _of_ranks(name: str, ranks: Sequence[Rank]) -> str:
     return f"{name}: {', '.join(parts)}"
 
 
-def _coverage(query: _Query) -> Reading:
+def _coverage(query: Query) -> Reading:
     samples = [sample for sample in query.samples if sample.tally.drafts]
     if all(sample.coverage is None for sample in samples):
-        return _none("no drafts" if not samples else "no temperature is known")
+        return no_value("no drafts" if not samples else "no temperature is known")
     covered = math.fsum((sample.coverage or 0.0) * (sample.tally.drafts or 0) for sample in samples)
     return Reading(covered / sum(sample.tally.drafts or 0 for sample in samples))
 
@@ -391,12 +337,12 @@ _READERS: Mapping[str, _Reader] = {
     "speedup_ratio_unadjusted": lambda query: _compared(query, adjusted=False),
     "experiment_speedup_ratio": _experiment_speedup,
     "acceptance_ratio": _acceptance,
-    "speedup_ratio_assumed": lambda query: _value(
+    "speedup_ratio_assumed": lambda query: value_or(
         assumed_speedup(query.tally, query.draft_cost_ratio), _no_drafts(query), "assumed"
     ),
     "acceptance_ratio_unmeasured": lambda query: _acceptance(query)._replace(basis="assumed"),
     "acceptance_change": _acceptance_change,
-    "acceptance_length": lambda query: _value(
+    "acceptance_length": lambda query: value_or(
         mean_acceptance_length(query.tally), _no_drafts(query)
     ),
     "first_position_acceptance": _first_position,

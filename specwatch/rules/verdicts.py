@@ -11,7 +11,8 @@ from specwatch.config.rules import Condition, Rule
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.interval import Interval
 from specwatch.rules.evidence import LONGEST_SILENCE, Evidence
-from specwatch.rules.readings import Reading, read
+from specwatch.rules.reading import Reading
+from specwatch.rules.readings import read
 
 LONGEST_GAP = LONGEST_SILENCE
 """Seconds between two judgements after which a pending verdict starts again."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.merge import sum_tallies
-from specwatch.domain.model import ALL_TEMPERATURES, UNCOVERED, Source, Window
+from specwatch.domain.model import ALL_TEMPERATURES, Source, Window
+from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.scrape.taps import KEEP_RECORDS, Trouble
 
 LEAST_DRAFTS = 1000

@@ -248,7 +248,8 @@ def ranks_of(
     for series in known:
         if series.quantity in RankCounts._fields and not series.temperature:
             of_rank = counts[series.model_name][series.engine]
-            of_rank[series.quantity] = int(increments.get(series, 0.0))
+            counted = of_rank.get(series.quantity, 0) + int(increments.get(series, 0.0))
+            of_rank[series.quantity] = counted
     complete = set(RankCounts._fields)
     ranks = {
         model: {

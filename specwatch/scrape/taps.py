@@ -225,9 +225,11 @@ class Taps:
         if self._begin_ledger or restarted:
             self._ledger = _Ledger(under_way=models)
             self._begin_ledger = False
-        self._proxy_doubted = _excesses(
-            self._ledger.tap, self._ledger.server, self._most_through_proxy
-        )
+        # By timings, each step counts as a draft: those of n-grams mostly have none.
+        counted = self._ledger.tap
+        if _has_records(page.tap, "timings"):
+            counted = Counter({one: n for one, n in counted.items() if one.quantity != "drafts"})
+        self._proxy_doubted = _excesses(counted, self._ledger.server, self._most_through_proxy)
 
     def _most_through_proxy(self, count: _Count) -> float:
         running = self._ledger.under_way.get(count.model)
@@ -326,16 +328,18 @@ def _failed(count: int) -> str:
 def _seen(tap: Mapping[Series, float]) -> _Seen:
     named = {(series.model_name, series.temperature) for series in tap if series.temperature}
     failures = sum(value for series, value in tap.items() if series.quantity == "tap_failures")
-    derived = (n for series, n in tap.items() if (series.quantity, series.key) == _DERIVED)
     return _Seen(
         frozenset(model for model, _ in named),
         frozenset(temperature for _, temperature in named if not kind_of(temperature)),
         int(failures),
-        any(derived),
+        _has_records(tap, "derived"),
     )
 
 
-_DERIVED = ("records", "derived")
+def _has_records(tap: Mapping[Series, float], method: str) -> bool:
+    return any(
+        count for one, count in tap.items() if (one.quantity, one.key) == ("records", method)
+    )
 
 
 def _strangers(seen: _Seen, models: Collection[str], unnamed: str) -> frozenset[str]:

@@ -103,8 +103,22 @@ class ResponsePart(msgspec.Struct, gc=False):
     @property
     def failed(self) -> bool:
         """Whether it is an error, in place of a response or at its end."""
+        if self.error is not None or self.object == "error":
+            return True
         status = self.status if self.response is None else self.response.status
-        return self.error is not None or self.object == "error" or status == "failed"
+        return bool(status == "failed")
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether any member is there that has tokens or acceptance."""
+        return (
+            self.usage is not None
+            or self.metrics is not None
+            or self.timings is not None
+            or self.sglext is not None
+            or self.response is not None
+            or self.tokens_predicted is not None
+        )
 
     @property
     def is_under_way(self) -> bool:

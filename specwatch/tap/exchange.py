@@ -20,6 +20,8 @@ Send = Callable[[Message], Awaitable[None]]
 LARGEST_REQUEST = 64 << 20
 """Bytes of a request that are read by default: the server itself holds them all."""
 
+_LINE_FEED = 10
+_NO_VERSION: dict[str, str] = {}
 _clock = time.perf_counter
 
 
@@ -29,6 +31,11 @@ class Exchange:
     ``fail`` is called with each failure of the tap's own reading; from then on the exchange only
     passes through. A request of more than ``largest_request`` bytes passes unread.
     """
+
+    __slots__ = (
+        "_asks", "_fail", "_largest_request", "_read", "_receive", "_remove_metrics", "_scope",
+        "_send", "_start", "_stream", "_whole", "headers", "observed",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -42,9 +49,10 @@ class Exchange:
         largest_request: int,
         fail: Callable[[str, Exception], None],
     ) -> None:
-        dropped = None if endpoint is Endpoint.OTHER else b"accept-encoding"
-        self.headers = [field for field in scope["headers"] if field[0] != dropped]
+        self.headers = headers = list(scope["headers"])
         """Those of the request, for the application."""
+        if endpoint is not Endpoint.OTHER:
+            self.headers = [field for field in headers if field[0] != b"accept-encoding"]
         self.observed = ObservedRequest(facts, endpoint, _clock())
         """What was observed so far."""
         self._scope = scope
@@ -53,7 +61,7 @@ class Exchange:
         self._remove_metrics = remove_metrics
         self._largest_request = largest_request
         self._fail = fail
-        self._read = _length(scope["headers"]) > largest_request
+        self._read = False
         self._asks = False
         self._start: Message | None = None
         self._stream: StreamReader | None = None
@@ -68,67 +76,133 @@ class Exchange:
                 observed.disconnected = True
             return message
         self._read = True
-        parts: list[bytes] = []
-        size = 0
-        while True:
+        message = await self._receive()
+        if message.get("more_body", False):
+            message = await self._whole_request(message)
+        if message["type"] != "http.request":
+            observed.disconnected |= message["type"] == "http.disconnect"
+            return message
+        if message.get("more_body", False):
+            return message
+        observed.started = _clock()
+        body = message.get("body", b"")
+        if len(body) > self._largest_request:
+            return message
+        try:
+            asking = self._request(body)
+        except Exception as error:
+            self._fail("request", error)
+            return message
+        return message if asking is body else {**message, "body": asking, "more_body": False}
+
+    async def _whole_request(self, message: Message) -> Message:
+        """A request that comes in parts in one piece, or as much of a large one as was read."""
+        length = dict(self._scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and int(length) > self._largest_request:
+            return message
+        parts = [message.get("body", b"")]
+        size = len(parts[0])
+        while size <= self._largest_request:
             message = await self._receive()
             if message["type"] != "http.request":
-                observed.disconnected |= message["type"] == "http.disconnect"
                 return message
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            more = message.get("more_body", False)
-            if not more or size > self._largest_request:
-                break
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        if not more:
-            observed.started = _clock()
-            try:
-                body = self._request(body)
-            except Exception as error:
-                self._fail("request", error)
-        return {"type": "http.request", "body": body, "more_body": more}
+            if not message.get("more_body", False):
+                return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+        return {"type": "http.request", "body": b"".join(parts), "more_body": True}
 
-    async def send(self, message: Message) -> None:
-        """Send the response on as it came, without what only the tap asked for."""
-        if message["type"] == "http.response.body":
-            stream = self._stream
-            if stream is None:
-                message = self._whole_body(message)
-            else:
-                now = _clock()
-                more = message.get("more_body", False)
-                chunk = message.get("body", b"")
-                try:
-                    passed = stream.feed(chunk, now)
-                except Exception as error:  # then nothing more is read of it
-                    self._fail("response", error)
-                    self._stream = self.observed.stream = None
-                    self.observed.unreadable = True
-                    passed = stream.end() + chunk
-                if not more:
-                    self.observed.complete = True
-                    if stream.broke is not None:
-                        self._fail("response", stream.broke)
-                    passed += stream.end()
-                if passed is not chunk:
-                    if not passed and more:
-                        return
-                    message = {**message, "body": passed}
-        elif message["type"] == "http.response.start":
+    def sender(self) -> Send:
+        """The application's ``send``: the response as it came, without what only the tap asked for.
+
+        Not a coroutine itself: for a chunk of a stream that is only counted, that and a closure
+        halve the cost. The exchange does not keep it, which would be a cycle.
+        """
+        # How servers since ASGI 2.4 report a client that is gone: by an OSError.
+        raises = self._scope.get("asgi", _NO_VERSION).get("spec_version", "2.0") >= "2.4"
+        deliver = self._noting_disconnects if raises else self._send
+        usual_end = b""
+        steps = 0
+        last = 0.0
+
+        def pass_on(message: Message) -> Awaitable[None]:
+            nonlocal usual_end, steps, last
+            try:
+                chunk = message["body"]
+                before = chunk.removesuffix(usual_end)
+                usual = (
+                    len(before) != len(chunk) and message["more_body"] and _LINE_FEED not in before
+                )
+            except (AttributeError, KeyError, TypeError):  # without a body, or not of bytes
+                usual = False
+            if usual:
+                last = _clock()
+                steps += 1
+                return deliver(message)
+            if steps and self._stream is not None:
+                self._stream.add_usual(steps, last)
+                steps = 0
+            passed = self._pass_on(message)
+            usual_end = b"" if self._stream is None else self._stream.usual_end
+            if passed is None:
+                return _nothing()
+            if self._start is not None and passed is not self._start:
+                return self._send_with_start(passed, deliver)
+            return deliver(passed)
+
+        return pass_on
+
+    def _pass_on(self, message: Message) -> Message | None:
+        """Take in a message; returns what goes on in its place, None for nothing yet."""
+        kind = message["type"]
+        if kind == "http.response.body":
+            if self._stream is None:
+                return self._whole_body(message)
+            return self._stream_body(message, self._stream)
+        if kind == "http.response.start":
             try:
                 if self._begin(message):
-                    return
+                    return None
             except Exception as error:
                 self._fail("response", error)
                 self.observed.unreadable = True
+        return message
+
+    def _stream_body(self, message: Message, stream: StreamReader) -> Message | None:
+        now = _clock()
+        more = message.get("more_body", False)
+        chunk = message.get("body", b"")
         try:
-            if self._start is not None:
-                await self._send(self._started_with(message))
+            passed = stream.feed(chunk, now)
+        except Exception as error:  # then nothing more is read of it
+            self._fail("response", error)
+            self._stream = self.observed.stream = None
+            self.observed.unreadable = True
+            passed = stream.end() + chunk
+        if not more:
+            self.observed.complete = True
+            if stream.broke is not None:
+                self._fail("response", stream.broke)
+            passed += stream.end()
+        if passed is chunk:
+            return message
+        return {**message, "body": passed} if passed or not more else None
+
+    async def _noting_disconnects(self, message: Message) -> None:
+        try:
             await self._send(message)
-        except OSError:  # how servers since ASGI 2.4 report a client that is gone
+        except OSError:
             self.observed.disconnected = True
             raise
+
+    async def _send_with_start(self, message: Message, deliver: Send) -> None:
+        await deliver(self._started_with(message))
+        await deliver(message)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether something of a stream may be held back."""
+        return self._stream is not None and not self.observed.complete
 
     async def release(self) -> None:
         """Send what is held back of a stream that broke off: the server had sent it.
@@ -158,7 +232,9 @@ class Exchange:
         body = request_options.with_usage(body, request)
         length = (b"content-length", str(len(body)).encode())
         headers = self._scope["headers"]  # in place: starlette keeps the list that it left there
-        headers[:] = [length if name == b"content-length" else (name, v) for name, v in headers]
+        for index, (name, _) in enumerate(headers):
+            if name == b"content-length":
+                headers[index] = length
         self._asks = True
         return body
 
@@ -169,11 +245,16 @@ class Exchange:
         if status >= 400 or observed.endpoint is Endpoint.OTHER:
             return False
         headers = message["headers"] = list(message.get("headers", ()))  # may come only once
-        if _value_of(b"content-encoding", headers).lower() not in (b"", b"identity"):
-            observed.unreadable = True
-            return False
+        kind = b""
+        for name, value in headers:
+            lower = name.lower()
+            if lower == b"content-type":
+                kind = value
+            elif lower == b"content-encoding" and value.lower() not in (b"", b"identity"):
+                observed.unreadable = True
+                return False
         remove = self._remove_metrics and observed.endpoint in request_options.OPENAI
-        if _value_of(b"content-type", headers).startswith(b"text/event-stream"):
+        if kind.startswith(b"text/event-stream"):
             self._stream = observed.stream = StreamReader(
                 observed.endpoint, remove_usage=self._asks, remove_metrics=remove
             )
@@ -188,15 +269,17 @@ class Exchange:
     def _whole_body(self, message: Message) -> Message:
         """A part of a body that is not streamed, as it goes on to the client."""
         last = not message.get("more_body", False)
-        self.observed.complete |= last
+        if last:
+            self.observed.complete = True
         whole = self._whole
         if whole is None:
             return message
         chunk = message.get("body", b"")
         passed = whole.feed(chunk, last=last)
-        self.observed.answer = whole.answer
-        if whole.broke is not None:
-            self._fail("response", whole.broke)
+        if last:
+            self.observed.answer = whole.answer
+            if whole.broke is not None:
+                self._fail("response", whole.broke)
         return message if passed is chunk else {**message, "body": passed}
 
     def _started_with(self, first: Message) -> Message:
@@ -211,20 +294,10 @@ class Exchange:
         return {**start, "headers": headers}
 
 
-def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """Bytes that a body says it has; 0 without a number."""
-    length = _value_of(b"content-length", headers)
-    return int(length) if length.isdigit() else 0
+async def _nothing() -> None:
+    """In place of a message that does not go on yet."""
 
 
 def _without_length(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Header fields of a body that may become shorter."""
     return [(name, value) for name, value in headers if name.lower() != b"content-length"]
-
-
-def _value_of(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The value of a header field; empty without one."""
-    for name, value in headers:
-        if name == wanted or name.lower() == wanted:
-            return value
-    return b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -78,10 +78,21 @@ class Tap:
                 self._switch.refresh()
         endpoint = _endpoint(scope)
         if endpoint is None or _MARK in scope:
+            if scope["type"] == "http" and _path(scope) == _METRICS:
+                self._show_launch(scope)
             await self._app(scope, receive, send)
             return
         try:
-            exchange = self._exchange(scope, endpoint, receive, send)
+            exchange = Exchange(
+                scope,
+                endpoint,
+                receive,
+                send,
+                facts=self._server.facts(scope, endpoint),
+                remove_metrics=self._settings.remove_metrics,
+                largest_request=self._largest_request,
+                fail=self._fail,
+            )
         except Exception as error:
             self._fail("request", error)
             await self._app(scope, receive, send)
@@ -89,8 +100,9 @@ class Tap:
         # Not a copy: middleware outside sees what the application adds (its route).
         headers, scope["headers"], scope[_MARK] = scope["headers"], exchange.headers, True
         try:
-            await self._app(scope, exchange.receive, exchange.send)
-            await exchange.release()
+            await self._app(scope, exchange.receive, exchange.sender())
+            if exchange.is_streaming:
+                await exchange.release()
         except Exception:
             await exchange.release()
             raise
@@ -99,24 +111,20 @@ class Tap:
             scope.pop(_MARK, None)
             self._count(exchange)
 
-    def _exchange(self, scope: Scope, endpoint: Endpoint, receive: Receive, send: Send) -> Exchange:
-        return Exchange(
-            scope,
-            endpoint,
-            receive,
-            send,
-            facts=self._server.facts(scope, endpoint),
-            remove_metrics=self._settings.remove_metrics,
-            largest_request=self._largest_request,
-            fail=self._fail,
-        )
+    def _show_launch(self, scope: Scope) -> None:
+        try:
+            self._counters.show_launch(self._server.facts(scope, Endpoint.CHAT))
+        except Exception as error:
+            self._fail("request", error)
 
     def _count(self, exchange: Exchange) -> None:
         try:
             request = exchange.observed
             bucket = self._buckets.of(request.temperature)
             outcome = request.outcome()
-            segments = self._segments.of(request, outcome, exchange.headers)
+            segments: Sequence[tuple[str, str]] = ()
+            if self._settings.segments:
+                segments = self._segments.of(request, outcome, exchange.headers)
             self._counters.count(request.facts, bucket, outcome, segments)
         except Exception as error:
             self._fail("count", error)

@@ -15,13 +15,16 @@ LOOP_DRAFTS = 100
 LOOP_ACCEPTANCE = 0.98
 """Acceptance rate from which on it does: text that is not repeated stays below, and text that is
 copied on purpose ends by itself."""
+LOOP_TOKENS = 2
+"""Accepted tokens a step from which on it does by llama.cpp's timings, which do not tell the steps
+without a draft, and of models with recurrent layers leave out what was accepted in part."""
 _CUT_OFF = ("length", "repetition")
 
 
 class RequestOutcome(msgspec.Struct, frozen=True):
     """The outcome of one request. Times are in seconds; None means unknown.
 
-    Either ``acceptance`` is known, or ``uncovered`` says why not (a key of ``model.UNCOVERED``),
+    Either ``acceptance`` is known, or ``uncovered`` says why not (a key of ``tap_keys.UNCOVERED``),
     or both are None because the server does not speculate.
     """
 
@@ -35,12 +38,14 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 
     @property
     def ending(self) -> str | None:
-        """A key of ``model.ENDINGS``; None without an exact acceptance, or an end."""
+        """A key of ``tap_keys.ENDINGS``; None without an exact acceptance, or an end."""
         known = self.acceptance
         if known is None or known.method == "derived" or self.finish_reason is None:
             return None
         long = known.drafts >= LOOP_DRAFTS and self.finish_reason in _CUT_OFF
         same = known.accepted_tokens >= LOOP_ACCEPTANCE * known.draft_tokens
+        if known.method == "timings":
+            same = same and known.accepted_tokens >= LOOP_TOKENS * known.drafts
         return "loop" if long and same else "usual"
 
 
@@ -109,9 +114,10 @@ class ObservedRequest(msgspec.Struct):
             return RequestOutcome(uncovered="failed")
         if answer.is_under_way:
             return RequestOutcome(uncovered=self._unless_off("endpoint"))
-        metrics = answer.metrics if self.is_one else None
+        is_many = self.is_many
+        metrics = None if is_many or self.options is None else answer.metrics
         finish_reason = answer.finish_reason
-        acceptance = None if self.is_many else answer.acceptance
+        acceptance = None if is_many else answer.acceptance
         return RequestOutcome(
             finish_reason=finish_reason or OTHER,
             tokens=answer.tokens,

@@ -37,6 +37,7 @@ OPENAI = (Endpoint.CHAT, Endpoint.COMPLETIONS)
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _TOKEN_IDS = re.compile(rb"\[\s*[-0-9]")
 _CONTINUOUS = "continuous_usage_stats"
+_ASKED = b'{"include_usage":true}'
 _NO_USAGE = (None, False)
 
 
@@ -115,14 +116,21 @@ def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
         return None
     if endpoint is Endpoint.CHAT and request.prompt and not request.messages:
         endpoint = Endpoint.COMPLETIONS
+    temperature = request.temperature
+    if type(temperature) is not float:
+        temperature = _number(temperature)
     options = request.stream_options
     stream = _is_true(request.stream)
+    if plain and options is None and _is_usual(request):
+        model = request.model if isinstance(request.model, str) else None
+        askable = stream and endpoint in OPENAI
+        return RequestOptions(endpoint, temperature, stream, askable=askable, model=model)
     can_say = options is None or (
         isinstance(options, dict) and options.get("include_usage") in _NO_USAGE
     )
     return RequestOptions(
         endpoint,
-        temperature=_number(request.temperature),
+        temperature=temperature,
         stream=stream,
         several=_several(request),
         beam_search=_is_true(request.use_beam_search),
@@ -138,20 +146,32 @@ def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
     )
 
 
+def _is_usual(body: _Body) -> bool:
+    """Whether it has none of the members that only some requests have."""
+    return (
+        body.n is body.best_of is body.use_beam_search is body.echo is None
+        and not (
+            body.prompt or body.prompt_embeds or body.tools or body.tool_choice
+            or body.response_format or body.structured_outputs or body.guided_json
+            or body.guided_regex or body.guided_choice or body.guided_grammar
+            or body.json_schema or body.grammar
+        )
+    )  # fmt: skip
+
+
 def with_usage(body: bytes, options: RequestOptions) -> bytes:
     """The body, asking for the usage chunk too; everything else stays byte for byte.
 
     The key is added at the end: if a key occurs twice, the last one counts.
     """
-    stream_options = {**(options.stream_options or {}), "include_usage": True}
-    if _is_true(stream_options.get(_CONTINUOUS)):
-        stream_options[_CONTINUOUS] = False  # without usage it had no effect, with it it would
+    asked = _ASKED
+    if options.stream_options:
+        stream_options = {**options.stream_options, "include_usage": True}
+        if _is_true(stream_options.get(_CONTINUOUS)):
+            stream_options[_CONTINUOUS] = False  # without usage it had no effect, with it it would
+        asked = msgspec.json.encode(stream_options)
     end = body.rindex(b"}")
-    return b'%b,"stream_options":%b%b' % (
-        body[:end],
-        msgspec.json.encode(stream_options),
-        body[end:],
-    )
+    return b'%b,"stream_options":%b%b' % (body[:end], asked, body[end:])
 
 
 def _other_json(body: bytes) -> _Body | None:
@@ -180,8 +200,10 @@ def _number(value: Any) -> float | None:
 
 
 def _is_true(value: Any) -> bool:
-    if value is None or isinstance(value, bool):
-        return bool(value)
+    if value is None or value is False:
+        return False
+    if value is True:
+        return True
     if isinstance(value, str):
         return value.lower() in _TRUE
     return isinstance(value, int | float) and value == 1

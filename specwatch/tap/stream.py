@@ -26,14 +26,23 @@ _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?!\Z))")
 _DATA = re.compile(rb"(?:^|[\r\n])data:[ ]?([^\r\n]*)")
 _LONGEST_BLANK_LINE = 4
 _CR = 13
+_LINE_FEED = 10
 _GOES_ON = b'"finish_reason":null'
 """In all chunks but the last one. Quotes inside strings are escaped: it is never text."""
-_LINE_FEED = 10
 _DONE = b"[DONE]"
+_OBJECT = b"data: {"
+_LAST = b"data: [DONE]\n\n"
 
 
 class StreamReader:
     """One stream. Times are seconds of one clock."""
+
+    __slots__ = (
+        "_begun", "_behind", "_endpoint", "_held", "_holds_back", "_is_openai", "_remove_metrics",
+        "_removing", "_splitter", "acceptance", "broke", "ended", "failed", "finish_reason",
+        "first", "last", "prompt_tokens", "reasons", "steps", "stopped_by_string", "tokens",
+        "unreadable", "usual_end",
+    )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, *, remove_usage: bool, remove_metrics: bool) -> None:
         """``remove_usage``: remove the usage chunk, which only the tap asked for;
@@ -49,8 +58,8 @@ class StreamReader:
         self._behind = b""
         """Comments that came after it."""
         self._begun = False
-        self._usual_end = b""
-        """How chunks that are only counted end; empty while something is held."""
+        self.usual_end = b""
+        """How chunks that need not be read end, if they are one event; empty if none may be."""
         self.first: float | None = None
         """When the first content came."""
         self.last: float | None = None
@@ -73,34 +82,40 @@ class StreamReader:
 
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take in what came at ``now``; returns what goes on to the client."""
-        before = chunk.removesuffix(self._usual_end)
-        if len(before) != len(chunk) and _LINE_FEED not in before:
-            self.last = now
-            self.steps += 1
+        if not chunk:
             return chunk
-        self._usual_end = b""
-        if self._splitter.idle and is_one_line(chunk):
-            return self._event(chunk, now)
-        events = [self._event(event, now) for event in self._splitter.split(chunk)]
+        self.usual_end = b""
+        if self._splitter.idle:
+            if chunk == _LAST:  # as vLLM sends it
+                self.ended = True
+                return self._release() + chunk
+            if is_one_line(chunk):
+                data = chunk[6:-2] if chunk.startswith(_OBJECT) else data_of(chunk)
+                return self._event(chunk, data, now)
+        events = [self._event(event, data_of(event), now) for event in self._splitter.split(chunk)]
         if not self._splitter.idle:
-            self._usual_end = b""
+            self.usual_end = b""
         return b"".join(events) if self._holds_back else chunk
+
+    def add_usual(self, steps: int, last: float) -> None:
+        """Count chunks that were not fed, as they were one event each with the usual end."""
+        self.steps += steps
+        self.last = last
 
     def end(self) -> bytes:
         """The stream is over; returns what was held back."""
         held, remaining = self._release(), self._splitter.flush()
         return held + remaining if self._holds_back else held  # else it went on when it came
 
-    def _event(self, event: bytes, now: float) -> bytes:
+    def _event(self, event: bytes, data: bytes, now: float) -> bytes:
         """Read one event; returns what goes on in its place: the event itself if reading fails."""
         try:
-            return self._look(event, now)
+            return self._look(event, data, now)
         except Exception as error:
             self.broke, self.unreadable = error, True
             return self._release() + event
 
-    def _look(self, event: bytes, now: float) -> bytes:
-        data = data_of(event)
+    def _look(self, event: bytes, data: bytes, now: float) -> bytes:
         if not data.startswith(b"{"):
             if data.strip() == _DONE:
                 self.ended = True
@@ -137,11 +152,12 @@ class StreamReader:
         if (reason := chunk.finish_reason) is not None:
             self.finish_reason = reason
             self.stopped_by_string = self.stopped_by_string or chunk.stopped_by_string
-        if chunk.tokens is not None:
-            self.tokens = chunk.tokens
-        if chunk.prompt_tokens is not None:
-            self.prompt_tokens = chunk.prompt_tokens
-        self.acceptance = chunk.acceptance or self.acceptance
+        if chunk.has_numbers:
+            if (tokens := chunk.tokens) is not None:
+                self.tokens = tokens
+            if (prompt_tokens := chunk.prompt_tokens) is not None:
+                self.prompt_tokens = prompt_tokens
+            self.acceptance = chunk.acceptance or self.acceptance
         over = chunk.stop is True or not self._is_openai  # these end without a [DONE]
         self.ended = self.ended or (over and self.finish_reason is not None)
 
@@ -149,21 +165,23 @@ class StreamReader:
         begun, self._begun = self._begun, True
         if not begun and chunk.usage is not None:
             self._removing = False  # usage in every chunk: the server does this to all clients
-        if chunk.is_usage_chunk:
-            return self._usage_chunk(event, chunk)
         if chunk.choices:
             delta = chunk.choices[0].delta
             self.reasons = self.reasons or (delta is not None and delta.reasons)
             if begun or delta is None or not delta.only_names_the_role:
                 self._content(now)
-        elif chunk.stop is not None:
-            self._content(now)  # of llama.cpp's /completion
-        released = self._release()
-        if chunk.choices and chunk.finish_reason is not None and self._removing:
-            self._held, self._usual_end = event, b""
-            return released
+            released = self._release()
+            if self._removing and chunk.finish_reason is not None:
+                self._held, self.usual_end = event, b""
+                return released
+        elif chunk.is_usage_chunk:
+            return self._usage_chunk(event, chunk)
+        else:
+            if chunk.stop is not None:
+                self._content(now)  # of llama.cpp's /completion
+            released = self._release()
         if self.first is not None:
-            self._usual_end = _usual_end(event)
+            self.usual_end = _usual_end(event)
         return released + event
 
     def _usage_chunk(self, event: bytes, chunk: ResponsePart) -> bytes:
@@ -177,6 +195,8 @@ class StreamReader:
         return self._release()
 
     def _release(self) -> bytes:
+        if not self._held:  # then nothing is behind it either
+            return b""
         held = self._held + self._behind
         self._held = self._behind = b""
         return held
@@ -235,11 +255,12 @@ class Splitter:
 
 def is_one_line(event: bytes) -> bool:
     """Whether it is one line and a blank line, as vLLM sends all its events."""
-    return event.find(b"\n") == len(event) - 2 and event.endswith(b"\n") and _CR not in event
+    line = event.removesuffix(b"\n\n")
+    return len(line) != len(event) and _LINE_FEED not in line and _CR not in line
 
 
 def data_of(event: bytes) -> bytes:
     """The data of an event, its lines joined; empty for a comment."""
-    if event.startswith(b"data: {") and is_one_line(event):
+    if event.startswith(_OBJECT) and is_one_line(event):
         return event[6:-2]
     return b"\n".join(_DATA.findall(event))

@@ -16,6 +16,8 @@ _METRICS = b'"metrics":'
 class WholeReader:
     """One response body."""
 
+    __slots__ = ("_cut", "_holds_back", "_tail", "answer", "broke")
+
     def __init__(self, *, remove_metrics: bool) -> None:
         """``remove_metrics``: the record is removed; for that the end is held back."""
         self._holds_back = remove_metrics

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from specwatch.domain import acceptance, histogram
-from specwatch.domain.model import ALL_TEMPERATURES, UNCOVERED, Mode
+from specwatch.domain.model import ALL_TEMPERATURES, Mode
+from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.guard.state import Phase
 from specwatch.web import metric_values
 from specwatch.web.metric_subjects import (

@@ -62,7 +62,13 @@ def run() -> list[Figure]:
     return [
         Figure(f"tap: a request, 4 KB{peer}", tap.whole, "µs", wrapper.whole, 10, 5),
         Figure(f"tap: a streamed chunk{peer}", tap.chunk, "µs", wrapper.chunk, 0.5, 0.2),
-        Figure(f"tap: a stream but for its chunks{peer}", tap.streamed, "µs", wrapper.streamed),
+        Figure(
+            f"tap: a stream but for its chunks{peer}",
+            tap.streamed,
+            "µs",
+            wrapper.streamed,
+            10,
+        ),
         Figure("tap: a request, two segments", segmented.whole, "µs"),
         Figure("tap: a request, multi-process mode", others.whole, "µs", None, 10, 5),
         Figure("tap: a streamed chunk, multi-process mode", others.chunk, "µs", None, 0.5, 0.2),

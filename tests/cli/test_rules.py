@@ -155,6 +155,8 @@ def test_a_rule_about_segments_is_judged_by_stored_segments(run: Run, tmp_path: 
     (target,) = replay["targets"]
     fired = {course["temperature"]: len(course["firings"]) for course in target["courses"]}
     assert fired == {"output=text": 0, "output=tool_call": 1}
+    words = ("rules", "test", "--config", str(file), "--since", str(T0), "--until", str(T0 + 3600))
+    assert {"output=text", "output=tool_call"} <= set(run(*words).stdout.split())
 
 
 def _with_first(one: Window, ttft: float) -> Window:

@@ -18,7 +18,8 @@ from specwatch.cli import options, status, tables
 from specwatch.cli.tables import coverage_lines
 from specwatch.domain.breakeven import BinBreakEven
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import UNCOVERED, Gauges, Histogram, Mode, Source
+from specwatch.domain.model import Gauges, Histogram, Mode, Source
+from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.errors import ScrapeReason
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.summary import CoverageView

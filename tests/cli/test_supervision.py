@@ -72,7 +72,8 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ((*SERVE, "--uds", "/run/v.sock"), "--uds /run/v.sock"),
+        ((*SERVE, "--uds", "/run/v.sock"), "the socket file /run/v.sock"),
+        (("llama-server", "-m", "M.gguf", "--host", "/run/l.sock"), "the socket file /run/l.sock"),
         ((*SERVE, "--port", "http"), "--port http: expected 1 to 65535"),
         ((*SERVE, "--port", "0"), "--port 0: expected 1 to 65535"),
         ((*SERVE, "--port"), "--port : expected 1 to 65535"),

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.domain.breakeven import Assessment, assess, prior_speedup, speedup_of
+from specwatch.domain.breakeven import (
+    Assessment,
+    BucketSpeedup,
+    assess,
+    prior_speedup,
+    speedup_of,
+)
 from specwatch.domain.model import Gauges, Mode, Tally
 from tests.domain import minutes
 from tests.domain.minutes import baseline, off, on, per_request
@@ -96,8 +102,7 @@ def test_each_bucket_has_the_cost_of_the_batch_and_an_acceptance_of_its_own():
     assessment = assess([on(n, tpot=0.04, buckets=buckets) for n in range(6)], baseline(PLAIN))
     assert list(assessment.buckets) == ["0", ">1"]
     cold, hot = assessment.buckets["0"], assessment.buckets[">1"]
-    assert ends(cold.speedup) == exactly(1.625)
-    assert ends(hot.speedup) == exactly(0.875)
+    assert (cold.speedup.value, hot.speedup.value) == pytest.approx((1.625, 0.875))
     assert (cold.share, cold.acceptance_rate, cold.loses) == (0.5, 0.5625, False)
     assert (hot.share, hot.acceptance_rate, hot.loses) == (0.5, 0.1875, True)
 
@@ -105,7 +110,24 @@ def test_each_bucket_has_the_cost_of_the_batch_and_an_acceptance_of_its_own():
 def test_a_bucket_has_its_part_of_the_steps_that_did_not_draft():
     samples = [on(n, tpot=0.04, plain_steps=200, buckets={"0": (200, 300)}) for n in range(6)]
     assessment = assess(samples, baseline(PLAIN))
-    assert ends(assessment.buckets["0"].speedup) == exactly(1.25)
+    assert assessment.buckets["0"].speedup.value == pytest.approx(1.25)
+
+
+def test_a_few_drafts_that_are_alike_by_chance_are_not_certain():
+    """Of minutes that are alike the interval is at least that of independent tokens."""
+
+    def of(drafts: int) -> BucketSpeedup | None:
+        minutes = [on(n, tpot=0.04, buckets={"0": (drafts, drafts)}) for n in range(6)]
+        return assess(minutes, baseline(PLAIN)).buckets.get("0")
+
+    assert of(10) is None
+    some, many = of(20), of(200)
+    assert some is not None
+    assert many is not None
+    assert some.speedup.value == many.speedup.value == pytest.approx(1.0)
+    # 120 drafts yield 240 tokens, of 480 drafted with a deviation of 9.5.
+    assert some.speedup.up == pytest.approx(1.96 * 9.5 / 240, rel=0.01)
+    assert many.speedup.up == pytest.approx(some.speedup.up / 10**0.5, rel=0.02)
 
 
 def test_traffic_weighs_the_loads():

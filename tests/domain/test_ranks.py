@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from specwatch.domain.model import Moment, RankCounts
+from specwatch.domain.model import Environment, Moment, RankCounts
 from specwatch.domain.ranks import ranks_of
 from specwatch.rules.decision_view import ReadingView
+from specwatch.rules.judge import Judge
 from specwatch.rules.readings import read
 from specwatch.scrape import tally
 from specwatch.scrape.window_builder import WindowBuilder
@@ -17,6 +19,7 @@ from specwatch.wording import speculation
 from tests.domain.samples import START, evidence, minutes
 from tests.pages import capture, multiprocess
 from tests.pages import read as samples_of
+from tests.scrape import closing
 
 HOUR = 3600.0
 
@@ -32,7 +35,7 @@ def hour(
         accepted = sum(
             round(80 * min(max(source.gauss(rate, 0.15), 0.0), 1.0)) for _ in range(made // 20)
         )
-        return RankCounts(made, 4 * made, accepted, made + accepted)
+        return RankCounts(made, 4 * made, accepted, made + accepted, made // 20)
 
     return [{str(n): minute(rate) for n, rate in enumerate(rates)} for _ in range(60)]
 
@@ -56,7 +59,7 @@ def test_ranks_that_accept_less_or_nothing_stand_out() -> None:
 def test_a_rank_that_generates_without_drafts_stands_out() -> None:
     known = hour([0.5] * 4)
     for minute in known:
-        minute["3"] = RankCounts(0, 0, 0, minute["3"].generation_tokens)
+        minute["3"] = minute["3"]._replace(drafts=0, draft_tokens=0, accepted_tokens=0)
     assert outliers(known) == ["3"]
 
 
@@ -65,6 +68,39 @@ def test_work_that_the_router_shares_unevenly_is_no_outlier() -> None:
     for minute in known:
         minute["3"] = RankCounts(*(10 * count for count in minute["3"]))
     assert outliers(known) == []
+
+
+def test_an_hour_of_a_few_long_requests_is_not_compared() -> None:
+    """Each request has its own acceptance: three ranks with one each differ by that alone."""
+    known = hour([0.5, 0.3, 0.6], drafts=3000)
+    few = [
+        {name: counts._replace(requests=n % 15 == 0) for name, counts in minute.items()}
+        for n, minute in enumerate(known)
+    ]
+    assert outliers(known) != []
+    assert [(rank.acceptance, rank.drafting) for rank in ranks_of(few)] == [(None, None)] * 3
+
+
+def test_ranks_of_before_a_restart_are_not_compared() -> None:
+    """Ray names workers anew, and a server may be started with fewer ranks."""
+    before = hour([0.8] * 4)[:30]
+    after = [{f"w{name}": one for name, one in minute.items()} for minute in hour([0.5] * 4)[:30]]
+    known = ranks_of([*before, *after])
+    assert [rank.rank for rank in known] == ["w0", "w1", "w2", "w3"]
+    assert not any(rank.stands_out for rank in known)
+
+
+def test_a_rank_that_a_restart_with_another_draft_has_mended_does_not_stand_out() -> None:
+    judge, found = Judge("t", [], []), list[list[str]]()
+    for number, ranks in enumerate([*hour([0.5, 0.5, 0.1])[:30], *hour([0.5] * 3)[:20]]):
+        (window,) = closing.minute(number)
+        fingerprint = "c-4" if number < 30 else "c-3"
+        window = replace(window, environment=Environment("0.32.0", fingerprint))
+        judge.observe([window], START + 60.0 * (number + 1), {window.series.model_name: ranks})
+        (known,) = judge.ranks().values()
+        found.append([rank.rank for rank in known if rank.stands_out])
+    assert found[20:30] == [["2"]] * 10
+    assert found[30:] == [[]] * 20
 
 
 def test_of_two_ranks_none_stands_out() -> None:
@@ -93,6 +129,16 @@ def test_a_rule_reads_how_many_and_names_them() -> None:
     assert read("outlier_ranks", later, window=HOUR).moot
 
 
+def test_where_drafts_vary_in_length_no_rank_stands_out() -> None:
+    ends = [START + 60 * (n + 1) for n in range(60)]
+    ranks = list(zip(ends, hour([0.5, 0.5, 0.2, 0.5]), strict=True))
+    for fingerprint, standing_out in (("c-4", ["2"]), ("c-4 schedule", [])):
+        environment = Environment(fingerprint=fingerprint)
+        samples = [replace(sample, environment=environment) for sample in minutes(60)]
+        known = evidence(samples, ranks=ranks).ranks
+        assert [rank.rank for rank in known if rank.stands_out] == standing_out
+
+
 def test_the_ranks_of_a_page_are_counted_apart() -> None:
     """A rank that drafted nothing is there with zeros; a restarted minute is left out."""
     first, second = (multiprocess(capture(f"draft-k4.{n}"), ("0", "1", "2")) for n in (1, 2))
@@ -108,8 +154,10 @@ def test_the_ranks_of_a_page_are_counted_apart() -> None:
     assert list(ranks) == ["0", "1", "2"]
     assert ranks["0"] == ranks["1"]
     assert ranks["0"].drafts > 0
-    assert ranks["2"] == RankCounts(0, 0, 0, 0)
+    assert ranks["2"] == RankCounts(0, 0, 0, 0, 0)
     assert sum(rank.drafts for rank in ranks.values()) == batch.windows[0].tally.drafts
+    requests = sum(batch.windows[0].tally.requests.values())
+    assert sum(rank.requests for rank in ranks.values()) == requests > 0
     watch.observe(samples_of(second), Moment(65, 65))
     watch.observe(samples_of(first), Moment(70, 70))
     restarted = watch.close().batch

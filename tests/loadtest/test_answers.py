@@ -55,6 +55,8 @@ def test_answers_part_at_the_first_character_that_differs(
         (sets(on=6, both=14), "more"),
         (sets(same=7, on=9, again=4), "no_more"),
         (sets(again=20), "no_more"),
+        (sets(on=1100), "more"),
+        (sets(on=600, again=600), "no_more"),
     ],
 )
 def test_only_more_differences_than_of_the_server_itself_count(

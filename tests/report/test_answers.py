@@ -12,7 +12,9 @@ from specwatch.domain.baseline import Origin
 from specwatch.domain.model import HOUR, Environment, Mode, Objective, Window
 from specwatch.report.build import build
 from specwatch.report.grouped_data import ReportSources
+from specwatch.report.layout import Table
 from specwatch.report.model import ReportAnswer
+from specwatch.report.sections.answer import answer as answer_section
 from tests.report.history import (
     HOURS,
     ON,
@@ -355,3 +357,5 @@ def test_a_server_that_only_prefills_is_left_out():
     assert (model.answer.outcome, model.answer.speedup) == ("unknown", None)
     assert "the server only prefills" in model.answer.sentence
     assert model.answer.recommendation == "Nothing to do: look at the servers that decode."
+    (figures,) = (part for part in answer_section(model).parts if isinstance(part, Table))
+    assert "Time in which it only prefilled" in [row[0].text for row in figures.rows]

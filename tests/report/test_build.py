@@ -66,11 +66,15 @@ def lived() -> list[Window]:
 
 
 def test_time_is_distinguished_by_mode():
-    modes = [*[Mode.ON] * 3, *[Mode.OFF] * 2, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP]
+    modes = [*[Mode.ON] * 3, Mode.OFF, *Mode]
+    modes.remove(Mode.ON)
     traffic = report(flat(hour(at, mode=mode) for at, mode in enumerate(modes))).traffic
     assert (traffic.seconds_on, traffic.seconds_off) == (3 * HOUR, 2 * HOUR)
     assert traffic.seconds_mixed == traffic.seconds_unknown == HOUR
     assert (traffic.seconds_standby, traffic.seconds_deep) == (HOUR, HOUR)
+    assert traffic.seconds_prefill == HOUR
+    named = (value for name, value in msgspec.structs.asdict(traffic).items() if "seconds" in name)
+    assert sum(named) == len(modes) * HOUR, "no time is lost"
     assert (traffic.busy_on, traffic.busy_off) == (3 * 3000.0, 2 * 3000.0)
 
 

@@ -81,6 +81,14 @@ def test_garbage_is_seen_at_the_first_position_where_drafts_vary() -> None:
     assert judge(rule, evidence(after), before=None, **scope).seen is Verdict.PASS
 
 
+def test_drafts_of_a_pod_that_does_not_count_positions_are_no_garbage() -> None:
+    """The minutes of pods are added up, of which one may have an older tap."""
+    whole = tally(rate=0.5, requests=100, accepted_per_position=(10, 5, 3, 2))
+    known = evidence(minutes(20, whole, buckets={"0.5": whole}))
+    reading = read("first_position_acceptance", known, window=600, temperature="0.5")
+    assert (reading.value, reading.moot) == (None, True)
+
+
 def test_garbage_needs_no_positions() -> None:
     rule = next(rule for rule in DEFAULT_RULES if rule.name == "garbage")
     plain = minutes(20, tally(), buckets={"0.5": tally()})

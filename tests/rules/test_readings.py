@@ -171,6 +171,13 @@ def test_what_cannot_be_compared_does_not_keep_the_other_readings_from_deciding(
     assert (reading.value, reading.missing, reading.moot) == (None, missing, True)
 
 
+def test_a_few_loops_that_a_tap_saw_of_many_requests_prove_nothing():
+    samples = [minute(n, tally(requests=100, endings={"loop": 2})) for n in range(9)]
+    reading = read("loop_share", evidence(samples), window=HOUR)
+    assert (reading.value, reading.requests) == (None, 900)
+    assert reading.missing == "too few requests with an exact record of their acceptance"
+
+
 @pytest.mark.parametrize("metric", MEASURES)
 def test_a_metric_has_an_interval_if_the_table_says_so(metric):
     if MEASURES[metric].instead_of:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.domain.model import MINUTE, UNCOVERED, Mode, SeriesId, Source, Tally, Window
+from specwatch.domain.model import MINUTE, Mode, SeriesId, Source, Tally, Window
+from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.scrape.coverage import (
     Coverage,
     coverages,

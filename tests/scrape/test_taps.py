@@ -279,6 +279,23 @@ def test_a_server_that_does_not_count_drafts_cannot_contradict() -> None:
     assert (window.tally.drafts, window.coverage) == (5000, None)
 
 
+def test_steps_without_a_draft_are_not_drafts_of_a_server_of_n_grams() -> None:
+    """llama.cpp's timings do not tell them from others: the tokens tell which drafts there were."""
+    story = Story()
+    story.see(engine(0), proxy())
+    quiet, busy = (
+        drafts(count, temperature=label, kept=0, k=1, method="timings")
+        for label, count in (("0", 10_000), (">1", 30_000))
+    )
+    story.see(engine(10_000), proxy(quiet, busy))
+    assert story.trouble() == {}
+    windows = story.by_temperature()
+    assert {label: one.tally.drafts for label, one in windows.items()} == {"0": 2500, ">1": 7500}
+    assert {one.coverage for one in windows.values()} == {1.0}
+    story.see(engine(10_010), proxy(quiet, drafts(50_000, kept=0, method="timings")))
+    assert "draft tokens" in story.trouble()["counts_twice"].text
+
+
 def test_a_tap_on_a_v0_page_keeps_its_drafts() -> None:
     """The token counters that V0 itself has mean nothing, but only those."""
     v0 = pages.page(

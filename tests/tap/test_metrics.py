@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.domain import histogram
-from specwatch.domain.model import METHODS, Series
+from specwatch.domain.model import Series
+from specwatch.domain.tap_keys import METHODS
 from specwatch.engines.acceptance import Acceptance
 from specwatch.engines.tap import TAP
 from specwatch.rules import summary
@@ -123,7 +125,8 @@ def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None
 def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     registry = CollectorRegistry()
     counters = TapCounters(registry)
-    counters.count(ServerFacts("tiny", launch=("schedule",)), "0", ALL)
+    counters.show_launch(ServerFacts("tiny", launch=("schedule",)))
+    counters.count(ServerFacts("tiny"), "0", ALL)
     counters.count(ServerFacts("tiny"), "0", RequestOutcome(uncovered="several"))
     collected = {family.name: family for family in registry.collect()}
     assert set(collected) == {family.exposed for family in TAP}
@@ -135,6 +138,29 @@ def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == expected
     assert {series.quantity for series in page(registry)} == {f.quantity for f in TAP}
+
+
+def test_a_page_has_all_of_a_request_or_nothing() -> None:
+    """A scrape in another thread, between two counts of one request."""
+    registry = CollectorRegistry()
+    counters = TapCounters(registry)
+    stop = threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counters.count(ServerFacts("tiny"), "0", ALL)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for _ in range(50):
+            values = {series.quantity: value for series, value in page(registry).items()}
+            if "records" in values:
+                assert values["drafts"] == 8 * values["records"]
+                assert values["accepted_tokens"] == 19 * values["records"]
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_every_way_to_know_has_a_name() -> None:

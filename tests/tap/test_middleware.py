@@ -332,7 +332,8 @@ def test_a_server_that_raises_for_a_client_that_is_gone(registry: CollectorRegis
             raise OSError("gone")
 
     app = answering(*events_of(USAGE), headers=EVENTS)
-    response = visit(tapped(app, registry), parts(STREAMED), send=gone)
+    of = scope(asgi={"version": "3.0", "spec_version": "2.4"})
+    response = visit(tapped(app, registry), parts(STREAMED), of, send=gone)
     assert isinstance(response.error, OSError)
     assert counts(registry) == uncovered("disconnected")
 
@@ -406,6 +407,18 @@ def test_a_file_in_place_of_a_body_passes(registry: CollectorRegistry, remove: b
         await send(dict(path))
 
     assert visit(tapped(app, registry, remove_metrics=remove)).sent == [start, path]
+
+
+def test_the_launch_is_on_the_page_before_the_first_request(registry: CollectorRegistry) -> None:
+    """Else a restarted server would look like one of another configuration until then."""
+    server = Known(launch=("schedule",))
+    page = visit(tapped(answering(b"page"), registry, server), of=scope("/metrics", method="GET"))
+    assert page.error is None
+    assert registry.get_sample_value("specwatch_launch_total", {"setting": "schedule"}) == 0
+    failing = visit(
+        tapped(answering(b"page"), registry, object()), of=scope("/metrics", method="GET")
+    )
+    assert failing.error is None, "the page is there whatever the tap knows"
 
 
 @pytest.mark.parametrize(

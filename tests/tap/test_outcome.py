@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.domain import model
+from specwatch.domain import tap_keys
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
 from specwatch.tap.outcome import ObservedRequest, RequestOutcome
@@ -121,7 +121,7 @@ def test_why_the_acceptance_of_a_request_is_not_known(
 
 
 def test_there_is_a_row_for_every_reason() -> None:
-    assert set(UNCOVERED) == set(model.UNCOVERED)
+    assert set(UNCOVERED) == set(tap_keys.UNCOVERED)
 
 
 NOTHING_TO_KNOW = ["several", "beam_search", "no_record", "unreadable", "endpoint", "stop_string"]
@@ -289,6 +289,8 @@ def test_the_record_of_several_completions_is_not_used() -> None:
     [
         ("length", Acceptance("record", 100, 400, 392), "loop"),
         ("repetition", Acceptance("timings", 300, 1200, 1200), "loop"),
+        ("length", Acceptance("timings", 300, 12, 12), "usual"),
+        ("length", Acceptance("timings", 300, 540, 540), "usual"),
         ("length", Acceptance("record", 100, 400, 391), "usual"),
         ("length", Acceptance("record", 99, 396, 396), "usual"),
         ("stop", Acceptance("record", 300, 1200, 1200), "usual"),

@@ -202,11 +202,11 @@ class Scale:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value is."""
+        """Where a value is; at an end for one beyond it, and for NaN."""
         low, high = self.low, self.high
         if high <= low:
             return (self.start + self.end) / 2
-        value = low if value < low else high if value > high else value
+        value = min(max(low, value), high)
         if self.logarithmic:
             share = math.log(value / low) / math.log(high / low)
         else:

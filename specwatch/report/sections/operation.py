@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from specwatch.domain.model import UNCOVERED
+from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.report import layout
 from specwatch.report.estimates import Bounds
 from specwatch.report.layout import Cell, Listing, Part, ReportSection, Sentence, Style, table
