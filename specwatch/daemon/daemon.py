@@ -308,9 +308,12 @@ class Daemon:
     def _guard(self) -> None:
         if self._recorder.opened:
             self._guard_service.turn()
-        statuses = [self._status_of(scraper, current=False) for scraper in self.targets]
+        scrapers = list(self.targets)
         known = {target.name for target in self.config.targets}
-        self._alertmanagers.send(statuses, known.difference(status.name for status in statuses))
+        self._alertmanagers.send(
+            (self._status_of(scraper, current=False) for scraper in scrapers),
+            known.difference(scraper.target.name for scraper in scrapers),
+        )
 
     def _settle(self) -> bool:
         """Write what other members continue from; whether all of it is written."""

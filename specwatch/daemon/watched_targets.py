@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
@@ -31,7 +31,7 @@ class _Slot:
 
     interval: float
     at: float
-    names: set[str] = field(default_factory=set)
+    scrapers: set[Scraper]
 
 
 class WatchedTargets:
@@ -53,7 +53,7 @@ class WatchedTargets:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots: list[_Slot] = []
         self._turns: set[asyncio.Task[None]] = set()
-        self._turned = False
+        self._ended = self._turned = False
 
     def __iter__(self) -> Iterator[Scraper]:
         return iter(list(self.by_name.values()))
@@ -111,50 +111,52 @@ class WatchedTargets:
 
         Others go on undisturbed.
         """
-        intervals = {name: one.target.interval for name, one in self.by_name.items()}
+        if self._ended:
+            return
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=_run, args=(self._loop,), name="scrape", daemon=True).start()
-        self._loop.call_soon_threadsafe(self._set_slots, self._loop, intervals)
+        self._loop.call_soon_threadsafe(self._set_slots, self._loop, list(self))
 
-    def _set_slots(self, loop: asyncio.AbstractEventLoop, intervals: Mapping[str, float]) -> None:
-        scheduled: set[str] = set()
+    def _set_slots(self, loop: asyncio.AbstractEventLoop, scrapers: Sequence[Scraper]) -> None:
+        new = set(scrapers)
         for slot in self._slots:
-            slot.names = {name for name in slot.names if intervals.get(name) == slot.interval}
-            scheduled |= slot.names
-        self._slots = [slot for slot in self._slots if slot.names]
-        for name, interval in intervals.items():
-            if name in scheduled:
-                continue
+            slot.scrapers.intersection_update(scrapers)
+            new -= slot.scrapers
+        self._slots = [slot for slot in self._slots if slot.scrapers]
+        for scraper in filter(new.__contains__, scrapers):
+            interval = scraper.target.interval
             alike = [slot for slot in self._slots if slot.interval == interval]
             if len(alike) == _SLOTS:
-                min(alike, key=lambda slot: len(slot.names)).names.add(name)
+                min(alike, key=lambda slot: len(slot.scrapers)).scrapers.add(scraper)
                 continue
             delay = interval * (len(alike) * _GOLDEN_RATIO % 1)
-            slot = _Slot(interval, loop.time() + delay, {name})
+            slot = _Slot(interval, loop.time() + delay, {scraper})
             self._slots.append(slot)
             loop.call_at(slot.at, self._scrape, loop, slot)
 
     def _scrape(self, loop: asyncio.AbstractEventLoop, slot: _Slot) -> None:
         """Begin the turns of a slot, and set its next time; those that were missed are skipped."""
-        if not slot.names:
+        if not slot.scrapers:
             return
         slot.at += slot.interval * (1 + max(0.0, loop.time() - slot.at) // slot.interval)
         loop.call_at(slot.at, self._scrape, loop, slot)
-        for scraper in filter(None, map(self.by_name.get, slot.names)):
+        for scraper in slot.scrapers:
             turn = loop.create_task(_turn(scraper))
             self._turns.add(turn)
             turn.add_done_callback(self._turns.discard)
 
     def close(self) -> None:
         """Begin no more turns, and hand over the open windows; waits for no server."""
+        self._ended = True
         scrapers = list(self)
         for scraper in scrapers:
             scraper.leave()
         for scraper in scrapers:
             scraper.finish()
-        if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._end(self._loop), self._loop)
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._end(loop), loop)
 
     async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         await asyncio.gather(*self._turns, return_exceptions=True)

@@ -53,7 +53,7 @@ class HttpConnection(asyncio.Protocol):
             await self._ended
         finally:
             self._ended = None
-            del self._receiver, self._parser  # what has come is with whoever asked
+            del self._receiver, self._parser  # the caller has what has come
             if not self._complete:
                 self.close()
 

@@ -240,7 +240,7 @@ class _Page:
         self.begun = False
 
     def begin(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
-        """Raises ScrapeError for an answer that is no page, or too large."""
+        """Raises ScrapeError for an answer without a page, or with one that is too large."""
         self.begun = True
         if status != http.client.OK:
             message = self._status(status, reason, headers.get("location", "nowhere"))

@@ -441,7 +441,7 @@ def test_a_step_of_the_clock_sets_every_job_anew(
         clock.wall -= 3600
         wait_for(until_logged(log, "clock_stepped"))
         scraped(daemon, 3)
-        assert len(daemon._schedule._scheduler.get_jobs()) == 8
+        assert len(daemon._schedule._scheduler.get_jobs()) == 7
 
 
 def test_a_port_that_is_taken_ends_the_start_and_leaves_nothing_behind(
