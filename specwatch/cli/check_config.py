@@ -42,7 +42,7 @@ from specwatch.rules import summary
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import tally
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.page_client import BlockingPageClient
 from specwatch.scrape.tally import no_engine
 from specwatch.scrape.taps import other_buckets
 from specwatch.store import schema
@@ -314,7 +314,7 @@ def _not_writable(url: str) -> Path | None:
 def _samples(target: Target, url: str) -> Mapping[Series, float]:
     """The page of a target, or of its proxy. Raises SpecwatchError."""
     own = url == target.url
-    client = PageClient(
+    client = BlockingPageClient(
         url,
         timeout=target.timeout,
         max_size=target.max_page_size,

@@ -23,7 +23,7 @@ from specwatch.rules.summary import LatencyView, ScrapedModel
 from specwatch.scrape import engine_info, tally
 from specwatch.scrape.engine_info import EngineInfo
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.page_client import BlockingPageClient
 from specwatch.scrape.tally import no_engine
 from specwatch.wording import figures, speculation
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
@@ -108,12 +108,12 @@ def _page(source: str, timeout: float) -> bytes:
         ) from error
 
 
-def _client(source: str, timeout: float) -> PageClient:
+def _client(source: str, timeout: float) -> BlockingPageClient:
     try:
         url = parse_engine_url(source)
     except ValueError as error:
         raise ConfigError(f"SOURCE: {error}") from error
-    return PageClient(url, timeout=timeout, max_size=_LARGEST_PAGE)
+    return BlockingPageClient(url, timeout=timeout, max_size=_LARGEST_PAGE)
 
 
 def _read(file: IO[bytes], name: str) -> bytes:

@@ -18,7 +18,7 @@ from specwatch.domain.units import local_url, parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, PageError, ScrapeError, ScrapeReason
 from specwatch.guard.state import Phase
 from specwatch.problems import HARMFUL
-from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.page_client import BlockingPageClient
 from specwatch.status import Failure, StoreStatus
 from specwatch.web.daemon_view import DaemonView, TargetView
 from specwatch.wording import experiment, figures, fleet, speculation
@@ -134,7 +134,9 @@ def ask(url: str, timeout: float, token_file: Path | None) -> DaemonAnswer:
         except ValueError as error:
             raise ConfigError(f"the daemon's token: {error}") from None
     stranger = f"what answers at {url} is not a daemon of specwatch"
-    client = PageClient(url, timeout=timeout, max_size=_LARGEST_ANSWER, headers=lambda: headers)
+    client = BlockingPageClient(
+        url, timeout=timeout, max_size=_LARGEST_ANSWER, headers=lambda: headers
+    )
     try:
         with closing(client):
             answer = client.fetch("/api/v1/targets")

@@ -18,7 +18,7 @@ from specwatch.engines.switch import LONGEST_LEASE, Schedule, SwitchState, check
 from specwatch.errors import ConfigError, ScrapeError
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.page_client import BlockingPageClient
 from specwatch.scrape.switch import DraftCounts
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -164,7 +164,7 @@ def _ordered(
 
 def _watched(target: Target, draft_tokens: int) -> tuple[bool | None, str]:
     """Whether the counters show that no step drafts more; None, and why, where they cannot."""
-    client = PageClient(
+    client = BlockingPageClient(
         target.url,
         timeout=target.timeout,
         max_size=target.max_page_size,

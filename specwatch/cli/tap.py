@@ -29,7 +29,7 @@ from specwatch.generate import tap as tap_flags
 from specwatch.generate.tap import TapAdvice, Version
 from specwatch.runtime.text_file import read_text
 from specwatch.scrape import engine_info
-from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.page_client import BlockingPageClient
 from specwatch.tap import settings
 from specwatch.vllm_cli import read_command
 from specwatch.wording.text import clean_lines, shown
@@ -219,7 +219,7 @@ def _version(version: str | None, target: str | None) -> Version | None:
         url = parse_engine_url(target)
     except ValueError as error:
         raise ConfigError(f"--target: {error}") from None
-    with closing(PageClient(url, timeout=_TIMEOUT, max_size=_LARGEST_ANSWER)) as client:
+    with closing(BlockingPageClient(url, timeout=_TIMEOUT, max_size=_LARGEST_ANSWER)) as client:
         version = engine_info.ask(client.fetch).version
     try:
         return None if version is None else tap_flags.version_of(version)

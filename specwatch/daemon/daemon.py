@@ -272,7 +272,6 @@ class Daemon:
         """Schedule every job again."""
         self._schedule.clear()
         every, changing = self._schedule.every, self._fleet or self.config.discovery
-        self.targets.schedule(partial(every, lane="loop"), again=True)
         for source in self._discovery:
             seconds = source.source.settings.refresh_interval
             every(seconds, source.refresh, delay=0.0, lane="discovery")
@@ -309,9 +308,12 @@ class Daemon:
     def _guard(self) -> None:
         if self._recorder.opened:
             self._guard_service.turn()
-        statuses = [self._status_of(scraper, current=False) for scraper in self.targets]
+        scrapers = list(self.targets)
         known = {target.name for target in self.config.targets}
-        self._alertmanagers.send(statuses, known.difference(status.name for status in statuses))
+        self._alertmanagers.send(
+            (self._status_of(scraper, current=False) for scraper in scrapers),
+            known.difference(scraper.target.name for scraper in scrapers),
+        )
 
     def _settle(self) -> bool:
         """Write what other members continue from; whether all of it is written."""
@@ -430,4 +432,4 @@ class Daemon:
             self._experiment_service.configure(own)
             if self._fleet is not None:
                 self._fleet.configure(places_of(everything))
-            self.targets.schedule(partial(self._schedule.every, lane="loop"))
+            self.targets.schedule()

@@ -36,13 +36,13 @@ class ProxyPage:
         self._reader = PageReader(target.page_limits)
         self.status = ProxyStatus(url)
 
-    def read(self, now: float, seconds: float) -> Mapping[Series, float] | None:
+    async def read(self, now: float, seconds: float) -> Mapping[Series, float] | None:
         """Our samples of the page, within ``seconds``; None if that failed.
 
         ``now`` is Unix time.
         """
         try:
-            page = self._client.fetch(_PATH, timeout=max(seconds, _LEAST_SECONDS))
+            page = await self._client.fetch(_PATH, timeout=max(seconds, _LEAST_SECONDS))
             return self._reader.read(page)
         except ScrapeError as error:
             self._failed(error, now)
@@ -61,10 +61,6 @@ class ProxyPage:
         elif before is not None:
             _log.info("proxy_recovered", target=self._target, after=before.reason)
             self.status = replace(self.status, failure=None)
-
-    def abort(self) -> None:
-        """Cut a fetch short."""
-        self._client.abort()
 
     def close(self) -> None:
         """Close the connection."""

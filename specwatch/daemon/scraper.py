@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
@@ -22,7 +25,7 @@ from specwatch.scrape import coverage, engine_info
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.gauges import GpuMemory
-from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.page_client import BlockingPageClient, PageClient
 from specwatch.scrape.switch import FollowedSwitch, SwitchSetting
 from specwatch.scrape.taps import LEAVES_OUT, Trouble
 from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
@@ -34,12 +37,16 @@ _QUERY_AGAIN = 60.0
 """Seconds until an engine that did not report its version is queried again."""
 _LARGEST_ANSWER = 1 << 20
 _MOST_PROBLEMS = 10
+_LARGE = 1 << 20
+"""Bytes of a page that is read in another thread."""
+_Client = TypeVar("_Client", PageClient, BlockingPageClient)
 
 
 class Scraper:
     """Watches one target; ``turn`` does one scrape, and raises nothing whatever the server does.
 
-    Only one turn runs at a time; a turn that is due meanwhile is skipped and counted.
+    All turns are in one event loop. Only one runs at a time; one that is due meanwhile is skipped
+    and counted.
     """
 
     def __init__(
@@ -53,14 +60,14 @@ class Scraper:
         cursor_follows: bool = False,
         closed_start: int | None = None,
         gpu_memory: Callable[[], GpuMemory | None] = lambda: None,
-        client: Callable[[], PageClient] | None = None,
+        client: PageClient | None = None,
         edges: Callable[[], Sequence[float]] = lambda: DEFAULT_EDGES,
         page: Page = lambda *_: None,
         launched: DraftLengths | None = None,
     ) -> None:
         """``put`` takes closed windows; ``cursor_follows`` says that :meth:`resume` will be called;
         ``page`` gets each good page, with the switch and the load that it shows;
-        ``client`` makes the client that fetches pages, by default over HTTP; ``gpu_memory`` reads
+        ``client`` fetches pages, by default over HTTP; ``gpu_memory`` reads
         the memory of the target's GPUs, ``edges`` the configured temperature buckets. ``launched``
         is why drafts vary in length by the engine's command line, if that is known.
 
@@ -75,8 +82,7 @@ class Scraper:
         self._source: Source | None = None
         self._coverage: tuple[Any, Mapping[str, Coverage]] | None = None
         self._tls = tls_context(target)
-        self._new_client = client or self._http_client
-        self._client = self._new_client()
+        self._client = client or self._http_client(PageClient)
         self._reader = PageReader(target.page_limits)
         self._watch = WindowBuilder(
             daemon,
@@ -91,7 +97,10 @@ class Scraper:
         self._failures: Counter[str] = Counter()
         self._skipped = 0
         self._problems: frozenset[str] = frozenset()
-        self._turning, self._watching = threading.Lock(), threading.Lock()
+        self._watching = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turning: asyncio.Task[Any] | None = None
+        """The task of the turn that is under way."""
         self._finished = False
         self._query_at: float | None = 0.0
         self._begun, self._superseded_at = clock().monotonic, -math.inf
@@ -102,30 +111,29 @@ class Scraper:
         )
         self._loads: deque[float | None] = deque(maxlen=2)
 
-    def turn(self) -> None:
+    async def turn(self) -> None:
         """Scrape once and queue the windows that this closed."""
         if self._finished:
             return
-        if not self._turning.acquire(blocking=False):
+        if self._turning is not None:
             self.skip()
             return
+        self._loop, self._turning = asyncio.get_running_loop(), asyncio.current_task()
         try:
-            self._turn()
+            await self._turn()
         finally:
-            self._turning.release()
+            self._turning = None
             if self._finished:
-                self._close_client()
+                self._end()
 
     def healthy(self) -> bool:
-        """Whether the engine's health check succeeds now; for one thread at a time."""
-        client = self._new_client()
-        try:
-            client.fetch("/health", timeout=self.target.timeout, max_size=_LARGEST_ANSWER)
-        except (ScrapeError, ConfigError) as error:
-            _log.debug("engine_not_healthy", target=self.target.name, detail=str(error))
-            return False
-        finally:
-            client.close()
+        """Whether the engine's health check succeeds now; waits for the answer."""
+        with contextlib.closing(self._http_client(BlockingPageClient)) as client:
+            try:
+                client.fetch("/health", max_size=_LARGEST_ANSWER)
+            except (ScrapeError, ConfigError) as error:
+                _log.debug("engine_not_healthy", target=self.target.name, detail=str(error))
+                return False
         return True
 
     def skip(self) -> None:
@@ -169,10 +177,9 @@ class Scraper:
     def leave(self) -> None:
         """End: no more turns; one that is under way is cut short, and counts nothing."""
         self._finished = True
-        self._client.abort()
-        if self._proxy is not None:
-            self._proxy.abort()
-        self._close_client()
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, with all connections
+                self._loop.call_soon_threadsafe(self._end)
 
     def finish(self) -> int | None:
         """Leave, close the open window and queue it; returns where it began. Waits for nobody."""
@@ -214,8 +221,8 @@ class Scraper:
             url=own.url, interval=own.interval, configured_group=own.group, labels=own.labels,
         )  # fmt: skip
 
-    def _http_client(self) -> PageClient:
-        return PageClient(
+    def _http_client(self, kind: type[_Client]) -> _Client:
+        return kind(
             self.target.url,
             timeout=self.target.timeout,
             max_size=self.target.max_page_size,
@@ -223,13 +230,13 @@ class Scraper:
             tls=self._tls,
         )
 
-    def _turn(self) -> None:
+    async def _turn(self) -> None:
         started = self._clock().monotonic
-        samples, error = self._fetch()
+        samples, error = await self._fetch()
         proxy = None
         if error is None and self._proxy is not None and not self._finished:
             left = started + self.target.timeout - self._clock().monotonic
-            proxy = self._proxy.read(self._clock().wall, left)
+            proxy = await self._proxy.read(self._clock().wall, left)
         memory = self._gpu_memory() if error is None else None
         with self._watching:
             if self._finished or started <= self._superseded_at:
@@ -258,11 +265,14 @@ class Scraper:
                 self._log_tap()
         self._ended = self._clock().monotonic
         if error is None and self._query_at is not None and now.monotonic >= self._query_at:
-            self._query_engine(now)
+            await self._query_engine(now)
 
-    def _fetch(self) -> tuple[Mapping[Series, float], ScrapeError | None]:
+    async def _fetch(self) -> tuple[Mapping[Series, float], ScrapeError | None]:
         try:
-            return self._reader.read(self._client.fetch(self.target.metrics_path)), None
+            page = await self._client.fetch(self.target.metrics_path)
+            if len(page) > _LARGE:  # takes long to read, and other targets do not wait for it
+                return await asyncio.to_thread(self._reader.read, page), None
+            return self._reader.read(page), None
         except ScrapeError as failed:
             return {}, failed
         except ConfigError as failed:  # a secret's file has gone
@@ -373,17 +383,13 @@ class Scraper:
         elif error is None and before.models != self._status.models:
             _log.info("models_changed", target=target, models=models)
 
-    def _query_engine(self, now: Moment) -> None:
+    async def _query_engine(self, now: Moment) -> None:
         """Query the version and models of the engine, within the time of one scrape."""
-        until = now.monotonic + self.target.timeout
-
-        def fetch(path: str) -> bytes:
-            left = max(until - self._clock().monotonic, 0.001)
-            return self._client.fetch(path, timeout=left, max_size=_LARGEST_ANSWER)
-
+        fetch = partial(self._client.fetch, max_size=_LARGEST_ANSWER)
         try:
-            info = engine_info.ask(fetch)
-        except (ScrapeError, ConfigError) as error:
+            async with asyncio.timeout(self.target.timeout):
+                info = await engine_info.ask_in_loop(fetch)
+        except (TimeoutError, ScrapeError, ConfigError) as error:
             self._query_at = now.monotonic + _QUERY_AGAIN
             _log.debug("engine_did_not_say", target=self.target.name, detail=str(error))
             return
@@ -407,9 +413,11 @@ class Scraper:
                 "engine_found", target=self.target.name, version=info.version, models=info.models
             )
 
-    def _close_client(self) -> None:
-        """Close the connection, unless a turn uses it, which then does this at its end."""
-        if self._turning.acquire(blocking=False):
-            self._client.close()
-            if self._proxy is not None:
-                self._proxy.close()
+    def _end(self) -> None:
+        """Cut the turn short that is under way, which comes here again; then disconnect."""
+        if self._turning is not None:
+            self._turning.cancel()
+            return
+        self._client.close()
+        if self._proxy is not None:
+            self._proxy.close()

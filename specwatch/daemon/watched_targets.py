@@ -1,10 +1,11 @@
-"""The scrapers of the configured targets; each scrapes in its own thread."""
+"""The scrapers of the configured targets, whose turns are in one event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -15,23 +16,22 @@ from specwatch.status import TargetStatus
 
 _log = structlog.get_logger("specwatch.daemon.watched_targets")
 
-_MOST_THREADS = 512
-"""Threads: one for each target that is being scraped, so that a slow one delays no other."""
 _SLOTS = 20
-"""Scrape jobs per interval. A job of the scheduler costs as much as a scrape, so in a large fleet
-many targets share one."""
+"""Times in an interval at which scrapes begin. To wake up costs as much as some scrapes, so in a
+large fleet many targets share one."""
 _GOLDEN_RATIO = 0.618
 """Multiples of it, modulo 1, are spread evenly however many there are."""
 _MOST_LEFT = 100
 """Targets that left the configuration and are kept in case they come back."""
 
 
-class _Slot(NamedTuple):
-    """A scrape job: the names of its targets, and what forgets it."""
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """Targets that are scraped at the same time, next at ``at`` of the loop's clock."""
 
     interval: float
-    names: set[str]
-    forget: Callable[[], None]
+    at: float
+    scrapers: set[Scraper]
 
 
 class WatchedTargets:
@@ -50,9 +50,9 @@ class WatchedTargets:
         self.by_name: dict[str, Scraper] = {}
         self.left: dict[str, Scraper] = {}
         """Those that left the configuration."""
-        self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="scrape")
-        self._waiting: set[Scraper] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._slots: list[_Slot] = []
+        self._turns: set[asyncio.Task[None]] = set()
         self._ended = self._turned = False
 
     def __iter__(self) -> Iterator[Scraper]:
@@ -106,67 +106,62 @@ class WatchedTargets:
             del self.left[name]
         self.by_name = scrapers
 
-    def schedule(self, every: Callable[..., Callable[[], None]], *, again: bool = False) -> None:
-        """Begin scrapes of targets that came with ``every``, as of
-        :class:`specwatch.runtime.scheduler.Schedule`, and end those of targets that left.
+    def schedule(self) -> None:
+        """Begin scrapes of targets that came, and end those of targets that left.
 
-        Others go on undisturbed; ``again`` says that the schedule has forgotten them.
+        Others go on undisturbed.
         """
-        intervals = {name: one.target.interval for name, one in self.by_name.items()}
-        kept = []
-        for slot in [] if again else self._slots:
-            for name in [name for name in slot.names if intervals.get(name) != slot.interval]:
-                slot.names.discard(name)
-            if slot.names:
-                kept.append(slot)
-            else:
-                slot.forget()
-        self._slots = kept
-        scheduled = {name for slot in kept for name in slot.names}
-        for name, interval in intervals.items():
-            if name in scheduled:
-                continue
+        if self._ended:
+            return
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_run, args=(self._loop,), name="scrape", daemon=True).start()
+        self._loop.call_soon_threadsafe(self._set_slots, self._loop, list(self))
+
+    def _set_slots(self, loop: asyncio.AbstractEventLoop, scrapers: Sequence[Scraper]) -> None:
+        new = set(scrapers)
+        for slot in self._slots:
+            slot.scrapers.intersection_update(scrapers)
+            new -= slot.scrapers
+        self._slots = [slot for slot in self._slots if slot.scrapers]
+        for scraper in filter(new.__contains__, scrapers):
+            interval = scraper.target.interval
             alike = [slot for slot in self._slots if slot.interval == interval]
             if len(alike) == _SLOTS:
-                min(alike, key=lambda slot: len(slot.names)).names.add(name)
+                min(alike, key=lambda slot: len(slot.scrapers)).scrapers.add(scraper)
                 continue
-            names = {name}
             delay = interval * (len(alike) * _GOLDEN_RATIO % 1)
-            forget = every(interval, self._scrape, names, delay=delay)
-            self._slots.append(_Slot(interval, names, forget))
+            slot = _Slot(interval, loop.time() + delay, {scraper})
+            self._slots.append(slot)
+            loop.call_at(slot.at, self._scrape, loop, slot)
 
-    def _scrape(self, names: Collection[str]) -> None:
-        """Start a scrape of each; returns at once. One that still waits for a thread skips it."""
-        for scraper in filter(None, map(self.by_name.get, list(names))):
-            if scraper in self._waiting:
-                scraper.skip()
-                continue
-            self._waiting.add(scraper)
-            try:
-                self._pool.submit(self._turn, scraper)
-            except RuntimeError as error:
-                if self._ended:
-                    return
-                # It is queued, and taken by the next thread that is free.
-                _log.error("no_thread", target=scraper.target.name, detail=str(error))
-
-    def _turn(self, scraper: Scraper) -> None:
-        self._waiting.discard(scraper)
-        try:
-            scraper.turn()
-        except Exception:
-            # A defect in the turn of one target stops no other, and is logged.
-            _log.exception("turn_failed", target=scraper.target.name)
+    def _scrape(self, loop: asyncio.AbstractEventLoop, slot: _Slot) -> None:
+        """Begin the turns of a slot, and set its next time; those that were missed are skipped."""
+        if not slot.scrapers:
+            return
+        slot.at += slot.interval * (1 + max(0.0, loop.time() - slot.at) // slot.interval)
+        loop.call_at(slot.at, self._scrape, loop, slot)
+        for scraper in slot.scrapers:
+            turn = loop.create_task(_turn(scraper))
+            self._turns.add(turn)
+            turn.add_done_callback(self._turns.discard)
 
     def close(self) -> None:
         """Begin no more turns, and hand over the open windows; waits for no server."""
         self._ended = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
         scrapers = list(self)
         for scraper in scrapers:
             scraper.leave()
         for scraper in scrapers:
             scraper.finish()
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._end(loop), loop)
+
+    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        await asyncio.gather(*self._turns, return_exceptions=True)
+        await asyncio.sleep(0)  # until the connections are closed
+        loop.stop()
 
     def status_of(self, name: str) -> TargetStatus:
         """A target now; an empty status of one that has left the configuration."""
@@ -205,6 +200,19 @@ class WatchedTargets:
     def stuck(self, now: Moment) -> tuple[str, ...]:
         """Names of targets whose last scrape does not end."""
         return tuple(scraper.target.name for scraper in self if scraper.stuck(now))
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _turn(scraper: Scraper) -> None:
+    try:
+        await scraper.turn()
+    except Exception:
+        # A defect in the turn of one target stops no other, and is logged.
+        _log.exception("turn_failed", target=scraper.target.name)
 
 
 def _cursor_of(target: Target, cursors: Mapping[str, Cursor]) -> Cursor | None:

@@ -18,7 +18,7 @@ from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import engine_info
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.page_client import BlockingPageClient
 
 _PATIENCE = 10.0
 """Timeout of the metrics page under load, in seconds."""
@@ -34,7 +34,7 @@ class Server:
         """
         self.where = where
         self.url = target.url
-        self._page = PageClient(
+        self._page = BlockingPageClient(
             target.url,
             timeout=_PATIENCE,
             max_size=target.max_page_size,

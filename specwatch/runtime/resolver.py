@@ -1,11 +1,12 @@
-"""Looking up one host's addresses within a time limit."""
+"""Looking up one host's addresses without waiting longer than one wants to."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 
@@ -34,46 +35,29 @@ class Resolver:
         with contextlib.suppress(OSError, UnicodeError):
             self._fixed = _look_up(host, port, socket.AI_NUMERICHOST)
 
-    def addresses(self, timeout: float) -> list[Address]:
-        """All addresses in the system's order of preference, after ``timeout`` seconds at most.
+    async def addresses(self) -> list[Address]:
+        """All addresses in the system's order of preference.
 
-        Raises TimeoutError, OSError for an unknown name, UnicodeError for an invalid name, and
-        ConnectionAbortedError after :meth:`abort`.
+        Raises OSError for an unknown name, UnicodeError for an invalid name.
         """
         if self._fixed is not None:
             return self._fixed
         pending = self._pending
         if pending is None:
             pending = self._pending = Future()
+            pending.set_running_or_notify_cancel()  # who waits may give up, the look-up goes on
             threading.Thread(target=self._run, args=(pending,), name="resolve", daemon=True).start()
         try:
-            addresses = pending.result(timeout)
-        except CancelledError:
-            raise ConnectionAbortedError("given up") from None
+            return await asyncio.wrap_future(pending)
         finally:
             if pending.done():
                 self._pending = None
-        return addresses
-
-    def abort(self) -> None:
-        """Make a look-up that another thread waits for fail at once."""
-        pending = self._pending
-        if pending is not None:
-            pending.cancel()
 
     def _run(self, pending: Future[list[Address]]) -> None:
-        addresses: list[Address] = []
-        failure: Exception | None = None
         try:
-            addresses = _look_up(self._host, self._port)
+            pending.set_result(_look_up(self._host, self._port))
         except Exception as error:
-            failure = error  # raised where the result is waited for
-        if not pending.set_running_or_notify_cancel():
-            return
-        if failure is None:
-            pending.set_result(addresses)
-        else:
-            pending.set_exception(failure)
+            pending.set_exception(error)  # raised where the result is waited for
 
 
 def _look_up(host: str, port: int, flags: int = 0) -> list[Address]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -51,6 +51,27 @@ def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
         identity.draft_lengths,
         identity.prefills,
     )
+
+
+async def ask_in_loop(fetch: Callable[[str], Awaitable[bytes]]) -> EngineInfo:
+    """As :func:`ask`, where ``fetch`` is a coroutine."""
+    answers: dict[str, bytes | ScrapeError] = {}
+
+    def known(path: str) -> bytes:
+        answer = answers[path]
+        if isinstance(answer, ScrapeError):
+            raise answer
+        return answer
+
+    while True:
+        try:
+            return ask(known)
+        except KeyError as unknown:  # ask again with the answer to this one, too
+            (path,) = unknown.args
+        try:
+            answers[path] = await fetch(path)
+        except ScrapeError as error:
+            answers[path] = error
 
 
 def _json(fetch: Callable[[str], bytes], path: str) -> Any:

@@ -1,26 +1,28 @@
 """Fetching one server's pages over a connection that is kept alive.
 
-On http.client rather than requests: a request through requests costs more than fetching, reading
-and counting a page together. Each fetch is bounded in time and size, whatever the server does.
+Each fetch is bounded in time and size, whatever the server does, and waits in an event loop, so
+that one thread fetches the pages of many servers.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.client
+import socket
 import ssl
-import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from specwatch import __version__
 from specwatch.domain.units import is_loopback
 from specwatch.engines import tensorrtllm
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
-from specwatch.runtime.bounded_socket import BoundedSocket
+from specwatch.runtime.http_connection import BadAnswer, HttpConnection
 from specwatch.runtime.resolver import Resolver
 
-_CHUNK = 64 * 1024
 _HEADERS = {
     "Accept": "text/plain;version=0.0.4, application/json;q=0.5",
     "User-Agent": f"specwatch/{__version__}",
@@ -48,7 +50,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class PageClient:
-    """Fetches pages of one server, one at a time."""
+    """Fetches pages of one server, one at a time, in one event loop."""
 
     def __init__(
         self,
@@ -58,7 +60,6 @@ class PageClient:
         max_size: int,
         headers: Callable[[], Mapping[str, str]] = dict,
         tls: ssl.SSLContext | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``timeout`` bounds a whole fetch in seconds, ``max_size`` the page in bytes.
 
@@ -68,164 +69,111 @@ class PageClient:
         secure = parts.scheme == "https"
         self._prefix = parts.path.rstrip("/")
         self._host = parts.hostname or ""
-        self._default_port = http.client.HTTPS_PORT if secure else http.client.HTTP_PORT
-        self._port = parts.port or self._default_port
+        default_port = http.client.HTTPS_PORT if secure else http.client.HTTP_PORT
+        port = parts.port or default_port
         self._tls = (tls or ssl.create_default_context()) if secure else None
         self._url = url
         self._timeout = timeout
         self._max_size = max_size
         self._headers = headers
-        self._monotonic = monotonic
         # Compressing a page costs the engine more than sending it to its own machine.
         encoding = "identity" if is_loopback(self._host) else "gzip"
-        self._encoding = {"Accept-Encoding": encoding}
-        self._resolver = Resolver(self._host, self._port)
-        self._connection: http.client.HTTPConnection | None = None
-        self._socket: BoundedSocket | None = None
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._own_headers = {
+            "Host": host if port == default_port else f"{host}:{port}",
+            "Accept-Encoding": encoding,
+            **_HEADERS,
+        }
+        self._resolver = Resolver(self._host, port)
+        self._connection: HttpConnection | None = None
         self._stage = _NAME
-        self._aborted = False
 
-    def fetch(
+    async def fetch(
         self, path: str, *, timeout: float | None = None, max_size: int | None = None
     ) -> bytes:
         """The body of a page, decompressed; ``timeout`` and ``max_size`` override the client's.
 
         Raises ScrapeError with the reason, and what ``headers`` raises.
         """
-        headers = self._checked_headers()
         seconds = self._timeout if timeout is None else timeout
-        deadline = self._monotonic() + seconds
+        page = _Page(self._url, path, max_size or self._max_size)
         try:
-            if self._socket is not None and not self._socket.is_idle():
-                self.close()  # the server closed the idle connection: not a failure
-            reused = self._socket is not None
-            try:
-                return self._fetch(path, headers, deadline, max_size or self._max_size)
-            except ConnectionError:
-                if not reused or self._stage != _ANSWER:
-                    raise
-                self.close()  # the server closed it while the request was sent
-                return self._fetch(path, headers, deadline, max_size or self._max_size)
-        except (OSError, http.client.HTTPException, UnicodeError, zlib.error) as error:
+            request = self._request(path)
+            async with asyncio.timeout(seconds):
+                reused = self._connection is not None and self._connection.usable
+                try:
+                    return await self._exchange(request, page, seconds)
+                except ConnectionError:
+                    if not reused or self._stage != _ANSWER or page.begun:
+                        raise
+                # The server closed it while the request was sent.
+                return await self._exchange(request, page, seconds)
+        except (OSError, BadAnswer, UnicodeError, zlib.error) as error:
             self.close()
-            raise self._failure(error, seconds) from error
+            raise self._failure(error, seconds, page) from error
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Close the connection; the next fetch opens another."""
-        connection, sock = self._connection, self._socket
-        self._connection = self._socket = None
-        if connection is not None:
-            connection.close()
-        if sock is not None:
-            sock.end()
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
-    def abort(self) -> None:
-        """Make a running fetch in another thread fail soon, and all later ones."""
-        self._aborted = True
-        self._resolver.abort()
-        sock = self._socket
-        if sock is not None:
-            sock.abort()
-
-    def _fetch(
-        self, path: str, headers: Mapping[str, str], deadline: float, max_size: int
-    ) -> bytes:
-        connection = self._connected(deadline)
+    async def _exchange(self, request: bytes, page: _Page, seconds: float) -> bytes:
+        connection = self._connection
+        if connection is None or not connection.usable:
+            connection = self._connection = await self._connected(seconds)
         self._stage = _ANSWER
-        target = quote(self._prefix + path, safe=_SENT_AS_IT_IS)
-        connection.request("GET", target, headers={**_HEADERS, **self._encoding, **headers})
-        response = connection.getresponse()
-        self._stage = _PAGE
-        if response.status != http.client.OK:
-            message, status = self._status(response, path), response.status
-            raise ScrapeError(ScrapeReason.HTTP_STATUS, message, status)
-        body = self._read(response, max_size)
-        if self._aborted:  # looks like the end of a page without a length
-            raise ConnectionAbortedError("given up")
-        response.close()  # otherwise the connection stays busy
-        if response.will_close:
-            self.close()
-        return body
+        await connection.request(request, page)
+        return page.body()
 
-    def _connected(self, deadline: float) -> http.client.HTTPConnection:
-        if self._connection is not None and self._socket is not None:
-            self._socket.deadline = deadline
-            return self._connection
+    async def _connected(self, seconds: float) -> HttpConnection:
+        """Connect to the first address that answers; each gets its share of the time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
         self._stage = _NAME
-        addresses = self._resolver.addresses(max(deadline - self._monotonic(), 0.0))
+        addresses = await self._resolver.addresses()
         self._stage = _CONNECTION
-        self._socket = sock = BoundedSocket(self._monotonic)
-        if self._aborted:
-            sock.abort()
-        sock.deadline = deadline
-        sock.connect(addresses, self._tls, self._host)
-        connection = http.client.HTTPConnection(self._host, self._port)
-        connection.default_port = self._default_port
-        connection.auto_open = 0
-        connection.sock = sock  # of a socket's methods it uses those that there are
-        self._connection = connection
-        return connection
+        failed: OSError = OSError("the name has no address")
+        for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            with contextlib.ExitStack() as opened:
+                sock = opened.enter_context(
+                    socket.socket(address.family, address.kind, address.protocol)
+                )
+                sock.setblocking(False)
+                try:
+                    async with asyncio.timeout((deadline - loop.time()) / left):
+                        await loop.sock_connect(sock, address.place)
+                except OSError as error:
+                    failed = error
+                    continue
+                opened.pop_all()
+            name = self._host if self._tls else None
+            _, connection = await loop.create_connection(
+                HttpConnection, sock=sock, ssl=self._tls, server_hostname=name
+            )
+            return connection
+        raise failed
 
-    def _checked_headers(self) -> Mapping[str, str]:
-        headers = self._headers()
+    def _request(self, path: str) -> bytes:
+        headers = {**self._own_headers, **self._headers()}
         for name, value in headers.items():
-            try:
-                value.encode("latin-1")
-            except UnicodeEncodeError:
+            if not (value.isprintable() and value.isascii()):
                 raise ScrapeError(
                     ScrapeReason.CREDENTIALS,
                     f"the {name} for {self._url} has characters that a header cannot have;"
                     " check that its file holds the right secret",
-                ) from None
-        return headers
+                )
+        target = quote(self._prefix + path, safe=_SENT_AS_IT_IS)
+        lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode("ascii")
 
-    def _read(self, response: http.client.HTTPResponse, max_size: int) -> bytes:
-        encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
-        if encoding not in ("identity", "gzip"):
-            raise PageError(
-                ScrapeReason.NOT_METRICS,
-                f"{self._url} answered in encoding {_excerpt(encoding)}, which was not asked for;"
-                " make the proxy in between pass pages on unchanged",
-            )
-        too_large = PageError(
-            ScrapeReason.TOO_LARGE,
-            f"the page of {self._url} is longer than {max_size} bytes; if it should be, raise"
-            " max_page_size",
-        )
-        if (response.length or 0) > max_size:
-            raise too_large
-        parts: list[bytes] = []
-        received = size = 0
-        unzip = _Unzip() if encoding == "gzip" else None
-        for piece in _pieces(response):
-            received += len(piece)
-            data = unzip.feed(piece, max_size + 1 - size) if unzip else piece
-            size += len(data)
-            if max(received, size) > max_size:
-                raise too_large
-            parts.append(data)
-        if unzip is not None and not unzip.complete:
-            raise PageError(ScrapeReason.TRUNCATED, self._broke_off(f"{received} packed bytes"))
-        return b"".join(parts)
-
-    def _status(self, response: http.client.HTTPResponse, path: str) -> str:
-        hint = _STATUS_HINTS.get(response.status, "; look at the server's log")
-        if (response.status, path) == (404, tensorrtllm.PATH):
-            hint = "; start trtllm-serve with `return_perf_metrics: true` in its configuration"
-        if response.status in _REDIRECTS:
-            location = _excerpt(response.getheader("Location") or "nowhere")
-            hint = f"; a redirect (to {location}) is not followed, use the address that it names"
-        return f"{self._url} answered {response.status} {_excerpt(response.reason)}{hint}"
-
-    def _failure(self, error: Exception, seconds: float) -> ScrapeError:
-        url = self._url
+    def _failure(self, error: Exception, seconds: float, page: _Page) -> ScrapeError:
+        url, stage = self._url, _PAGE if page.begun else self._stage
         if isinstance(error, TimeoutError):
-            return ScrapeError(
-                ScrapeReason.TIMEOUT, _LATE[self._stage].format(url=url, seconds=seconds)
-            )
+            return ScrapeError(ScrapeReason.TIMEOUT, _LATE[stage].format(url=url, seconds=seconds))
         if isinstance(error, ConnectionRefusedError):
             return ScrapeError(
                 ScrapeReason.REFUSED,
@@ -235,18 +183,17 @@ class PageClient:
             return ScrapeError(ScrapeReason.TLS, _about_tls(url, error))
         if isinstance(error, zlib.error):
             return PageError(ScrapeReason.MALFORMED, f"the page of {url} is not gzip: {error}")
-        broke_off = isinstance(error, ConnectionError) and self._stage == _PAGE
-        if broke_off or isinstance(error, http.client.IncompleteRead):
-            return PageError(ScrapeReason.TRUNCATED, self._broke_off(_excerpt(str(error))))
-        if isinstance(error, http.client.RemoteDisconnected):
+        if isinstance(error, ConnectionError | BadAnswer) and page.begun:
+            return page.broke_off(_excerpt(str(error)))
+        if isinstance(error, ConnectionError) and stage == _ANSWER:
             return ScrapeError(
                 ScrapeReason.UNREACHABLE,
                 f"{url} closed the connection without an answer; look at the server's log",
             )
-        if isinstance(error, http.client.HTTPException):
+        if isinstance(error, BadAnswer):
             return PageError(
                 ScrapeReason.NOT_METRICS,
-                f"{url} does not speak HTTP ({_excerpt(repr(error))}); is the port right, or is it"
+                f"{url} does not speak HTTP ({_excerpt(str(error))}); is the port right, or is it"
                 " https?",
             )
         return ScrapeError(
@@ -254,8 +201,102 @@ class PageClient:
             f"cannot reach {url}: {_excerpt(str(error))}; check its host name and the network",
         )
 
-    def _broke_off(self, where: str) -> str:
-        return f"the page of {self._url} broke off ({where}); did the server stop meanwhile?"
+
+class BlockingPageClient:
+    """A client for callers without an event loop; for one thread at a time."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        """``options`` as of :class:`PageClient`."""
+        self._client = PageClient(url, **options)
+        self._runner: asyncio.Runner | None = None
+
+    def fetch(self, path: str, **limits: Any) -> bytes:
+        """As of :class:`PageClient`."""
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(self._fetch(path, **limits))
+
+    def close(self) -> None:
+        """Close the connection; the next fetch opens another."""
+        if self._runner is not None:
+            self._client.close()
+            self._runner.close()
+            self._runner = None
+
+    async def _fetch(self, path: str, **limits: Any) -> bytes:
+        await asyncio.sleep(0)  # what the connection got meanwhile
+        return await self._client.fetch(path, **limits)
+
+
+class _Page:
+    """The answer to one request, as a receiver of :class:`HttpConnection`."""
+
+    def __init__(self, url: str, path: str, max_size: int) -> None:
+        self._url = url
+        self._path = path
+        self._max_size = max_size
+        self._parts: list[bytes] = []
+        self._received = self._size = 0
+        self._unzip: _Unzip | None = None
+        self.begun = False
+
+    def begin(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
+        """Raises ScrapeError for an answer without a page, or with one that is too large."""
+        self.begun = True
+        if status != http.client.OK:
+            message = self._status(status, reason, headers.get("location", "nowhere"))
+            raise ScrapeError(ScrapeReason.HTTP_STATUS, message, status)
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", "gzip"):
+            raise PageError(
+                ScrapeReason.NOT_METRICS,
+                f"{self._url} answered in encoding {_excerpt(encoding)}, which was not asked for;"
+                " make the proxy in between pass pages on unchanged",
+            )
+        self._unzip = _Unzip() if encoding == "gzip" else None
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._max_size:
+            raise self._too_large()
+
+    def feed(self, data: bytes) -> None:
+        """Raises ScrapeError for too much, zlib.error for what is not gzip."""
+        self._received += len(data)
+        if self._unzip is not None:
+            data = self._unzip.feed(data, self._max_size + 1 - self._size)
+        self._size += len(data)
+        if max(self._received, self._size) > self._max_size:
+            raise self._too_large()
+        self._parts.append(data)
+
+    def body(self) -> bytes:
+        """The page. Raises PageError where its end is missing."""
+        if self._unzip is not None and not self._unzip.complete:
+            raise self.broke_off(f"{self._received} packed bytes")
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def broke_off(self, where: str) -> PageError:
+        """Why the page is not used."""
+        return PageError(
+            ScrapeReason.TRUNCATED,
+            f"the page of {self._url} broke off ({where}); did the server stop meanwhile?",
+        )
+
+    def _too_large(self) -> PageError:
+        return PageError(
+            ScrapeReason.TOO_LARGE,
+            f"the page of {self._url} is longer than {self._max_size} bytes; if it should be, raise"
+            " max_page_size",
+        )
+
+    def _status(self, status: int, reason: str, location: str) -> str:
+        hint = _STATUS_HINTS.get(status, "; look at the server's log")
+        if (status, self._path) == (404, tensorrtllm.PATH):
+            hint = "; start trtllm-serve with `return_perf_metrics: true` in its configuration"
+        if status in _REDIRECTS:
+            hint = (
+                f"; a redirect (to {_excerpt(location)}) is not followed, use the address that it"
+                " names"
+            )
+        return f"{self._url} answered {status} {_excerpt(reason)}{hint}"
 
 
 class _Unzip:
@@ -278,24 +319,6 @@ class _Unzip:
             unpacked += self._member.decompress(data, most - len(unpacked))
             data = self._member.unused_data
         return unpacked
-
-
-def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield the body as it arrives. Raises IncompleteRead if it ends early."""
-    if response.chunked:
-        while piece := response.read1(_CHUNK):
-            yield piece
-        return
-    left = response.length
-    while left is None or left > 0:
-        piece = response.fp.read1(_CHUNK if left is None else min(_CHUNK, left))
-        if not piece:
-            if left:
-                raise http.client.IncompleteRead(b"", left)
-            return
-        if left is not None:
-            left -= len(piece)
-        yield piece
 
 
 def _about_tls(url: str, error: ssl.SSLError) -> str:

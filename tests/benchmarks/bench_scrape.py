@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specwatch.domain.model import Batch, Moment
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.page_client import BlockingPageClient
 from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import pack_batch
 from tests.benchmarks.figure import Figure
@@ -35,7 +35,7 @@ def run() -> list[Figure]:
     looks = pages(_PAGES)
     with PageServer(1) as server:
         url = f"http://127.0.0.1:{server.ports[0]}"
-        client, session = PageClient(url, timeout=5, max_size=2**24), requests.Session()
+        client, session = BlockingPageClient(url, timeout=5, max_size=2**24), requests.Session()
         fetch = _median(lambda: client.fetch("/metrics"), _REPEATS)
         naive_fetch = _median(lambda: session.get(f"{url}/metrics", timeout=5).text, _REPEATS)
         client.close()

@@ -292,11 +292,11 @@ def test_secrets_are_not_shown(run: Run, tmp_path: Path, vllm: str) -> None:
 def test_a_hostile_model_name_cannot_command_the_terminal(
     run: Run, surface: Surface, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specwatch.scrape.page_client import PageClient
+    from specwatch.scrape.page_client import BlockingPageClient
 
     name = "\x1b[31m" + "y" * 1_000
     page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name=name)).encode()
-    monkeypatch.setattr(PageClient, "fetch", lambda *_, **__: page)
+    monkeypatch.setattr(BlockingPageClient, "fetch", lambda *_, **__: page)
     done = run("check-config", "--target", surface.url)
     assert done.exit_code == 0
     assert r"\x1b[31m" in done.stdout

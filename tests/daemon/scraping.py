@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import threading
+from concurrent.futures import CancelledError
 from typing import Any
 
 from specwatch.daemon.scraper import Scraper
@@ -13,6 +17,14 @@ from tests.hostile import Behaviour, HostileServer, Visit
 from tests.scrape.pages import vllm
 
 MINUTE = 1_790_000_040.0
+_LOOP = asyncio.new_event_loop()
+threading.Thread(target=_LOOP.run_forever, daemon=True).start()
+
+
+def turn(scraper: Scraper) -> None:
+    """One turn of a scraper; returns when it has ended, or was cut short."""
+    with contextlib.suppress(CancelledError):
+        asyncio.run_coroutine_threadsafe(scraper.turn(), _LOOP).result()
 
 
 class Engine:
@@ -91,7 +103,7 @@ class Bench:
             self.engine.page = page
         if proxy is not None and self.proxy is not None:
             self.proxy.page = proxy
-        self.scraper.turn()
+        turn(self.scraper)
         self.now = Moment(self.now.wall + seconds, self.now.monotonic + seconds)
 
     @property

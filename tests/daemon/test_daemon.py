@@ -209,15 +209,12 @@ def test_targets_that_hang_delay_no_other(serve: Serve, database: Path) -> None:
     assert healthy.connections == 150
 
 
-def test_a_thousand_hung_targets_queue_no_more_than_one_turn_each(
-    serve: Serve, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specwatch.daemon.watched_targets._MOST_THREADS", 2)
+def test_targets_that_hang_have_no_more_than_one_turn_each(serve: Serve, database: Path) -> None:
     server = serve(hanging)
     targets = [target_of(server.url, f"t{n}", interval=QUICK, timeout=1.0) for n in range(20)]
     with Running(daemon_of(database, *targets)) as daemon:
         wait_for(lambda: sum(t.skipped for t in daemon.status().targets) > 100)
-        assert daemon.targets._pool._work_queue.qsize() <= 20
+        assert sum(not turn.done() for turn in list(daemon.targets._turns)) <= 20
 
 
 def test_a_defect_in_one_turn_stops_no_other_and_shows(
@@ -227,10 +224,10 @@ def test_a_defect_in_one_turn_stops_no_other_and_shows(
     bad, good = (target_of(server.url, name, interval=0.2) for name in ("bad", "good"))
     turn = Scraper._turn
 
-    def defective(cycle: Scraper) -> None:
+    async def defective(cycle: Scraper) -> None:
         if cycle.target.name == "bad":
             raise ZeroDivisionError
-        turn(cycle)
+        await turn(cycle)
 
     monkeypatch.setattr(Scraper, "_turn", defective)
     with Running(daemon_of(database, bad, good)) as daemon:
@@ -444,7 +441,7 @@ def test_a_step_of_the_clock_sets_every_job_anew(
         clock.wall -= 3600
         wait_for(until_logged(log, "clock_stepped"))
         scraped(daemon, 3)
-        assert len(daemon._schedule._scheduler.get_jobs()) == 8
+        assert len(daemon._schedule._scheduler.get_jobs()) == 7
 
 
 def test_a_port_that_is_taken_ends_the_start_and_leaves_nothing_behind(

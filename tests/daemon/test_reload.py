@@ -158,7 +158,7 @@ def test_targets_that_left_take_bounded_memory(
     for number in range(8):
         made.watch(target_of(url, f"t{number}", interval=QUICK))
     assert list(made.daemon.targets.left) == ["t4", "t5", "t6"]
-    assert len(made.daemon._schedule._scheduler.get_jobs()) == 8
+    assert len(made.daemon._schedule._scheduler.get_jobs()) == 7
 
 
 @pytest.mark.parametrize("defect", [False, True], ids=["refused", "defect of ours"])

@@ -10,6 +10,7 @@ from specwatch.config.target import Target
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.model import Batch, Cursor, Moment, PodInstance
+from tests.daemon.scraping import turn
 from tests.fixtures import CERTIFICATE, Serve, target_of
 from tests.hostile import HostileServer, page
 from tests.scrape.pages import vllm
@@ -44,7 +45,7 @@ class Watch:
     def scrape(self, server: HostileServer, tokens: float) -> None:
         server.behaviour = page(vllm(tokens, start=None))
         self.now = Moment(self.now.wall + 5, self.now.monotonic + 5)
-        self.targets.by_name[NAME].turn()
+        turn(self.targets.by_name[NAME])
 
     def tokens(self) -> int:
         for scraper in self.targets:

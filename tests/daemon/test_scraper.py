@@ -20,7 +20,7 @@ from specwatch.domain.model import Mode, Moment
 from specwatch.errors import ConfigError
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape.gauges import GpuMemory
-from tests.daemon.scraping import MINUTE, Bench, Engine
+from tests.daemon.scraping import MINUTE, Bench, Engine, turn
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
 from tests.hostile import Behaviour, Visit, hanging, wait_for
 from tests.scrape.pages import START, llama, many_models, vllm
@@ -144,7 +144,7 @@ def test_a_page_of_thousands_of_models_is_refused_in_bounded_memory(bench: MakeB
     finally:
         tracemalloc.stop()
     assert one.scraper.status().failures == {"too_large": 2}
-    assert first < 5 << 20
+    assert first < 8 << 20  # what a reader may remember of series
     assert second - first < 1 << 18
 
 
@@ -218,22 +218,20 @@ def test_an_engine_that_does_not_say_is_no_failure_and_asked_once_a_minute(
     assert asked == 2
 
 
-def test_asking_takes_no_longer_than_one_scrape_may(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_asking_takes_no_longer_than_one_scrape_may(bench: MakeBench) -> None:
     """Slow answers in a row must not make a turn longer than three intervals."""
-    one = Bench(serve, Engine(), timeout=2.0)
-    asked: list[float | None] = []
 
-    def fetch(path: str, *, timeout: float | None = None, **_: Any) -> bytes:
-        asked.append(timeout)
-        one.now = Moment(one.now.wall + 1.5, one.now.monotonic + 1.5)
-        return vllm() if path == "/metrics" else b"{}"
+    def slow(visit: Visit) -> bool:
+        leave.wait(0.4)
+        visit.answer(b"", "404 Not Found")
+        return True
 
-    monkeypatch.setattr(one.scraper._client, "fetch", fetch)
-    one.scraper.turn()
-    assert asked == [None, 2.0, 0.5, *[0.001] * 3]
-    one.scraper.finish()
+    leave = threading.Event()
+    one = bench({"timeout": 0.5}, version=slow, props=slow, models=slow)
+    one.turn()
+    assert one.server.paths[:2] == ["/metrics", "/version"]
+    assert len(one.server.paths) < 5
+    leave.set()
 
 
 def test_a_model_without_a_name_takes_the_one_of_v1_models(bench: MakeBench, log: Log) -> None:
@@ -303,8 +301,8 @@ def test_what_is_current_begins_with_a_restart_or_a_switch(
 ) -> None:
     """At once, though the minute before it is closed only then; figures come with a whole one."""
     one = bench()
-    for turn in range(24):
-        one.turn(vllm(turn, drafts=turn))
+    for number in range(24):
+        one.turn(vllm(number, drafts=number))
     assert [window.tally.drafts for window in one.scraper.status().recent] == [11]
     one.turn(switched)
     assert len(one.windows) == 2
@@ -321,8 +319,8 @@ def test_what_is_current_begins_with_a_restart_or_a_switch(
 def test_counts_that_had_to_be_left_out_are_told_once(bench: MakeBench, log: Log) -> None:
     one = bench()
     bad = b'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="m",position="x"} %d\n'
-    for turn in range(40):
-        one.turn(vllm(turn, drafts=turn) + bad % turn)
+    for number in range(40):
+        one.turn(vllm(number, drafts=number) + bad % number)
     assert [bool(batch.windows) for batch in one.batches] == [False, True, True, True]
     assert len(events(log, "counts_left_out")) == 1
 
@@ -339,12 +337,12 @@ def turning(one: Bench, page: bytes) -> Iterator[None]:
         return True
 
     one.engine.page = slow
-    turn = threading.Thread(target=one.scraper.turn)
-    turn.start()
+    under_way = threading.Thread(target=turn, args=(one.scraper,))
+    under_way.start()
     assert entered.wait(60)
     yield
     leave.set()
-    turn.join(60)
+    under_way.join(60)
 
 
 def test_a_turn_that_is_due_while_one_is_under_way_is_skipped_and_counted(
@@ -352,8 +350,8 @@ def test_a_turn_that_is_due_while_one_is_under_way_is_skipped_and_counted(
 ) -> None:
     one = bench({"timeout": 60})
     with turning(one, vllm()):
-        one.scraper.turn()
-        one.scraper.turn()
+        turn(one.scraper)
+        turn(one.scraper)
         assert one.scraper.status().skipped == 2
         assert one.scraper.status(current=True).current == ()
     assert one.scraper.status().scrapes == 1
@@ -366,7 +364,7 @@ def test_finish_waits_for_no_server_and_queues_the_open_window(bench: MakeBench)
     one.turn(vllm(100))
     one.turn(vllm(130))
     one.engine.page = hanging
-    turning = threading.Thread(target=one.scraper.turn)
+    turning = threading.Thread(target=turn, args=(one.scraper,))
     turning.start()
     wait_for(lambda: one.server.paths.count("/metrics") == 3)
     one.scraper.finish()
@@ -375,7 +373,7 @@ def test_finish_waits_for_no_server_and_queues_the_open_window(bench: MakeBench)
     turning.join(60)
     assert not turning.is_alive()
     assert one.scraper.status().failures == {}
-    one.scraper.turn()
+    turn(one.scraper)
     assert one.scraper.status().scrapes == 2
 
 
@@ -405,7 +403,7 @@ def test_a_driver_that_hangs_does_not_hold_the_end_up(serve: Serve) -> None:
     one = Bench(serve, Engine())
     one.turn(vllm(100))
     one.scraper._gpu_memory = hung
-    turning = threading.Thread(target=one.scraper.turn)
+    turning = threading.Thread(target=turn, args=(one.scraper,))
     turning.start()
     assert entered.wait(60)
     one.scraper.finish()
@@ -494,7 +492,7 @@ def test_a_turn_that_raised_has_not_ended(
     monkeypatch.setattr(one.scraper._reader, "read", lambda _: 1 / 0)
     for _ in range(4):
         with pytest.raises(ZeroDivisionError):
-            one.scraper.turn()
+            turn(one.scraper)
         one.now = Moment(one.now.wall + 5, one.now.monotonic + 5)
     assert one.scraper.stuck(one.now)
 

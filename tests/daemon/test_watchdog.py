@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,19 +71,18 @@ def test_a_target_that_fails_is_no_loop_that_hangs(
 
 
 @pytest.fixture
-def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def hang(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Makes the turns of the target at a URL hang: a defect, as no deadline ends them."""
     hung: set[str] = set()
-    leave, turn = threading.Event(), Scraper._turn
+    turn = Scraper._turn
 
-    def defective(cycle: Scraper) -> None:
+    async def defective(cycle: Scraper) -> None:
         if cycle.target.url in hung:
-            leave.wait(60)
-        turn(cycle)
+            await asyncio.Event().wait()
+        await turn(cycle)
 
     monkeypatch.setattr(Scraper, "_turn", defective)
-    yield hung.add
-    leave.set()
+    return hung.add
 
 
 def test_a_target_that_hangs_is_told_and_the_others_are_watched_on(
@@ -120,7 +120,21 @@ def test_a_scheduler_that_died_gives_no_sign_of_life(
     notify.until(lambda message: "WATCHDOG" in message)
     daemon._schedule._scheduler.shutdown(wait=False)
     falls_silent(notify)
-    wait_for(lambda: daemon.status().stuck == ("t0",))
+
+
+def test_a_loop_of_scrapes_that_hangs_gives_no_sign_of_life(
+    running: Callable[..., Daemon], serve: Serve, notify: NotifySocket
+) -> None:
+    daemon = running(serve(page(vllm())).url)
+    notify.until(lambda message: "WATCHDOG" in message)
+    assert daemon.targets._loop is not None
+    leave = threading.Event()
+    daemon.targets._loop.call_soon_threadsafe(leave.wait, 60)
+    try:
+        wait_for(lambda: daemon.status().stuck == ("t0",))
+        falls_silent(notify)
+    finally:
+        leave.set()
 
 
 def test_a_loop_that_no_longer_looks_for_signals_gives_no_sign_of_life(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import threading
 from collections.abc import Callable
@@ -49,7 +50,7 @@ class _Pages:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def fetch(
+    async def fetch(
         self, path: str, *, timeout: float | None = None, max_size: int | None = None
     ) -> bytes:
         if self._server.page is None:
@@ -59,9 +60,6 @@ class _Pages:
         if path not in ("/metrics", "/health"):
             raise PageError(ScrapeReason.HTTP_STATUS, "404")
         return self._server.page.encode(errors="surrogateescape")
-
-    def abort(self) -> None:
-        """Nothing is ever under way."""
 
     def close(self) -> None:
         """There is no connection."""
@@ -128,6 +126,7 @@ class Specwatch:
         self._recorder.open()
         self.judging = RuleService(self._store, self.config, now=self._clock)
         self._cycle: Scraper | None = None
+        self._runner = asyncio.Runner()
         self.guarding: GuardService | None = None
         self._minute = 0
         self._calibrated = False
@@ -143,7 +142,7 @@ class Specwatch:
         assert self._cycle is not None
         assert self.guarding is not None
         self._now = Moment(server.now, server.now - START)
-        self._cycle.turn()
+        self._runner.run(self._cycle.turn())
         minute = int(server.now // MINUTE)
         if minute != self._minute:
             self._minute = minute
@@ -165,6 +164,7 @@ class Specwatch:
         phase = state.phase if state else Phase.OBSERVING
         if self.guarding is not None:
             self.guarding.close()
+        self._runner.close()
         self._recorder.close()
         self._folder.cleanup()
         return {"held": phase is Phase.HELD, "final_state": str(phase), "log": self.log}
@@ -178,7 +178,7 @@ class Specwatch:
             daemon="worlds",
             clock=self._clock,
             put=self._take,
-            client=lambda: _Pages(server),
+            client=_Pages(server),
         )
         cycle = self._cycle
         self.guarding = GuardService(
