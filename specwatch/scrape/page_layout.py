@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from operator import itemgetter, le
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from specwatch.scrape.counters import LARGEST
 
 _NUMERIC = b"0123456789.+-"
 _NAMES = frozenset(name.encode().translate(None, _NUMERIC) for name in SAMPLES)
+_NAME = re.compile(rb"[a-zA-Z_:]*")
 _BEGINNINGS = frozenset(b"#abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_:")
 _READ_EACH_TIME = frozenset(
     {"running", "waiting", "kv_cache_usage", "kv_cache_usage_old", "lifetime_acceptance_rate"}
@@ -82,7 +84,7 @@ class PageLayout:
         without the start of the process, or with lines in an unusual notation."""
         layout = cls(page.split(b"\n"), known)
         bare = page.translate(None, _NUMERIC).split(b"\n")
-        ours = sum(line.partition(b"{")[0].partition(b" ")[0] in _NAMES for line in bare)
+        ours = sum(_NAME.match(line)[0] in _NAMES for line in bare)  # type: ignore[index]
         usual = all(not line or line[0] in _BEGINNINGS for line in bare)
         distinct = len(set(layout.series)) == len(layout.series) == ours
         return layout if usual and distinct and layout.series else None

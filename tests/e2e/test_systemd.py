@@ -38,15 +38,15 @@ RestartSec=1
 """
 # Python imports a module of this name when it starts: a turn never ends once a file is there.
 SITE_CUSTOMIZE = f"""\
-import os, time
+import asyncio, os
 import specwatch.daemon.scraper
 
 turn = specwatch.daemon.scraper.Scraper._turn
 
-def hanging(self):
+async def hanging(self):
     while os.path.exists({HANG!r}):
-        time.sleep(3600)
-    turn(self)
+        await asyncio.sleep(3600)
+    await turn(self)
 
 specwatch.daemon.scraper.Scraper._turn = hanging
 """
