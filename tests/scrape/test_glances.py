@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.domain.model import Cursor, Moment, Window
+from specwatch.domain.model import Cursor, Mode, Moment, Window
 from specwatch.scrape.counters import LARGEST
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
@@ -114,9 +114,43 @@ def test_what_another_process_of_ours_has_counted_is_not_counted_again() -> None
     one.scrape_all(120)
     assert one.glances == 2
     one.watch.supersede(replace(cursor, samples=later))
+    assert [window.tally.generation_tokens for window in one.watch.peek()] == [0]
     one.scrape_all(137)
     window = one.end()
     assert (window.tally.generation_tokens, window.restarts) == (7, 0)
+
+
+def lmdeploy(drafts: int) -> bytes:
+    labels = '{engine="0",model_name="m"}'
+    return (
+        f"process_start_time_seconds {START}\n"
+        f"lmdeploy:spec_decode_num_drafts_total{labels} {drafts}\n"
+        f"lmdeploy:generation_tokens_total{labels} {100 + drafts}\n"
+    ).encode()
+
+
+@pytest.mark.parametrize("glancing", [True, False])
+def test_a_mode_that_changes_inside_a_minute_is_noticed(glancing: bool) -> None:
+    one = Watched()
+    for drafts in (0, 0, 5, 9):
+        one.scrape(lmdeploy(drafts))
+        if not glancing:
+            one.watch.begin_glances(None)
+    assert one.glances == (3 if glancing else 0)
+    window = one.end()
+    assert (window.mode, window.tally.drafts) == (Mode.ON, 9)
+
+
+def test_an_engine_that_may_stop_drafting_is_read_whole() -> None:
+    one = Watched()
+    for number in range(4):
+        one.scrape(
+            f"process_start_time_seconds {START}\n"
+            f'trtllm_num_requests_running{{model_name="m",engine_type="x"}} 1\n'
+            f'trtllm_generation_tokens_total{{model_name="m",engine_type="x"}} {number}\n'.encode()
+        )
+    assert not one.glances
+    assert one.end().tally.generation_tokens == 3
 
 
 def test_a_layout_of_another_reader_is_no_base() -> None:
