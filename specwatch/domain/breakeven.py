@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal
 
-from specwatch.domain.acceptance import LEAST_DRAFTS, fixed_draft_length
+from specwatch.domain.acceptance import fixed_draft_length
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Baselines, Minute
@@ -34,6 +34,8 @@ from specwatch.domain.segments import kind_of
 from specwatch.domain.shares import binomial_variance
 from specwatch.domain.speedup import TOO_FEW, Comparison
 
+_LEAST_DRAFTS = 20
+"""Of a temperature or segment with a speedup of its own: of fewer there is no interval."""
 DRAFT_COST_RATIO = 0.1
 """Cost of a draft token in target steps, assumed of a draft model of a tenth of the size.
 
@@ -254,8 +256,8 @@ def _buckets(
                 drafts[label] = drafts.get(label, 0) + counted.drafts
     buckets = {}
     for label, count in drafts.items():
-        if count < LEAST_DRAFTS:
-            continue  # a few of them are alike by chance
+        if count < _LEAST_DRAFTS:
+            continue
         # Its drafts, and its part of the steps that did not draft.
         part = [
             (minute, bucket.drafts / minute.drafting)

@@ -120,7 +120,7 @@ def test_a_few_drafts_that_are_alike_by_chance_are_not_certain():
         minutes = [on(n, tpot=0.04, buckets={"0": (drafts, drafts)}) for n in range(6)]
         return assess(minutes, baseline(PLAIN)).buckets.get("0")
 
-    assert of(10) is None
+    assert of(3) is None
     some, many = of(20), of(200)
     assert some is not None
     assert many is not None
