@@ -26,6 +26,7 @@ from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.gauges import GpuMemory
 from specwatch.scrape.page_client import BlockingPageClient, PageClient
+from specwatch.scrape.page_layout import Glance
 from specwatch.scrape.switch import FollowedSwitch, SwitchSetting
 from specwatch.scrape.taps import LEAVES_OUT, Trouble
 from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
@@ -101,7 +102,7 @@ class Scraper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turning: asyncio.Task[Any] | None = None
         """The task of the turn that is under way."""
-        self._finished = False
+        self._finished = self._learnt = False
         self._query_at: float | None = 0.0
         self._begun, self._superseded_at = clock().monotonic, -math.inf
         """The latter: when another process's cursor was taken over, on the monotonic clock."""
@@ -232,15 +233,68 @@ class Scraper:
 
     async def _turn(self) -> None:
         started = self._clock().monotonic
-        samples, error = await self._fetch()
+        page, error = await self._fetch()
+        now = None
+        if page is not None and (glance := self._glanced(page)) is not None:
+            now = self._take_glance(glance, started)
+        if now is None:
+            now, error = await self._observe(page, error, started)
+        if now is None:
+            return
+        self._ended = self._clock().monotonic
+        if error is None and self._query_at is not None and now.monotonic >= self._query_at:
+            await self._query_engine(now)
+
+    async def _fetch(self) -> tuple[bytes | None, ScrapeError | None]:
+        try:
+            return await self._client.fetch(self.target.metrics_path), None
+        except ScrapeError as failed:
+            return None, failed
+        except ConfigError as failed:  # a secret's file has gone
+            return None, ScrapeError(ScrapeReason.CREDENTIALS, str(failed))
+
+    def _glanced(self, page: bytes) -> Glance | None:
+        """Not where an experiment or the proxy's page needs the samples of each page."""
+        if self._proxy is not None or self.target.experiments is not None:
+            return None
+        return self._reader.glance(page)
+
+    def _take_glance(self, glance: Glance, started: float) -> Moment | None:
+        """Take a page without reading all of it; returns when, None if it has to be observed."""
+        memory = self._gpu_memory()
+        with self._watching:
+            if self._is_over(started):
+                return None
+            now = self._clock()
+            self._watch.gpu_memory = memory
+            observation = self._watch.glance(glance, now)
+            if observation is None:
+                return None
+            self._note(now, now.monotonic - started, observation, None)
+            return now
+
+    async def _observe(
+        self, page: bytes | None, error: ScrapeError | None, started: float
+    ) -> tuple[Moment | None, ScrapeError | None]:
+        """Read and count a page, or note a failure; returns when, None if it is too late, and what
+        failed."""
+        samples: Mapping[Series, float] = {}
+        if page is not None:
+            try:
+                # A large one takes long to read, and other targets do not wait for it.
+                read = self._reader.read
+                large = len(page) > _LARGE
+                samples = await asyncio.to_thread(read, page) if large else read(page)
+            except ScrapeError as failed:
+                error = failed
         proxy = None
         if error is None and self._proxy is not None and not self._finished:
             left = started + self.target.timeout - self._clock().monotonic
             proxy = await self._proxy.read(self._clock().wall, left)
         memory = self._gpu_memory() if error is None else None
         with self._watching:
-            if self._finished or started <= self._superseded_at:
-                return  # cut short by us, or perhaps older than another process's cursor
+            if self._is_over(started):
+                return None, error
             now = self._clock()
             if error is not None:
                 observation = self._watch.fail(now, error.reason)
@@ -253,6 +307,8 @@ class Scraper:
                         self._put(Batch((), self._watch.cursor()))
                     self._begins = False
                     self._page(samples, self._watch.switch, self._watch.load)
+                    if page is not None:
+                        self._begin_glances(page, ended=observation.batch is not None)
                 error = observation.error
                 if self._proxy is not None and proxy is not None:
                     self._proxy.note(observation, now.wall)
@@ -263,20 +319,21 @@ class Scraper:
             self._recent.forget(self._changed(before, restarted=restarted))
             if error is None:
                 self._log_tap()
-        self._ended = self._clock().monotonic
-        if error is None and self._query_at is not None and now.monotonic >= self._query_at:
-            await self._query_engine(now)
+        return now, error
 
-    async def _fetch(self) -> tuple[Mapping[Series, float], ScrapeError | None]:
-        try:
-            page = await self._client.fetch(self.target.metrics_path)
-            if len(page) > _LARGE:  # takes long to read, and other targets do not wait for it
-                return await asyncio.to_thread(self._reader.read, page), None
-            return self._reader.read(page), None
-        except ScrapeError as failed:
-            return {}, failed
-        except ConfigError as failed:  # a secret's file has gone
-            return {}, ScrapeError(ScrapeReason.CREDENTIALS, str(failed))
+    def _is_over(self, started: float) -> bool:
+        """Whether a turn was cut short by us, or its page is perhaps older than another process's
+        cursor."""
+        return self._finished or started <= self._superseded_at
+
+    def _begin_glances(self, page: bytes, *, ended: bool) -> None:
+        """A page was counted. How it looks is learnt once a minute at most: on some servers each
+        page looks otherwise."""
+        glance = self._glanced(page)
+        if glance is None and (ended or not self._learnt):
+            self._learnt = True
+            glance = self._reader.learn(page)
+        self._watch.begin_glances(glance)
 
     def _take(self, observation: ScrapeResult) -> None:
         if observation.batch is not None:
@@ -396,6 +453,7 @@ class Scraper:
         with self._watching:
             if self._finished:
                 return
+            self._watch.begin_glances(None)  # the next page shows it
             self._watch.drafting = info.drafting
             self._watch.draft_lengths = info.draft_lengths or self._launched
             self._watch.prefills = info.prefills

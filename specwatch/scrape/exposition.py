@@ -19,6 +19,7 @@ from specwatch.domain.model import PageLimits, Series
 from specwatch.engines import tensorrtllm
 from specwatch.engines.sample_names import SAMPLES, repeated, series_of
 from specwatch.errors import PageError, ScrapeReason
+from specwatch.scrape.page_layout import Glance, PageLayout
 
 _NAMES = frozenset(name.encode() for name in SAMPLES)
 _PREFIXES = frozenset(name[:end] for name in _NAMES for end in range(1, len(name) + 1))
@@ -72,6 +73,16 @@ class PageReader:
         self._limits = limits
         self._known = _KNOWN.setdefault(limits, {})
         self._learnt = 0
+        self._layout: PageLayout | None = None
+
+    def glance(self, page: bytes) -> Glance | None:
+        """A page that differs from one that was learnt in its numbers only; None for others."""
+        return None if self._layout is None else self._layout.read(page)
+
+    def learn(self, page: bytes) -> Glance | None:
+        """A glance at a page that was read, as which others are recognised from now on."""
+        self._layout = PageLayout.of(page, self._known) if len(page) <= _LARGE else None
+        return self.glance(page)
 
     def read(self, page: bytes) -> dict[Series, float]:
         """The value of each of our series on a page, in the page's order.

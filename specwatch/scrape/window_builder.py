@@ -22,6 +22,7 @@ from specwatch.domain.model import (
     Counters,
     Cursor,
     Environment,
+    Gauges,
     Mode,
     Moment,
     Series,
@@ -30,7 +31,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.engines.sample_names import meaningful, mode_of
+from specwatch.engines.sample_names import engine_of, meaningful, mode_of
 from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
 from specwatch.scrape import switch, tally
 from specwatch.scrape.counters import CounterTracker, Processes, process_start
@@ -38,6 +39,7 @@ from specwatch.scrape.downtime import Downtime
 from specwatch.scrape.engine_stop import DraftWatch
 from specwatch.scrape.gauges import GpuMemory, gauges_over
 from specwatch.scrape.open_window import Counted, FirstPages, OpenWindow
+from specwatch.scrape.page_layout import Glance
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Taps
 
@@ -109,6 +111,10 @@ class WindowBuilder:
         self.prefills = False
         """Whether the process says that it only prefills (SGLang)."""
         self.draft_watch = DraftWatch()
+        self._base: Glance | None = None
+        """The last page, where a glance at the next one may do."""
+        self._glanced: tuple[Glance, Moment] | None = None
+        """The last page, where its counters are not counted yet, and when it was read."""
         self._first_pages = FirstPages() if cursor_follows else None
         if cursor is not None:
             self._begin_at(cursor)
@@ -132,6 +138,8 @@ class WindowBuilder:
         A page without an engine's samples, or with counters that are not numbers, counts as a
         failed scrape.
         """
+        self._count_glance()
+        self._base = None
         problems: list[str] = []
         batch = self._roll(now, problems)
         window = self._window(now)
@@ -154,22 +162,11 @@ class WindowBuilder:
         if restarted:
             self._end_process(window, last or {}, problems)
             self._forget_process()
-        window.add(increments, tapped=bool(parts.tap))
         setting = switch.setting_of(samples, None if restarted else self.switch)
         switched = last is not None and not restarted and switch.changed(self.switch, setting)
         self.switch = setting
-        self._page = page
-        self.draft_watch.see(parts.models, increments, now.wall)
+        self._count(window, parts, page, increments, now, restarted=restarted)
         self._sample(window, parts.models, now, restarted=restarted, switched=switched)
-        self._wall, self._monotonic = now.wall, now.monotonic
-        self.taps.see(
-            parts,
-            increments,
-            now.monotonic,
-            restarted=restarted,
-            several_processes=self._tracker.process_start is None,
-            unnamed=self.unnamed_model,
-        )
         proxy_restarted, proxy_error = False, None
         if proxy is not None:
             try:
@@ -179,6 +176,65 @@ class WindowBuilder:
         sentences = tuple(problems)
         return ScrapeResult(
             batch, restarted, None, sentences, proxy_restarted, proxy_error, another
+        )
+
+    def begin_glances(self, glance: Glance | None) -> None:
+        """Say how the page looks that was observed last; None if that is not known."""
+        self._base = None
+        ordered = self.switch is not None and self.switch.ordered
+        ordered = ordered or any(map(self.taps.doubts, self.models))
+        certain = self._tracker.process_start is not None and self._first_pages is None
+        if glance is not None and certain and not ordered:
+            models = tally.parts_of(glance.samples()).models.values()
+            if not any(engine_of(samples).stops_permanently for samples in models):
+                self._base = glance
+
+    def glance(self, glance: Glance, now: Moment) -> ScrapeResult | None:
+        """Process a page read at ``now`` without a look at each counter, which is not needed inside
+        a minute; None for one that :meth:`observe` has to process."""
+        base, window = self._base, self._open
+        if base is None or window is None or self._start(now) > window.start:
+            return None
+        if not glance.continues(base):
+            return None
+        self._base, self._glanced = glance, (glance, now)
+        self._sample(window, glance.gauges(), now, restarted=False, switched=False)
+        return ScrapeResult(None)
+
+    def _count_glance(self) -> None:
+        """Count what was left uncounted of the last page."""
+        glanced, self._glanced = self._glanced, None
+        if glanced is None or self._open is None:
+            return
+        glance, now = glanced
+        samples = glance.samples()
+        page = meaningful(samples)
+        increments, _ = self._tracker.advance(page)
+        self._count(self._open, tally.parts_of(samples), page, increments, now, restarted=False)
+        for model, mode in self.models.items():
+            self._open.add_sample(model, mode, Gauges())
+
+    def _count(
+        self,
+        window: OpenWindow,
+        parts: tally.Parts,
+        page: Mapping[Series, float],
+        increments: Mapping[Series, float],
+        now: Moment,
+        *,
+        restarted: bool,
+    ) -> None:
+        window.add(increments, tapped=bool(parts.tap))
+        self._page = page
+        self.draft_watch.see(parts.models, increments, now.wall)
+        self._set_modes(parts.models)
+        self.taps.see(
+            parts,
+            increments,
+            now.monotonic,
+            restarted=restarted,
+            several_processes=self._tracker.process_start is None,
+            unnamed=self.unnamed_model,
         )
 
     def _observe_proxy(
@@ -207,6 +263,8 @@ class WindowBuilder:
 
     def fail(self, now: Moment, reason: ScrapeReason = ScrapeReason.REFUSED) -> ScrapeResult:
         """Note that a scrape failed at ``now``."""
+        self._count_glance()
+        self._base = None
         problems: list[str] = []
         ends = self._open is not None and self._start(now) > self._open.start
         if self._open is not None and ends and reason in NO_ANSWER:
@@ -223,6 +281,7 @@ class WindowBuilder:
 
     def close(self) -> ScrapeResult:
         """End the open window before its time, because the daemon stops."""
+        self._count_glance()
         problems, windows = list[str](), tuple[Window, ...]()
         closed, self._open = self._open, None
         if closed is not None:
@@ -232,6 +291,7 @@ class WindowBuilder:
 
     def peek(self) -> tuple[Window, ...]:
         """The windows of the open minute so far."""
+        self._count_glance()
         return self._build(self._open, []) if self._open is not None else ()
 
     def resume(self, cursor: Cursor | None, now: Moment) -> None:
@@ -240,6 +300,7 @@ class WindowBuilder:
         The database was away when the watch began; ``cursor`` is None if it has no cursor. The
         counts go into the open window.
         """
+        self._base = None
         first, self._first_pages = self._first_pages, None
         if cursor is None or first is None:
             return
@@ -252,6 +313,7 @@ class WindowBuilder:
 
     def supersede(self, cursor: Cursor) -> None:
         """Continue from the cursor of another process, which has counted the open window."""
+        self._base = self._glanced = None
         if self._open is not None:
             self._open = OpenWindow(self._open.start)
         self._proxy_tracker = CounterTracker()
@@ -260,6 +322,8 @@ class WindowBuilder:
 
     def start_over(self) -> None:
         """Treat the next page as the first one of another server; the open window stays open."""
+        self._count_glance()
+        self._base = None
         if self._open is not None:
             self._end_process(self._open, self._tracker.last or {}, [])
         self._tracker = CounterTracker()
@@ -276,6 +340,7 @@ class WindowBuilder:
 
     def change_proxy(self) -> None:
         """Treat the proxy's next page as the first one of another proxy."""
+        self._count_glance()
         if self._open is not None:
             self._open.proxy.end(self._proxy_tracker.last or {}, [])
         self._proxy_tracker = CounterTracker()
@@ -283,6 +348,7 @@ class WindowBuilder:
 
     def cursor(self) -> Cursor | None:
         """The counters at the last good page; None before the first one."""
+        self._count_glance()
         engine, proxy = self._tracker, self._proxy_tracker
         if engine.last is None or self._wall is None:
             return None
@@ -376,6 +442,15 @@ class WindowBuilder:
         window.scrapes_ok += 1
         self._downtime.end(now.monotonic)
         known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
+        sampled = {model: tally.sampled(samples) for model, samples in models.items()}
+        for model, sample in sampled.items():
+            before = self._sampled.get(model) if known else None
+            span = gauges_over(before, sample, elapsed, self.gpu_memory)
+            window.add_sample(model, Mode.MIXED if switched else self.models[model], span)
+        self._sampled = sampled
+        self._wall, self._monotonic = now.wall, now.monotonic
+
+    def _set_modes(self, models: Mapping[str, Mapping[Series, float]]) -> None:
         on = Mode.ON if self.switch is None else self.switch.mode
         self.models = {
             model: mode_of(
@@ -389,12 +464,6 @@ class WindowBuilder:
             for model in self.draft_watch.stops
             if self.models.get(model) is Mode.ON
         }
-        sampled = {model: tally.sampled(samples) for model, samples in models.items()}
-        for model, sample in sampled.items():
-            before = self._sampled.get(model) if known else None
-            span = gauges_over(before, sample, elapsed, self.gpu_memory)
-            window.add_sample(model, Mode.MIXED if switched else self.models[model], span)
-        self._sampled = sampled
 
     def _seen_at(self, now: Moment) -> float | None:
         """Unix time of the page before; None if the clock was set since."""

@@ -9,7 +9,7 @@ import re
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwatch.domain.model import PageLimits, Series
@@ -106,6 +106,65 @@ def test_any_page_gives_the_same_samples_through_both_readers(some_pages):
     reader = PageReader()
     for text in [*some_pages, some_pages[0]]:
         assert same(reader.read(text.encode()), oracle(text))
+
+
+@st.composite
+def pairs_of_pages(draw: st.DrawFn) -> tuple[str, str]:
+    """A page, and one with other digits, letters, lines, or another page."""
+    page = draw(pages())
+    places = draw(st.lists(st.integers(0, len(page) - 1), max_size=4))
+    changed = [*page]
+    for place in places:
+        letters = "0123456789" if changed[place].isdigit() else '0e.-+_ \n{"v'
+        if changed[place].isdigit() or draw(st.integers(0, 3)) == 0:
+            changed[place] = draw(st.sampled_from(letters))
+    lines = "".join(changed).rstrip("\n").split("\n")
+    if draw(st.integers(0, 4)) == 0:
+        lines = draw(st.permutations(lines))
+    return page, draw(st.sampled_from(["\n".join(lines) + "\n", draw(pages())]))
+
+
+@settings(max_examples=500)
+@given(pairs_of_pages())
+def test_a_page_read_at_a_glance_has_the_samples_that_it_has_when_it_is_read(both):
+    first, second = (text.encode() for text in both)
+    reader = PageReader()
+    with contextlib.suppress(PageError):
+        reader.read(first)
+        own = reader.learn(first)
+        if own is not None:
+            assert same(own.samples(), PageReader().read(first))
+        glance = reader.glance(second)
+        if glance is not None:
+            assert same(glance.samples(), PageReader().read(second))
+
+
+def test_a_page_of_the_same_server_is_read_at_a_glance():
+    page = capture("draft-k4.2")
+    reader = PageReader()
+    reader.read(page)
+    assert reader.learn(page)
+    for value in (b"1.0", b"12", b"3e4", b"-0.5"):
+        numbers = page.replace(b" 0.0\n", b" " + value + b"\n")
+        found = reader.glance(numbers)
+        assert (found is None) == (value == b"3e4"), "a letter is no number"
+        assert found is None or same(found.samples(), PageReader().read(numbers))
+    for other in (
+        page.replace(b"vllm:prompt_tokens_total{", b"vllm:prompt_token_total{"),
+        page.replace(b'le="0.1"', b'le="0.2"'),
+        page.replace(b".0\n", b" 1\n", 1),
+        page + b"vllm:num_requests_running{} 1\n",
+    ):
+        assert other != page
+        assert reader.glance(other) is None
+
+
+def test_a_foreign_sample_that_becomes_ours_is_not_overlooked():
+    """Names of ours have digits."""
+    page = b"vllm:num_requests_running 1\nvllm:e3e_request_latency_seconds_sum 2\n"
+    reader = PageReader()
+    reader.read(page)
+    assert reader.learn(page) is None
 
 
 def test_a_tab_may_stand_before_a_value_with_a_timestamp():

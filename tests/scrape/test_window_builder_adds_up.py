@@ -44,6 +44,7 @@ class World:
     wall: float = 1_700_000_000.0
     monotonic: float = 50.0
     processes: int = 0
+    glances: int = 0
     cursor: Cursor | None = None
     windows: list[Window] = field(default_factory=list)
     last_start: int = -1
@@ -99,25 +100,37 @@ class World:
     def unhide(self) -> None:
         self.engine.hidden.clear()
 
-    def _pages(self) -> tuple[dict[Any, float], dict[Any, float] | None]:
+    def _page(self) -> bytes:
         page = self.engine.engine_page()
         if self.tap is Source.TAP:
             page += self.engine.tap_page().partition("# HELP process_")[0]
-        proxy = None
-        if self.tap is Source.PROXY:
-            proxy = self.reader.read(self.proxy.tap_page().encode())
-        return self.reader.read(page.encode()), proxy
+        return page.encode()
+
+    def _observe(self, proxy: dict[Any, float] | None) -> ScrapeResult:
+        """As a scraper does: at a glance where that may do."""
+        page = self._page()
+        glance = None if self.tap is Source.PROXY else self.reader.glance(page)
+        result = None if glance is None else self.watch.glance(glance, self.now)
+        if result is not None:
+            self.glances += 1
+            return result
+        result = self.watch.observe(self.reader.read(page), self.now, proxy)
+        if self.tap is not Source.PROXY:
+            self.watch.begin_glances(glance or self.reader.learn(page))
+        return result
 
     def scrape(self, seconds: float, *, reach_proxy: bool = True) -> None:
         self.sleep(seconds)
-        page, proxy = self._pages()
-        result = self.watch.observe(page, self.now, proxy if reach_proxy else None)
+        proxy = None
+        if self.tap is Source.PROXY and reach_proxy:
+            proxy = self.reader.read(self.proxy.tap_page().encode())
+        result = self._observe(proxy)
         assert result.error is result.proxy_error is None
         self.take(result)
         self.engine_book.read(self.engine)
         if self.tap is Source.TAP:
             self.tap_book.read(self.engine)
-        elif proxy is not None and reach_proxy:
+        elif proxy is not None:
             before = self.tap_book.process
             assert result.proxy_restarted == (before is not None and before is not self.proxy)
             self.tap_book.read(self.proxy)
@@ -128,7 +141,7 @@ class World:
     def scrape_badly(self, seconds: float, index: int) -> None:
         """A page with a counter that is not a number: of no use as a whole."""
         self.sleep(seconds)
-        page, _ = self._pages()
+        page = self.reader.read(self._page())
         counters = [series for series in page if series.quantity.endswith("tokens")]
         page[counters[index % len(counters)]] = math.nan
         result = self.watch.observe(page, self.now)
@@ -330,6 +343,17 @@ def test_windows_add_up_to_what_was_counted(kind, script):
     """Through restarts, failures, gaps, clock steps, stops and kills of the daemon."""
     world = World(*kind)
     world.play(script)
+    assert_adds_up(world)
+
+
+@pytest.mark.parametrize("tap", [None, Source.TAP])
+def test_pages_inside_a_minute_are_counted_at_a_glance(tap: Source | None) -> None:
+    world = World(tap)
+    for number in range(40):
+        world.request(0, 0, [2, 1], "record", "stop", 0.25 + number % 3)
+        world.scrape(5.0)
+    assert world.glances > 25
+    world.stop()
     assert_adds_up(world)
 
 
