@@ -35,7 +35,7 @@ from specwatch.domain.shares import binomial_variance
 from specwatch.domain.speedup import TOO_FEW, Comparison
 
 _LEAST_DRAFTS = 20
-"""Of a temperature or segment that has a measured speedup: of fewer there is no interval."""
+"""Fewest drafts of a temperature or a segment whose speedup is measured: fewer give no interval."""
 DRAFT_COST_RATIO = 0.1
 """Cost of a draft token in target steps, assumed of a draft model of a tenth of the size.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import re
 import socket
 import ssl
 import zlib
@@ -27,6 +28,7 @@ _HEADERS = {
     "Accept": "text/plain;version=0.0.4, application/json;q=0.5",
     "User-Agent": f"specwatch/{__version__}",
 }
+_SENDABLE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _SENT_AS_IT_IS = "/%:@!$&'()*+,;=~"
 _NAME, _CONNECTION, _ANSWER, _PAGE = "name", "connection", "answer", "page"
 """Stages of a fetch, in order."""
@@ -78,12 +80,8 @@ class PageClient:
         self._headers = headers
         # Compressing a page costs the engine more than sending it to its own machine.
         encoding = "identity" if is_loopback(self._host) else "gzip"
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        self._own_headers = {
-            "Host": host if port == default_port else f"{host}:{port}",
-            "Accept-Encoding": encoding,
-            **_HEADERS,
-        }
+        self._port = "" if port == default_port else f":{port}"
+        self._own_headers = {"Accept-Encoding": encoding, **_HEADERS}
         self._resolver = Resolver(self._host, port)
         self._connection: HttpConnection | None = None
         self._stage = _NAME
@@ -158,9 +156,12 @@ class PageClient:
         raise failed
 
     def _request(self, path: str) -> bytes:
-        headers = {**self._own_headers, **self._headers()}
+        # As an address of the domain name system; an IPv6 address has brackets.
+        host = self._host if self._host.isascii() else self._host.encode("idna").decode("ascii")
+        host = f"[{host}]" if ":" in host else host
+        headers = {"Host": host + self._port, **self._own_headers, **self._headers()}
         for name, value in headers.items():
-            if not (value.isprintable() and value.isascii()):
+            if not _SENDABLE.fullmatch(value):
                 raise ScrapeError(
                     ScrapeReason.CREDENTIALS,
                     f"the {name} for {self._url} has characters that a header cannot have;"
@@ -168,7 +169,7 @@ class PageClient:
                 )
         target = quote(self._prefix + path, safe=_SENT_AS_IT_IS)
         lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        return "\r\n".join([*lines, "", ""]).encode("ascii")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     def _failure(self, error: Exception, seconds: float, page: _Page) -> ScrapeError:
         url, stage = self._url, _PAGE if page.begun else self._stage
@@ -258,7 +259,7 @@ class _Page:
             raise self._too_large()
 
     def feed(self, data: bytes) -> None:
-        """Raises ScrapeError for too much, zlib.error for what is not gzip."""
+        """Raises ScrapeError for a page that is too large, zlib.error for one that is not gzip."""
         self._received += len(data)
         if self._unzip is not None:
             data = self._unzip.feed(data, self._max_size + 1 - self._size)

@@ -14,7 +14,7 @@ from specwatch.scrape.counters import LARGEST
 
 _NUMERIC = b"0123456789.+-"
 _NAMES = frozenset(name.encode().translate(None, _NUMERIC) for name in SAMPLES)
-_NAME = re.compile(rb"[a-zA-Z_:]*")
+_NAME_OF_LINE = re.compile(rb"^[a-zA-Z_:]*", re.MULTILINE)
 _BEGINNINGS = frozenset(b"#abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_:")
 _READ_EACH_TIME = frozenset(
     {"running", "waiting", "kv_cache_usage", "kv_cache_usage_old", "lifetime_acceptance_rate"}
@@ -83,9 +83,9 @@ class PageLayout:
         """The layout of a page that was read; None where a glance at others would not be certain:
         without the start of the process, or with lines in an unusual notation."""
         layout = cls(page.split(b"\n"), known)
-        bare = page.translate(None, _NUMERIC).split(b"\n")
-        ours = sum(_NAME.match(line)[0] in _NAMES for line in bare)  # type: ignore[index]
-        usual = all(not line or line[0] in _BEGINNINGS for line in bare)
+        bare = page.translate(None, _NUMERIC)
+        ours = sum(name in _NAMES for name in _NAME_OF_LINE.findall(bare))
+        usual = all(not line or line[0] in _BEGINNINGS for line in bare.split(b"\n"))
         distinct = len(set(layout.series)) == len(layout.series) == ours
         return layout if usual and distinct and layout.series else None
 

@@ -181,10 +181,10 @@ class WindowBuilder:
     def begin_glances(self, glance: Glance | None) -> None:
         """Say how the page looks that was observed last; None if that is not known."""
         self._base = None
+        known = self._tracker.process_start is not None and self._first_pages is None
         ordered = self.switch is not None and self.switch.ordered
-        ordered = ordered or any(map(self.taps.doubts, self.models))
-        certain = self._tracker.process_start is not None and self._first_pages is None
-        if glance is not None and certain and not ordered:
+        doubted = any(map(self.taps.doubts, self.models))
+        if glance is not None and known and not (ordered or doubted):
             models = tally.parts_of(glance.samples()).models.values()
             if not any(engine_of(samples).stops_permanently for samples in models):
                 self._base = glance

@@ -68,7 +68,7 @@ def test_a_client_with_a_lower_limit_of_length_is_no_fault() -> None:
 
 
 def test_a_breach_lasts_through_a_quiet_time() -> None:
-    """No traffic is no data: it neither fires nor clears."""
+    """Without traffic there are no data: it neither fires nor clears."""
     judge = Judge("t", [RULE], [])
     judge.load([*STEADY, *OFF])
     verdicts = []

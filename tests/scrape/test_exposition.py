@@ -147,7 +147,7 @@ def test_a_page_of_the_same_server_is_read_at_a_glance():
     for value in (b"1.0", b"12", b"3e4", b"-0.5"):
         numbers = page.replace(b" 0.0\n", b" " + value + b"\n")
         found = reader.glance(numbers)
-        assert (found is None) == (value == b"3e4"), "a letter is no number"
+        assert (found is None) == (value == b"3e4"), "a letter is part of the text"
         assert found is None or same(found.samples(), PageReader().read(numbers))
     for other in (
         page.replace(b"vllm:prompt_tokens_total{", b"vllm:prompt_token_total{"),

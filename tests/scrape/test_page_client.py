@@ -430,6 +430,35 @@ def test_a_host_with_two_addresses_is_reached_by_the_one_that_answers(
     assert server.visits[0].headers["host"] == f"two.example:{server.port}"
 
 
+def test_a_name_with_other_letters_is_asked_for_as_its_server_knows_it(
+    serve: Serve, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(page(PAGE))
+    kind, protocol = socket.SOCK_STREAM, socket.IPPROTO_TCP
+    resolve_by(
+        lambda port: [(socket.AF_INET, kind, protocol, "", ("127.0.0.1", port))], monkeypatch
+    )
+    assert client_of(f"http://bücher.example:{server.port}").fetch("/metrics") == PAGE
+    assert server.visits[0].headers["host"] == f"xn--bcher-kva.example:{server.port}"
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [("a\tb", True), ("café", True), ("a\nb", False), ("a\rX: y", False), ("日本", False)],
+)
+def test_a_header_has_no_line_ends_or_letters_beyond_latin(
+    serve: Serve, client_of: ClientOf, value: str, sent: bool
+) -> None:
+    server = serve(page(PAGE))
+    client = client_of(server.url, headers=lambda: {"X-Key": value})
+    if sent:
+        assert client.fetch("/metrics") == PAGE
+        assert f"X-Key: {value}".encode("latin-1") in server.visits[0].head.encode("latin-1")
+    else:
+        assert failure(client).reason == ScrapeReason.CREDENTIALS
+        assert not server.visits
+
+
 def test_a_self_signed_certificate_is_refused_unless_it_is_known(
     serve: Serve, client_of: ClientOf, server_tls: ssl.SSLContext
 ) -> None:
