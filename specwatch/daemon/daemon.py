@@ -121,7 +121,7 @@ class Daemon:
             own,
             now=now,
             rule_service=self._rule_service,
-            status=self._workloads.status_of,
+            status=self._workloads.shown,
             healthy=self._workloads.is_healthy,
             actuator=partial(actuator_of, supervisor=supervisor),
         )

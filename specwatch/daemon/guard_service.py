@@ -13,9 +13,10 @@ from specwatch.actuators import switch_of
 from specwatch.actuators.base import Actuator
 from specwatch.config.loading import Config
 from specwatch.config.target import Target
+from specwatch.daemon.guard_dependencies import GuardDependencies
 from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.daemon.rule_service import RuleService
-from specwatch.daemon.target_guard import GuardDependencies, TargetGuard
+from specwatch.daemon.target_guard import TargetGuard
 from specwatch.domain.holdout import Holdout
 from specwatch.domain.model import Moment
 from specwatch.errors import StoreError
@@ -64,6 +65,8 @@ class GuardService:
         self._guards: dict[str, TargetGuard] = {}
         self._entries: dict[str, Entry] = {}
         self._groups: dict[str, dict[str, Entry]] = {}
+        self._sizes: dict[str, int] = {}
+        """Members by group that a daemon guards."""
         self._offset = now().offset
         self._renewed = float("-inf")
         self._turning = threading.Lock()
@@ -122,7 +125,7 @@ class GuardService:
             error=guard.error or self._error,
             actions=dict(guard.actions),
             max_actions_per_day=guard.policy.max_actions_per_day,
-            group_size=sum(one.left > 0 for one in self._groups.get(group, {}).values()),
+            group_size=self._sizes.get(group, 0),
             able=guard.target.service is not None or guard.target.switch is not None,
         )
 
@@ -187,9 +190,14 @@ class GuardService:
                     self._book.hold(names, self._holder, now.wall, able=can_act)
             self._renewed = now.monotonic
             entries = self._book.look()
-        self._entries, self._groups = entries, {}
+        groups: dict[str, dict[str, Entry]] = {}
         for name, entry in entries.items():
-            self._groups.setdefault(entry.state.group, {})[name] = entry
+            groups.setdefault(entry.state.group, {})[name] = entry
+        self._entries, self._groups = entries, groups
+        self._sizes = {
+            group: sum(entry.left > 0 for entry in members.values())
+            for group, members in groups.items()
+        }
         for name, guard in guards.items():
             if name in entries and not guard.running.locked():
                 guard.take(entries[name])
@@ -231,12 +239,12 @@ class GuardService:
         entry = self._entries.get(name)
         return self._status(name).group or (entry.state.group if entry else "")
 
-    def _group_of(self, name: str) -> tuple[str, dict[str, Entry]]:
-        """The group of a target, and the guards of the other members by target."""
+    def _others(self, name: str) -> dict[str, Entry]:
+        """The guards of the other members of the group of a target, by target."""
         group = self._group_name(name)
         others = dict(self._groups.get(group, {})) if group else {}
         others.pop(name, None)
-        return group, others
+        return others
 
     def _dependencies_of(self, name: str) -> GuardDependencies:
         return GuardDependencies(
@@ -244,7 +252,8 @@ class GuardService:
             book=self._book,
             status=lambda: self._status(name),
             decision=lambda: self._rule_service.decision_of(name),
-            group=lambda: self._group_of(name),
+            group=lambda: self._group_name(name),
+            others=lambda: self._others(name),
             baselines=lambda: self._rule_service.baselines_of(name),
             switched=lambda: self._rule_service.forget(name),
             healthy=lambda: self._healthy(name),

@@ -159,6 +159,11 @@ class Scraper:
         last = self._begun if self._ended is None else self._ended
         return now.monotonic - last > 3 * self.target.interval
 
+    @property
+    def shown(self) -> TargetStatus:
+        """The target as its last page shows it: without minutes, tap and counts of failures."""
+        return self._status
+
     def status(self, *, current: bool = False) -> TargetStatus:
         """The target now; with ``current`` the open minute too."""
         with self._watching:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -13,9 +13,9 @@ from specwatch.actuators.base import Actuator
 from specwatch.actuators.command import run_hook
 from specwatch.config.guard import Guard
 from specwatch.config.target import Target
+from specwatch.daemon.guard_dependencies import Basis, GuardDependencies
 from specwatch.daemon.guard_measurements import GuardMeasurements
 from specwatch.daemon.guarded_switch import GuardedSwitch
-from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, StoreError
 from specwatch.guard import groups, holdout, state_machine
@@ -24,12 +24,10 @@ from specwatch.guard.state import CALM, GuardState, Phase, Step
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.status import no_actions
 from specwatch.guard.switch_phases import skips_drafter
-from specwatch.rules.decisions import TargetDecision
 from specwatch.runtime.child_process import environment_for
 from specwatch.status import TargetStatus
-from specwatch.store.guard_records import GuardBook, Lost, alike
+from specwatch.store.guard_records import Lost, alike
 from specwatch.store.guard_rows import Entry
-from specwatch.store.repository import Store
 
 _log = structlog.get_logger("specwatch.guard")
 
@@ -39,29 +37,13 @@ _QUERY_SECONDS = 30.0
 """Seconds between two queries of a server's manager while nothing is under way."""
 _ORDERED_AGAIN = 3.0
 """Seconds until an order that failed is given again."""
+_LOOK_SECONDS = 15.0
+"""Seconds between two turns of a guard that observes, while what it looks at does not change."""
 _AGAIN_SECONDS = 30.0
 """Seconds until a switch or a hook that failed is tried again."""
 _QUIET = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _CLAIMS = frozenset({Phase.DRAINING, Phase.RESTARTING})
 """Phases that lead to a restart: entered only after the claim was stored."""
-
-
-class GuardDependencies(NamedTuple):
-    """What a guard reads from and acts through."""
-
-    store: Store
-    book: GuardBook
-    status: Callable[[], TargetStatus]
-    decision: Callable[[], TargetDecision]
-    group: Callable[[], tuple[str, Mapping[str, Entry]]]
-    """The name of the target's group, and the guards of its other members as read last."""
-    baselines: Callable[[], Mapping[str, Baseline]]
-    switched: Callable[[], None]
-    """Called after a switch: earlier findings about the server no longer apply."""
-    healthy: Callable[[], bool]
-    now: Callable[[], float]
-    """Unix time that neither jumps nor goes back while an action is under way."""
-    wall: Callable[[], float]
 
 
 class TargetGuard:
@@ -107,6 +89,8 @@ class TargetGuard:
         self._queried_at = 0.0
         self._manager: dict[str, Any] = {}
         """What the server's manager answered last; the keys are fields of a situation."""
+        self._calm: tuple[float, Basis] | None = None
+        """When the last turn found nothing to do, and on what; None where time alone may tell."""
         self._unstored: list[Step] = []
         self._unstored_error = StoreError("")
         self._measurements = GuardMeasurements(
@@ -139,6 +123,15 @@ class TargetGuard:
             state.phase not in _QUIET or state.order is not None or state.hooked or any(self._due)
         )
 
+    @property
+    def due(self) -> bool:
+        """Whether a turn may find something to do."""
+        if self._calm is None:
+            return True
+        since, basis = self._calm
+        now = self._dependencies.now()
+        return not 0 <= now - since < _LOOK_SECONDS or not self._basis().same(basis)
+
     def take(self, entry: Entry) -> None:
         """Take over what was read from the database."""
         known = self.entry
@@ -153,13 +146,22 @@ class TargetGuard:
 
     def turn(self) -> None:
         """Take all steps that are due now, and carry out what they ask for."""
-        if self.entry is None or self.stale or not self.running.acquire(blocking=False):
+        if (
+            self.entry is None
+            or self.stale
+            or not self.due
+            or not self.running.acquire(blocking=False)
+        ):
             return
+        self._calm = None
         try:
+            basis = self._basis()
             self._flush()
             seen = self._steps()
             if seen is not None and self._act(seen):
                 self._steps()  # the result of a switch is stored at once
+            elif seen is not None and self._is_calm(seen):
+                self._calm = seen.now, basis
         except Lost:
             self.stale = True
         except StoreError as error:
@@ -174,6 +176,20 @@ class TargetGuard:
         for access in (self._actuator, self._run_time):
             if access is not None:
                 access.close()
+
+    def _basis(self) -> Basis:
+        dependencies = self._dependencies
+        version = self.entry.version if self.entry else None
+        return Basis(self.policy, version, dependencies.decision(), dependencies.status())
+
+    def _is_calm(self, seen: Situation) -> bool:
+        state = self.state
+        waits = state.pause is not None or state.order is not None or self._unstored
+        return (
+            state.phase is Phase.OBSERVING
+            and seen.mode is state.goal is not None
+            and not (waits or self.slow or seen.in_standby)
+        )
 
     def _steps(self) -> Situation | None:
         """Take all steps that are due; None if what follows may take long and did not before."""
@@ -352,7 +368,10 @@ class TargetGuard:
         explore = self.policy.explore
         explores = state.phase is Phase.OBSERVING and explore.budget
         doubt = unmeasured(decision, wall, explore.max_age) if explores else ("", "")
-        group, self._others = dependencies.group()
+        # Calm members of a large group do not look at all others each time.
+        calm = state.phase is Phase.OBSERVING and state.order is None and not any(doubt)
+        lonely = calm and not self.policy.holdout
+        self._others = {} if lonely else dependencies.others()
         others = groups.guarded(self._others.values(), now, self.policy)
         self._due = (*doubt, holdout.is_chosen(state, others, self.policy, now))
         if self.slow:
@@ -371,7 +390,7 @@ class TargetGuard:
             chosen=self._due[2],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
             followed=status.switch.followed if status.switch and not failing else None,
-            group=group,
+            group=dependencies.group(),
             others=others,
             in_standby=bool(status.switch and status.switch.mode is not Mode.ON) and not failing,
             **self._manager,

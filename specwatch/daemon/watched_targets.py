@@ -168,6 +168,11 @@ class WatchedTargets:
         scraper = self.by_name.get(name)
         return TargetStatus(name, "", 0.0) if scraper is None else scraper.status(current=False)
 
+    def shown(self, name: str) -> TargetStatus:
+        """As :meth:`status_of`, but only what its last page shows."""
+        scraper = self.by_name.get(name)
+        return TargetStatus(name, "", 0.0) if scraper is None else scraper.shown
+
     def is_healthy(self, name: str) -> bool:
         """Whether a target's health check succeeds."""
         scraper = self.by_name.get(name)

@@ -97,12 +97,12 @@ class Workloads:
         """These names, and those of the pods of the workloads among them."""
         return {pod for pod, name in self._workload_of.items() if name in names}.union(names)
 
-    def status_of(self, name: str) -> TargetStatus:
-        """A workload or another target now."""
+    def shown(self, name: str) -> TargetStatus:
+        """What the last pages of a workload's pods show together, or that of another target."""
         workload = self._by_name.get(name)
         if workload is None:
-            return self._targets.status_of(name)
-        pods = [self._targets.status_of(pod) for pod in self._pods(name)]
+            return self._targets.shown(name)
+        pods = [self._targets.shown(pod) for pod in self._pods(name)]
         read = [pod for pod in pods if pod.failure is None and pod.last_success is not None]
         modes: dict[str, set[Mode]] = defaultdict(set)
         for pod in read:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -45,7 +46,7 @@ def entry_of(row: sa.Row[Any]) -> Entry:
     Raises one of ``damage.UNDECODABLE``.
     """
     damage.require_types(guards, row._fields, row)
-    state = msgspec.json.decode(row.state, type=GuardState)
+    state = _unpacked(row.state)
     if storable(state.target) != row.target:
         raise ValueError("state is of another target")
     left = row.lease_until - row._mapping.get("clock", 0.0)
@@ -56,7 +57,7 @@ def targets_of(row: sa.Row[Any]) -> set[str]:
     """Targets of a damaged row: that of its key, and that of its state if it can be decoded."""
     names = {row.target}
     with suppress(*damage.UNDECODABLE):
-        names.add(storable(msgspec.json.decode(row.state, type=GuardState).target))
+        names.add(storable(_unpacked(row.state).target))
     return {name for name in names if isinstance(name, str) and storable(name) == name}
 
 
@@ -88,6 +89,11 @@ def holder_names(holder: str) -> list[str]:
 def packed(state: GuardState) -> str:
     """The stored text of a state."""
     return msgspec.json.encode(state).decode()
+
+
+@lru_cache(maxsize=4096)  # every guard is read every other second, and few have changed
+def _unpacked(text: str) -> GuardState:
+    return msgspec.json.decode(text, type=GuardState)
 
 
 def versions(connection: sa.Connection, targets: Iterable[str]) -> dict[str, int]:

@@ -7,10 +7,13 @@ import threading
 import pytest
 
 from specwatch.config.guard import Guard, Hooks
+from specwatch.daemon.target_guard import TargetGuard
 from specwatch.domain.model import Mode
 from specwatch.guard import state_machine
+from specwatch.guard.observation import Situation
 from specwatch.guard.plan import Service
 from specwatch.guard.state import Phase
+from specwatch.rules.decisions import TargetDecision
 from specwatch.status import TargetStatus
 from specwatch.store.guard_records import GuardBook
 from tests.fixtures import Log, OpenStore
@@ -395,3 +398,48 @@ def test_the_server_is_taken_out_of_the_balancer_before_it_stops(
     assert set(heard) == {"before\n"}
     assert calls.read_text() == "before\nafter\n"
     assert daemon.state().phase is Phase.DISABLED
+
+
+def test_a_calm_guard_looks_again_when_what_it_decides_on_changes_or_after_a_while(
+    alone: str, open_store: OpenStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = world.server
+    server.bad = False
+    looks: list[float] = []
+    find = TargetGuard._steps
+
+    def look(guard: TargetGuard) -> Situation | None:
+        looks.append(world.now)
+        return find(guard)
+
+    monkeypatch.setattr(TargetGuard, "_steps", look)
+    daemon = GuardingDaemon(world, open_store(alone))
+    decisions = [TargetDecision()]
+    monkeypatch.setattr(daemon.judging, "decision_of", lambda _: decisions[-1])
+
+    def looked() -> bool:
+        before = len(looks)
+        daemon.turn()
+        world.wait()
+        return len(looks) > before
+
+    assert [looked() for _ in range(3)] == [True, True, False]
+    assert sum(looked() for _ in range(30)) == 3, "in 60 seconds"
+    while looked():
+        pass
+    server.bad, server.started = True, server.started - 100.0
+    decisions.append(server.decision())
+    assert looked()
+    assert daemon.state().phase is not Phase.OBSERVING
+
+
+def test_a_calm_guard_looks_at_once_at_a_server_that_another_tool_switched(
+    alone: str, open_store: OpenStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = GuardingDaemon(world, open_store(alone))
+    decision = TargetDecision()
+    monkeypatch.setattr(daemon.judging, "decision_of", lambda _: decision)
+    daemon.live(10)
+    world.server.running = Mode.OFF
+    daemon.turn()
+    assert daemon.state().elsewhere == world.now

@@ -32,7 +32,7 @@ class World:
         self.statuses: dict[str, TargetStatus] = {}
         self.minutes: list[Window] = []
         targets: Any = SimpleNamespace(
-            status_of=self.statuses.__getitem__,
+            shown=self.statuses.__getitem__,
             is_healthy=lambda name: self.statuses[name].failure is None,
         )
         self.workloads = Workloads(targets, self._put)
@@ -126,7 +126,7 @@ def test_speculation_is_off_once_it_is_off_in_every_pod(
         world.statuses[name] = TargetStatus(
             name, "", 5.0, models={"m": mode}, last_scrape=9.0, last_success=8.0, load=load
         )
-    status = world.workloads.status_of(NAME)
+    status = world.workloads.shown(NAME)
     assert status.models == {"m": expected}
     assert (status.load, status.last_scrape, status.last_success) == (5.0, 9.0, 8.0)
 
@@ -136,16 +136,16 @@ def test_one_pod_that_answers_is_enough_to_be_read_but_not_to_be_healthy() -> No
     down = Failure("refused", "no", 1.0)
     world.statuses["a"] = TargetStatus("a", "", 5.0, last_scrape=9.0, last_success=8.0)
     world.statuses["b"] = TargetStatus("b", "", 5.0, last_scrape=9.0, failure=down)
-    assert world.workloads.status_of(NAME).failure is None
+    assert world.workloads.shown(NAME).failure is None
     assert not world.workloads.is_healthy(NAME)
     world.statuses["a"] = replace(world.statuses["a"], failure=down)
-    assert world.workloads.status_of(NAME).failure is down
+    assert world.workloads.shown(NAME).failure is down
 
 
 def test_a_workload_without_a_pod_stays_while_the_guard_acts_on_it() -> None:
     world = World("a")
     assert world.watch(acting=True) == [NAME]
-    status = world.workloads.status_of(NAME)
+    status = world.workloads.shown(NAME)
     assert status.failure is not None
     assert status.last_scrape is not None, "that there is none is known"
     assert not world.workloads.is_healthy(NAME)

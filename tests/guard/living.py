@@ -10,9 +10,10 @@ from typing import Any, cast
 from specwatch.actuators.switch import SwitchClient
 from specwatch.config.guard import Guard, Rearm
 from specwatch.config.loading import from_targets
+from specwatch.daemon.guard_dependencies import GuardDependencies
 from specwatch.daemon.guard_measurements import GuardMeasurements
 from specwatch.daemon.guarded_switch import GuardedSwitch
-from specwatch.daemon.target_guard import GuardDependencies, TargetGuard
+from specwatch.daemon.target_guard import TargetGuard
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, Objective
 from specwatch.errors import StoreUnavailable
@@ -114,7 +115,7 @@ class Living:
         target = from_targets(["http://127.0.0.1:8000"], environ={}, hostname="h").targets[0]
         target = target.model_copy(update={"name": "chat"})
         world = GuardDependencies(
-            self.store, self.book, server.seen, server.decision, lambda: ("", {}), dict,
+            self.store, self.book, server.seen, server.decision, lambda: "", dict, dict,
             lambda: None, lambda: server.healthy, lambda: server.now, lambda: server.now,
         )  # fmt: skip
         client = cast(SwitchClient, server)

@@ -130,7 +130,7 @@ def test_targets_whose_group_is_not_known_form_none(store: Store) -> None:
     no_model_yet = {"last_scrape": 1.0}
     daemon.guarding._status = lambda name: TargetStatus(name, "", 0.0, **no_model_yet)
     daemon.turn()
-    assert [daemon.guarding._group_of(name) for name in "ab"] == [("", {})] * 2
+    assert [daemon.guarding._others(name) for name in "ab"] == [{}] * 2
 
 
 def test_an_order_waits_for_room_but_for_no_measurement() -> None:
