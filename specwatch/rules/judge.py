@@ -317,7 +317,7 @@ class Judge:
 
     def _temperatures(self, rule: Rule, model: ModelRecord) -> tuple[str, ...]:
         judged = {temperature for name, temperature in model.findings if name == rule.name}
-        labels = model.history.temperatures | judged - {ALL_TEMPERATURES}
+        labels = model.temperatures | judged - {ALL_TEMPERATURES}
         return rule.scope.temperatures(sorted(labels, key=order_of))
 
 
