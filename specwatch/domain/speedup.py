@@ -135,9 +135,19 @@ class Comparison:
         part._figures, part._doubts = self._figures, self._doubts
         part._sides = {of: sides.newest(len(compared)) for of, sides in self._sides.items()}
         part.__dict__.update(noise=self.noise, _compared=compared)
-        if self.objective is self._asked:  # what all minutes have, a part of them has
+        if not compared or compared[0].minute.sample.start > self._untimed:
             part.__dict__["objective"] = self._asked
+        else:
+            part.__dict__["objective"] = Objective.TPOT
         return part
+
+    @cached_property
+    def _untimed(self) -> float:
+        """Start of the newest minute without a time to the first token that is asked for."""
+        if self.objective is self._asked:
+            return -math.inf
+        rows = zip(reversed(self._compared), reversed(self.plain), strict=True)
+        return next(row.minute.sample.start for row, plain in rows if plain.first is None)
 
     def adjusted(self, usual: CostModel) -> Comparison:
         """That with the server as fast as it was when the baseline was measured.
@@ -276,7 +286,7 @@ class Comparison:
         doubts = self._doubts.get(objective)
         if doubts is None or doubts.count > len(over):
             doubts = self._doubts[objective] = NewestDoubt(objective)
-        doubts.add(self._compared)
+        doubts.add(self._compared, self.plain, over, under)
         minutes: Sequence[Minute] = self.known
         if min(over, default=0.0) <= 0 or min(under, default=0.0) <= 0:
             rows = [row for row in zip(minutes, over, under, strict=True) if row[1] > 0 < row[2]]
@@ -324,6 +334,7 @@ class Comparison:
         """Noise of the minutes' own ratios."""
         values: list[float | None] = []
         strata: list[tuple[Environment, int] | None] = []
+        objective = self.objective
         end: int | None = None
         for row in self._rows:
             sample = row.minute.sample
@@ -331,12 +342,10 @@ class Comparison:
                 values.append(None)
                 strata.append(None)
             end = sample.start + sample.length
-            timed = row.timed(self.objective)
+            timed = row.timed(objective)
             values.append(None if timed is None else timed.noise)
             strata.append(_stratum(row.minute) if self._given_loads else None)
-        if not self._given_loads:
-            return noise_of(values)
-        return noise_of(within(values, strata))
+        return noise_of(within(values, strata) if self._given_loads else values)
 
     @cached_property
     def _by_minute(self) -> dict[int, tuple[Plain, float]]:

@@ -37,13 +37,19 @@ class NewestDoubt:
     def __init__(self, objective: Objective) -> None:
         self.doubt, self.count, self._objective = Doubt(), 0, objective
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(
+        self,
+        rows: Sequence[Row],
+        plain: Sequence[Plain],
+        over: Sequence[float],
+        under: Sequence[float],
+    ) -> None:
         """Add those of the rows that came before the ones that were added."""
-        for row in rows[-1 - self.count :: -1]:
-            timed = row.timed(self._objective)
-            if timed is not None and isinstance(row.plain, Plain) and timed.over > 0 < timed.under:
-                for part in row.plain.parts(self._objective):
-                    self.doubt.add(part, part.seconds * row.slower)
+        for place in range(len(rows) - self.count - 1, -1, -1):
+            if over[place] > 0 < under[place]:
+                slower = rows[place].slower
+                for part in plain[place].parts(self._objective):
+                    self.doubt.add(part, part.seconds * slower)
         self.count = len(rows)
 
 
