@@ -12,7 +12,7 @@ from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
 from specwatch.domain.sample import samples_of
-from specwatch.domain.speedup import StandbyCost, standby_cost
+from specwatch.domain.standby import StandbyCost, standby_cost
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
     LAUNCH,

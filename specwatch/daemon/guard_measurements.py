@@ -11,7 +11,7 @@ from specwatch.config.guard import Guard
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import HOUR, MINUTE, Mode, Objective
 from specwatch.domain.sample import Sample, samples_of
-from specwatch.domain.speedup import standby_cost
+from specwatch.domain.standby import standby_cost
 from specwatch.errors import StoreError
 from specwatch.guard import foresight
 from specwatch.guard.observation import Situation

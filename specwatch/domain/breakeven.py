@@ -24,7 +24,7 @@ from typing import Literal
 from specwatch.domain.acceptance import fixed_draft_length
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.cost import CostModel
-from specwatch.domain.counterfactual import Baselines, Minute
+from specwatch.domain.counterfactual import Baselines, Memory, Minute
 from specwatch.domain.interval import Interval
 from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import Objective, Tally
@@ -164,6 +164,7 @@ def assess(
     given_loads: bool = False,
     usual: CostModel | None = None,
     by_minute: Comparison | None = None,
+    same: Memory | None = None,
 ) -> Assessment:
     """Measure the speedup over samples against a baseline; only samples in mode ``on`` count.
 
@@ -171,9 +172,12 @@ def assess(
     samples does not matter. ``usual`` is what steps took when the baseline was measured: see
     :meth:`specwatch.domain.speedup.Comparison.adjusted`. ``given_loads`` as in
     :class:`specwatch.domain.speedup.Comparison`. ``by_minute`` is the same time minute by minute,
-    where samples are blocks of several: the noise cannot be estimated from blocks.
+    where samples are blocks of several: the noise cannot be estimated from blocks. ``same`` caches
+    predictions for the same samples.
     """
-    compared = Comparison(list(samples), baseline, objective=objective, given_loads=given_loads)
+    compared = Comparison(
+        list(samples), baseline, objective=objective, given_loads=given_loads, same=same
+    )
     if usual is not None:
         compared = compared.adjusted(usual)
     whole = by_minute or compared
@@ -254,28 +258,31 @@ def _buckets(
         for label, counted in of(minute.sample).items():
             if counted.drafts:
                 drafts[label] = drafts.get(label, 0) + counted.drafts
+    if not drafts:
+        return {}
+    rows = [
+        (m, of(m.sample), m.drafting, m.kept * compared.rate(m), m.step_seconds) for m in minutes
+    ]
     buckets = {}
     for label, count in drafts.items():
         if count < _LEAST_DRAFTS:
             continue
         # Its drafts, and its part of the steps that did not draft.
         part = [
-            (minute, bucket.drafts / minute.drafting)
-            for minute in minutes
-            if (bucket := of(minute.sample).get(label)) and bucket.drafts and minute.drafting
+            (minute, bucket, bucket.drafts / drafting, yielded, step)
+            for minute, tallies, drafting, yielded, step in rows
+            if (bucket := tallies.get(label)) and bucket.drafts and drafting
         ]
-        tallies = [of(minute.sample)[label] for minute, _ in part]
         # Tokens that the bucket got from its steps, and the time that these took.
         over = [
-            (steps + (tally.accepted_tokens or 0)) * minute.kept * compared.rate(minute)
-            for (minute, steps), tally in zip(part, tallies, strict=True)
+            (steps + (tally.accepted_tokens or 0)) * yielded for _, tally, steps, yielded, _ in part
         ]
-        under = [steps * minute.step_seconds for minute, steps in part]
-        speedup = compared.ratio([minute for minute, _ in part], over, under)
+        under = [steps * step for _, _, steps, _, step in part]
+        speedup = compared.ratio([row[0] for row in part], over, under)
         if speedup is None:
             continue
-        drafted = sum(tally.draft_tokens or 0 for tally in tallies)
-        accepted = sum(tally.accepted_tokens or 0 for tally in tallies)
+        drafted = sum(row[1].draft_tokens or 0 for row in part)
+        accepted = sum(row[1].accepted_tokens or 0 for row in part)
         rate = accepted / drafted if drafted else None
         # At least what independent tokens would vary: few minutes may be alike by chance.
         least = NORMAL * drafted * math.sqrt(binomial_variance(accepted, drafted))

@@ -197,25 +197,42 @@ class CostModel:
         return Prediction(seconds, shares)
 
 
-def doubt(parts: Iterable[tuple[Prediction, float]], more: float = 0.0) -> Spread:
-    """Uncertainty of a sum of predictions, each with its seconds in that sum; ``more`` is the
-    variance of the logarithm that they have in common."""
-    whole = 0.0
-    amounts: dict[Rate, float] = {}
-    for prediction, seconds in parts:
-        whole += seconds
+class Doubt:
+    """Uncertainty of a sum of predictions, to which more can be added."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._amounts: dict[Rate, float] = {}
+
+    def add(self, prediction: Prediction, seconds: float) -> None:
+        """Add a prediction with its seconds in the sum."""
+        self._seconds += seconds
+        amounts = self._amounts
         for rate, share in prediction.shares:
             amounts[rate] = amounts.get(rate, 0.0) + share * seconds
-    if whole <= 0:
-        return Spread(0.0, math.inf)
-    terms = [
-        ((amount / whole) ** 2 * rate.variance, max(rate.freedom, 1.0))
-        for rate, amount in amounts.items()
-    ]
-    terms.append((more, _LEAST_FREEDOM))
-    total = math.fsum(variance for variance, _ in terms)
-    left = math.fsum(variance**2 / freedom for variance, freedom in terms)
-    return Spread(total, total**2 / left if left > 0 else math.inf)
+
+    def spread(self, more: float = 0.0) -> Spread:
+        """That of what was added; ``more`` is the variance of the logarithm that the predictions
+        have in common."""
+        whole = self._seconds
+        if whole <= 0:
+            return Spread(0.0, math.inf)
+        terms = [
+            ((amount / whole) ** 2 * rate.variance, max(rate.freedom, 1.0))
+            for rate, amount in self._amounts.items()
+        ]
+        terms.append((more, _LEAST_FREEDOM))
+        total = math.fsum([variance for variance, _ in terms])
+        left = math.fsum([variance**2 / freedom for variance, freedom in terms])
+        return Spread(total, total**2 / left if left > 0 else math.inf)
+
+
+def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
+    """Uncertainty of a sum of predictions, each with its seconds in that sum."""
+    known = Doubt()
+    for prediction, seconds in parts:
+        known.add(prediction, seconds)
+    return known.spread()
 
 
 def _episodes(ordered: Sequence[Observation]) -> list[list[Observation]]:

@@ -130,12 +130,6 @@ class Plain(NamedTuple):
         )
         return plain.seconds(objective)
 
-    def times(self, factor: float) -> Plain:
-        """The prediction for a server that is slower by a factor."""
-        return self._replace(
-            decoding=self.decoding.times(factor), first=self.first and self.first.times(factor)
-        )
-
 
 class Lengths(NamedTuple):
     """Mean lengths of the requests around a minute, in tokens."""
@@ -157,11 +151,15 @@ class Timed(NamedTuple):
 class Row:
     """A minute, and its time without speculation or the reason why that is unknown.
 
+    ``slower`` is the factor by which the server is slower than when the baseline was measured.
     What was computed for it last is kept, as most rows are those of the minute before.
     """
 
     minute: Minute
     plain: Plain | str
+    lengths: Lengths | None = None
+    """Those that ``plain`` was predicted with, where it is remembered."""
+    slower: float = 1.0
     _objective: Objective | None = None
     _timed: Timed | None = None
     _usual: CostModel | None = None
@@ -177,9 +175,9 @@ class Row:
         plain = self.plain
         if isinstance(plain, str):
             return None
-        took, modelled = self.minute.took(objective), plain.modelled(objective)
+        took, modelled = self.minute.took(objective), plain.modelled(objective) * self.slower
         noise = math.log(modelled / took) if took > 0 and modelled > 0 else None
-        return Timed(plain.seconds(objective), took, noise)
+        return Timed(plain.seconds(objective) * self.slower, took, noise)
 
     def adjusted(self, usual: CostModel) -> Row:
         """That with the server as fast as when a step took what is usual."""
@@ -194,11 +192,11 @@ class Row:
         expected = usual.predict(seen.load, seen.units, seen.prefill, seen.context)
         if expected is None or expected.seconds <= 0:
             return None
-        return Row(self.minute, plain.times(seen.seconds / expected.seconds))
+        return Row(self.minute, plain, slower=seen.seconds / expected.seconds)
 
 
 Memory = dict[int, Row]
-"""Rows computed before, by the start of the minute."""
+"""Rows computed before, by the start of the minute; see also :meth:`Counterfactual.same_rows`."""
 
 Baselines = Callable[[Environment], Baseline]
 """The baseline of each environment."""
@@ -233,6 +231,24 @@ class Counterfactual:
             memory.get(minute.sample.start) or Row(minute, self._plain(minute, lengths))
             for minute, lengths in pairs
         ]
+
+    def same_rows(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
+        """As :meth:`rows`, of the very samples of before and some others; ``memory`` keeps all."""
+        minutes = []
+        for sample in samples:
+            before = memory.get(id(sample))
+            minute = before.minute if before else Minute.of(sample, mode)
+            if minute is not None:
+                minutes.append(minute)
+        minutes.sort(key=lambda minute: minute.sample.start)
+        rows = []
+        for minute, lengths in zip(minutes, _lengths(minutes), strict=True):
+            row = memory.get(id(minute.sample))
+            if row is None or row.lengths != lengths:
+                row = Row(minute, self._plain(minute, lengths), lengths)
+                memory[id(minute.sample)] = row
+            rows.append(row)
+        return rows
 
     def remembered(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
         """As :meth:`rows`; rows that ``memory`` has are taken from it."""
@@ -334,23 +350,25 @@ class Counterfactual:
 
 def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
     """Mean lengths around each minute, which itself may have no requests."""
-    asked = [(minute.sample.start, minute.requests) for minute in minutes]
+    starts = [minute.sample.start for minute in minutes]
+    counted = [
+        (asked.firsts, asked.prompt * asked.firsts, (asked.output or 0.0) * asked.firsts)
+        if (asked := minute.requests) is not None and asked.prompt is not None
+        else (0, 0.0, 0.0)
+        for minute in minutes
+    ]
     lengths = []
     low = high = 0
-    for start, _ in asked:
-        while asked[low][0] < start - _NEIGHBOURHOOD:
+    for start in starts:
+        while starts[low] < start - _NEIGHBOURHOOD:
             low += 1
-        while high < len(asked) and asked[high][0] <= start + _NEIGHBOURHOOD:
+        while high < len(starts) and starts[high] <= start + _NEIGHBOURHOOD:
             high += 1
-        near = [
-            requests
-            for _, requests in asked[low:high]
-            if requests is not None and requests.prompt is not None
-        ]
-        firsts = sum(requests.firsts for requests in near)
-        prompt, output = (
-            math.fsum((getattr(requests, name) or 0.0) * requests.firsts for requests in near)
-            for name in ("prompt", "output")
+        firsts, prompts, outputs = zip(*counted[low:high], strict=True)
+        number = sum(firsts)
+        lengths.append(
+            Lengths(math.fsum(prompts) / number, math.fsum(outputs) / number)
+            if number
+            else Lengths()
         )
-        lengths.append(Lengths(prompt / firsts, output / firsts) if firsts else Lengths())
     return lengths

@@ -24,6 +24,25 @@ def sum_tallies(tallies: Iterable[Tally]) -> Tally:
     return Tally(**sum_fields(tallies, _ADDERS))
 
 
+class TallySum(Tally):
+    """As :func:`sum_tallies`; each field is added up when it is read first."""
+
+    __slots__ = ("_parts",)
+    _parts: Sequence[Tally]
+
+    def __init__(self, parts: Sequence[Tally]) -> None:
+        object.__setattr__(self, "_parts", parts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _ADDERS:
+            raise AttributeError(name)
+        value = _ADDERS[name](
+            [value for part in self._parts if (value := getattr(part, name)) is not None]
+        )
+        object.__setattr__(self, name, value)
+        return value
+
+
 def sum_fields(tallies: Iterable[Tally], names: Iterable[str]) -> dict[str, Any]:
     """As :func:`sum_tallies`, of some fields only."""
     asked = tuple(names)
@@ -124,8 +143,11 @@ def _add_by_key(mappings: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     filled = [mapping for mapping in mappings if mapping]
     if len(filled) < 2:
         return filled[0] if filled else {}
-    keys = sorted({key for mapping in filled for key in mapping})
-    return {key: sum(mapping.get(key, 0) for mapping in filled) for key in keys}
+    sums: dict[str, int] = {}
+    for mapping in filled:
+        for key, count in mapping.items():
+            sums[key] = sums.get(key, 0) + count
+    return dict(sorted(sums.items()))
 
 
 def _add_positions(positions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:

@@ -17,9 +17,10 @@ window-limited generalized likelihood ratio of T. Lai, *IEEE Transactions on Inf
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from statistics import NormalDist, median
+from statistics import NormalDist
 from typing import NamedTuple
 
 _MOST_CORRELATION = 0.95
@@ -47,17 +48,17 @@ def noise_of(values: Sequence[float | None]) -> Noise | None:
     variances = []
     for lag in (1, 2, 3):
         pairs = zip(values, values[lag:], strict=False)
-        squares = [(b - a) ** 2 / 2 for a, b in pairs if a is not None and b is not None]
-        if len(squares) < _ENOUGH:
+        steps = [b - a for a, b in pairs if a is not None and b is not None]
+        if len(steps) < _ENOUGH:
             return None
-        variances.append(_typical(squares))
+        variances.append(_typical(sorted([step * step / 2 for step in steps])))
     first, second, third = variances
     if first <= _ROUNDING:
         return Noise(0.0, 0.0, float(len(values)))
     # Of an AR(1): (1 - r^2) / (1 - r) = 1 + r, and (1 - r^3) / (1 - r) = 1 + r + r^2.
     by_second = second / first - 1
     by_third = (math.sqrt(max(4 * third / first - 3, 0.0)) - 1) / 2
-    count = sum(value is not None for value in values)
+    count = len(values) - values.count(None)
     correlation = (by_second + by_third) / 2
     correlation += (1 + 3 * max(correlation, 0.0)) / count  # M. Kendall, Biometrika 41, 1954
     correlation = min(max(correlation, 0.0), _MOST_CORRELATION)
@@ -66,9 +67,12 @@ def noise_of(values: Sequence[float | None]) -> Noise | None:
 
 
 def _typical(squares: Sequence[float]) -> float:
-    """The mean of squares of normal values; a few outliers are cut."""
-    cut = 9 * median(squares) / 0.4549
-    return math.fsum(min(square, cut) for square in squares) / len(squares)
+    """The mean of squares of normal values, in ascending order; a few outliers are cut."""
+    count, half = len(squares), len(squares) // 2
+    median = squares[half] if count % 2 else (squares[half - 1] + squares[half]) / 2
+    cut = 9 * median / 0.4549
+    kept = bisect_right(squares, cut)
+    return math.fsum([*squares[:kept], *[cut] * (count - kept)]) / count
 
 
 def inflation(count: float, correlation: float) -> float:
@@ -113,16 +117,18 @@ def spread_of(
         of_stratum = sums.setdefault(stratum, [0.0, 0.0])
         of_stratum[0] += a
         of_stratum[1] += b
-    sides = [sums[of] for of in strata] or [[sum(over), sum(under)]] * count
-    rows = list(zip(over, under, sides, strict=True))
-    apart = [(a - b * top / bottom) * count / whole for a, b, (top, bottom) in rows]
+    paces: Sequence[float] = [sums[of][0] / sums[of][1] for of in strata]
+    paces = paces or [whole / total] * count
+    apart = [a - b * pace for a, b, pace in zip(over, under, paces, strict=True)]
     left = max(count - max(len(sums), 1), 1)
-    own = math.fsum([residual * residual for residual in apart]) / left
+    own = math.fsum([residual * residual for residual in apart]) / left * (count / whole) ** 2
     known = prior
     if known is None:
         # Not of the residuals: weights that change from minute to minute hide the correlation.
-        paces = [a / b - top / bottom if b > 0 else None for a, b, (top, bottom) in rows]
-        known = noise_of(paces) or Noise(own, _UNKNOWN_CORRELATION, 0.0)
+        values = [
+            a / b - pace if b > 0 else None for a, b, pace in zip(over, under, paces, strict=True)
+        ]
+        known = noise_of(values) or Noise(own, _UNKNOWN_CORRELATION, 0.0)
     factor = inflation(count, known.correlation)
     # Residuals around a mean of correlated values are smaller than their variance.
     own /= max(1 - (factor - 1) / (count - 1), 1 / count)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import NamedTuple
 
-from specwatch.domain.merge import merge_gauges, sum_fields, sum_tallies
+from specwatch.domain.merge import TallySum, merge_gauges, sum_fields, sum_tallies
 from specwatch.domain.model import (
     ALL_TEMPERATURES,
     COUNTERS,
@@ -231,9 +231,9 @@ def total(samples: Sequence[Sample]) -> Tally:
 def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
     """A temperature bucket or a segment of all samples, or ``all``, added up."""
     if temperature == ALL_TEMPERATURES:
-        return total(samples)
+        return TallySum([sample.tally for sample in samples])
     parts = [e.segments if kind_of(temperature) else e.buckets for e in samples]
-    return sum_tallies(part[temperature] for part in parts if temperature in part)
+    return TallySum([part[temperature] for part in parts if temperature in part])
 
 
 def counted_in(sample: Sample, temperature: str) -> Tally:

@@ -42,7 +42,7 @@ def share_of(parts: Sequence[tuple[int, int]]) -> Share | None:
         return None
     count, whole = (sum(column) for column in zip(*parts, strict=True))
     value, number = count / whole, len(parts)
-    squares = math.fsum((part - value * of) ** 2 for part, of in parts)
+    squares = math.fsum([(part - value * of) ** 2 for part, of in parts])
     spread = squares / whole**2 * number / (number - 1) if number > 1 else 0.0
     binomial = binomial_variance(count, whole)
     effect = max(spread / binomial, 1.0)

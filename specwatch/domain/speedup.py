@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
-from specwatch.domain.cost import CostModel, Prediction, doubt
+from specwatch.domain.cost import CostModel, Doubt
 from specwatch.domain.counterfactual import (
     NO_LENGTHS,
     Baselines,
@@ -25,18 +25,11 @@ from specwatch.domain.counterfactual import (
     Plain,
     Row,
 )
-from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
-from specwatch.domain.model import MINUTE, Environment, Mode, Objective, load_bin_label
-from specwatch.domain.noise import (
-    MOST_DOUBT,
-    Noise,
-    Spread,
-    noise_of,
-    sequential_tail,
-    spread_of,
-    student,
-)
+from specwatch.domain.interval import LEAST_SAMPLES, Interval
+from specwatch.domain.model import MINUTE, Environment, Mode, Objective
+from specwatch.domain.noise import MOST_DOUBT, Noise, noise_of, sequential_tail, spread_of
 from specwatch.domain.sample import Sample
+from specwatch.domain.uncertainty import TAIL, Figures, NewestDoubt, within
 
 NOTHING = "nothing was generated with speculation"
 NO_BASELINE = "no baseline"
@@ -54,9 +47,6 @@ STRETCHES = (5, 7, 10, 14, 20, 28, 40, 60)
 with a certain answer decides."""
 PRESENT = 6 * MINUTE
 """Seconds of what is shown as the speedup now."""
-_TAIL = (1 - CONFIDENCE) / 2
-"""Error of either bound of an interval."""
-_REFERENCE_TAIL = 0.005
 
 
 def mended_by_calibration(missing: str) -> bool:
@@ -77,25 +67,35 @@ class Comparison:
         given_loads: bool = False,
         mode: Mode = Mode.ON,
         memory: Memory | None = None,
+        same: Memory | None = None,
     ) -> None:
         """``mode`` is that of the samples that count; ``memory`` caches predictions between
-        comparisons with the same baseline.
+        comparisons of minutes with the same baseline, ``same`` those of other samples.
 
         With ``given_loads`` the result is what was gained at the loads and in the environments that
         occurred: how they mix does not count as noise.
         """
         self._known = Counterfactual(baseline)
-        if memory is None:
-            rows = self._known.rows(samples, mode)
-        else:
+        if memory is not None:
             rows = self._known.remembered(samples, mode, memory)
+        elif same is not None:
+            rows = self._known.same_rows(samples, mode, same)
+        else:
+            rows = self._known.rows(samples, mode)
         self._fill(rows, objective, given_loads)
 
     def _fill(self, rows: Sequence[Row], asked: Objective, given_loads: bool) -> None:
         self._rows, self._asked, self._given_loads = rows, asked, given_loads
-        self._figures: dict[tuple[int, Objective], _Figures | None] = {}
-        """Of the newest minutes, by the number of them: shared with parts."""
+        self._doubts: dict[Objective, NewestDoubt] = {}
+        self._figures: dict[tuple[int, Objective], Figures | None] = {}
+        """Of the newest minutes, by the number of them: shared with parts, like their doubts."""
+        self._sides: dict[Objective, _Sides] = {}
         self._stretches: dict[float, tuple[Interval, ...]] = {}
+
+    @cached_property
+    def _compared(self) -> Sequence[Row]:
+        """The rows whose time without speculation is known."""
+        return [row for row in self._rows if isinstance(row.plain, Plain)]
 
     @cached_property
     def minutes(self) -> list[Minute]:
@@ -105,12 +105,12 @@ class Comparison:
     @cached_property
     def known(self) -> list[Minute]:
         """Those whose time without speculation is known."""
-        return [row.minute for row in self._rows if isinstance(row.plain, Plain)]
+        return [row.minute for row in self._compared]
 
     @cached_property
     def plain(self) -> list[Plain]:
         """That time, of each of them."""
-        return [row.plain for row in self._rows if isinstance(row.plain, Plain)]
+        return [row.plain for row in self._compared if isinstance(row.plain, Plain)]
 
     @cached_property
     def tokens(self) -> float:
@@ -120,7 +120,7 @@ class Comparison:
     @cached_property
     def covered(self) -> float:
         """Share of the tokens generated at conditions that the baselines know."""
-        known = math.fsum([minute.pace.tokens for minute in self.known])
+        known = math.fsum([row.minute.pace.tokens for row in self._compared])
         return known / self.tokens if self.tokens else 0.0
 
     @cached_property
@@ -130,11 +130,24 @@ class Comparison:
 
     def since(self, start: float) -> Comparison:
         """That of the minutes from a time on (Unix seconds); what is noise all of them tell."""
-        first = bisect_left(self._rows, start, key=lambda row: row.minute.sample.start)
-        part = self._of(self._rows[first:])
-        part._figures = self._figures
-        part.__dict__["noise"] = self.noise
+        part = self._of(_from(self._rows, start))
+        compared = _from(self._compared, start)
+        part._figures, part._doubts = self._figures, self._doubts
+        part._sides = {of: sides.newest(len(compared)) for of, sides in self._sides.items()}
+        part.__dict__.update(noise=self.noise, _compared=compared)
+        if not compared or compared[0].minute.sample.start > self._untimed:
+            part.__dict__["objective"] = self._asked
+        else:
+            part.__dict__["objective"] = Objective.TPOT
         return part
+
+    @cached_property
+    def _untimed(self) -> float:
+        """Start of the newest minute without a time to the first token that is asked for."""
+        if self.objective is self._asked:
+            return -math.inf
+        rows = zip(reversed(self._compared), reversed(self.plain), strict=True)
+        return next(row.minute.sample.start for row, plain in rows if plain.first is None)
 
     def adjusted(self, usual: CostModel) -> Comparison:
         """That with the server as fast as it was when the baseline was measured.
@@ -156,14 +169,16 @@ class Comparison:
     @cached_property
     def missing(self) -> str | None:
         """Why nothing can be compared, as words; None where it can."""
-        if not self.minutes:
+        few = len(self._compared) < LEAST_SAMPLES
+        if not few and len(self._compared) == len(self._rows):
+            return None
+        if not self._rows:
             return NOTHING
         if not any(self._known.of(minute.sample.environment) for minute in self.minutes):
             expired = any(
                 self._known.of(minute.sample.environment).expired for minute in self.minutes
             )
             return f"{NO_BASELINE} young enough" if expired else NO_BASELINE
-        few = len(self.known) < LEAST_SAMPLES
         unknown = [(r.minute.pace.tokens, r.plain) for r in self._rows if isinstance(r.plain, str)]
         if unknown and (few or self.covered < LEAST_SHARE):
             return max(unknown)[1]
@@ -173,20 +188,19 @@ class Comparison:
         """The speedup by the objective, with its 95 % interval; None where :attr:`missing`."""
         return None if self.missing is not None else self._interval(self.objective)
 
-    def _interval(self, objective: Objective, tail: float = _TAIL) -> Interval | None:
+    def _interval(self, objective: Objective, tail: float = TAIL) -> Interval | None:
         asked = (len(self._rows), objective)
         if asked not in self._figures:
-            over, under = self._sides(objective)
-            parts = [plain.parts(objective) for plain in self.plain]
-            rows = zip(self.known, over, under, parts, strict=True)
-            self._figures[asked] = self._figures_of(rows)
+            self._figures[asked] = self._figures_of_all(objective)
         figures = self._figures[asked]
         return figures and figures.interval(tail)
 
-    def _sides(self, objective: Objective) -> tuple[list[float], list[float]]:
+    def sides(self, objective: Objective) -> _Sides:
         """Seconds without speculation and with it, of each minute that is known."""
-        timed = [timed for row in self._rows if (timed := row.timed(objective)) is not None]
-        return [one.over for one in timed], [one.under for one in timed]
+        if objective not in self._sides:
+            timed = [timed for row in self._compared if (timed := row.timed(objective)) is not None]
+            self._sides[objective] = _Sides([t.over for t in timed], [t.under for t in timed])
+        return self._sides[objective]
 
     def of(self, objective: Objective) -> Interval | None:
         """The speedup by another objective; None if unknown."""
@@ -206,7 +220,7 @@ class Comparison:
         tail = sequential_tail(MINUTES_BETWEEN_ERRORS)
         for minutes in STRETCHES:
             part = self.since(now - 60 * minutes)
-            if part.missing is None and len(part.known) > before:
+            if part.missing is None and len(part._compared) > before:
                 interval = part._interval(part.objective, tail)
                 if interval is not None:
                     before = interval.samples
@@ -222,7 +236,7 @@ class Comparison:
         middle = math.log(level) / 2
         total = lowest = 0.0
         since = None
-        rows = zip(self.known, *self._sides(self.objective), strict=True)
+        rows = zip(self.known, *self.sides(self.objective), strict=True)
         for minute, over, under in sorted(rows, key=lambda row: -row[0].sample.start):
             if over > 0 and under > 0:
                 total += math.log(over / under) - middle
@@ -234,7 +248,7 @@ class Comparison:
         """The start (Unix seconds) and the speedup of each stretch of ``step`` seconds in which
         minutes are known, in order."""
         sums: dict[int, list[float]] = {}
-        for minute, over, under in zip(self.known, *self._sides(self.objective), strict=True):
+        for minute, over, under in zip(self.known, *self.sides(self.objective), strict=True):
             start = minute.sample.start // step * step
             known = sums.setdefault(start, [0.0, 0.0])
             known[0] += over
@@ -249,38 +263,52 @@ class Comparison:
 
     def rate(self, minute: Minute) -> float:
         """Seconds per token without speculation at the conditions of a minute in ``known``."""
-        return self._by_minute[id(minute)].decoding.seconds / minute.pace.tokens
+        plain, slower = self._by_minute[id(minute)]
+        return plain.decoding.seconds * slower / minute.pace.tokens
 
     def ratio(
         self, minutes: Sequence[Minute], over: Sequence[float], under: Sequence[float]
     ) -> Interval | None:
         """``over``, seconds without speculation, divided by ``under``, with the uncertainty of
         both; None for too few minutes. They count for time per token."""
-        decoding = [self._by_minute[id(minute)].decoding for minute in minutes]
-        parts = [
-            (plain._replace(seconds=seconds),)
-            for plain, seconds in zip(decoding, over, strict=True)
-        ]
-        figures = self._figures_of(zip(minutes, over, under, parts, strict=True))
-        return figures and figures.interval(_TAIL)
+        if min(over, default=0.0) <= 0 or min(under, default=0.0) <= 0:
+            given = zip(minutes, over, under, strict=True)
+            chosen = [row for row in given if row[1] > 0 < row[2]]
+            minutes, over, under = zip(*chosen, strict=True) if chosen else ((), (), ())
+        doubt = Doubt()
+        for minute, seconds in zip(minutes, over, strict=True):
+            doubt.add(self._by_minute[id(minute)][0].decoding, seconds)
+        figures = self._figures_of(minutes, over, under, doubt)
+        return figures and figures.interval(TAIL)
+
+    def _figures_of_all(self, objective: Objective) -> Figures | None:
+        over, under = self.sides(objective)
+        doubts = self._doubts.get(objective)
+        if doubts is None or doubts.count > len(over):
+            doubts = self._doubts[objective] = NewestDoubt(objective)
+        doubts.add(self._compared, self.plain, over, under)
+        minutes: Sequence[Minute] = self.known
+        if min(over, default=0.0) <= 0 or min(under, default=0.0) <= 0:
+            rows = [row for row in zip(minutes, over, under, strict=True) if row[1] > 0 < row[2]]
+            minutes, over, under = zip(*rows, strict=True) if rows else ((), (), ())
+        return self._figures_of(minutes, over, under, doubts.doubt)
 
     def _figures_of(
-        self, given: Iterable[tuple[Minute, float, float, tuple[Prediction, ...]]]
-    ) -> _Figures | None:
-        """Of minutes with their seconds without speculation, as numbers and in parts."""
-        rows = [row for row in given if row[1] > 0 and row[2] > 0]
-        if len(rows) < LEAST_SAMPLES:
+        self,
+        minutes: Sequence[Minute],
+        over: Sequence[float],
+        under: Sequence[float],
+        doubt: Doubt,
+    ) -> Figures | None:
+        """Of minutes with their seconds without speculation and with it, none of them 0."""
+        if len(over) < LEAST_SAMPLES:
             return None
-        chosen = [row[0] for row in rows]
-        top, bottom = [row[1] for row in rows], [row[2] for row in rows]
-        strata = [_stratum(minute) for minute in chosen] if self._given_loads else ()
-        spread = spread_of(top, bottom, self.noise, strata)
+        strata = [_stratum(minute) for minute in minutes] if self._given_loads else ()
+        spread = spread_of(over, under, self.noise, strata)
         if spread is None:
             return None
-        value = math.fsum(top) / math.fsum(bottom)
-        parts = [(part, part.seconds) for row in rows for part in row[3]]
-        reference = doubt(parts, self._known.level_variance(chosen))
-        return _Figures(value, spread, reference, len(rows))
+        reference = doubt.spread(self._known.level_variance(minutes))
+        return Figures(math.fsum(over) / math.fsum(under), spread, reference, len(over))
 
     def corrected_by(self, other: Comparison) -> Interval | None:
         """This speedup, corrected by a comparison of minutes without speculation.
@@ -291,14 +319,14 @@ class Comparison:
         objective = self.objective if self.objective is other.objective else Objective.TPOT
         sides = []
         for comparison in (self, other):
-            over, under = comparison._sides(objective)
+            over, under = comparison.sides(objective)
             spread = spread_of(over, under, comparison.noise)
             if spread is None or len(over) < LEAST_SAMPLES:
                 return None
             sides.append((math.fsum(over) / math.fsum(under), spread))
         (speedup, spread), (overstated, off) = sides
         value = speedup / overstated
-        half = min(math.hypot(spread.half_width(_TAIL), off.half_width(_TAIL)), MOST_DOUBT)
+        half = min(math.hypot(spread.half_width(TAIL), off.half_width(TAIL)), MOST_DOUBT)
         return Interval.around(value, half, min(len(self.known), len(other.known)))
 
     @cached_property
@@ -306,6 +334,7 @@ class Comparison:
         """Noise of the minutes' own ratios."""
         values: list[float | None] = []
         strata: list[tuple[Environment, int] | None] = []
+        objective = self.objective
         end: int | None = None
         for row in self._rows:
             sample = row.minute.sample
@@ -313,37 +342,35 @@ class Comparison:
                 values.append(None)
                 strata.append(None)
             end = sample.start + sample.length
-            timed = row.timed(self.objective)
+            timed = row.timed(objective)
             values.append(None if timed is None else timed.noise)
             strata.append(_stratum(row.minute) if self._given_loads else None)
-        if not self._given_loads:
-            return noise_of(values)
-        return noise_of(_within(values, strata))
+        return noise_of(within(values, strata) if self._given_loads else values)
 
     @cached_property
-    def _by_minute(self) -> dict[int, Plain]:
-        return {id(m): plain for m, plain in zip(self.known, self.plain, strict=True)}
+    def _by_minute(self) -> dict[int, tuple[Plain, float]]:
+        rows = zip(self._compared, self.plain, strict=True)
+        return {id(row.minute): (plain, row.slower) for row, plain in rows}
 
     def _possible(self, objective: Objective) -> Objective:
         """The objective, or time per token if times to the first token are unknown."""
-        if objective is Objective.TPOT or not self.known:
+        if objective is Objective.TPOT or not self._compared:
             return objective
         timed = all(plain.first is not None for plain in self.plain)
         return objective if timed else Objective.TPOT
 
 
-class _Figures(NamedTuple):
-    """A speedup with the uncertainty of its minutes and that of the baselines."""
+class _Sides(NamedTuple):
+    over: Sequence[float]
+    under: Sequence[float]
 
-    value: float
-    own: Spread
-    reference: Spread
-    samples: int
+    def newest(self, count: int) -> _Sides:
+        first = len(self.over) - count
+        return _Sides(self.over[first:], self.under[first:])
 
-    def interval(self, tail: float) -> Interval:
-        """``tail`` is the error of either bound."""
-        half = _half_width(self.own, self.reference, tail)
-        return Interval.around(self.value, half, self.samples, 1 - 2 * tail)
+
+def _from(rows: Sequence[Row], start: float) -> Sequence[Row]:
+    return rows[bisect_left(rows, start, key=lambda row: row.minute.sample.start) :]
 
 
 class PresentSpeedup(NamedTuple):
@@ -358,71 +385,6 @@ class PresentSpeedup(NamedTuple):
     course: tuple[tuple[float, float], ...] = ()
 
 
-class StandbyCost(NamedTuple):
-    """Time in standby over time without speculation at the same conditions, above 1 where the
-    drafter costs time; None if unknown, and ``missing`` says why, as words."""
-
-    cost: Interval | None
-    missing: str | None = None
-
-
-def standby_cost(
-    samples: Iterable[Sample],
-    baseline: Baseline | Baselines,
-    objective: Objective = Objective.TPOT,
-    *,
-    mode: Mode = Mode.STANDBY,
-    loads: Collection[str] | None = None,
-) -> StandbyCost:
-    """The standby cost, from minutes in standby of the newest environment among ``samples`` and its
-    baseline; of deep standby with that as ``mode``. It holds at the loads of these minutes, which
-    are those in the bins ``loads`` or all; its interval includes the uncertainty of both.
-    """
-    standby = [
-        sample
-        for sample in samples
-        if sample.usable(mode)
-        and sample.pace
-        and sample.load_bin is not None
-        and (loads is None or load_bin_label(sample.load_bin) in loads)
-    ]
-    if not standby:
-        return StandbyCost(None, NO_STANDBY)
-    newest = max(standby, key=lambda sample: sample.start).environment
-    alike = [sample for sample in standby if sample.environment == newest]
-    compared = Comparison(alike, baseline, objective=objective, mode=mode)
-    speedup = compared.interval()
-    return StandbyCost(None if speedup is None else speedup.inverse(), compared.missing)
-
-
-def _half_width(own: Spread, reference: Spread, tail: float) -> float:
-    """Half-width of a logarithm. Looking every minute makes errors of the minutes more frequent,
-    but not errors of the baseline, which is the same at every look."""
-    if tail >= _REFERENCE_TAIL:
-        variance = own.variance + reference.variance
-        if variance <= 0:
-            return 0.0
-        freedom = variance**2 / (
-            own.variance**2 / max(own.freedom, 1.0)
-            + reference.variance**2 / max(reference.freedom, 1.0)
-        )  # B. L. Welch, Biometrika 34, 1947
-        return min(student(1 - tail, freedom) * math.sqrt(variance), MOST_DOUBT)
-    return min(own.half_width(tail) + reference.half_width(_REFERENCE_TAIL), MOST_DOUBT)
-
-
 def _stratum(minute: Minute) -> tuple[Environment, int]:
     """Environment and load, which the pace depends on."""
     return minute.sample.environment, minute.load_bin
-
-
-def _within(values: Sequence[float | None], strata: Sequence[Hashable]) -> list[float | None]:
-    """Values less the mean of their stratum: differences between strata do not count as noise."""
-    grouped: dict[Hashable, list[float]] = {}
-    for value, stratum in zip(values, strata, strict=True):
-        if value is not None:
-            grouped.setdefault(stratum, []).append(value)
-    means = {stratum: math.fsum(group) / len(group) for stratum, group in grouped.items()}
-    return [
-        None if value is None else value - means[stratum]
-        for value, stratum in zip(values, strata, strict=True)
-    ]

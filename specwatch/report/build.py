@@ -12,7 +12,7 @@ import msgspec
 
 from specwatch.domain.model import Environment, Tally, Window
 from specwatch.domain.sample import samples_of
-from specwatch.domain.speedup import StandbyCost, standby_cost
+from specwatch.domain.standby import StandbyCost, standby_cost
 from specwatch.report.answer import answer, traffic
 from specwatch.report.answer_and_advice import best_change, recommendation, sentence
 from specwatch.report.changes import changes

@@ -51,6 +51,7 @@ class Evidence:
         now: float,
         paced: Sequence[Sample] | None = None,
         memory: Memory | None = None,
+        same: Memory | None = None,
         usual: Callable[[], CostModel] = lambda: CostModel({}),
         objective: Objective = Objective.E2E,
         experiment: Switchback | None = None,
@@ -61,7 +62,8 @@ class Evidence:
 
         ``reference`` has the sums of an earlier period by temperature, ``all`` among them; ``now``
         is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
-        speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
+        speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline, as is
+        ``same``, for ``samples``.
         ``usual`` gives the time of steps when the baseline was measured. ``experiment`` is that on
         the live traffic of the target. ``finished`` are the requests of the earlier period by hour,
         with speculation and without. ``ranks`` are what the data-parallel ranks of the server
@@ -69,6 +71,7 @@ class Evidence:
         """
         self._usual = usual
         self._memory = memory
+        self._same = same
         self._paced = samples if paced is None else paced
         self.baseline = baseline
         self.reference = reference
@@ -79,12 +82,13 @@ class Evidence:
         self.finished = finished
         self._ranks = ranks
         self._windows: dict[float, Sequence[Sample]] = {}
+        self._speculative: dict[tuple[float, bool], list[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
         self._latencies: dict[tuple[str, float], EqualLoad | str] = {}
         self._assessments: dict[float, Assessment] = {}
         self._comparisons: dict[tuple[float, bool], Comparison] = {}
 
-    @property
+    @cached_property
     def stale(self) -> bool:
         """Whether there was no sound sample for :data:`LONGEST_SILENCE`."""
         oldest = self.now - LONGEST_SILENCE
@@ -93,7 +97,7 @@ class Evidence:
             for sample in reversed(self._samples)
         )
 
-    @property
+    @cached_property
     def speculating(self) -> bool:
         """Whether speculation was on throughout the newest minute; false without minutes."""
         ended = (e for e in reversed(self._samples) if e.start + e.length <= self.now)
@@ -135,11 +139,13 @@ class Evidence:
 
         Drafts of unsound samples are exact counts too.
         """
-        return [
-            sample
-            for sample in self.window(seconds)
-            if (sample.usable() if sound else sample.mode is Mode.ON)
-        ]
+        if (seconds, sound) not in self._speculative:
+            self._speculative[seconds, sound] = [
+                sample
+                for sample in self.window(seconds)
+                if (sample.usable() if sound else sample.mode is Mode.ON)
+            ]
+        return self._speculative[seconds, sound]
 
     @cached_property
     def _all(self) -> Comparison:
@@ -175,7 +181,7 @@ class Evidence:
         if seconds not in self._assessments:
             comparison = assess(
                 self.window(seconds), self.baseline, objective=self.objective,
-                usual=self._usual(), by_minute=self.compared(seconds),
+                usual=self._usual(), by_minute=self.compared(seconds), same=self._same,
             )  # fmt: skip
             if comparison.until is not None and comparison.until < self.now - LATELY:
                 comparison = replace(comparison, missing_lately=self.compared(LATELY).missing)

@@ -78,7 +78,11 @@ class History:
             return False
         if self._first is None:
             self._first = sample.start
-        self._minutes.append(_kept(sample))
+        if newest is not None and sample.environment == newest.environment:
+            # One object for all minutes: it saves memory, and is found by its identity.
+            sample = replace(sample, environment=newest.environment)
+        sample = _kept(sample)
+        self._minutes.append(sample)
         if _has_pace(sample):
             self._paced.append(_paced(sample))
         self._count(sample)

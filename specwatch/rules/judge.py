@@ -316,9 +316,12 @@ class Judge:
         return changed
 
     def _temperatures(self, rule: Rule, model: ModelRecord) -> tuple[str, ...]:
+        scope = rule.scope
+        if scope.temperature == ALL_TEMPERATURES and not scope.segment:
+            return (ALL_TEMPERATURES,)
         judged = {temperature for name, temperature in model.findings if name == rule.name}
-        labels = model.history.temperatures | judged - {ALL_TEMPERATURES}
-        return rule.scope.temperatures(sorted(labels, key=order_of))
+        labels = model.temperatures | judged - {ALL_TEMPERATURES}
+        return scope.temperatures(sorted(labels, key=order_of))
 
 
 def _by_model(windows: Iterable[Window]) -> Iterator[tuple[str, list[Window]]]:

@@ -62,6 +62,7 @@ class ModelRecord:
         """Unix time of the last judgement, 0 before the first."""
         self.baseline = Baseline()
         self._memory: Memory = {}
+        self._same: Memory = {}
         self._steps: dict[Environment, dict[int, list[Observation]]] = {}
         """Times of steps with speculation, by load bin, nearest to when it was last off."""
         self._usual: CostModel | None = None
@@ -74,6 +75,8 @@ class ModelRecord:
         self._versions = False
         self._learned = 0
         self._seen: dict[str, float] = {}
+        self.temperatures: set[str] = set()
+        """Those that had requests recently, when it was last judged."""
         self._ranks: deque[tuple[int, Environment, Mapping[str, RankCounts]]] = deque()
         """Of the minutes with speculation of the last hour, with their ends."""
 
@@ -205,7 +208,7 @@ class ModelRecord:
         self.baseline = baselines.choose(
             [*known, *self.own.values()], self.environment, now=self.newest, max_age=max_age
         )
-        self._memory = {}
+        self._memory, self._same = {}, {}
         self._usual = None
         self.evidence = None
 
@@ -218,15 +221,21 @@ class ModelRecord:
         minutes = self.history.minutes
         ran = (minute.environment for minute in reversed(minutes) if minute.mode is Mode.ON)
         present = next(ran, Environment())
-
-        def alike(sample: Sample) -> bool:
-            ran_in = sample.environment
-            return ran_in.agrees(present) and ran_in.resembles(self.environment)
-
+        paced = self.history.paced
+        # Few environments for many minutes, which share them.
+        environments = {id(e.environment): e.environment for e in (*minutes, *paced)}
+        alike = {
+            key
+            for key, ran_in in environments.items()
+            if ran_in.agrees(present) and ran_in.resembles(self.environment)
+        }
+        samples = [e for e in minutes if e.mode is not Mode.ON or id(e.environment) in alike]
+        self._same = {key: self._same[key] for key in map(id, samples) if key in self._same}
         self.evidence = Evidence(
-            tuple(minute for minute in minutes if minute.mode is not Mode.ON or alike(minute)),
-            paced=tuple(filter(alike, self.history.paced)),
+            samples,
+            paced=[minute for minute in paced if id(minute.environment) in alike],
             memory=self._memory,
+            same=self._same,
             usual=lambda: self.usual,
             baseline=self.baseline,
             reference=self.history.reference(now, present),
@@ -240,7 +249,8 @@ class ModelRecord:
         )
         if self.newest:
             self._seen[ALL_TEMPERATURES] = self.newest
-        for label in self.history.temperatures:
+        self.temperatures = self.history.temperatures
+        for label in self.temperatures:
             self._seen[label] = now
         return self.evidence
 

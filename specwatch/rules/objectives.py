@@ -174,6 +174,8 @@ class SloBook:
 
     def statuses(self, model_name: str, now: float) -> Iterator[SloStatus]:
         """Each objective at ``now`` (Unix seconds, not before the newest window's end)."""
+        if not self._slos:
+            return
         spans = {*BURN_WINDOWS, *(slo.window for slo in self._slos)}
         sums = {span: self._within(now - span, now) for span in spans}
         for index, slo in enumerate(self._slos):

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Mapping
 
 from specwatch.domain.interval import Interval
-from specwatch.domain.speedup import StandbyCost, mended_by_calibration
+from specwatch.domain.speedup import mended_by_calibration
+from specwatch.domain.standby import StandbyCost
 from specwatch.domain.switchback import LAUNCH, TUNED, SwitchbackState, TunedSchedule
 from specwatch.domain.switchback_results import (
     LEAST_EPISODES,

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.domain.merge import merge_gauges, merge_modes, merge_tallies, merge_windows
+from specwatch.domain.merge import (
+    TallySum,
+    merge_gauges,
+    merge_modes,
+    merge_tallies,
+    merge_windows,
+    sum_tallies,
+)
 from specwatch.domain.model import (
     COUNTERS,
     HISTOGRAMS,
@@ -119,6 +126,16 @@ def test_each_count_of_a_sum_is_the_sum_of_the_known_counts(parts):
             assert merged.count == sum(h.count for h in observed)
             assert merged.sum == sum(h.sum for h in observed)
             assert merged.coarsened == (len({h.bounds for h in observed}) > 1)
+
+
+@settings(max_examples=40)
+@given(st.lists(tallies, max_size=4))
+def test_a_sum_on_demand_has_the_fields_of_the_sum(parts):
+    later, now = TallySum(parts), sum_tallies(parts)
+    for each in [*fields(Tally), *fields(Tally)]:
+        assert getattr(later, each.name) == getattr(now, each.name)
+    with pytest.raises(AttributeError):
+        _ = later.nothing
 
 
 def test_positions_of_unlike_numbers_add_up():

@@ -13,7 +13,8 @@ from specwatch.domain.baseline import Baseline, Origin, choose, measured
 from specwatch.domain.counterfactual import LIKE, Memory
 from specwatch.domain.model import MINUTE, Environment, Gauges, Histogram, Mode, Objective, Tally
 from specwatch.domain.sample import Sample
-from specwatch.domain.speedup import NO_STANDBY, STRETCHES, TOO_FEW, Comparison, standby_cost
+from specwatch.domain.speedup import NO_STANDBY, STRETCHES, TOO_FEW, Comparison
+from specwatch.domain.standby import standby_cost
 from tests.domain import minutes
 from tests.domain.minutes import KEY, on, per_request
 

@@ -90,13 +90,14 @@ class Forgetful(Judge):
     def forget_figures(self) -> None:
         for model in self._models.values():
             model.evidence = None
+            model._same = {}
             for start, row in model._memory.items():
                 model._memory[start] = Row(row.minute, row.plain)
 
 
 def _since(self: Comparison, start: float) -> Comparison:
     rows = [row for row in self._rows if row.minute.sample.start >= start]
-    part = self._of([Row(row.minute, row.plain) for row in rows])
+    part = self._of([Row(row.minute, row.plain, slower=row.slower) for row in rows])
     part.__dict__["noise"] = self.noise
     return part
 

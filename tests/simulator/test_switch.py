@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.domain.model import Histogram, Mode, Tally
 from specwatch.domain.sample import Sample
-from specwatch.domain.speedup import standby_cost
+from specwatch.domain.standby import standby_cost
 from specwatch.engines import switch_files
 from specwatch.engines.switch import (
     ORDER_FILE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -231,6 +232,7 @@ class Scope(Section):
         return tuple(buckets)
 
 
+@lru_cache(maxsize=4096)
 def fits(pattern: str, name: str) -> bool:
     """Whether a name fits a pattern; brackets are literal: IPv6 addresses have them."""
     expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
