@@ -53,11 +53,8 @@ class LedgerCell:
 
 
 class LedgerMinute(NamedTuple):
-    """A sound window of all temperatures with its pace, for speedups.
-
-    ``counted`` has the fields of :data:`_OF_DRAFTS`, ``buckets`` the counts by temperature and
-    segment.
-    """
+    """A sound window of all temperatures with its pace, for speedups; ``buckets`` has the counts by
+    temperature and segment."""
 
     start: int
     length: int
@@ -116,16 +113,17 @@ class Ledger:
     def samples(self, most: int) -> list[Sample]:
         """The period with speculation as samples, of each kind at most so many stretches."""
         return [
-            _sample(kind, stretch)
+            _sample(kind, stretch, _by_label(stretch))
             for kind, minutes in self.minutes.items()
             if kind[0] is Mode.ON
             for stretch in stretches(minutes, most)
         ]
 
     def samples_in(self, step: int, since: int) -> list[Sample]:
-        """The same as a sample of each kind and ``step`` seconds from ``since`` on."""
+        """The same as a sample of each kind and ``step`` seconds from ``since`` on, without
+        temperatures and segments."""
         return [
-            _sample(kind, list(inside))
+            _sample(kind, list(inside), {})
             for kind, minutes in self.minutes.items()
             if kind[0] is Mode.ON
             for _, inside in groupby(minutes, key=lambda one: (one.start - since) // step)
@@ -183,7 +181,7 @@ class Ledger:
                 window.start,
                 window.length,
                 pace,
-                Tally(**{name: getattr(counted, name) for name in _OF_DRAFTS}),
+                counted,
                 window.gauges,
                 buckets,
                 requests_of(counted, window.gauges),
@@ -204,45 +202,44 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
     return [ordered[begin:end] for begin, end in pairwise(ends)]
 
 
-def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
-    mode, _, environment, by_token, _ = kind
-    first, last = minutes[0], minutes[-1]
-    seconds = sum(minute.pace.seconds for minute in minutes)
-    tokens = sum(minute.pace.tokens for minute in minutes)
-    timed = Histogram((), (round(tokens),), seconds)
-    counted_requests = [minute.requests for minute in minutes if minute.requests is not None]
-    firsts = (
-        sum(requests.firsts for requests in counted_requests)
-        if len(counted_requests) == len(minutes)
-        else 0
-    )
-    prompts = sum((requests.prompt or 0.0) * requests.firsts for requests in counted_requests)
-    computed = sum(requests.prompt_tokens for requests in counted_requests)
-    outputs = sum((requests.output or 0.0) * requests.firsts for requests in counted_requests)
-    waiting = sum(
-        minute.requests.population * minute.gauges.busy_seconds - minute.gauges.running_seconds
-        for minute in minutes
-        if minute.requests is not None
-    )
-    buckets: dict[str, Drafted] = {}
+def _by_label(minutes: Iterable[LedgerMinute]) -> dict[str, Tally]:
+    """The drafts of each temperature and segment, added up."""
+    drafted: dict[str, Drafted] = {}
     for minute in minutes:
         for label, counts in minute.buckets.items():
-            add_drafted(buckets, label, counts)
-    tallies = {
-        label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
-        for label, (drafts, drafted, accepted) in buckets.items()
-    }
+            add_drafted(drafted, label, counts)
+    return {label: Tally(*counts) for label, counts in drafted.items()}
+
+
+def _sample(kind: Kind, minutes: Sequence[LedgerMinute], drafted: Mapping[str, Tally]) -> Sample:
+    mode, _, environment, by_token, _ = kind
+    first, last = minutes[0], minutes[-1]
+    seconds, tokens, sampled, busy, running = _totals(
+        (one.pace.seconds, one.pace.tokens, of.sampled_seconds, of.busy_seconds, of.running_seconds)
+        for one in minutes
+        for of in [one.gauges]
+    )
+    asked = [
+        (
+            of.firsts, of.first_seconds, (of.prompt or 0.0) * of.firsts, of.prompt_tokens,
+            (of.output or 0.0) * of.firsts,
+            of.population * one.gauges.busy_seconds - one.gauges.running_seconds,
+        )
+        for one in minutes
+        if (of := one.requests) is not None
+    ]  # fmt: skip
+    firsts, first_seconds, prompts, computed, outputs, waiting = (
+        _totals(asked) if len(asked) == len(minutes) else (0,) * 6
+    )
+    count = int(firsts)
+    timed = Histogram((), (round(tokens),), seconds)
     counted = Tally(
-        **sum_fields((minute.counted for minute in minutes), _OF_DRAFTS),
-        generation_tokens=round(tokens) + firsts if by_token else None,
-        prompt_tokens=round(prompts) if firsts else None,
-        prefix_cache_hits=round(prompts - computed) if firsts else None,
-        ttft=(
-            Histogram((), (firsts,), sum(requests.first_seconds for requests in counted_requests))
-            if firsts
-            else None
-        ),
-        output_length=Histogram((), (firsts,), outputs) if firsts else None,
+        **sum_fields((one.counted for one in minutes), _OF_DRAFTS),
+        generation_tokens=round(tokens) + count if by_token else None,
+        prompt_tokens=round(prompts) if count else None,
+        prefix_cache_hits=round(prompts - computed) if count else None,
+        ttft=Histogram((), (count,), first_seconds) if count else None,
+        output_length=Histogram((), (count,), outputs) if count else None,
         inter_token=timed if by_token else None,
         tpot=None if by_token else timed,
     )
@@ -251,13 +248,13 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute]) -> Sample:
         length=last.start + last.length - first.start,
         mode=mode,
         tally=counted,
-        gauges=Gauges(
-            sampled_seconds=sum(minute.gauges.sampled_seconds for minute in minutes),
-            busy_seconds=sum(minute.gauges.busy_seconds for minute in minutes),
-            running_seconds=sum(minute.gauges.running_seconds for minute in minutes),
-            waiting_seconds=max(waiting, 0.0) if firsts else 0.0,
-        ),
+        gauges=Gauges(sampled, busy, running, max(waiting, 0.0) if count else 0.0),
         environment=environment,
-        buckets={label: tally for label, tally in tallies.items() if not kind_of(label)},
-        segments={label: tally for label, tally in tallies.items() if kind_of(label)},
+        buckets={label: tally for label, tally in drafted.items() if not kind_of(label)},
+        segments={label: tally for label, tally in drafted.items() if kind_of(label)},
     )
+
+
+def _totals(rows: Iterable[tuple[float, ...]]) -> Iterable[float]:
+    """The sum of each column, in the order of the rows."""
+    return map(sum, zip(*rows, strict=True))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
-from specwatch.domain.model import HOUR, Histogram, Mode, Window
+from specwatch.domain.merge import sum_tallies
+from specwatch.domain.model import HOUR, Histogram, Mode, Tally, Window
 from specwatch.domain.sample import Sample, samples_of
-from specwatch.report.grouped_data import slices_of
+from specwatch.report.grouped_data import drafted_of, slices_of
 from specwatch.report.window_sums import Ledger, stretches
 from tests.report.history import SINCE, counted, flat, hour
 
@@ -58,6 +60,76 @@ def test_a_stretch_adds_up_what_its_windows_took_and_were_asked_for() -> None:
     assert sample.requests.first_seconds == pytest.approx(3 * one.requests.first_seconds)
     assert sample.requests.prompt_tokens == 3 * one.requests.prompt_tokens
     assert sample.requests[3:] == pytest.approx(one.requests[3:])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stretch_of_any_windows_is_the_sum_of_their_samples(seed: int) -> None:
+    """To the last digit, in the order of time; of windows of which some have no requests it has
+    none. The same stretches without temperatures and segments are those of a chart."""
+    chance = random.Random(seed)
+    whole = [_any_hour(at, chance) for at in range(chance.randint(2, 9))]
+    ledger = Ledger("tiny")
+    for windows in whole:
+        ledger.take(slices_of(windows, now=True))
+    hours = [samples_of(windows)[0] for windows in whole]
+    (found,) = ledger.samples(1)
+    (plain,) = ledger.samples_in(100 * HOUR, SINCE)
+    assert plain == replace(found, buckets={}, segments={})
+    paces = [one.pace for one in hours if one.pace is not None]
+    assert found.pace is not None
+    assert found.pace.seconds == sum(pace.seconds for pace in paces)
+    assert found.pace.tokens == sum(pace.tokens for pace in paces)
+    total = sum_tallies(one.tally for one in hours)
+    for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_per_position"):
+        assert getattr(found.tally, name) == getattr(total, name)
+    gauges = [one.gauges for one in hours]
+    assert found.gauges.busy_seconds == sum(one.busy_seconds for one in gauges)
+    assert found.gauges.running_seconds == sum(one.running_seconds for one in gauges)
+    asked = [one.requests for one in hours if one.requests is not None]
+    assert (found.requests is None) == (len(asked) < len(hours))
+    if found.requests is not None:
+        assert found.requests.firsts == sum(one.firsts for one in asked)
+        assert found.requests.first_seconds == sum(one.first_seconds for one in asked)
+        assert found.tally.prompt_tokens == total.prompt_tokens
+        assert found.tally.prefix_cache_hits == total.prefix_cache_hits
+    for label in {label for one in hours for label in (*one.buckets, *one.segments)}:
+        counted = sum_tallies(
+            part for one in hours for part in [{**one.buckets, **one.segments}.get(label)] if part
+        )
+        kept = {**found.buckets, **found.segments}[label]
+        assert drafted_of(kept) == drafted_of(counted)
+
+
+def _any_hour(at: int, chance: random.Random) -> list[Window]:
+    """With any of three temperatures and a segment, some hours without prompts."""
+    whole = counted(
+        output_length=OUTPUTS,
+        prefix_cache_hits=chance.randint(0, 300),
+        accepted_per_position=tuple(chance.randint(1, 99) for _ in range(chance.randint(1, 4))),
+    )
+    if chance.random() < 0.05:
+        whole = replace(whole, prompt_tokens=None)
+    (window,) = hour(at, whole)
+    labels = [
+        label for label in ("0", ">1", "unknown", "prompt_length=512-2k") if chance.random() < 0.7
+    ]
+    gauges = replace(
+        window.gauges,
+        sampled_seconds=window.gauges.sampled_seconds + chance.random(),
+        waiting_seconds=chance.random(),
+    )
+    return [
+        replace(window, gauges=gauges),
+        *(
+            replace(
+                window,
+                series=replace(window.series, temperature=label),
+                gauges=gauges,
+                tally=Tally(drafts=chance.randint(1, 9), draft_tokens=36, accepted_tokens=7),
+            )
+            for label in labels
+        ),
+    ]
 
 
 def test_windows_with_a_restart_an_outage_or_a_gap_are_in_no_stretch() -> None:
