@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import structlog
@@ -56,7 +57,7 @@ _ROLL_UP_SECONDS = 600.0
 _PRUNE_SECONDS = 6 * HOUR
 _CLOCK_STEP_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
-"""How soon a signal or a step of the clock is handled."""
+"""How soon a step of the clock or a discovered target is handled."""
 _WRITE_SECONDS = 3.5
 """How long the database is waited for at the end."""
 _FIXED = ("daemon", "database", "fleet", "listen", "store")
@@ -139,15 +140,18 @@ class Daemon:
         self._looked: float | None = None
         self._stop_asked = False
         self._reload_asked = False
+        self._asked: SimpleQueue[None] = SimpleQueue()  # which a signal handler may use
         self.http = server_of(lambda: self.config, self.status, self._recorder.store)
 
     def ask_to_stop(self) -> None:
         """End ``run`` soon; safe in a signal handler."""
         self._stop_asked = True
+        self._asked.put(None)
 
     def ask_to_reload(self) -> None:
         """Read the configuration again soon; safe in a signal handler."""
         self._reload_asked = True
+        self._asked.put(None)
 
     def run(self) -> None:
         """Watch until asked to stop.
@@ -234,7 +238,8 @@ class Daemon:
         offset = self._now().offset
         while not self._stop_asked:
             self._looked = self._now().monotonic
-            time.sleep(_LOOK_SECONDS)
+            with suppress(Empty):
+                self._asked.get(timeout=_LOOK_SECONDS)
             if self._reload_asked and not self._stop_asked:
                 self._reload_asked = False
                 self._read_config()
