@@ -108,28 +108,25 @@ class StreamReader:
     def _event(self, event: bytes, data: bytes, now: float) -> bytes:
         """Read one event; returns what goes on in its place: the event itself if reading fails."""
         try:
-            return self._look(event, data, now)
+            if not data.startswith(b"{"):
+                if data.strip() == _DONE:
+                    self.ended = True
+                if data or not self._held:
+                    return self._release() + event
+                self._behind += event  # a comment, in its place
+                return b""
+            if not self._is_openai and self._is_content(event):
+                self._content(now)
+                return event
+            chunk = answer.read(data)
+            if chunk is None:
+                self.unreadable = True
+                return self._release() + event
+            ends = self._note(chunk)
+            return self._chunk(event, chunk, ends, now) if self._is_openai else event
         except Exception as error:
             self.broke, self.unreadable = error, True
             return self._release() + event
-
-    def _look(self, event: bytes, data: bytes, now: float) -> bytes:
-        if not data.startswith(b"{"):
-            if data.strip() == _DONE:
-                self.ended = True
-            if data or not self._held:
-                return self._release() + event
-            self._behind += event  # a comment, in its place
-            return b""
-        if not self._is_openai and self._is_content(event):
-            self._content(now)
-            return event
-        chunk = answer.read(data)
-        if chunk is None:
-            self.unreadable = True
-            return self._release() + event
-        self._note(chunk)
-        return self._chunk(event, chunk, now) if self._is_openai else event
 
     def _is_content(self, event: bytes) -> bool:
         line = event[: event.find(b"\n")].rstrip()
@@ -143,7 +140,8 @@ class StreamReader:
         self.last = now
         self.steps += 1
 
-    def _note(self, chunk: ResponsePart) -> None:
+    def _note(self, chunk: ResponsePart) -> bool:
+        """Take in what it says beside its content; returns whether it has the finish reason."""
         if chunk.failed:
             self.failed = True
         if (reason := chunk.finish_reason) is not None:
@@ -157,8 +155,9 @@ class StreamReader:
             self.acceptance = chunk.acceptance or self.acceptance
         if self.finish_reason is not None and (chunk.stop is True or not self._is_openai):
             self.ended = True  # without a [DONE]
+        return reason is not None
 
-    def _chunk(self, event: bytes, chunk: ResponsePart, now: float) -> bytes:
+    def _chunk(self, event: bytes, chunk: ResponsePart, ends: bool, now: float) -> bytes:
         begun, self._begun = self._begun, True
         if not begun and chunk.usage is not None:
             self._removing = False  # usage in every chunk: the server does this to all clients
@@ -168,7 +167,7 @@ class StreamReader:
             if begun or delta is None or not delta.only_names_the_role:
                 self._content(now)
             released = self._release()
-            if self._removing and chunk.finish_reason is not None:
+            if self._removing and ends:
                 self._held, self.usual_end = event, b""
                 return released
         elif chunk.is_usage_chunk:
