@@ -33,7 +33,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "_asks", "_fail", "_largest_request", "_read", "_reads_whole", "_receive", "_remove_metrics", "_scope",
+        "_asks", "_fail", "_largest_request", "_read", "_receive", "_remove_metrics", "_scope",
         "_send", "_start", "_stream", "_whole", "headers", "observed",
     )  # fmt: skip
 
@@ -65,7 +65,6 @@ class Exchange:
         self._asks = False
         self._start: Message | None = None
         self._stream: StreamReader | None = None
-        self._reads_whole = False
         self._whole: WholeReader | None = None
 
     async def receive(self) -> Message:
@@ -262,7 +261,7 @@ class Exchange:
             if self._asks or remove:
                 message["headers"] = _without_length(headers)
             return False
-        self._reads_whole = True
+        self._whole = WholeReader(remove_metrics=remove)
         if remove:
             self._start = message  # the length of the body is not known yet
         return remove
@@ -272,12 +271,10 @@ class Exchange:
         last = not message.get("more_body", False)
         if last:
             self.observed.complete = True
-        if not self._reads_whole:
-            return message
-        chunk = message.get("body", b"")
         whole = self._whole
         if whole is None:
-            whole = self._whole = WholeReader(remove_metrics=self._start is not None)
+            return message
+        chunk = message.get("body", b"")
         passed = whole.feed(chunk, last=last)
         if last:
             self.observed.answer = whole.answer

@@ -62,7 +62,8 @@ class StreamReader:
         self.first: float | None = None
         """When the first content came."""
         self.last: float | None = None
-        """When the last content came; None as well if it was not fed. That with the finish reason is."""
+        """When the last content came; None as well if that was only counted, which it is never at the
+        end of a choice."""
         self.steps = 0
         """Events with content: as many as engine steps, unless the server joined some."""
         self.finish_reason: str | None = None
