@@ -28,6 +28,9 @@ _LONGEST_BLANK_LINE = 4
 _CR = 13
 _GOES_ON = b'"finish_reason":null'
 """In all chunks but the last one. Quotes inside strings are escaped: it is never text."""
+_ROLE = b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+"""In the chunk before any content, as vLLM sends it."""
+_USAGE = b'"usage":'
 _DONE = b"[DONE]"
 _DATA_IS = b"data: "
 
@@ -62,8 +65,8 @@ class StreamReader:
         self.first: float | None = None
         """When the first content came."""
         self.last: float | None = None
-        """When the last content came; None as well if that was only counted, which it is never at the
-        end of a choice."""
+        """When the last content came; None as well if that was only counted, which the end of a
+        choice never is."""
         self.steps = 0
         """Events with content: as many as engine steps, unless the server joined some."""
         self.finish_reason: str | None = None
@@ -116,6 +119,9 @@ class StreamReader:
                     return self._release() + event
                 self._behind += event  # a comment, in its place
                 return b""
+            if not self._begun and _ROLE in data and _GOES_ON in data and _USAGE not in data:
+                self._begun = True
+                return event
             if not self._is_openai and self._is_content(event):
                 self._content(now)
                 return event
