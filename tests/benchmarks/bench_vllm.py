@@ -2,8 +2,8 @@
 
 Needs the lab (``make lab``). All servers run all the while; only one of them has work at a time, in
 many short turns, whose order is reversed each time. Beside it the CPU time of the API server,
-on which other work on the machine has less influence. A second server without the tap shows how much
-two equal ones differ.
+on which other work on the machine has less influence. A second server without the tap shows how
+much two equal ones differ.
 """
 
 from __future__ import annotations
