@@ -123,25 +123,25 @@ class Exchange:
         deliver = self._noting_disconnects if raises else self._send
         usual_end = b""
         steps = 0
-        last = 0.0
 
         def pass_on(message: Message) -> Awaitable[None]:
-            nonlocal usual_end, steps, last
-            try:
-                chunk = message["body"]
-                before = chunk.removesuffix(usual_end)
-                usual = (
-                    len(before) != len(chunk) and message["more_body"] and _LINE_FEED not in before
-                )
-            except (AttributeError, KeyError, TypeError):  # without a body, or not of bytes
-                usual = False
-            if usual:
-                last = _clock()
-                steps += 1
-                return deliver(message)
-            if steps and self._stream is not None:
-                self._stream.add_usual(steps, last)
-                steps = 0
+            nonlocal usual_end, steps
+            if usual_end:
+                try:
+                    chunk = message["body"]
+                    before = chunk.removesuffix(usual_end)
+                    if (
+                        len(before) != len(chunk)
+                        and message["more_body"]
+                        and _LINE_FEED not in before
+                    ):
+                        steps += 1
+                        return deliver(message)
+                except (AttributeError, KeyError, TypeError):  # without a body, or not of bytes
+                    pass
+                if steps and self._stream is not None:
+                    self._stream.add_usual(steps)
+                    steps = 0
             passed = self._pass_on(message)
             usual_end = b"" if self._stream is None else self._stream.usual_end
             if passed is None:

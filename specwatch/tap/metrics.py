@@ -223,9 +223,11 @@ def _count_acceptance(of: _Bucket, acceptance: Acceptance) -> None:
     of.draft_tokens.inc(acceptance.draft_tokens)
     of.accepted_tokens.inc(acceptance.accepted_tokens)
     if accepted := acceptance.accepted_per_position:
-        while len(of.positions) < min(len(accepted), _MOST_POSITIONS):
-            of.positions.append(of.position(len(of.positions)))
-        for counter, kept in zip(of.positions, accepted, strict=False):
+        positions = of.positions
+        if len(positions) < len(accepted):
+            for position in range(len(positions), min(len(accepted), _MOST_POSITIONS)):
+                positions.append(of.position(position))
+        for counter, kept in zip(positions, accepted, strict=False):
             if kept:
                 counter.inc(kept)
     if acceptance.draft_tokens:

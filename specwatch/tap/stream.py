@@ -26,12 +26,13 @@ _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?!\Z))")
 _DATA = re.compile(rb"(?:^|[\r\n])data:[ ]?([^\r\n]*)")
 _LONGEST_BLANK_LINE = 4
 _CR = 13
-_LINE_FEED = 10
 _GOES_ON = b'"finish_reason":null'
 """In all chunks but the last one. Quotes inside strings are escaped: it is never text."""
+_ROLE = b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+"""In the chunk before any content, as vLLM sends it."""
+_USAGE = b'"usage":'
 _DONE = b"[DONE]"
-_OBJECT = b"data: {"
-_LAST = b"data: [DONE]\n\n"
+_DATA_IS = b"data: "
 
 
 class StreamReader:
@@ -52,7 +53,8 @@ class StreamReader:
         self._holds_back = remove_usage or remove_metrics
         self._remove_metrics = remove_metrics
         self._is_openai = endpoint in OPENAI
-        self._splitter = Splitter()
+        self._splitter: Splitter | None = None
+        """Of a stream whose chunks are not one event each."""
         self._held = b""
         """The last chunk of the choice, until the next one comes."""
         self._behind = b""
@@ -63,7 +65,8 @@ class StreamReader:
         self.first: float | None = None
         """When the first content came."""
         self.last: float | None = None
-        """When the last content came."""
+        """When the last content came; None as well if that was only counted, which the end of a
+        choice never is."""
         self.steps = 0
         """Events with content: as many as engine steps, unless the server joined some."""
         self.finish_reason: str | None = None
@@ -85,55 +88,52 @@ class StreamReader:
         if not chunk:
             return chunk
         self.usual_end = b""
-        if self._splitter.idle:
-            if chunk == _LAST:  # as vLLM sends it
-                self.ended = True
-                return self._release() + chunk
-            if is_one_line(chunk):
-                data = chunk[6:-2] if chunk.startswith(_OBJECT) else data_of(chunk)
-                return self._event(chunk, data, now)
-        events = [self._event(event, data_of(event), now) for event in self._splitter.split(chunk)]
-        if not self._splitter.idle:
+        splitter = self._splitter
+        if (splitter is None or splitter.idle) and is_one_line(chunk):
+            return self._event(chunk, chunk[6:-2], now)
+        if splitter is None:
+            splitter = self._splitter = Splitter()
+        events = [self._event(event, data_of(event), now) for event in splitter.split(chunk)]
+        if not splitter.idle:
             self.usual_end = b""
         return b"".join(events) if self._holds_back else chunk
 
-    def add_usual(self, steps: int, last: float) -> None:
+    def add_usual(self, steps: int) -> None:
         """Count chunks that were not fed, as they were one event each with the usual end."""
         self.steps += steps
-        self.last = last
+        self.last = None
 
     def end(self) -> bytes:
         """The stream is over; returns what was held back."""
-        held, remaining = self._release(), self._splitter.flush()
+        held = self._release()
+        remaining = b"" if self._splitter is None else self._splitter.flush()
         return held + remaining if self._holds_back else held  # else it went on when it came
 
     def _event(self, event: bytes, data: bytes, now: float) -> bytes:
         """Read one event; returns what goes on in its place: the event itself if reading fails."""
         try:
-            return self._look(event, data, now)
+            if not data.startswith(b"{"):
+                if data.strip() == _DONE:
+                    self.ended = True
+                if data or not self._held:
+                    return self._release() + event
+                self._behind += event  # a comment, in its place
+                return b""
+            if not self._begun and _ROLE in data and _GOES_ON in data and _USAGE not in data:
+                self._begun = True
+                return event
+            if not self._is_openai and self._is_content(event):
+                self._content(now)
+                return event
+            chunk = answer.read(data)
+            if chunk is None:
+                self.unreadable = True
+                return self._release() + event
+            ends = self._note(chunk)
+            return self._chunk(event, chunk, ends, now) if self._is_openai else event
         except Exception as error:
             self.broke, self.unreadable = error, True
             return self._release() + event
-
-    def _look(self, event: bytes, data: bytes, now: float) -> bytes:
-        if not data.startswith(b"{"):
-            if data.strip() == _DONE:
-                self.ended = True
-            if data or not self._held:
-                return self._release() + event
-            self._behind += event  # a comment, in its place
-            return b""
-        if not self._is_openai and self._is_content(event):
-            self._content(now)
-            return event
-        chunk = answer.read(data)
-        if chunk is None:
-            self.unreadable = True
-            return self._release() + event
-        self._note(chunk)
-        if not self._is_openai:
-            return event
-        return self._chunk(event, chunk, now)
 
     def _is_content(self, event: bytes) -> bool:
         line = event[: event.find(b"\n")].rstrip()
@@ -147,8 +147,10 @@ class StreamReader:
         self.last = now
         self.steps += 1
 
-    def _note(self, chunk: ResponsePart) -> None:
-        self.failed = self.failed or chunk.failed
+    def _note(self, chunk: ResponsePart) -> bool:
+        """Take in what it says beside its content; returns whether it has the finish reason."""
+        if chunk.failed:
+            self.failed = True
         if (reason := chunk.finish_reason) is not None:
             self.finish_reason = reason
             self.stopped_by_string = self.stopped_by_string or chunk.stopped_by_string
@@ -158,10 +160,11 @@ class StreamReader:
             if (prompt_tokens := chunk.prompt_tokens) is not None:
                 self.prompt_tokens = prompt_tokens
             self.acceptance = chunk.acceptance or self.acceptance
-        over = chunk.stop is True or not self._is_openai  # these end without a [DONE]
-        self.ended = self.ended or (over and self.finish_reason is not None)
+        if self.finish_reason is not None and (chunk.stop is True or not self._is_openai):
+            self.ended = True  # without a [DONE]
+        return reason is not None
 
-    def _chunk(self, event: bytes, chunk: ResponsePart, now: float) -> bytes:
+    def _chunk(self, event: bytes, chunk: ResponsePart, ends: bool, now: float) -> bytes:
         begun, self._begun = self._begun, True
         if not begun and chunk.usage is not None:
             self._removing = False  # usage in every chunk: the server does this to all clients
@@ -171,7 +174,7 @@ class StreamReader:
             if begun or delta is None or not delta.only_names_the_role:
                 self._content(now)
             released = self._release()
-            if self._removing and chunk.finish_reason is not None:
+            if self._removing and ends:
                 self._held, self.usual_end = event, b""
                 return released
         elif chunk.is_usage_chunk:
@@ -254,13 +257,15 @@ class Splitter:
 
 
 def is_one_line(event: bytes) -> bool:
-    """Whether it is one line and a blank line, as vLLM sends all its events."""
-    line = event.removesuffix(b"\n\n")
-    return len(line) != len(event) and _LINE_FEED not in line and _CR not in line
+    """Whether it is one line of data and a blank line, as vLLM sends all its events."""
+    return (
+        event.startswith(_DATA_IS)
+        and event.find(b"\n") == len(event) - 2
+        and event.endswith(b"\n")
+        and _CR not in event
+    )
 
 
 def data_of(event: bytes) -> bytes:
     """The data of an event, its lines joined; empty for a comment."""
-    if event.startswith(_OBJECT) and is_one_line(event):
-        return event[6:-2]
     return b"\n".join(_DATA.findall(event))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import weakref
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.tap import exchange
+from specwatch.tap.exchange import Message
 from specwatch.tap.server_facts import Endpoint
 from specwatch.tap.stream import StreamReader
 from tests.tap.exchanges import (
@@ -51,15 +53,19 @@ def seen(chunks: list[bytes], body: bytes, reader: type[StreamReader], **facts: 
         return made[-1]
 
     registry = CollectorRegistry()
-    ticks = itertools.count(1)
+    sent = itertools.count(1)
+    now = [0]
+
+    async def tick(message: Message) -> None:
+        now[0] = next(sent)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange, "StreamReader", make)
-        patch.setattr(exchange, "_clock", lambda: next(ticks) / 8)
+        patch.setattr(exchange, "_clock", lambda: now[0] / 8)
         app = tapped(answering(*chunks, b"", headers=EVENTS), registry, Known(**facts))
-        response = visit(app, parts(body), scope())
+        response = visit(app, parts(body), scope(), send=tick)
     (stream,) = made
-    times = stream.steps, stream.first, stream.last
-    return response.sent, times, generate_latest(registry)
+    return response.sent, (stream.steps, stream.first), generate_latest(registry)
 
 
 LONG = [events_of(USAGE)[0], *events_of(USAGE)[1:2] * 20, *events_of(USAGE)[2:]]
@@ -94,6 +100,37 @@ def test_an_odd_chunk_among_the_usual_ones(odd: bytes) -> None:
         assert seen(chunks, STREAMED, StreamReader, keeps_records=False) == seen(
             chunks, STREAMED, ReadingAll, keeps_records=False
         )
+
+
+def test_times_and_tokens_of_a_stream_most_of_which_is_only_counted() -> None:
+    """17 tokens after the first, in the 12 messages after it: the time ends with the last."""
+    usual, tokens = 10, 18
+    usage = {"prompt_tokens": 300, "completion_tokens": tokens}
+    end = b'data: {"choices":[],"usage":%b}\n\n' % json.dumps(usage).encode()
+    chunks = [LONG[0], *[LONG[1]] * (usual + 1), LONG[-3], end, LONG[-1]]
+    sent, (steps, _), page = seen(chunks, STREAMED, StreamReader, keeps_records=False)
+    assert steps == usual + 2
+    drafts, seconds = steps - 1, (usual + 1) / 8
+    for line in (
+        f'decode_tokens_total{{model_name="tiny",prompt_length="257-2048",temperature="(0,1]"}} '
+        f"{tokens - 1}.0",
+        f'decode_seconds_total{{model_name="tiny",prompt_length="257-2048",temperature="(0,1]"}} '
+        f"{seconds}",
+        f'drafts_total{{model_name="tiny",temperature="(0,1]"}} {drafts}.0',
+        f'draft_tokens_total{{model_name="tiny",temperature="(0,1]"}} {4 * drafts}.0',
+        f'accepted_tokens_total{{model_name="tiny",temperature="(0,1]"}} {tokens - steps}.0',
+    ):
+        assert f"_{line}\n".encode() in page
+    assert len(sent) == len(chunks) + 1
+
+
+def test_a_stream_whose_last_content_was_only_counted_has_no_time_per_token() -> None:
+    """No server ends a stream without a finish reason."""
+    chunks = [*LONG[:20], *LONG[-2:]]
+    _, (steps, _), page = seen(chunks, STREAMED, StreamReader, keeps_records=False)
+    assert steps == 19
+    assert b"specwatch_time_per_output_token_seconds_count" not in page
+    assert b'time_to_first_token_seconds_count{model_name="tiny",temperature="(0,1]"} 1.0' in page
 
 
 @pytest.mark.parametrize("body", ["{}", bytearray(b"{}"), memoryview(b"{}")])

@@ -248,13 +248,12 @@ def test_time_begins_with_the_whole_request(
             now += 1
             yield message
 
-    def clock() -> float:
+    async def tick(message: Message) -> None:
         nonlocal now
         now += 0.125
-        return now
 
-    monkeypatch.setattr(exchange, "_clock", clock)
-    visit(tapped(answering(*events_of(USAGE), headers=EVENTS), registry), messages())
+    monkeypatch.setattr(exchange, "_clock", lambda: now)
+    visit(tapped(answering(*events_of(USAGE), headers=EVENTS), registry), messages(), send=tick)
     labels = {"model_name": "tiny", "temperature": "(0,1]"}
     ttft = registry.get_sample_value("specwatch_time_to_first_token_seconds_sum", labels)
     tpot = registry.get_sample_value("specwatch_time_per_output_token_seconds_sum", labels)

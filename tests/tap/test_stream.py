@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
+from specwatch.tap import answer
 from specwatch.tap.server_facts import Endpoint
 from specwatch.tap.stream import LONGEST_EVENT, Splitter, StreamReader, data_of
 from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
@@ -178,6 +179,35 @@ def test_the_role_alone_is_no_content() -> None:
     ):
         reading.feed(event, float(second))
     assert (reading.first, reading.last, reading.steps) == (1.0, 3.0, 3)
+
+
+FIRST = events_of(USAGE)[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "reads"),
+    [
+        (FIRST, False),
+        (FIRST.replace(b'"content":""', b'"content":"a"'), True),
+        (FIRST.replace(b'"content":""', b'"content":"","reasoning":"a"'), True),
+        (FIRST.replace(b'"finish_reason":null', b'"finish_reason":"stop"'), True),
+        (FIRST.replace(b'"prompt_text":null', b'"usage":{"completion_tokens":0}'), True),
+    ],
+)
+def test_vllms_first_chunk_is_only_read_if_it_says_anything(
+    first: bytes, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, texts = answer.read, []
+
+    def noting(text: bytes) -> answer.ResponsePart | None:
+        texts.append(text)
+        return read(text)
+
+    monkeypatch.setattr(answer, "read", noting)
+    reading = reader(usage=True)
+    assert passed(reading, [first, FIRST]) == first + FIRST
+    assert len(texts) == 1 + reads
+    assert reading.steps == 1 + (b'"content":"a"' in first or b"reasoning" in first)
 
 
 @pytest.mark.parametrize("content", [{"content": "a"}, {"reasoning": "a"}, {"tool_calls": [{}]}])
