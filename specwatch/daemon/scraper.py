@@ -431,7 +431,6 @@ class Scraper:
 
     def _log_status(self, before: TargetStatus, error: ScrapeError | None, restarted: bool) -> None:
         target = self.target.name
-        models = {model: str(mode) for model, mode in self._status.models.items()}
         if error is not None and (before.failure is None or before.failure.reason != error.reason):
             _log.warning("scrape_failed", target=target, reason=error.reason, detail=str(error))
         elif error is None and before.failure is not None:
@@ -440,10 +439,13 @@ class Scraper:
         if before.alternated_at is None and self._status.alternated_at is not None:
             _log.warning("several_servers_answer", target=target, url=self.target.url)
         if restarted:
-            _log.info("engine_restarted", target=target, models=models)
+            _log.info("engine_restarted", target=target, models=self._mode_names())
             self._query_at = 0.0
         elif error is None and before.models != self._status.models:
-            _log.info("models_changed", target=target, models=models)
+            _log.info("models_changed", target=target, models=self._mode_names())
+
+    def _mode_names(self) -> dict[str, str]:
+        return {model: str(mode) for model, mode in self._status.models.items()}
 
     async def _query_engine(self, now: Moment) -> None:
         """Query the version and models of the engine, within the time of one scrape."""

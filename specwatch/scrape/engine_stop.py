@@ -58,10 +58,9 @@ class DraftWatch:
         Work at a higher load than drafts were seen at tells nothing: ``max_concurrency`` and a
         schedule of draft lengths pause drafting there.
         """
-        counted = tally.parts_of(increments).models
-        for model, samples in models.items():
-            if not engine_of(samples).stops_permanently:
-                continue
+        stopping = {m: s for m, s in models.items() if engine_of(s).stops_permanently}
+        counted = tally.parts_of(increments).models if stopping else {}
+        for model, samples in stopping.items():
             moved, total = tally.tally_of(counted.get(model, {}), []), tally.tally_of(samples, [])
             silence = self._silences.setdefault(model, _Silence(now))
             running = tally.sampled(samples).running or 0.0
