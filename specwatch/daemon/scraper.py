@@ -16,19 +16,18 @@ import structlog
 
 from specwatch.config.target import Target
 from specwatch.daemon.proxy_page import ProxyPage
+from specwatch.daemon.watched_tap import WatchedTap
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import Batch, Cursor, Mode, Moment, Series, Source
+from specwatch.domain.model import Batch, Cursor, Mode, Moment, Series
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ConfigError, ScrapeError, ScrapeReason
 from specwatch.runtime.tls import tls_context
-from specwatch.scrape import coverage, engine_info
-from specwatch.scrape.coverage import Coverage
+from specwatch.scrape import engine_info
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.gauges import GpuMemory
 from specwatch.scrape.page_client import BlockingPageClient, PageClient
 from specwatch.scrape.page_layout import Glance
 from specwatch.scrape.switch import FollowedSwitch, SwitchSetting
-from specwatch.scrape.taps import LEAVES_OUT, Trouble
 from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
 
@@ -77,11 +76,9 @@ class Scraper:
         self.target = target
         self._clock = clock
         self._put, self._page, self._begins = put, page, cursor is None and not cursor_follows
-        self._gpu_memory, self._edges, self._launched = gpu_memory, edges, launched
+        self._gpu_memory, self._launched = gpu_memory, launched
         self._proxy = None if target.proxy is None else ProxyPage(target, target.proxy)
-        self._trouble: Mapping[tuple[str, str], Trouble] = {}
-        self._source: Source | None = None
-        self._coverage: tuple[Any, Mapping[str, Coverage]] | None = None
+        self._tap = WatchedTap(target.name, edges)
         self._tls = tls_context(target)
         self._client = client or self._http_client(PageClient)
         self._reader = PageReader(target.page_limits)
@@ -168,7 +165,7 @@ class Scraper:
         """The target now; with ``current`` the open minute too."""
         with self._watching:
             opened = self._watch.peek() if current else ()
-            recent, tap = self._recent.merged(), self._tap()
+            recent, tap = self._recent.merged(), self._tap_status()
         return replace(
             self._status,
             skipped=self._skipped,
@@ -220,7 +217,7 @@ class Scraper:
             self._watch.change_proxy()
         elif self._proxy is not None and predecessor._proxy is not None:
             self._proxy.status = predecessor._proxy.status
-        self._trouble, self._source = predecessor._trouble, predecessor._source
+        self._tap = predecessor._tap
         self._failures, self._skipped = predecessor._failures, predecessor._skipped
         self._status = replace(
             predecessor._status,
@@ -323,7 +320,7 @@ class Scraper:
             restarted = observation.restarted or observation.another
             self._recent.forget(self._changed(before, restarted=restarted))
             if error is None:
-                self._log_tap()
+                self._tap.log(self._watch, self._tap_status)
         return now, error
 
     def _is_over(self, started: float) -> bool:
@@ -349,45 +346,9 @@ class Scraper:
                 _log.warning("counts_left_out", target=self.target.name, problem=problem[:200])
             self._problems = problems
 
-    def _tap(self) -> TapStatus:
-        taps = self._watch.taps
-        troubles = [
-            replace(trouble, model_name=trouble.model_name or self._watch.unnamed_model)
-            if trouble.kind in LEAVES_OUT
-            else trouble
-            for trouble in taps.trouble(self._edges())
-        ]
-        doubted = {trouble.model_name for trouble in troubles if trouble.kind in LEAVES_OUT}
-        inputs = (self._recent.merged(), taps.source, doubted)
-        # The sums are kept until a window comes, so that they compare at once: computed once a
-        # minute.
-        if self._coverage is None or self._coverage[0] != inputs:
-            self._coverage = inputs, coverage.coverages(*inputs)
-        seen = self._coverage[1]
-        low = (coverage.trouble_of(model, covered) for model, covered in seen.items())
-        return TapStatus(
-            taps.source,
-            (*troubles, *(trouble for trouble in low if trouble is not None)),
-            taps.failures,
-            seen,
-            None if self._proxy is None else self._proxy.status,
-        )
-
-    def _log_tap(self) -> None:
-        """Log problems of the tap once when they begin, and once when they are over."""
-        target, source = self.target.name, self._watch.taps.source
-        if source is not self._source:
-            _log.info("tap_found" if source else "tap_gone", target=target, source=source)
-            self._source = source
-        elif not (source or self._trouble or self._watch.taps.gone):
-            return
-        now = {(trouble.kind, trouble.model_name): trouble for trouble in self._tap().trouble}
-        for kind, model in sorted(now.keys() - self._trouble)[:_MOST_PROBLEMS]:
-            detail = now[kind, model].text
-            _log.warning("tap_trouble", target=target, kind=kind, model_name=model, detail=detail)
-        for kind, model in sorted(self._trouble.keys() - now)[:_MOST_PROBLEMS]:
-            _log.info("tap_trouble_over", target=target, kind=kind, model_name=model)
-        self._trouble = now
+    def _tap_status(self) -> TapStatus:
+        proxy = None if self._proxy is None else self._proxy.status
+        return self._tap.status(self._watch, self._recent.merged(), proxy)
 
     def _note(
         self, now: Moment, seconds: float, observation: ScrapeResult, error: ScrapeError | None
