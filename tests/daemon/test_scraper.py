@@ -81,7 +81,7 @@ def test_a_bad_page_is_a_failed_scrape_told_once(
     bench: MakeBench, log: Log, answer: bytes | Behaviour, reason: str, first: bool
 ) -> None:
     """Whatever comes, no turn raises; the target recovers, and counts go on where they were."""
-    one = bench({"timeout": 0.2})
+    one = bench({"timeout": 0.2 if reason == "timeout" else 10.0})
     if not first:
         one.turn(vllm(100))
     for _ in range(3):
