@@ -260,7 +260,7 @@ class _Filling:
         windows = self._observe(self._watch, hour, end)
         closed = self._watch.close().batch
         windows += closed.windows if closed is not None else ()
-        gap = self._watch.max_gap
+        gap = self._watch.times.max_gap
         fresh = [w for w in windows if hour <= w.start < end and self._is_new(w, gap)]
         if not fresh:
             return 0
@@ -296,7 +296,7 @@ class _Filling:
             if intervals:
                 shortest, longest = _INTERVALS
                 usual = min(max(statistics.median(intervals), shortest), longest)
-                watch.max_gap = 3 * usual
+                watch.times.max_gap = 3 * usual
             for page in pages:
                 observation = watch.observe(page.samples, Moment(page.at, page.at))
                 if observation.batch is not None:

@@ -207,7 +207,7 @@ class Scraper:
         counters and status are ours from now on."""
         with predecessor._watching:
             self._watch = predecessor._watch
-        self._watch.max_gap, self._begins = 3 * self.target.interval, False
+        self._watch.times.max_gap, self._begins = 3 * self.target.interval, False
         before, own = predecessor.target, self.target
         if before.url == own.url and before.pod == own.pod:
             self._recent = predecessor._recent
@@ -308,7 +308,7 @@ class Scraper:
                     if self._begins:  # a successor begins here, however soon we end
                         self._put(Batch((), self._watch.cursor()))
                     self._begins = False
-                    self._page(samples, self._watch.switch, self._watch.load)
+                    self._page(samples, self._watch.switch, self._watch.times.load)
                     if page is not None:
                         self._begin_glances(page, ended=observation.batch is not None)
                 error = observation.error
@@ -354,7 +354,7 @@ class Scraper:
         self, now: Moment, seconds: float, observation: ScrapeResult, error: ScrapeError | None
     ) -> None:
         before, setting = self._status, self._watch.switch
-        self._loads.append(None if error else self._watch.load)
+        self._loads.append(None if error else self._watch.times.load)
         loads = [load for load in self._loads if load is not None]
         self._status = replace(
             before,

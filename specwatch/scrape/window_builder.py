@@ -32,19 +32,16 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.engines.sample_names import engine_of, meaningful, mode_of
-from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
+from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import switch, tally
 from specwatch.scrape.counters import CounterTracker, Processes, process_start
-from specwatch.scrape.downtime import Downtime
 from specwatch.scrape.engine_stop import DraftWatch
-from specwatch.scrape.gauges import GpuMemory, gauges_over
+from specwatch.scrape.gauges import GpuMemory
 from specwatch.scrape.open_window import Counted, FirstPages, OpenWindow
 from specwatch.scrape.page_layout import Glance
+from specwatch.scrape.page_times import PageTimes
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Taps
-
-_STEP = 1.0
-"""Seconds by which the wall clock and the other one may drift apart between two pages."""
 
 
 class ScrapeResult(NamedTuple):
@@ -78,25 +75,20 @@ class WindowBuilder:
         cursor_follows: bool = False,
         closed_start: int | None = None,
     ) -> None:
-        """``max_gap``: the longest time in seconds between two samples of a gauge in which it is
-        known; ``cursor_follows``: :meth:`resume` will be called; ``closed_start``: the last window
-        that was closed early, so that none may begin there."""
+        """``max_gap`` as of :class:`PageTimes`; ``cursor_follows``: :meth:`resume` will be called;
+        ``closed_start``: the last window that was closed early, so that none may begin there."""
         self._daemon = daemon
         self._target = target
-        self.max_gap = max_gap
+        self.times = PageTimes(max_gap)
         self._tracker = CounterTracker()
         self._proxy_tracker = CounterTracker()
         self.taps = Taps()
-        self._wall: float | None = None
         self._counted_since: float | None = None
         """Unix time of the page at which the open window's counts begin."""
-        self._monotonic: float | None = None
-        self._downtime = Downtime()
         self._page: Mapping[Series, float] = {}
         self.models: dict[str, Mode] = {}
         """The models of the last page (before any page, of the cursor), and their modes."""
         self.switch: SwitchSetting | None = None
-        self._sampled: dict[str, tally.Sampled] = {}
         self._open: OpenWindow | None = None
         self.closed_start = closed_start
         self.environment = Environment()
@@ -119,14 +111,6 @@ class WindowBuilder:
         if cursor is not None:
             self._begin_at(cursor)
 
-    @property
-    def load(self) -> float | None:
-        """Requests that ran or waited at the last page, of all models; None if unknown."""
-        samples = [sample for sample in self._sampled.values() if sample.running is not None]
-        if not samples:
-            return None
-        return sum((sample.running or 0.0) + (sample.waiting or 0.0) for sample in samples)
-
     def observe(
         self,
         samples: Mapping[Series, float],
@@ -144,7 +128,7 @@ class WindowBuilder:
         batch = self._roll(now, problems)
         window = self._window(now)
         before, start = self._tracker.process_start, process_start(samples)
-        another = self.processes.is_another(before, start, self._seen_at(now), now.wall)
+        another = self.processes.is_another(before, start, self.times.seen_at(now), now.wall)
         if another:
             self.start_over()
         try:
@@ -153,7 +137,7 @@ class WindowBuilder:
             last = self._tracker.last
             increments, restarted = self._tracker.advance(page)
         except PageError as error:
-            self._fail(window, now, error.reason)
+            self.times.fail(window, now, error.reason)
             return ScrapeResult(batch, error=error, problems=tuple(problems))
         if self._first_pages is not None and last is None:
             self._first_pages.engine = samples, now.wall
@@ -256,7 +240,7 @@ class WindowBuilder:
             parts,
             increments,
             restarted=restarted,
-            models={model: sample.running for model, sample in self._sampled.items()},
+            models={model: sample.running for model, sample in self.times.sampled.items()},
             unnamed=self.unnamed_model,
         )
         return restarted
@@ -267,17 +251,11 @@ class WindowBuilder:
         self._base = None
         problems: list[str] = []
         ends = self._open is not None and self._start(now) > self._open.start
-        if self._open is not None and ends and reason in NO_ANSWER:
-            self._open.down_seconds += self._downtime.until_last_try()
+        if self._open is not None and ends:
+            self.times.end(self._open, reason)
         batch = self._roll(now, problems)
-        self._fail(self._window(now), now, reason)
+        self.times.fail(self._window(now), now, reason)
         return ScrapeResult(batch, problems=tuple(problems))
-
-    def _fail(self, window: OpenWindow, now: Moment, reason: ScrapeReason) -> None:
-        window.scrapes_failed += 1
-        window.down_seconds += self._downtime.fail(
-            now.monotonic, self.max_gap, silent=reason in NO_ANSWER
-        )
 
     def close(self) -> ScrapeResult:
         """End the open window before its time, because the daemon stops."""
@@ -317,7 +295,6 @@ class WindowBuilder:
         if self._open is not None:
             self._open = OpenWindow(self._open.start)
         self._proxy_tracker = CounterTracker()
-        self._monotonic, self._sampled = None, {}
         self._begin_at(cursor)
 
     def start_over(self) -> None:
@@ -329,9 +306,7 @@ class WindowBuilder:
         self._tracker = CounterTracker()
         self.taps = Taps()
         self._forget_process()
-        self._wall = self._monotonic = None
-        self._downtime = Downtime()
-        self._sampled = {}
+        self.times = PageTimes(self.times.max_gap)
 
     def _forget_process(self) -> None:
         """Forget what the process said of itself."""
@@ -350,18 +325,18 @@ class WindowBuilder:
         """The counters at the last good page; None before the first one."""
         self._count_glance()
         engine, proxy = self._tracker, self._proxy_tracker
-        if engine.last is None or self._wall is None:
+        if engine.last is None or self.times.wall is None:
             return None
         of_proxy = None if proxy.last is None else Counters(proxy.last, proxy.process_start)
         return Cursor(
-            self._target, engine.last, engine.process_start, self._wall, of_proxy,
+            self._target, engine.last, engine.process_start, self.times.wall, of_proxy,
             self._counted_since,
         )  # fmt: skip
 
     def _begin_at(self, cursor: Cursor) -> None:
         self._counted_since = cursor.wall
         self._tracker = CounterTracker(cursor.samples, cursor.process_start)
-        self._wall = cursor.wall
+        self.times.supersede(cursor.wall)
         if cursor.proxy is not None:
             self._proxy_tracker = CounterTracker(*cursor.proxy)
         earlier = tally.parts_of(cursor.samples)
@@ -430,25 +405,15 @@ class WindowBuilder:
         restarted: bool,
         switched: bool,
     ) -> None:
-        elapsed = 0.0
-        if self._monotonic is not None:
-            elapsed = now.monotonic - self._monotonic
-        elif self._wall is not None:
-            elapsed = max(0.0, now.wall - self._wall)
-        window.down_seconds += self._downtime.until_page(
-            now.monotonic, self.max_gap, restarted=restarted
+        self.times.add(
+            window,
+            models,
+            now,
+            modes=dict.fromkeys(models, Mode.MIXED) if switched else self.models,
+            gpu_memory=self.gpu_memory,
+            process_start=self._tracker.process_start,
+            restarted=restarted,
         )
-        window.observed_seconds += self._covered(elapsed, now, restarted=restarted)
-        window.scrapes_ok += 1
-        self._downtime.end(now.monotonic)
-        known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
-        sampled = {model: tally.sampled(samples) for model, samples in models.items()}
-        for model, sample in sampled.items():
-            before = self._sampled.get(model) if known else None
-            span = gauges_over(before, sample, elapsed, self.gpu_memory)
-            window.add_sample(model, Mode.MIXED if switched else self.models[model], span)
-        self._sampled = sampled
-        self._wall, self._monotonic = now.wall, now.monotonic
 
     def _set_modes(self, models: Mapping[str, Mapping[Series, float]]) -> None:
         on = Mode.ON if self.switch is None else self.switch.mode
@@ -464,21 +429,6 @@ class WindowBuilder:
             for model in self.draft_watch.stops
             if self.models.get(model) is Mode.ON
         }
-
-    def _seen_at(self, now: Moment) -> float | None:
-        """Unix time of the page before; None if the clock was set since."""
-        if self._wall is None or self._monotonic is None:
-            return self._wall
-        stepped = abs(now.offset - (self._wall - self._monotonic)) > _STEP
-        return None if stepped else self._wall
-
-    def _covered(self, elapsed: float, now: Moment, *, restarted: bool) -> float:
-        """How many of the ``elapsed`` seconds the counts of this page cover."""
-        covered, start = max(0.0, elapsed - self._downtime.seconds), self._tracker.process_start
-        if restarted and start is not None and self._monotonic is None:
-            # What an earlier daemon saw of the outage is in its windows.
-            return min(covered, max(0.0, now.wall - start))
-        return covered
 
     def _build(self, window: OpenWindow, problems: list[str]) -> tuple[Window, ...]:
         tallies = window.engine.tallies(self._tracker.last or {}, problems)
