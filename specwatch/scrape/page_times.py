@@ -18,11 +18,11 @@ _STEP = 1.0
 class PageTimes:
     """The times of one server's pages; what they cover is added to the open window."""
 
-    def __init__(self, max_gap: float, wall: float | None = None) -> None:
+    def __init__(self, max_gap: float) -> None:
         """``max_gap``: the longest time in seconds between two samples of a gauge in which it is
-        known; ``wall``: Unix time of a page that another process has read."""
+        known."""
         self.max_gap = max_gap
-        self.wall = wall
+        self.wall: float | None = None
         """Unix time of the last good page."""
         self.sampled: Mapping[str, tally.Sampled] = {}
         """The gauges of the last good page by model."""
