@@ -49,8 +49,8 @@ lint: $(VENV)/installed-dev ## ruff, mypy, and whether the generated files are c
 docs: $(VENV)/installed-docs ## build the manual in build/manual
 	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict
 
-bench: $(VENV)/installed-dev ## measure speed, memory and disk use; prints a table
-	$(python) -m tests.benchmarks $(ARGS)
+bench: $(VENV)/installed-dev ## measure speed, memory and disk use, three times; prints a table
+	$(python) -m tests.benchmarks --runs 3 $(ARGS)
 
 clean: ## remove what was made here; the lab's vLLM stays in the cache folder
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -1,4 +1,6 @@
-"""``python -m tests.benchmarks [--json] [NAME ...]``: measure and print one table.
+"""``python -m tests.benchmarks [--json] [--runs N] [NAME ...]``: measure and print one table.
+
+Of several runs it has the middle one of each figure, and the spread.
 
 A figure over its budget is shown, not failed: only a benchmark that breaks ends with status 1.
 """
@@ -12,7 +14,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from tests.benchmarks.figure import HEADINGS, Figure
+from tests.benchmarks.figure import HEADINGS, Figure, middle
 
 NAMES = sorted(
     file.stem.removeprefix("bench_") for file in Path(__file__).parent.glob("bench_*.py")
@@ -23,20 +25,26 @@ def main(arguments: list[str]) -> int:
     """Run the benchmarks named, or all; returns the exit status."""
     parser = argparse.ArgumentParser("python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="repeat each N times")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
     chosen = parser.parse_args(arguments)
     unknown = sorted(set(chosen.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if chosen.runs < 1:
+        parser.error(f"--runs {chosen.runs}: give 1 or more")
     figures: list[Figure] = []
     broken = []
     for name in chosen.names or NAMES:
-        print(f"measuring: {name}", file=sys.stderr, flush=True)
+        runs = []
         try:
-            figures += importlib.import_module(f"tests.benchmarks.bench_{name}").run()
+            for run in range(1, chosen.runs + 1):
+                print(f"measuring: {name}, {run} of {chosen.runs}", file=sys.stderr, flush=True)
+                runs.append(importlib.import_module(f"tests.benchmarks.bench_{name}").run())
         except Exception:
             traceback.print_exc()
             broken.append(name)
+        figures += map(middle, zip(*runs, strict=True))
     if chosen.json:
         print(json.dumps([figure.as_json() for figure in figures], indent=2))
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-HEADINGS = ("what", "measured", "peer", "ratio", "budget", "aim", "verdict")
+HEADINGS = ("what", "measured", "peer", "ratio", "spread", "budget", "aim", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,8 @@ class Figure:
     """One measured number; less is better, except where there is neither budget nor aim.
 
     ``budget`` and ``aim`` are in ``unit``, or, with ``of_peer``, multiples of what the peer needs.
+    ``spread`` is the least and the most of several runs: of the ratio where there is a peer, else
+    of what was measured.
     """
 
     what: str
@@ -22,6 +25,7 @@ class Figure:
     budget: float | None = None
     aim: float | None = None
     of_peer: bool = False
+    spread: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -40,14 +44,21 @@ class Figure:
             return "within aim"
         return "within budget" if value <= self.budget else "over budget"
 
+    @property
+    def compared(self) -> float:
+        """What runs are compared by: the ratio, or what was measured if there is no peer."""
+        return self.measured if self.ratio is None else self.ratio
+
     def cells(self) -> tuple[str, ...]:
         """A row under :data:`HEADINGS`."""
         limit_unit = "x peer" if self.of_peer else self.unit
+        ends = () if self.spread is None else self.spread
         return (
             self.what,
             _number(self.measured, self.unit),
             _number(self.peer, self.unit),
             "-" if self.ratio is None else f"{self.ratio:.2f}",
+            " to ".join(map(_plain, ends)) or "-",
             _number(self.budget, limit_unit),
             _number(self.aim, limit_unit),
             self.verdict,
@@ -60,7 +71,18 @@ class Figure:
         return values | {"ratio": self.ratio, "limits": limits, "verdict": self.verdict}
 
 
+def middle(runs: Sequence[Figure]) -> Figure:
+    """Of several runs of one figure the middle one, the lower of two, with the spread of all."""
+    ordered = sorted(runs, key=lambda run: run.compared)
+    spread = (ordered[0].compared, ordered[-1].compared) if len(runs) > 1 else None
+    return replace(ordered[(len(runs) - 1) // 2], spread=spread)
+
+
 def _number(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
-    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{_plain(value)} {unit}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
