@@ -236,11 +236,10 @@ class Scraper:
     async def _turn(self) -> None:
         started = self._clock().monotonic
         page, error = await self._fetch()
-        now = None
-        if page is not None and (glance := self._glanced(page)) is not None:
-            now = self._take_glance(glance, started)
+        glance = None if page is None else self._glanced(page)
+        now = None if glance is None else self._take_glance(glance, started)
         if now is None:
-            now, error = await self._observe(page, error, started)
+            now, error = await self._observe(page, glance, error, started)
         if now is None:
             return
         self._ended = self._clock().monotonic
@@ -276,12 +275,12 @@ class Scraper:
             return now
 
     async def _observe(
-        self, page: bytes | None, error: ScrapeError | None, started: float
+        self, page: bytes | None, glance: Glance | None, error: ScrapeError | None, started: float
     ) -> tuple[Moment | None, ScrapeError | None]:
-        """Read and count a page, or note a failure; returns when, None if it is too late, and what
-        failed."""
-        samples: Mapping[Series, float] = {}
-        if page is not None:
+        """Read a page, if there is no glance at it, and count it, or note a failure; returns when,
+        None if it is too late, and what failed."""
+        samples: Mapping[Series, float] = {} if glance is None else glance.samples()
+        if page is not None and glance is None:
             try:
                 # A large one takes long to read, and other targets do not wait for it.
                 read = self._reader.read
@@ -310,7 +309,7 @@ class Scraper:
                     self._begins = False
                     self._page(samples, self._watch.switch, self._watch.times.load)
                     if page is not None:
-                        self._begin_glances(page, ended=observation.batch is not None)
+                        self._begin_glances(page, glance, ended=observation.batch is not None)
                 error = observation.error
                 if self._proxy is not None and proxy is not None:
                     self._proxy.note(observation, now.wall)
@@ -328,10 +327,9 @@ class Scraper:
         cursor."""
         return self._finished or started <= self._superseded_at
 
-    def _begin_glances(self, page: bytes, *, ended: bool) -> None:
+    def _begin_glances(self, page: bytes, glance: Glance | None, *, ended: bool) -> None:
         """A page was counted. How it looks is learnt once a minute at most: on some servers each
         page looks otherwise."""
-        glance = self._glanced(page)
         if glance is None and (ended or not self._learnt):
             self._learnt = True
             glance = self._reader.learn(page)

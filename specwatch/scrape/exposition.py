@@ -10,6 +10,7 @@ text format and of OpenMetrics (https://prometheus.io/docs/instrumenting/exposit
 from __future__ import annotations
 
 import codecs
+import functools
 import itertools
 import math
 import re
@@ -35,21 +36,24 @@ _LARGE = 1 << 20
 """From this size on, the lines with our samples are picked out before a page is read."""
 
 
-def _one_of_ours() -> str:
-    """A pattern of our names, grouped by prefix: a foreign name then fails at its first byte."""
+@functools.cache
+def _ours_on_page() -> re.Pattern[bytes]:
+    """A line that may have one of our samples, in any spelling, and the line feed before it.
+
+    Our names are grouped by prefix, so that a foreign name fails at its first byte. Compiling takes
+    longer than starting anything else here, and few pages need it.
+    """
     ends: dict[str, list[str]] = {}
     for name in sorted(SAMPLES):
         family, colon, end = name.rpartition(":")
         ends.setdefault(family + colon, []).append(end)
-    return "|".join(f"{start}(?:{'|'.join(names)})" for start, names in ends.items())
+    ours = "|".join(f"{start}(?:{'|'.join(names)})" for start, names in ends.items())
+    return re.compile(
+        rf"\n([^!-~\n]*+(?=[{{{''.join({name[0] for name in SAMPLES})}])"
+        rf"(?:(?:{ours})(?![a-zA-Z0-9_:])"
+        rf'|\{{[^\n]*"(?:{ours})")[^\n]*)'.encode()
+    )
 
-
-_OURS_ON_PAGE = re.compile(
-    rf"\n([^!-~\n]*+(?=[{{{''.join({name[0] for name in SAMPLES})}])"
-    rf"(?:(?:{_one_of_ours()})(?![a-zA-Z0-9_:])"
-    rf'|\{{[^\n]*"(?:{_one_of_ours()})")[^\n]*)'.encode()
-)
-"""A line that may have one of our samples, in any spelling, and the line feed before it."""
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)?[ \t]*")
 # Possessive: otherwise each character of a value costs 160 bytes of memory during the match.
@@ -144,7 +148,7 @@ class PageReader:
             series = known.get(key)
             if series is None:
                 if key.partition(b"{")[0] not in _NAMES:
-                    if _OURS_ON_PAGE.match(b"\n" + line):
+                    if _ours_on_page().match(b"\n" + line):
                         raise ValueError("not written in the usual way")
                     continue
                 series = self._learn(key)
@@ -170,7 +174,7 @@ class PageReader:
         """Yield the lines that may have our samples, each with the line feed before it."""
         most = self._limits.sample_limit
         longest = _longest_line(self._limits)
-        matches = _OURS_ON_PAGE.finditer(b"\n" + page)
+        matches = _ours_on_page().finditer(b"\n" + page)
         for line in itertools.islice(matches, most or None):
             if line.end() - line.start(1) > longest:
                 raise self._too_long(line, page)

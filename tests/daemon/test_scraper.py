@@ -16,7 +16,7 @@ import pytest
 
 from specwatch.config.target import Target
 from specwatch.domain.draft_lengths import DraftLengths, shown_by
-from specwatch.domain.model import Mode, Moment
+from specwatch.domain.model import Mode, Moment, Series
 from specwatch.errors import ConfigError
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape.gauges import GpuMemory
@@ -489,12 +489,32 @@ def test_a_turn_that_raised_has_not_ended(
     """So that a defect of ours shows as a loop that does not turn."""
     one = bench()
     one.turn()
-    monkeypatch.setattr(one.scraper._reader, "read", lambda _: 1 / 0)
+    monkeypatch.setattr(one.scraper._reader, "glance", lambda _: 1 / 0)
     for _ in range(4):
         with pytest.raises(ZeroDivisionError):
             turn(one.scraper)
         one.now = Moment(one.now.wall + 5, one.now.monotonic + 5)
     assert one.scraper.stuck(one.now)
+
+
+def test_only_the_first_page_is_read_in_full(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a minute ends, what the next pages say is known from how the first looked."""
+    one = bench()
+    read, pages = one.scraper._reader.read, []
+
+    def reading(page: bytes) -> dict[Series, float]:
+        pages.append(page)
+        return read(page)
+
+    monkeypatch.setattr(one.scraper._reader, "read", reading)
+    for step in range(30):
+        one.turn(vllm(100 + step))
+    assert pages == [vllm(100)]
+    assert sum(window.tally.generation_tokens for window in one.windows) > 20
+    one.turn(vllm(200).replace(b"} 1\n", b"} NaN\n", 1))
+    assert len(pages) == 2
 
 
 def test_gpu_memory_joins_the_windows(bench: MakeBench) -> None:
