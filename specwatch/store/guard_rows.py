@@ -21,6 +21,9 @@ LOOKING = "~"
 """Suffix of the name of a holder that cannot act."""
 
 
+_COLUMNS = tuple(guards.c.keys())
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The stored guard of a target; ``left`` are the seconds until its lease ends."""
@@ -41,16 +44,14 @@ class Entry:
 
 
 def entry_of(row: sa.Row[Any]) -> Entry:
-    """Decode a row of guards, which may have the database's ``clock`` as another column.
+    """Decode a row of guards, which may have the database's clock as a last column.
 
     Raises one of ``damage.UNDECODABLE``.
     """
-    damage.require_types(guards, row._fields, row)
-    state = _unpacked(row.state)
-    if storable(state.target) != row.target:
-        raise ValueError("state is of another target")
-    left = row.lease_until - row._mapping.get("clock", 0.0)
-    return Entry(state, row.version, row.holder, left)
+    target, version, holder, lease_until, state = row[: len(_COLUMNS)]
+    decoded = _decoded(target, version, holder, lease_until, state)
+    left = lease_until - (row[-1] if len(row) > len(_COLUMNS) else 0.0)
+    return Entry(decoded, version, holder, left)
 
 
 def targets_of(row: sa.Row[Any]) -> set[str]:
@@ -81,9 +82,10 @@ def fresh_after_damage(target: str, now: float) -> str:
     )
 
 
-def holder_names(holder: str) -> list[str]:
-    """The names under which a holder may have a lease."""
-    return [storable(holder), storable(holder) + LOOKING]
+@lru_cache(maxsize=64)
+def holder_names(holder: str) -> tuple[str, str]:
+    """The names under which a holder may have a lease: able to act, and not."""
+    return storable(holder), storable(holder) + LOOKING
 
 
 def packed(state: GuardState) -> str:
@@ -91,7 +93,17 @@ def packed(state: GuardState) -> str:
     return msgspec.json.encode(state).decode()
 
 
-@lru_cache(maxsize=4096)  # every guard is read every other second, and few have changed
+# Every guard is read every other second. Few have changed: a lease after 15 s, a state seldom.
+@lru_cache(maxsize=4096, typed=True)
+def _decoded(*values: Any) -> GuardState:
+    damage.require_types(guards, _COLUMNS, values)
+    state = _unpacked(values[-1])
+    if storable(state.target) != values[0]:
+        raise ValueError("state is of another target")
+    return state
+
+
+@lru_cache(maxsize=4096)
 def _unpacked(text: str) -> GuardState:
     return msgspec.json.decode(text, type=GuardState)
 
