@@ -1,9 +1,10 @@
-"""Throughput of the real vLLM with and without the tap and an idle switch, in turns.
+"""Throughput of the real vLLM with and without the tap, and with an idle switch, in turns.
 
-Needs the lab (``make lab``). All servers run all the while; only one of them has work at a time, in
-many short turns, whose order is reversed each time. Beside it the CPU time of the API server,
-on which other work on the machine has less influence. A second server without the tap shows how
-much two equal ones differ.
+Needs the lab (``make lab``). One server serves both with the tap and without it, by the key of a
+request: two equal servers differ by more than the tap costs, as the second one without it shows.
+All servers run all the while; only one of them has work at a time, in many short turns, whose order
+is reversed each time. Beside it the CPU time of the API server, on which other work on the machine
+has less influence.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.benchmarks.figure import Figure
+from tests.benchmarks.optional_tap import WITHOUT, OptionalTap
 from tests.e2e.switching import prepare
 from tests.lab import vllm_install as lab
 from tests.lab.traffic import requests_at, send_all
@@ -27,6 +29,7 @@ _REQUESTS = 24
 _TOKENS = 48
 _CONCURRENCY = 4
 _BARE = "without the tap"
+_CHECKOUT = Path(__file__).parents[2]
 _T = 2.0
 """Student's t of 59 degrees of freedom, 95 %."""
 
@@ -41,36 +44,42 @@ def run() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         speculation = speculation_flags(models, "draft-good", 4)
         switch, environment = prepare(Path(folder), speculation)
-        servers = {
-            name: VllmServer(
+        tap = ["--middleware", f"{OptionalTap.__module__}.{OptionalTap.__name__}"]
+        path = {"PYTHONPATH": str(_CHECKOUT)}
+        first, switched, second = servers = [
+            VllmServer(
                 lab.vllm_folder(), models, Path(folder) / f"{number}.log", *flags,
-                environment=environment if flags is switch else None,
+                environment=variables,
             )
-            for number, (name, flags) in enumerate({
-                _BARE: speculation,
-                "the tap": [*speculation, "--middleware", "specwatch.tap.Tap"],
-                "tap and idle switch": switch,
-                "a second server without either": speculation,
-            }.items())
-        }  # fmt: skip
+            for number, (flags, variables) in enumerate([
+                ([*speculation, *tap], path), (switch, environment), ([*speculation, *tap], path),
+            ])
+        ]  # fmt: skip
         try:
-            for server in servers.values():
+            for server in servers:
                 server.start()
-            for server in servers.values():
+            for server in servers:
                 server.wait_healthy()
-                _run(server)
-            return _compare(servers)
+                _run(server, None)
+            return _compare(
+                {
+                    _BARE: (first, WITHOUT),
+                    "the tap": (first, None),
+                    "tap and idle switch": (switched, None),
+                    "a second server without either": (second, WITHOUT),
+                }
+            )
         finally:
-            for server in servers.values():
+            for server in servers:
                 server.stop()
 
 
-def _compare(servers: Mapping[str, VllmServer]) -> list[Figure]:
-    names = list(servers)
+def _compare(arms: Mapping[str, tuple[VllmServer, str | None]]) -> list[Figure]:
+    names = list(arms)
     rounds: list[dict[str, _Run]] = []
     for number in range(_ROUNDS):
         order = names if number % 2 else names[::-1]
-        rounds.append({name: _run(servers[name]) for name in order})
+        rounds.append({name: _run(*arms[name]) for name in order})
     figures = []
     for quantity, unit in _UNITS.items():
         what = _NAMES.get(quantity, f"mean {quantity.upper()}")
@@ -102,11 +111,11 @@ _UNITS = {"throughput": "tokens/s", "ttft": "s", "tpot": "s", "cpu": "ms"}
 _NAMES = {"throughput": "throughput", "cpu": "CPU time of a request in the API server"}
 
 
-def _run(server: VllmServer) -> _Run:
+def _run(server: VllmServer, key: str | None) -> _Run:
     requests = requests_at((0.0, 0.7, 1.2), _REQUESTS, stream=True, max_tokens=_TOKENS)
     clock = (~server.pid << 3) | 2  # what clock_getcpuclockid(3) gives
     began, used = time.perf_counter(), time.clock_gettime(clock)
-    outcomes = send_all(server.url, requests, _CONCURRENCY)
+    outcomes = send_all(server.url, requests, _CONCURRENCY, key=key)
     seconds, used = time.perf_counter() - began, time.clock_gettime(clock) - used
     failed = [outcome.error for outcome in outcomes if not outcome.ok]
     if failed:
