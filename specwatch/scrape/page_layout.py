@@ -8,7 +8,7 @@ from operator import itemgetter, le
 from typing import Any, NamedTuple
 
 from specwatch.domain.model import Series
-from specwatch.engines.sample_names import GAUGES, SAMPLES
+from specwatch.engines.sample_names import GAUGES, SAMPLES, engine_of
 from specwatch.scrape import tally
 from specwatch.scrape.counters import LARGEST
 
@@ -71,7 +71,12 @@ class PageLayout:
         )
         self.gauges: dict[str, list[tuple[Series, int]]] = {}
         """By model those that are read from each page, with the place of their values."""
-        for model, samples in tally.parts_of(dict.fromkeys(self.series, 0.0)).models.items():
+        models = tally.parts_of(dict.fromkeys(self.series, 0.0)).models
+        self.stops_permanently = any(
+            engine_of(samples).stops_permanently for samples in models.values()
+        )
+        """Whether each page has to be looked at, as only its counters show that drafts have ended."""
+        for model, samples in models.items():
             self.gauges[model] = [
                 (series, self.series.index(series))
                 for series in samples

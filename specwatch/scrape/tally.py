@@ -37,6 +37,10 @@ MOST_RANKS = 128
 MOST_KEYS = 32
 """Finish reasons, methods or reasons of no coverage in one window: more than exist."""
 _LONGEST_KEY = 64
+_OF_FINGERPRINT = frozenset(
+    {"cache_config", "accepted_per_position", "launched_speculation", "lifetime_acceptance_rate",
+     "drafts"}
+)  # fmt: skip
 _MOST_WIDTHS = 8
 """Different numbers of draft positions in a fingerprint."""
 OTHER = "other"
@@ -219,7 +223,7 @@ def fingerprint_of(
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
     unknown, launched = False, ""
-    for series in sorted(samples):
+    for series in sorted(series for series in samples if series.quantity in _OF_FINGERPRINT):
         if series.quantity == "cache_config":
             shown.append(f"{series.model_name}|{series.key}")
         elif series.quantity == "accepted_per_position" and not series.temperature:
