@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import enum
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -327,6 +328,7 @@ def prompt_length_label(tokens: int | None) -> str:
     return _range_label(*PROMPT_LENGTHS[bisect.bisect_left(_LONGEST_PROMPTS, tokens)])
 
 
+@functools.cache
 def _range_label(first: int, last: int | None) -> str:
     if last is None:
         return f"{first}+"

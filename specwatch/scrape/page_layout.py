@@ -75,7 +75,7 @@ class PageLayout:
         self.stops_permanently = any(
             engine_of(samples).stops_permanently for samples in models.values()
         )
-        """Whether each page has to be looked at, as only its counters show that drafts have ended."""
+        """Whether each page has to be looked at, as only counters show that drafts ended."""
         for model, samples in models.items():
             self.gauges[model] = [
                 (series, self.series.index(series))

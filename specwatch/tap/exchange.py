@@ -49,10 +49,11 @@ class Exchange:
         largest_request: int,
         fail: Callable[[str, Exception], None],
     ) -> None:
-        self.headers = headers = list(scope["headers"])
+        passed = endpoint is Endpoint.OTHER
+        self.headers = [
+            field for field in scope["headers"] if passed or field[0] != b"accept-encoding"
+        ]
         """Those of the request, for the application."""
-        if endpoint is not Endpoint.OTHER:
-            self.headers = [field for field in headers if field[0] != b"accept-encoding"]
         self.observed = ObservedRequest(facts, endpoint, _clock())
         """What was observed so far."""
         self._scope = scope
