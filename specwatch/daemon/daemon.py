@@ -271,7 +271,8 @@ class Daemon:
 
     def _take(self, target: str, batch: Batch) -> None:
         self._recorder.put(batch)
-        self._rule_service.observe(target, batch)
+        if not self._stop_asked:  # what ends now is judged when the next start has read it
+            self._rule_service.observe(target, batch)
         self._workloads.take(target, batch)
 
     def _set_jobs(self) -> None:

@@ -179,6 +179,8 @@ class Scraper:
 
     def leave(self) -> None:
         """End: no more turns; one that is under way is cut short, and counts nothing."""
+        if self._finished:
+            return
         self._finished = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, with all connections

@@ -289,6 +289,19 @@ def test_stop_takes_few_seconds_with_a_hung_target_and_a_locked_database(
     assert events(log, "store_write_failed")
 
 
+def test_stop_writes_the_open_minute_and_judges_it_no_more(
+    server: SimulatedServer, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judging many targets takes longer than a service manager may wait for."""
+    daemon = daemon_of(database, target_of(server.url, interval=QUICK))
+    daemon.start()
+    scraped(daemon, 2)
+    judged: list[str] = []
+    monkeypatch.setattr(daemon._rule_service, "observe", lambda target, _: judged.append(target))
+    daemon.stop()
+    assert (bool(stored(database)), judged) == (True, [])
+
+
 def test_stop_waits_for_no_database_that_hangs(
     server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
