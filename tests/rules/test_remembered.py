@@ -90,9 +90,12 @@ class Forgetful(Judge):
     def forget_figures(self) -> None:
         for model in self._models.values():
             model.evidence = None
-            model._same = {}
-            for start, row in model._memory.items():
-                model._memory[start] = Row(row.minute, row.plain)
+            model._same, model._fitted = {}, None
+            model._memory = {
+                start: Row(row.minute, row.plain)
+                for start, row in model._memory.items()
+                if row.lengths is None  # those of later minutes do not change it any more
+            }
 
 
 def _since(self: Comparison, start: float) -> Comparison:
