@@ -254,6 +254,7 @@ class Daemon:
 
     def _new_scraper(self, target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
         child = self._supervisor if isinstance(target.service, SupervisedService) else None
+        gpus = target.gpu_indices
         return Scraper(
             target,
             daemon=self.config.daemon,
@@ -262,7 +263,7 @@ class Daemon:
             cursor=cursor,
             cursor_follows=not self._recorder.opened,
             closed_start=closed,
-            gpu_memory=lambda: self._gpu.read(target.gpu_indices, self._now().monotonic),
+            gpu_memory=lambda: self._gpu.read(gpus, self._now().monotonic),
             edges=lambda: self.config.temperature_buckets,
             page=partial(self._experiment_service.see, target.name),
             launched=None if child is None else child.draft_lengths,

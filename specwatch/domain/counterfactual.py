@@ -140,6 +140,9 @@ class Lengths(NamedTuple):
     output: float | None = None
 
 
+_NOT_USED = Lengths()
+
+
 class Timed(NamedTuple):
     """Seconds of a minute by one objective, without speculation and with it; ``noise`` is the
     logarithm of their ratio by the cost model alone, None where one of them is 0. ``rests_on`` are
@@ -245,8 +248,9 @@ class Counterfactual:
         rows = []
         for minute, lengths in zip(minutes, _lengths(minutes), strict=True):
             row = memory.get(id(minute.sample))
-            if row is None or row.lengths != lengths:
-                row = Row(minute, self._plain(minute, lengths), lengths)
+            used = self._used(minute, lengths)
+            if row is None or row.lengths != used:
+                row = Row(minute, self._plain(minute, lengths), used)
                 memory[id(minute.sample)] = row
             rows.append(row)
         return rows
@@ -280,12 +284,21 @@ class Counterfactual:
         will not change, so that their lengths are not needed any more. Times are Unix seconds."""
         place = bisect_left(minutes, first, key=lambda minute: minute.sample.start)
         for minute, lengths in zip(minutes[place:], _lengths(minutes, place), strict=True):
-            start = minute.sample.start
+            start, used = minute.sample.start, self._used(minute, lengths)
             row = memory.get(start)
-            if row is None or row.lengths not in (None, lengths):
-                row = memory[start] = Row(minute, self._plain(minute, lengths), lengths)
+            if row is None or row.lengths not in (None, used):
+                row = memory[start] = Row(minute, self._plain(minute, lengths), used)
             if start < settled:
                 row.lengths = None
+
+    def _used(self, minute: Minute, lengths: Lengths) -> Lengths:
+        """Lengths that the time of a minute's work rests on: none where its own requests tell how
+        long prompts are and the baseline's times do not depend on that."""
+        known, asked = self.of(minute.sample.environment), minute.requests
+        if asked is None or asked.prompt is None or asked.firsts < _ENOUGH_REQUESTS:
+            return lengths
+        decoding = known.by_token if minute.pace.by_token else known.by_request
+        return lengths if any(decoding.slopes) else _NOT_USED
 
     def _plain(self, minute: Minute, lengths: Lengths) -> Plain | str:
         """The time of a minute's work without speculation, or the reason why it is unknown."""

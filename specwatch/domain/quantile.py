@@ -163,5 +163,5 @@ def _apart(high: float, low: float) -> float:
 
 def _scaled(observed: Histogram, share: float) -> Histogram:
     factor = share * _RESOLUTION / observed.count
-    counts = tuple(round(count * factor) for count in observed.counts)
+    counts = tuple(map(round, [count * factor for count in observed.counts]))
     return Histogram(observed.bounds, counts, observed.sum * factor, observed.coarsened)

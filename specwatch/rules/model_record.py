@@ -229,17 +229,23 @@ class ModelRecord:
         present = next(ran, Environment())
         paced = self.history.paced
         # Few environments for many minutes, which share them.
-        environments = {id(e.environment): e.environment for e in (*minutes, *paced)}
-        alike = {
+        all_of_them = [minute.environment for minute in (*minutes, *paced)]
+        environments = dict(zip(map(id, all_of_them), all_of_them, strict=True))
+        others = {
             key
             for key, ran_in in environments.items()
-            if ran_in.agrees(present) and ran_in.resembles(self.environment)
+            if not (ran_in.agrees(present) and ran_in.resembles(self.environment))
         }
-        samples = [e for e in minutes if e.mode is not Mode.ON or id(e.environment) in alike]
+        samples = minutes
+        if others:
+            samples = [
+                e for e in minutes if e.mode is not Mode.ON or id(e.environment) not in others
+            ]
+            paced = [minute for minute in paced if id(minute.environment) not in others]
         self._same = {key: self._same[key] for key in map(id, samples) if key in self._same}
         self.evidence = Evidence(
             samples,
-            paced=[minute for minute in paced if id(minute.environment) in alike],
+            paced=paced,
             memory=self._memory,
             same=self._same,
             usual=lambda: self.usual,
