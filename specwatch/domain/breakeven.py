@@ -198,7 +198,7 @@ def assess(
         segments=_buckets(stepping, compared, lambda sample: sample.segments),
         best_k=best_k,
         best_k_unknown=best_k_unknown,
-        seconds=sum(minute.took(whole.objective) for minute in whole.known),
+        seconds=sum(timed.under for timed in whole.times(whole.objective)),
         simultaneous=_simultaneous(whole),
     )
 

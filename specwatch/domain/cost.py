@@ -96,6 +96,10 @@ class Prediction(NamedTuple):
     seconds: float
     shares: tuple[tuple[Rate, float], ...]
 
+    def rests_on(self, seconds: float) -> Iterable[tuple[Rate, float]]:
+        """The rates behind it, each with its part of ``seconds``."""
+        return [(rate, share * seconds) for rate, share in self.shares]
+
     def times(self, factor: float) -> Prediction:
         """The prediction for a part, or for a slower server."""
         return self._replace(seconds=self.seconds * factor)
@@ -133,13 +137,15 @@ class CostModel:
             return cls(_queued_rates(ordered))
         slopes = _slopes(ordered)
         leveled: list[Observation] = []
+        changed = False
         for episode in _episodes(ordered):
-            shift = _shift(cls(_rates(leveled, slopes), slopes), episode)
+            shift = _shift(cls(_rates(leveled, slopes), slopes), episode) if leveled else 1.0
             if shift != 1.0:
+                changed = True
                 leveled = [block._replace(seconds=block.seconds * shift) for block in leveled]
             leveled += episode
-        # A slope is in seconds, too: fitted again where the level has changed.
-        slopes = _slopes(leveled)
+        if changed:  # a slope is in seconds, too
+            slopes = _slopes(leveled)
         return cls(_rates(leveled, slopes), slopes)
 
     def __bool__(self) -> bool:
@@ -204,12 +210,12 @@ class Doubt:
         self._seconds = 0.0
         self._amounts: dict[Rate, float] = {}
 
-    def add(self, prediction: Prediction, seconds: float) -> None:
-        """Add a prediction with its seconds in the sum."""
+    def add(self, seconds: float, rests_on: Iterable[tuple[Rate, float]]) -> None:
+        """Add seconds of the sum, and the rates that they rest on, each with its part of them."""
         self._seconds += seconds
         amounts = self._amounts
-        for rate, share in prediction.shares:
-            amounts[rate] = amounts.get(rate, 0.0) + share * seconds
+        for rate, amount in rests_on:
+            amounts[rate] = amounts.get(rate, 0.0) + amount
 
     def spread(self, more: float = 0.0) -> Spread:
         """That of what was added; ``more`` is the variance of the logarithm that the predictions
@@ -231,7 +237,7 @@ def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
     """Uncertainty of a sum of predictions, each with its seconds in that sum."""
     known = Doubt()
     for prediction, seconds in parts:
-        known.add(prediction, seconds)
+        known.add(seconds, prediction.rests_on(seconds))
     return known.spread()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from operator import attrgetter
 from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.baseline_points import extras
-from specwatch.domain.cost import CostModel, Observation, Prediction
+from specwatch.domain.cost import CostModel, Observation, Prediction, Rate
 from specwatch.domain.model import Environment, Mode, Objective
 from specwatch.domain.sample import Pace, Requests, Sample
 from specwatch.domain.simultaneous import Factors
@@ -19,6 +20,7 @@ NO_LENGTHS = "the length of prompts is not known"
 """Reason for which nothing is compared with a baseline whose times depend on prompts."""
 LIKE = 2.0
 """Factor by which prompts may be longer, or shorter, than those of the baseline."""
+_START = attrgetter("start")
 _ENOUGH_REQUESTS = 10
 """Requests of a minute that are enough for its mean prompt length."""
 _NEIGHBOURHOOD = 300
@@ -138,13 +140,18 @@ class Lengths(NamedTuple):
     output: float | None = None
 
 
+_NOT_USED = Lengths()
+
+
 class Timed(NamedTuple):
     """Seconds of a minute by one objective, without speculation and with it; ``noise`` is the
-    logarithm of their ratio by the cost model alone, None where one of them is 0."""
+    logarithm of their ratio by the cost model alone, None where one of them is 0. ``rests_on`` are
+    the rates behind ``over``, each with its seconds of it."""
 
     over: float
     under: float
     noise: float | None
+    rests_on: tuple[tuple[Rate, float], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +165,7 @@ class Row:
     minute: Minute
     plain: Plain | str
     lengths: Lengths | None = None
-    """Those that ``plain`` was predicted with, where it is remembered."""
+    """Those that ``plain`` was predicted with, where it is remembered and they may change."""
     slower: float = 1.0
     _objective: Objective | None = None
     _timed: Timed | None = None
@@ -172,12 +179,16 @@ class Row:
         return self._timed
 
     def _seconds(self, objective: Objective) -> Timed | None:
-        plain = self.plain
+        plain, slower = self.plain, self.slower
         if isinstance(plain, str):
             return None
-        took, modelled = self.minute.took(objective), plain.modelled(objective) * self.slower
+        took, seconds = self.minute.took(objective), plain.seconds(objective)
+        modelled = (seconds if plain.level is None else plain.modelled(objective)) * slower
         noise = math.log(modelled / took) if took > 0 and modelled > 0 else None
-        return Timed(plain.seconds(objective) * self.slower, took, noise)
+        rests_on = tuple(
+            one for part in plain.parts(objective) for one in part.rests_on(part.seconds * slower)
+        )
+        return Timed(seconds * slower, took, noise, rests_on)
 
     def adjusted(self, usual: CostModel) -> Row:
         """That with the server as fast as when a step took what is usual."""
@@ -211,26 +222,19 @@ class Counterfactual:
 
     def of(self, environment: Environment) -> Baseline:
         """The baseline of an environment."""
+        known = self._baseline
+        if isinstance(known, Baseline):
+            return known
         if environment not in self._cache:
-            known = self._baseline
-            self._cache[environment] = known if isinstance(known, Baseline) else known(environment)
+            self._cache[environment] = known(environment)
         return self._cache[environment]
 
-    def rows(
-        self,
-        samples: Sequence[Sample],
-        mode: Mode,
-        memory: Mapping[int, Row] = MappingProxyType({}),
-    ) -> list[Row]:
-        """The minutes of a mode in order of time, each with its predicted time, which ``memory``
-        may have."""
+    def rows(self, samples: Sequence[Sample], mode: Mode) -> list[Row]:
+        """The minutes of a mode in order of time, each with its predicted time."""
         known = (minute for sample in samples if (minute := Minute.of(sample, mode)) is not None)
         minutes = sorted(known, key=lambda minute: minute.sample.start)
         pairs = zip(minutes, _lengths(minutes), strict=True)
-        return [
-            memory.get(minute.sample.start) or Row(minute, self._plain(minute, lengths))
-            for minute, lengths in pairs
-        ]
+        return [Row(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
 
     def same_rows(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
         """As :meth:`rows`, of the very samples of before and some others; ``memory`` keeps all."""
@@ -244,33 +248,57 @@ class Counterfactual:
         rows = []
         for minute, lengths in zip(minutes, _lengths(minutes), strict=True):
             row = memory.get(id(minute.sample))
-            if row is None or row.lengths != lengths:
-                row = Row(minute, self._plain(minute, lengths), lengths)
+            used = self._used(minute, lengths)
+            if row is None or row.lengths != used:
+                row = Row(minute, self._plain(minute, lengths), used)
                 memory[id(minute.sample)] = row
             rows.append(row)
         return rows
 
     def remembered(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
         """As :meth:`rows`; rows that ``memory`` has are taken from it."""
-        ordered = sorted(samples, key=lambda sample: sample.start)
-        fresh = [sample for sample in ordered if sample.start not in memory]
-        since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
-        near = self.rows([sample for sample in ordered if sample.start >= since], mode, memory)
-        recent = {row.minute.sample.start: row for row in near}
-        rows = [
-            row
-            for sample in ordered
-            if (row := memory.get(sample.start) or recent.get(sample.start)) is not None
-        ]
-        # The lengths of a minute depend on the requests of minutes after it.
-        settled = ordered[-1].start - _NEIGHBOURHOOD if ordered else 0
-        memory.update(
-            (start, row) for start, row in recent.items() if start < settled and start not in memory
-        )
-        oldest = ordered[0].start if ordered else math.inf
+        ordered = sorted(samples, key=_START)
+        starts = [sample.start for sample in ordered]
+        known = [memory.get(start) for start in starts]
+        fresh = [place for place, row in enumerate(known) if row is None or row.lengths is not None]
+        if fresh:
+            since = bisect_left(starts, starts[fresh[0]] - _NEIGHBOURHOOD)
+            near = [
+                row.minute if row is not None else Minute.of(sample, mode)
+                for row, sample in zip(known[since:], ordered[since:], strict=True)
+            ]
+            minutes = [minute for minute in near if minute is not None]
+            # The lengths of a minute depend on the requests of minutes after it.
+            settled = starts[-1] - _NEIGHBOURHOOD
+            self._remember(minutes, starts[fresh[0]], settled, memory)
+            known = [memory.get(start) for start in starts]
+        oldest = starts[0] if starts else math.inf
         for start in [start for start in memory if start < oldest]:
             del memory[start]
-        return rows
+        return [row for row in known if row is not None]
+
+    def _remember(
+        self, minutes: Sequence[Minute], first: int, settled: int, memory: Memory
+    ) -> None:
+        """Put the rows of the minutes from ``first`` on into ``memory``; those before ``settled``
+        will not change, so that their lengths are not needed any more. Times are Unix seconds."""
+        place = bisect_left(minutes, first, key=lambda minute: minute.sample.start)
+        for minute, lengths in zip(minutes[place:], _lengths(minutes, place), strict=True):
+            start, used = minute.sample.start, self._used(minute, lengths)
+            row = memory.get(start)
+            if row is None or row.lengths not in (None, used):
+                row = memory[start] = Row(minute, self._plain(minute, lengths), used)
+            if start < settled:
+                row.lengths = None
+
+    def _used(self, minute: Minute, lengths: Lengths) -> Lengths:
+        """Lengths that the time of a minute's work rests on: none where its own requests tell how
+        long prompts are and the baseline's times do not depend on that."""
+        known, asked = self.of(minute.sample.environment), minute.requests
+        if asked is None or asked.prompt is None or asked.firsts < _ENOUGH_REQUESTS:
+            return lengths
+        decoding = known.by_token if minute.pace.by_token else known.by_request
+        return lengths if any(decoding.slopes) else _NOT_USED
 
     def _plain(self, minute: Minute, lengths: Lengths) -> Plain | str:
         """The time of a minute's work without speculation, or the reason why it is unknown."""
@@ -348,8 +376,9 @@ class Counterfactual:
         return f"prompts are {factor:.0f} times {how} than those of the baseline"
 
 
-def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
-    """Mean lengths around each minute, which itself may have no requests."""
+def _lengths(minutes: Sequence[Minute], first: int = 0) -> list[Lengths]:
+    """Mean lengths around each minute from the one at ``first`` on, which itself may have no
+    requests."""
     starts = [minute.sample.start for minute in minutes]
     counted = [
         (asked.firsts, asked.prompt * asked.firsts, (asked.output or 0.0) * asked.firsts)
@@ -359,7 +388,7 @@ def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
     ]
     lengths = []
     low = high = 0
-    for start in starts:
+    for start in starts[first:]:
         while starts[low] < start - _NEIGHBOURHOOD:
             low += 1
         while high < len(starts) and starts[high] <= start + _NEIGHBOURHOOD:

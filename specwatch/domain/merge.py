@@ -143,11 +143,8 @@ def _add_by_key(mappings: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     filled = [mapping for mapping in mappings if mapping]
     if len(filled) < 2:
         return filled[0] if filled else {}
-    sums: dict[str, int] = {}
-    for mapping in filled:
-        for key, count in mapping.items():
-            sums[key] = sums.get(key, 0) + count
-    return dict(sorted(sums.items()))
+    keys = sorted(set().union(*filled))
+    return {key: sum([mapping.get(key, 0) for mapping in filled]) for key in keys}
 
 
 def _add_positions(positions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:

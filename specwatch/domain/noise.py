@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _MOST_CORRELATION = 0.95
 _UNKNOWN_CORRELATION = 0.3
@@ -46,9 +46,12 @@ class Noise(NamedTuple):
 def noise_of(values: Sequence[float | None]) -> Noise | None:
     """The noise of consecutive values, None where one is missing; None for too few of them."""
     variances = []
+    missing = values.count(None)
     for lag in (1, 2, 3):
-        pairs = zip(values, values[lag:], strict=False)
-        steps = [b - a for a, b in pairs if a is not None and b is not None]
+        pairs: Iterable[Any] = zip(values, values[lag:], strict=False)
+        if missing:
+            pairs = [pair for pair in pairs if None not in pair]
+        steps = [b - a for a, b in pairs]
         if len(steps) < _ENOUGH:
             return None
         variances.append(_typical(sorted([step * step / 2 for step in steps])))
@@ -58,7 +61,7 @@ def noise_of(values: Sequence[float | None]) -> Noise | None:
     # Of an AR(1): (1 - r^2) / (1 - r) = 1 + r, and (1 - r^3) / (1 - r) = 1 + r + r^2.
     by_second = second / first - 1
     by_third = (math.sqrt(max(4 * third / first - 3, 0.0)) - 1) / 2
-    count = len(values) - values.count(None)
+    count = len(values) - missing
     correlation = (by_second + by_third) / 2
     correlation += (1 + 3 * max(correlation, 0.0)) / count  # M. Kendall, Biometrika 41, 1954
     correlation = min(max(correlation, 0.0), _MOST_CORRELATION)
@@ -157,11 +160,14 @@ def sequential_tail(minutes_between_errors: float) -> float:
     return 1 - NormalDist().cdf(low)
 
 
+_normal = lru_cache(maxsize=64)(NormalDist().inv_cdf)
+
+
 def student(probability: float, freedom: float) -> float:
     """Quantile of Student's t (G. Hill, *Communications of the ACM* 13, 1970, algorithm 396)."""
     tail = 2 * (1 - probability)
     if freedom > 1000:
-        return NormalDist().inv_cdf(probability)
+        return _normal(probability)
     if abs(freedom - 2) < 1e-9:
         return math.sqrt(2 / (tail * (2 - tail)) - 2)
     if freedom <= 1:
@@ -172,7 +178,7 @@ def student(probability: float, freedom: float) -> float:
     d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * freedom
     y = (d * tail) ** (2 / freedom)
     if y > 0.05 + a:
-        x = NormalDist().inv_cdf(tail / 2)
+        x = _normal(tail / 2)
         y = x * x
         if freedom < 5:
             c += 0.3 * (freedom - 4.5) * (x + 0.6)

@@ -42,14 +42,22 @@ def above(observed: Histogram, threshold: float) -> float:
     The inverse of :func:`specwatch.domain.histogram.quantile`. What lies in the open-ended bucket
     counts as above.
     """
-    bounds, counts = observed.bounds, observed.counts
+    return _above(observed.counts, *_place(observed.bounds, threshold))
+
+
+def _place(bounds: Sequence[float], threshold: float) -> tuple[int, float]:
+    """The bucket that a threshold falls into, and the share of it that is above."""
     index = bisect.bisect_right(bounds, threshold)
     if index == len(bounds):
-        return float(counts[-1])
+        return index, 1.0
     upper = bounds[index]
     lower = min(bounds[index - 1] if index else 0.0, upper)
     share = (upper - max(threshold, lower)) / (upper - lower) if upper > lower else 1.0
-    return sum(counts[index + 1 :], counts[index] * min(share, 1.0))
+    return index, min(share, 1.0)
+
+
+def _above(counts: Sequence[int], index: int, share: float) -> float:
+    return sum(counts[index + 1 :], counts[index] * share)
 
 
 def estimate(observed: Histogram, q: float, effective: float) -> QuantileEstimate | None:
@@ -59,13 +67,13 @@ def estimate(observed: Histogram, q: float, effective: float) -> QuantileEstimat
     the buckets of two order statistics, whose ranks a binomial gives whatever the distribution is
     (H. A. David, H. N. Nagaraja, *Order Statistics*, 2003, ch. 7.1).
     """
-    value = histogram.quantile(observed, q)
-    if value is None or value.value is None:
-        return None
     requests = max(math.floor(effective), 1)
     low, high = _ranks(q, requests)
-    lower = _bucket_at(observed, low / requests)[0] if low else 0.0
-    upper = _bucket_at(observed, high / requests)[1] if high <= requests else math.inf
+    values = histogram.quantiles(observed, (q, low / requests, min(high / requests, 1.0)))
+    if not values or (value := values[0]).value is None:
+        return None
+    lower = values[1].lower if low else 0.0
+    upper = values[2].upper if high <= requests else math.inf
     return QuantileEstimate(value.value, lower, upper, value.open_ended)
 
 
@@ -116,17 +124,17 @@ def design_effect(parts: Sequence[Histogram], q: float, value: float) -> float:
     if len(parts) < LEAST_SAMPLES:
         return 1.0
     share = 1 - q
-    squares = math.fsum((above(part, value) - part.count * share) ** 2 for part in parts)
-    independent = sum(part.count for part in parts) * share * q
-    return max(squares / independent * len(parts) / (len(parts) - 1), 1.0) if independent else 1.0
-
-
-def _bucket_at(observed: Histogram, q: float) -> tuple[float, float]:
-    """The bounds of the bucket that a quantile of a histogram with bounds falls into."""
-    value = histogram.quantile(observed, q)
-    if value is None or value.value is None:
-        raise AssertionError("a histogram with bounds has a quantile")
-    return value.lower, value.upper
+    places: dict[int, tuple[int, float]] = {}
+    whole, squares = 0, []
+    for part in parts:
+        count, bounds = part.count, part.bounds
+        place = places.get(id(bounds)) or places.setdefault(id(bounds), _place(bounds, value))
+        squares.append((_above(part.counts, *place) - count * share) ** 2)
+        whole += count
+    independent = whole * share * q
+    if not independent:
+        return 1.0
+    return max(math.fsum(squares) / independent * len(parts) / (len(parts) - 1), 1.0)
 
 
 def _ranks(q: float, requests: int) -> tuple[int, int]:
@@ -155,5 +163,5 @@ def _apart(high: float, low: float) -> float:
 
 def _scaled(observed: Histogram, share: float) -> Histogram:
     factor = share * _RESOLUTION / observed.count
-    counts = tuple(round(count * factor) for count in observed.counts)
+    counts = tuple(map(round, [count * factor for count in observed.counts]))
     return Histogram(observed.bounds, counts, observed.sum * factor, observed.coarsened)

@@ -99,20 +99,18 @@ class Sample:
     steps: float | None = field(init=False, compare=False)
     """Decoding steps of all requests: speculative or not, each yields one token and what was
     accepted with it. None if the server does not report it."""
+    load_bin: int | None = field(init=False, compare=False)
+    """Index into the load bins, None while idle."""
 
     def __post_init__(self) -> None:
         pace = pace_of(self.tally)
         object.__setattr__(self, "pace", pace)
         object.__setattr__(self, "steps", _steps(self.tally, pace))
+        object.__setattr__(self, "load_bin", load_bin(self.gauges.concurrency))
 
     def usable(self, mode: Mode = Mode.ON) -> bool:
         """Whether what was timed in it counts for a mode: the one test of all comparisons."""
         return self.sound and self.mode is mode
-
-    @property
-    def load_bin(self) -> int | None:
-        """Index into the load bins, None while idle."""
-        return load_bin(self.gauges.concurrency)
 
     @property
     def requests(self) -> Requests | None:

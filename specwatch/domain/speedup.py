@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
@@ -24,6 +25,7 @@ from specwatch.domain.counterfactual import (
     Minute,
     Plain,
     Row,
+    Timed,
 )
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import MINUTE, Environment, Mode, Objective
@@ -47,6 +49,8 @@ STRETCHES = (5, 7, 10, 14, 20, 28, 40, 60)
 with a certain answer decides."""
 PRESENT = 6 * MINUTE
 """Seconds of what is shown as the speedup now."""
+
+_START = attrgetter("minute.sample.start")
 
 
 def mended_by_calibration(missing: str) -> bool:
@@ -88,8 +92,9 @@ class Comparison:
         self._rows, self._asked, self._given_loads = rows, asked, given_loads
         self._doubts: dict[Objective, NewestDoubt] = {}
         self._figures: dict[tuple[int, Objective], Figures | None] = {}
-        """Of the newest minutes, by the number of them: shared with parts, like their doubts."""
-        self._sides: dict[Objective, _Sides] = {}
+        """Of the newest minutes that are known, by the number of them: shared with parts, like
+        their doubts."""
+        self._times: dict[Objective, Sequence[Timed]] = {}
         self._stretches: dict[float, tuple[Interval, ...]] = {}
 
     @cached_property
@@ -130,16 +135,21 @@ class Comparison:
 
     def since(self, start: float) -> Comparison:
         """That of the minutes from a time on (Unix seconds); what is noise all of them tell."""
-        part = self._of(_from(self._rows, start))
-        compared = _from(self._compared, start)
+        rows, compared = self._rows, self._compared
+        part = self._of(rows[_first(rows, start) :])
+        place = _first(compared, start)
         part._figures, part._doubts = self._figures, self._doubts
-        part._sides = {of: sides.newest(len(compared)) for of, sides in self._sides.items()}
-        part.__dict__.update(noise=self.noise, _compared=compared)
-        if not compared or compared[0].minute.sample.start > self._untimed:
-            part.__dict__["objective"] = self._asked
-        else:
-            part.__dict__["objective"] = Objective.TPOT
+        part._times = {of: times[place:] for of, times in self._times.items()}
+        part.__dict__.update(
+            noise=self.noise, _compared=compared[place:], objective=self._objective_from(place)
+        )
         return part
+
+    def _objective_from(self, place: int) -> Objective:
+        """The objective of the minutes from a place among the known ones on."""
+        known = self._compared[place:]
+        timed = not known or known[0].minute.sample.start > self._untimed
+        return self._asked if timed else Objective.TPOT
 
     @cached_property
     def _untimed(self) -> float:
@@ -189,18 +199,22 @@ class Comparison:
         return None if self.missing is not None else self._interval(self.objective)
 
     def _interval(self, objective: Objective, tail: float = TAIL) -> Interval | None:
-        asked = (len(self._rows), objective)
-        if asked not in self._figures:
-            self._figures[asked] = self._figures_of_all(objective)
-        figures = self._figures[asked]
+        figures = self._newest(len(self._compared), objective)
         return figures and figures.interval(tail)
 
-    def sides(self, objective: Objective) -> _Sides:
-        """Seconds without speculation and with it, of each minute that is known."""
-        if objective not in self._sides:
-            timed = [timed for row in self._compared if (timed := row.timed(objective)) is not None]
-            self._sides[objective] = _Sides([t.over for t in timed], [t.under for t in timed])
-        return self._sides[objective]
+    def _newest(self, count: int, objective: Objective) -> Figures | None:
+        """Figures of the newest ``count`` minutes that are known, which are remembered."""
+        asked = (count, objective)
+        if asked not in self._figures:
+            self._figures[asked] = self._figures_of_newest(count, objective)
+        return self._figures[asked]
+
+    def times(self, objective: Objective) -> Sequence[Timed]:
+        """The seconds of each minute that is known."""
+        if objective not in self._times:
+            timed = [row.timed(objective) for row in self._compared]
+            self._times[objective] = [one for one in timed if one is not None]
+        return self._times[objective]
 
     def of(self, objective: Objective) -> Interval | None:
         """The speedup by another objective; None if unknown."""
@@ -218,13 +232,19 @@ class Comparison:
     def _tested(self, now: float) -> Iterator[Interval]:
         before = 0
         tail = sequential_tail(MINUTES_BETWEEN_ERRORS)
+        rows, compared = self._rows, self._compared
         for minutes in STRETCHES:
-            part = self.since(now - 60 * minutes)
-            if part.missing is None and len(part._compared) > before:
-                interval = part._interval(part.objective, tail)
-                if interval is not None:
-                    before = interval.samples
-                    yield interval
+            start = now - 60 * minutes
+            place = _first(compared, start)
+            count = len(compared) - place
+            if count <= before or count < LEAST_SAMPLES:
+                continue
+            if count < len(rows) - _first(rows, start) and self.since(start).missing is not None:
+                continue
+            figures = self._newest(count, self._objective_from(place))
+            if figures is not None:
+                before = figures.samples
+                yield figures.interval(tail)
 
     def losing_since(self, level: float) -> float | None:
         """When the speedup fell to about ``level``, which is below 1 (Unix seconds); None if the
@@ -236,8 +256,9 @@ class Comparison:
         middle = math.log(level) / 2
         total = lowest = 0.0
         since = None
-        rows = zip(self.known, *self.sides(self.objective), strict=True)
-        for minute, over, under in sorted(rows, key=lambda row: -row[0].sample.start):
+        rows = zip(self.known, self.times(self.objective), strict=True)
+        for minute, timed in sorted(rows, key=lambda row: -row[0].sample.start):
+            over, under = timed.over, timed.under
             if over > 0 and under > 0:
                 total += math.log(over / under) - middle
                 if total < lowest:
@@ -248,11 +269,11 @@ class Comparison:
         """The start (Unix seconds) and the speedup of each stretch of ``step`` seconds in which
         minutes are known, in order."""
         sums: dict[int, list[float]] = {}
-        for minute, over, under in zip(self.known, *self.sides(self.objective), strict=True):
+        for minute, timed in zip(self.known, self.times(self.objective), strict=True):
             start = minute.sample.start // step * step
             known = sums.setdefault(start, [0.0, 0.0])
-            known[0] += over
-            known[1] += under
+            known[0] += timed.over
+            known[1] += timed.under
         return tuple((float(start), a / b) for start, (a, b) in sorted(sums.items()) if a > 0 < b)
 
     @property
@@ -271,27 +292,22 @@ class Comparison:
     ) -> Interval | None:
         """``over``, seconds without speculation, divided by ``under``, with the uncertainty of
         both; None for too few minutes. They count for time per token."""
-        if min(over, default=0.0) <= 0 or min(under, default=0.0) <= 0:
-            given = zip(minutes, over, under, strict=True)
-            chosen = [row for row in given if row[1] > 0 < row[2]]
-            minutes, over, under = zip(*chosen, strict=True) if chosen else ((), (), ())
+        minutes, over, under = _positive(minutes, over, under)
         doubt = Doubt()
         for minute, seconds in zip(minutes, over, strict=True):
-            doubt.add(self._by_minute[id(minute)][0].decoding, seconds)
+            doubt.add(seconds, self._by_minute[id(minute)][0].decoding.rests_on(seconds))
         figures = self._figures_of(minutes, over, under, doubt)
         return figures and figures.interval(TAIL)
 
-    def _figures_of_all(self, objective: Objective) -> Figures | None:
-        over, under = self.sides(objective)
+    def _figures_of_newest(self, count: int, objective: Objective) -> Figures | None:
+        first = len(self._compared) - count
+        times, minutes = self.times(objective)[first:], self.known[first:]
         doubts = self._doubts.get(objective)
-        if doubts is None or doubts.count > len(over):
-            doubts = self._doubts[objective] = NewestDoubt(objective)
-        doubts.add(self._compared, self.plain, over, under)
-        minutes: Sequence[Minute] = self.known
-        if min(over, default=0.0) <= 0 or min(under, default=0.0) <= 0:
-            rows = [row for row in zip(minutes, over, under, strict=True) if row[1] > 0 < row[2]]
-            minutes, over, under = zip(*rows, strict=True) if rows else ((), (), ())
-        return self._figures_of(minutes, over, under, doubts.doubt)
+        if doubts is None or doubts.count > count:
+            doubts = self._doubts[objective] = NewestDoubt()
+        doubts.add(times)
+        over, under = [timed.over for timed in times], [timed.under for timed in times]
+        return self._figures_of(*_positive(minutes, over, under), doubts.doubt)
 
     def _figures_of(
         self,
@@ -319,7 +335,8 @@ class Comparison:
         objective = self.objective if self.objective is other.objective else Objective.TPOT
         sides = []
         for comparison in (self, other):
-            over, under = comparison.sides(objective)
+            times = comparison.times(objective)
+            over, under = [timed.over for timed in times], [timed.under for timed in times]
             spread = spread_of(over, under, comparison.noise)
             if spread is None or len(over) < LEAST_SAMPLES:
                 return None
@@ -332,20 +349,28 @@ class Comparison:
     @cached_property
     def noise(self) -> Noise | None:
         """Noise of the minutes' own ratios."""
-        values: list[float | None] = []
-        strata: list[tuple[Environment, int] | None] = []
         objective = self.objective
-        end: int | None = None
-        for row in self._rows:
-            sample = row.minute.sample
-            if end is not None and sample.start != end:
-                values.append(None)
-                strata.append(None)
-            end = sample.start + sample.length
-            timed = row.timed(objective)
-            values.append(None if timed is None else timed.noise)
-            strata.append(_stratum(row.minute) if self._given_loads else None)
-        return noise_of(within(values, strata) if self._given_loads else values)
+        times = [row.timed(objective) for row in self._rows]
+        values = [None if timed is None else timed.noise for timed in times]
+        strata: list[Hashable] = []
+        if self._given_loads:
+            strata += [_stratum(row.minute) for row in self._rows]
+        for place in self._gaps:
+            values.insert(place, None)
+            if strata:
+                strata.insert(place, None)
+        return noise_of(within(values, strata) if strata else values)
+
+    @cached_property
+    def _gaps(self) -> list[int]:
+        """Places of minutes before which others are missing, last first."""
+        samples = [row.minute.sample for row in self._rows]
+        ends = [sample.start + sample.length for sample in samples]
+        return [
+            place
+            for place in range(len(samples) - 1, 0, -1)
+            if samples[place].start != ends[place - 1]
+        ]
 
     @cached_property
     def _by_minute(self) -> dict[int, tuple[Plain, float]]:
@@ -360,17 +385,20 @@ class Comparison:
         return objective if timed else Objective.TPOT
 
 
-class _Sides(NamedTuple):
-    over: Sequence[float]
-    under: Sequence[float]
-
-    def newest(self, count: int) -> _Sides:
-        first = len(self.over) - count
-        return _Sides(self.over[first:], self.under[first:])
+def _first(rows: Sequence[Row], start: float) -> int:
+    """The place of the first of the rows that is not before a time."""
+    return bisect_left(rows, start, key=_START)
 
 
-def _from(rows: Sequence[Row], start: float) -> Sequence[Row]:
-    return rows[bisect_left(rows, start, key=lambda row: row.minute.sample.start) :]
+def _positive(
+    minutes: Sequence[Minute], over: Sequence[float], under: Sequence[float]
+) -> tuple[Sequence[Minute], Sequence[float], Sequence[float]]:
+    """Without minutes of which one of the times is 0."""
+    if min(over, default=0.0) > 0 < min(under, default=0.0):
+        return minutes, over, under
+    given = zip(minutes, over, under, strict=True)
+    chosen = [row for row in given if row[1] > 0 < row[2]]
+    return tuple(zip(*chosen, strict=True)) if chosen else ((), (), ())  # type: ignore[return-value]
 
 
 class PresentSpeedup(NamedTuple):

@@ -7,9 +7,8 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from specwatch.domain.cost import Doubt
-from specwatch.domain.counterfactual import Plain, Row
+from specwatch.domain.counterfactual import Timed
 from specwatch.domain.interval import CONFIDENCE, Interval
-from specwatch.domain.model import Objective
 from specwatch.domain.noise import MOST_DOUBT, Spread, student
 
 TAIL = (1 - CONFIDENCE) / 2
@@ -34,23 +33,15 @@ class Figures(NamedTuple):
 class NewestDoubt:
     """The doubt of the newest minutes, to which earlier ones are added."""
 
-    def __init__(self, objective: Objective) -> None:
-        self.doubt, self.count, self._objective = Doubt(), 0, objective
+    def __init__(self) -> None:
+        self.doubt, self.count = Doubt(), 0
 
-    def add(
-        self,
-        rows: Sequence[Row],
-        plain: Sequence[Plain],
-        over: Sequence[float],
-        under: Sequence[float],
-    ) -> None:
-        """Add those of the rows that came before the ones that were added."""
-        for place in range(len(rows) - self.count - 1, -1, -1):
-            if over[place] > 0 < under[place]:
-                slower = rows[place].slower
-                for part in plain[place].parts(self._objective):
-                    self.doubt.add(part, part.seconds * slower)
-        self.count = len(rows)
+    def add(self, times: Sequence[Timed]) -> None:
+        """Add those of the times that came before the ones that were added."""
+        for timed in reversed(times[: len(times) - self.count]):
+            if timed.over > 0 < timed.under:
+                self.doubt.add(timed.over, timed.rests_on)
+        self.count = len(times)
 
 
 def _half_width(own: Spread, reference: Spread, tail: float) -> float:

@@ -41,23 +41,32 @@ class EqualLoad(NamedTuple):
         )
 
 
+def by_load(samples: Sequence[Sample]) -> dict[int | None, list[Sample]]:
+    """Samples by load bin."""
+    grouped: dict[int | None, list[Sample]] = {}
+    for sample in samples:
+        grouped.setdefault(sample.load_bin, []).append(sample)
+    return grouped
+
+
 def at_equal_load(
-    samples: Sequence[Sample], bins: Mapping[int, Measurement], metric: str
+    samples: Mapping[int | None, Sequence[Sample]], bins: Mapping[int, Measurement], metric: str
 ) -> EqualLoad | str:
-    """A latency in samples with speculation and that of the target's own minutes without, ``bins``,
-    at the loads that both have and as these weigh in the samples; or why there is no comparison.
+    """A latency in samples with speculation by load bin and that of the target's own minutes
+    without, ``bins``, at the loads that both have and as these weigh in the samples; or why there
+    is no comparison.
 
     A fixed workload has other prompts and lengths, so its latencies are not compared with.
     """
     by_bin: dict[int | None, list[Histogram]] = {}
-    counts: dict[int | None, int] = {}
-    for sample in samples:
-        observed = getattr(sample.tally, metric)
-        count = observed.count if observed is not None else 0
-        if count:
-            bin_ = sample.load_bin
-            by_bin.setdefault(bin_, []).append(observed)
-            counts[bin_] = counts.get(bin_, 0) + count
+    sums: dict[int | None, Histogram] = {}
+    for bin_, group in samples.items():
+        observed = [getattr(sample.tally, metric) for sample in group]
+        by_bin[bin_] = [one for one in observed if one is not None and any(one.counts)]
+        whole = histogram.merge_all(by_bin[bin_])
+        if whole is not None:
+            sums[bin_] = whole
+    counts = {bin_: whole.count for bin_, whole in sums.items()}
     if not counts:
         return f"no {metric.upper()}"
     if not bins:
@@ -74,7 +83,7 @@ def at_equal_load(
         return f"no {metric.upper()} without speculation at the load that there was"
     mixed = quantile.mixture((known[bin_], float(counts[bin_])) for bin_ in sorted(known))
     parts = [part for bin_ in known for part in by_bin[bin_]]
-    now = histogram.merge_all(parts)
+    now = histogram.merge_all(sums[bin_] for bin_ in known)
     if mixed is None or now is None:
         return f"no {metric.upper()}"
     return EqualLoad(parts, now, *mixed)

@@ -27,7 +27,7 @@ from specwatch.domain.ranks import Rank, ranks_of
 from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
 from specwatch.domain.switchback import Switchback
-from specwatch.rules.equal_load import BaselineLatencies, EqualLoad, at_equal_load
+from specwatch.rules.equal_load import BaselineLatencies, EqualLoad, at_equal_load, by_load
 from specwatch.rules.history import BLOCK, PACED
 
 LATELY = 600.0
@@ -84,6 +84,7 @@ class Evidence:
         self._windows: dict[float, Sequence[Sample]] = {}
         self._speculative: dict[tuple[float, bool], list[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
+        self._by_load: dict[float, dict[int | None, list[Sample]]] = {}
         self._latencies: dict[tuple[str, float], EqualLoad | str] = {}
         self._assessments: dict[float, Assessment] = {}
         self._comparisons: dict[tuple[float, bool], Comparison] = {}
@@ -167,8 +168,10 @@ class Evidence:
         """See :func:`specwatch.rules.equal_load.at_equal_load`, over a window."""
         key = (metric, seconds)
         if key not in self._latencies:
-            samples = self.speculative(seconds, sound=True)
-            self._latencies[key] = at_equal_load(samples, self.baseline.own, metric)
+            if seconds not in self._by_load:
+                self._by_load[seconds] = by_load(self.speculative(seconds, sound=True))
+            by_bin = self._by_load[seconds]
+            self._latencies[key] = at_equal_load(by_bin, self.baseline.own, metric)
         return self._latencies[key]
 
     def baseline_latencies(self) -> BaselineLatencies:

@@ -66,6 +66,8 @@ class ModelRecord:
         self._steps: dict[Environment, dict[int, list[Observation]]] = {}
         """Times of steps with speculation, by load bin, nearest to when it was last off."""
         self._usual: CostModel | None = None
+        self._fitted: tuple[Sequence[Observation], CostModel] | None = None
+        """The times of steps that it was last fitted to, and the fit."""
         self.present = PresentSpeedup()
         self.evidence: Evidence | None = None
         """Evidence of the last judgement, while it is valid."""
@@ -173,7 +175,9 @@ class ModelRecord:
                     sorted(kept, key=lambda one: abs(one.at - measured))[: _STEPS - _RECENT]
                 )
             ]
-            self._usual = CostModel.fitted(nearest)
+            if self._fitted is None or nearest != self._fitted[0]:
+                self._fitted = nearest, CostModel.fitted(nearest)
+            self._usual = self._fitted[1]
         return self._usual
 
     def take_new(self) -> list[Measurement]:
@@ -205,9 +209,11 @@ class ModelRecord:
             joined = measurement if new is None else baselines.join(measurement, new)
             if place not in self.own or joined.points_behind > self.own[place].points_behind:
                 self.own[place] = joined
-        self.baseline = baselines.choose(
+        chosen = baselines.choose(
             [*known, *self.own.values()], self.environment, now=self.newest, max_age=max_age
         )
+        if chosen != self.baseline:  # else it keeps what was fitted to it
+            self.baseline = chosen
         self._memory, self._same = {}, {}
         self._usual = None
         self.evidence = None
@@ -223,17 +229,23 @@ class ModelRecord:
         present = next(ran, Environment())
         paced = self.history.paced
         # Few environments for many minutes, which share them.
-        environments = {id(e.environment): e.environment for e in (*minutes, *paced)}
-        alike = {
+        all_of_them = [minute.environment for minute in (*minutes, *paced)]
+        environments = dict(zip(map(id, all_of_them), all_of_them, strict=True))
+        others = {
             key
             for key, ran_in in environments.items()
-            if ran_in.agrees(present) and ran_in.resembles(self.environment)
+            if not (ran_in.agrees(present) and ran_in.resembles(self.environment))
         }
-        samples = [e for e in minutes if e.mode is not Mode.ON or id(e.environment) in alike]
+        samples = minutes
+        if others:
+            samples = [
+                e for e in minutes if e.mode is not Mode.ON or id(e.environment) not in others
+            ]
+            paced = [minute for minute in paced if id(minute.environment) not in others]
         self._same = {key: self._same[key] for key in map(id, samples) if key in self._same}
         self.evidence = Evidence(
             samples,
-            paced=[minute for minute in paced if id(minute.environment) in alike],
+            paced=paced,
             memory=self._memory,
             same=self._same,
             usual=lambda: self.usual,

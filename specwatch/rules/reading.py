@@ -61,8 +61,12 @@ class Query(NamedTuple):
     @property
     def requests(self) -> int:
         """Those that finished in them."""
-        counted = self.tally
-        return sum(counted.requests.values()) or (counted.ttft.count if counted.ttft else 0)
+        return finished_in(self.tally)
+
+
+def finished_in(counted: Tally) -> int:
+    """Requests that finished."""
+    return sum(counted.requests.values()) or (counted.ttft.count if counted.ttft else 0)
 
 
 def no_value(missing: str, basis: Basis = "counted", *, moot: bool = False) -> Reading:

@@ -23,7 +23,7 @@ from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.domain.switchback import LAUNCH, TUNED
 from specwatch.domain.switchback_results import fastest_other
 from specwatch.rules.evidence import Evidence
-from specwatch.rules.reading import Query, Reading, no_value, value_or
+from specwatch.rules.reading import Query, Reading, finished_in, no_value, value_or
 from specwatch.rules.summary import QUANTILES
 
 SHORT_OUTPUT = 20
@@ -60,7 +60,8 @@ def read(
     if reading is None and measure.instead_of:
         reading = _measured_instead(evidence, window)
     reading = reading or _READERS[metric](query)
-    reading = reading._replace(drafts=query.tally.drafts or 0, requests=query.requests)
+    counted = query.tally
+    reading = reading._replace(drafts=counted.drafts or 0, requests=finished_in(counted))
     if reading.value is None:
         return reading
     if not evidence.speculating and measure.read_from != "any_mode":

@@ -128,6 +128,8 @@ _SEEN = {True: Verdict.BREACH, False: Verdict.PASS, None: Verdict.NO_DATA}
 def _by_deciding_stretch(condition: Condition, reading: Reading) -> Reading:
     """The reading with the deciding stretch in place of the whole window, if the stretch or the
     whole window meets the condition."""
+    if not reading.stretches:
+        return reading
     line = condition.threshold
     decides = next((e for e in reading.stretches if e.below(line) or e.above(line)), None)
     if decides is None or not any(

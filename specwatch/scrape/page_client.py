@@ -82,6 +82,8 @@ class PageClient:
         encoding = "identity" if is_loopback(self._host) else "gzip"
         self._port = "" if port == default_port else f":{port}"
         self._own_headers = {"Accept-Encoding": encoding, **_HEADERS}
+        self._bare = ("", b"")
+        """The last path that was asked for without headers of the target, and the request."""
         self._resolver = Resolver(self._host, port)
         self._connection: HttpConnection | None = None
         self._stage = _NAME
@@ -156,10 +158,18 @@ class PageClient:
         raise failed
 
     def _request(self, path: str) -> bytes:
+        given = self._headers()
+        if given:
+            return self._written(path, given)
+        if path != self._bare[0]:
+            self._bare = path, self._written(path, given)
+        return self._bare[1]
+
+    def _written(self, path: str, given: Mapping[str, str]) -> bytes:
         # As an address of the domain name system; an IPv6 address has brackets.
         host = self._host if self._host.isascii() else self._host.encode("idna").decode("ascii")
         host = f"[{host}]" if ":" in host else host
-        headers = {"Host": host + self._port, **self._own_headers, **self._headers()}
+        headers = {"Host": host + self._port, **self._own_headers, **given}
         for name, value in headers.items():
             if not _SENDABLE.fullmatch(value):
                 raise ScrapeError(

@@ -70,16 +70,19 @@ def _changed(window: Window, chance: random.Random, version: str) -> Window:
 
 
 def stored(seed: int) -> list[Measurement]:
-    """Baselines of two loads, measured at some time."""
+    """Baselines of two loads, measured at some time; of odd seeds longer prompts take longer."""
     chance = random.Random(seed)
     key = BaselineKey("t", "m", "0.32.0", "c")
     found = []
     for running in (3.0, 6.0):
-        windows = [
-            replace(window, tally=replace(window.tally, prompt_tokens=3000))
-            for n in range(-90, -30)
-            for window in minute(n, Mode.OFF, running=running, step=chance.uniform(0.018, 0.022))
-        ]
+        windows = []
+        for n in range(-90, -30):
+            prompts = chance.choice([2000, 3000, 4000]) if seed % 2 else 3000
+            step = chance.uniform(0.018, 0.022) * prompts / 3000
+            windows += [
+                replace(window, tally=replace(window.tally, prompt_tokens=prompts))
+                for window in minute(n, Mode.OFF, running=running, step=step)
+            ]
         found += measured(key, Origin.CALIBRATION, samples_of(windows))
     return found
 
@@ -90,9 +93,12 @@ class Forgetful(Judge):
     def forget_figures(self) -> None:
         for model in self._models.values():
             model.evidence = None
-            model._same = {}
-            for start, row in model._memory.items():
-                model._memory[start] = Row(row.minute, row.plain)
+            model._same, model._fitted = {}, None
+            model._memory = {
+                start: Row(row.minute, row.plain)
+                for start, row in model._memory.items()
+                if row.lengths is None  # those of later minutes do not change it any more
+            }
 
 
 def _since(self: Comparison, start: float) -> Comparison:
