@@ -44,7 +44,7 @@ from specwatch.store.row_columns import (
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
 _EXACT = 2**53
 """Sums of whole numbers below this are exact as floats."""
-_GAUGES = tuple(name for name in Gauges.__dataclass_fields__ if name != "gpu_memory_total")
+_GAUGES = tuple(name for name in Gauges.__struct_fields__ if name != "gpu_memory_total")
 _REST = (
     "server_drafts", "source_drafts", "observed_seconds", "scrapes_ok", "scrapes_failed",
     "restarts", "down_seconds",
@@ -113,7 +113,7 @@ def sums(columns: RowColumns, group: Ints, groups: Sequence[RowGroup]) -> list[W
         )
         for member, tally, gauges, of, *rest in zip(
             groups,
-            map(Tally, *map(adding.total, Tally.__dataclass_fields__)),
+            map(Tally, *map(adding.total, Tally.__struct_fields__)),
             map(Gauges, *map(adding.total, _GAUGES), gpu_memory_total),
             source.tolist(),
             *map(adding.total, _REST),
