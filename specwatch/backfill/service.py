@@ -12,9 +12,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
 
 from specwatch.backfill.prometheus import Prometheus, TooMuch
 from specwatch.backfill.prometheus_pages import (
@@ -351,7 +353,12 @@ class _Filling:
         if store is None:
             return []
         daemon = writing_daemon(store, target, hour) or self._backfill.daemon
-        packed = [pack(replace(w, series=replace(w.series, daemon=daemon))) for w in windows]
+        packed = [
+            pack(
+                msgspec.structs.replace(w, series=msgspec.structs.replace(w.series, daemon=daemon))
+            )
+            for w in windows
+        ]
         by_packed = dict(zip(packed, windows, strict=True))
         missing = pick_missing(target, hour, self._gone)
         chosen: list[PackedWindow] = []

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from specwatch.config.target import Target
@@ -429,7 +430,9 @@ class Scraper:
             complete = info.version and not undecided
             self._query_at = None if complete else now.monotonic + _QUERY_AGAIN
             known = (self._watch.environment.engine_version, self._watch.unnamed_model)
-            self._watch.environment = replace(self._watch.environment, engine_version=info.version)
+            self._watch.environment = msgspec.structs.replace(
+                self._watch.environment, engine_version=info.version
+            )
             if info.models:
                 self._watch.unnamed_model = info.models[0]
             self._status = replace(self._status, engine_version=info.version, models=self._models())

@@ -10,6 +10,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
+
 from specwatch.domain import histogram
 from specwatch.domain.baseline_points import Point, point_of
 from specwatch.domain.cost import LEAST_POINTS, CostModel, Observation
@@ -327,7 +329,7 @@ def _halved(whole: Histogram | None) -> Histogram | None:
         return None
     # Odd counts are rounded up and down alternately, so that neither end fades faster.
     counts = tuple((count + index % 2) // 2 for index, count in enumerate(whole.counts))
-    return replace(whole, counts=counts, sum=whole.sum / 2)
+    return msgspec.structs.replace(whole, counts=counts, sum=whole.sum / 2)
 
 
 def _younger(measurement: Measurement, oldest: float) -> Measurement:

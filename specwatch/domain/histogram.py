@@ -95,17 +95,16 @@ def _at(histogram: Histogram, cumulative: Sequence[int], rank: float) -> Quantil
     bounds = histogram.bounds
     if index == len(bounds):
         last = bounds[-1] if bounds else None
-        return Quantile(last, open_ended=True, lower=last or 0.0)
+        return Quantile(last, True, last or 0.0)
     upper = bounds[index]
     if index:
         lower, below = bounds[index - 1], cumulative[index - 1]
     elif upper > 0:
         lower, below = 0.0, 0
     else:
-        return Quantile(upper, open_ended=False, lower=upper, upper=upper)
+        return Quantile(upper, False, upper, upper)
     inside = max(rank - below, 0.0) / histogram.counts[index]
-    value = lower + (upper - lower) * inside
-    return Quantile(value, open_ended=False, lower=lower, upper=upper)
+    return Quantile(lower + (upper - lower) * inside, False, lower, upper)
 
 
 def mean(histogram: Histogram) -> float | None:

@@ -24,14 +24,11 @@ def sum_tallies(tallies: Iterable[Tally]) -> Tally:
     return Tally(**sum_fields(tallies, _ADDERS))
 
 
-class TallySum(Tally):
-    """As :func:`sum_tallies`; each field is added up when it is read first."""
-
-    __slots__ = ("_parts",)
-    _parts: Sequence[Tally]
+class TallySum:
+    """A tally as :func:`sum_tallies`; each field is added up when it is read first."""
 
     def __init__(self, parts: Sequence[Tally]) -> None:
-        object.__setattr__(self, "_parts", parts)
+        self._parts = parts
 
     def __getattr__(self, name: str) -> Any:
         if name not in _ADDERS:
@@ -39,7 +36,7 @@ class TallySum(Tally):
         value = _ADDERS[name](
             [value for part in self._parts if (value := getattr(part, name)) is not None]
         )
-        object.__setattr__(self, name, value)
+        self.__dict__[name] = value
         return value
 
 

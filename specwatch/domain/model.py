@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import Struct
+
 MINUTE = 60
 HOUR = 3600
 
@@ -102,8 +104,7 @@ class PageLimits(NamedTuple):
     label_value_length_limit: int = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(Struct, frozen=True, gc=False):
     """Counts of observations between bounds.
 
     ``bounds`` are the finite upper bounds in ascending order, in the unit of what is observed;
@@ -130,8 +131,7 @@ class Histogram:
         return sum(self.counts)
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True, gc=False):
     """Counts over any span; all fields can be added up.
 
     ``None`` means that the server does not say (an old version, or speculation off), which is not
@@ -148,7 +148,7 @@ class Tally:
     preemptions: int | None = None
     prefix_cache_queries: int | None = None
     prefix_cache_hits: int | None = None
-    requests: Mapping[str, int] = field(default_factory=dict)
+    requests: Mapping[str, int] = {}
     """Finished requests by finish reason."""
     ttft: Histogram | None = None
     tpot: Histogram | None = None
@@ -156,11 +156,11 @@ class Tally:
     e2e: Histogram | None = None
     output_length: Histogram | None = None
     request_acceptance: Histogram | None = None
-    records: Mapping[str, int] = field(default_factory=dict)
+    records: Mapping[str, int] = {}
     """Requests of which a tap knows the acceptance, by how it knows: ``tap_keys.METHODS``."""
-    uncovered: Mapping[str, int] = field(default_factory=dict)
+    uncovered: Mapping[str, int] = {}
     """Requests of which a tap does not know the acceptance, by reason: ``tap_keys.UNCOVERED``."""
-    endings: Mapping[str, int] = field(default_factory=dict)
+    endings: Mapping[str, int] = {}
     """Requests of which a tap has the exact acceptance, by how they ended: ``tap_keys.ENDINGS``."""
 
 
@@ -177,8 +177,7 @@ MAPPINGS = ("requests", "records", "uncovered", "endings")
 """Fields of :class:`Tally` that are counts by a key, in storage order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gauges:
+class Gauges(Struct, frozen=True, gc=False):
     """Sampled (not counted) quantities of a window.
 
     ``sampled_seconds`` is the time over which ``running`` was known, ``busy_seconds`` the part of
@@ -212,8 +211,7 @@ class Gauges:
         return self.running_seconds / self.busy_seconds if self.busy_seconds else None
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True, gc=False):
     """The software of a window: numbers of different environments are not comparable."""
 
     engine_version: str | None = None
@@ -246,8 +244,7 @@ def _agree(first: str | None, second: str | None) -> bool:
     return first is None or second is None or first == second
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesId:
+class SeriesId(Struct, frozen=True, gc=False):
     """The series of a window. ``temperature`` is a bucket label, ``all`` or ``unknown``."""
 
     daemon: str
@@ -256,8 +253,7 @@ class SeriesId:
     temperature: str = ALL_TEMPERATURES
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True, gc=False):
     """One minute or hour of one series.
 
     ``start`` is a Unix time, a multiple of ``length`` (both in seconds). ``observed_seconds`` is

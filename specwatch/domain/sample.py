@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+import msgspec
 
 from specwatch.domain.merge import TallySum, merge_gauges, sum_fields, sum_tallies
 from specwatch.domain.model import (
@@ -229,9 +231,11 @@ def total(samples: Sequence[Sample]) -> Tally:
 def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
     """A temperature bucket or a segment of all samples, or ``all``, added up."""
     if temperature == ALL_TEMPERATURES:
-        return TallySum([sample.tally for sample in samples])
-    parts = [e.segments if kind_of(temperature) else e.buckets for e in samples]
-    return TallySum([part[temperature] for part in parts if temperature in part])
+        tallies = [sample.tally for sample in samples]
+    else:
+        parts = [e.segments if kind_of(temperature) else e.buckets for e in samples]
+        tallies = [part[temperature] for part in parts if temperature in part]
+    return cast("Tally", TallySum(tallies))
 
 
 def counted_in(sample: Sample, temperature: str) -> Tally:
@@ -291,7 +295,11 @@ def completed(counted: Tally, buckets: Collection[Tally]) -> Tally:
     if counted.accepted_per_position is None:
         unknown.append("accepted_per_position")
     unknown += [name for name in ("requests", "endings") if not getattr(counted, name)]
-    return replace(counted, **sum_fields(buckets, unknown)) if buckets and unknown else counted
+    return (
+        msgspec.structs.replace(counted, **sum_fields(buckets, unknown))
+        if buckets and unknown
+        else counted
+    )
 
 
 def _trimmed(counted: Tally) -> Tally:
@@ -299,4 +307,4 @@ def _trimmed(counted: Tally) -> Tally:
     between = counted.inter_token
     if between is not None and between.bounds:
         between = Histogram((), (between.count,), between.sum)
-    return replace(counted, inter_token=between, uncovered={}, records={})
+    return msgspec.structs.replace(counted, inter_token=between, uncovered={}, records={})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 PROMPT_LENGTH = "prompt_length"
 STREAM = "stream"
@@ -56,6 +57,7 @@ def label_of(kind: str, value: str) -> str:
     return f"{kind}={value}"
 
 
+@lru_cache(maxsize=1024)
 def kind_of(label: str) -> str:
     """The kind of a segment; empty for the label of a temperature bucket."""
     kind, divided, _ = label.partition("=")

@@ -87,14 +87,14 @@ class BucketSums:
     ) -> list[Recorded]:
         import numpy as np
 
-        from specwatch.store.row_columns import RowColumns, ints, numbered
+        from specwatch.store.row_columns import RowColumns, ints, numbered, unwanted
         from specwatch.store.row_sums import RowGroup, sums
 
         unused = {id_: frozenset(self._without(member.series)) for id_, member in members.items()}
         starts, ids, contexts, bins, *stored = zip(*rows, strict=True)
-        columns = RowColumns(stored, frozenset.intersection(*unused.values()))
-        shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
         keys = _Keys(*map(ints, (starts, ids, contexts, bins)))
+        columns = RowColumns(stored, unwanted(keys.series, unused))
+        shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
         whole, complete = _wholes(keys, members, shared, columns)
         begun = keys.start
         now = begun >= self._since

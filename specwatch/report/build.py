@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -74,8 +73,8 @@ class KeptWindows:
             window
             for label, added in self._seen.items()
             for window in (
-                replace(self._last[label], start=self._first[label], tally=Tally()),
-                replace(self._last[label], tally=added.total()),
+                msgspec.structs.replace(self._last[label], start=self._first[label], tally=Tally()),
+                msgspec.structs.replace(self._last[label], tally=added.total()),
             )
         ]
 

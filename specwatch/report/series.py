@@ -29,6 +29,7 @@ from specwatch.report.window_sums import Ledger
 MOST_POINTS = 200
 MOST_SPEEDUPS = 56
 """Points of the speedup at most: a week in stretches of three hours."""
+_QUANTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 _OFF = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.STOPPED)
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
 
@@ -100,9 +101,9 @@ class Plots:
             point = AcceptancePoint(start=self._start, drafts=drafts, rate=rate)
             self._acceptance.setdefault(label, []).append(point)
         gauges = [window.gauges for piece in slices for window in piece.wholes]
-        sampled = math.fsum(gauge.sampled_seconds for gauge in gauges)
+        sampled = math.fsum([gauge.sampled_seconds for gauge in gauges])
         if sampled:
-            running = math.fsum(gauge.running_seconds for gauge in gauges) / sampled
+            running = math.fsum([gauge.running_seconds for gauge in gauges]) / sampled
             self._load.append(LoadPoint(start=self._start, running=running))
         for mode in (Mode.ON, Mode.OFF):
             inside = [piece for piece in slices if piece.place.mode is mode]
@@ -164,23 +165,26 @@ def _drafted(slices: Iterable[WindowSlice]) -> dict[str, Drafted]:
 
 def _latency(start: int, mode: Mode, slices: Sequence[WindowSlice]) -> LatencyPoint | None:
     requests = 0
-    histograms: dict[str, list[Histogram | None]] = {"ttft": [], "tpot": []}
+    ttft: list[Histogram | None] = []
+    tpot: list[Histogram | None] = []
     for piece in slices:
         counted = [window.tally for window in piece.wholes]
         parts = [window.tally for window in piece.parts]
         # Whatever the server does not count comes from its buckets.
-        counting = counted if any(tally.requests for tally in counted) or not counted else parts
-        requests += sum(sum(tally.requests.values()) for tally in counting)
-        for metric, pile in histograms.items():
-            silent = counted and getattr(counted[0], metric) is None
-            pile += [getattr(tally, metric) for tally in (parts if silent else counted)]
-    quantiles: dict[str, Quantile | None] = {}
-    for metric, pile in histograms.items():
-        merged = summed(pile)
-        p50, p99 = (merged and histogram.quantiles(merged, (0.5, 0.99))) or (None, None)
-        quantiles |= {f"{metric}_p50": p50, f"{metric}_p99": p99}
+        counting = counted if not counted or any(tally.requests for tally in counted) else parts
+        requests += sum([sum(tally.requests.values()) for tally in counting])
+        silent = bool(counted) and counted[0].ttft is None
+        ttft += [tally.ttft for tally in (parts if silent else counted)]
+        silent = bool(counted) and counted[0].tpot is None
+        tpot += [tally.tpot for tally in (parts if silent else counted)]
+    quantiles = dict(zip(_QUANTILES, (*_p50_and_p99(ttft), *_p50_and_p99(tpot)), strict=True))
     if not requests and not any(quantiles.values()):
         return None
     values = {name: quantile and quantile.value for name, quantile in quantiles.items()}
     beyond = latencies.beyond(quantiles)
     return LatencyPoint(start=start, mode=str(mode), requests=requests, beyond=beyond, **values)
+
+
+def _p50_and_p99(observed: Iterable[Histogram | None]) -> Sequence[Quantile | None]:
+    merged = summed(observed)
+    return (merged and histogram.quantiles(merged, (0.5, 0.99))) or (None, None)

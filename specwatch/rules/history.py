@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from specwatch.domain.finishes import FinishedHour
 from specwatch.domain.merge import merge_tallies, sum_tallies
 from specwatch.domain.model import (
@@ -171,7 +173,7 @@ class History:
             return
         sums = self._hours.setdefault(hour, {}).setdefault((sample.environment, without), {})
         for label, counted in {ALL_TEMPERATURES: sample.tally, **sample.buckets}.items():
-            kept = replace(_only(counted, _HOURLY), requests=counted.requests)
+            kept = msgspec.structs.replace(_only(counted, _HOURLY), requests=counted.requests)
             sums[label] = merge_tallies(sums.get(label, Tally()), kept)
 
     def _settle(self, now: int) -> None:
@@ -202,7 +204,7 @@ def _has_pace(sample: Sample) -> bool:
 
 def _kept(sample: Sample) -> Sample:
     """Without fields that no rule reads."""
-    return replace(sample, tally=replace(sample.tally, e2e=None))
+    return replace(sample, tally=msgspec.structs.replace(sample.tally, e2e=None))
 
 
 _ACCEPTANCE = ("drafts", "draft_tokens", "accepted_tokens")

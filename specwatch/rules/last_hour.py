@@ -7,7 +7,9 @@ not mixed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from specwatch.domain import histogram
 from specwatch.domain.acceptance import acceptance_rate
@@ -64,7 +66,7 @@ def last_hour(
             one = window.series
             models = held.setdefault(one.target, {})
             models.setdefault(one.model_name, {}).setdefault(one.temperature, []).append(
-                replace(window, series=replace(one, daemon=""))
+                msgspec.structs.replace(window, series=msgspec.structs.replace(one, daemon=""))
             )
     return {
         target: {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from specwatch.domain.model import Gauges, Tally
 from specwatch.scrape import tally

@@ -10,8 +10,9 @@ the monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from specwatch.domain import buckets
 from specwatch.domain.buckets import Bucket

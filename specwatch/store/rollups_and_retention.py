@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -18,7 +18,8 @@ from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
 from specwatch.store import damage, guard_rows, partitions, schema
 from specwatch.store.database import Database
-from specwatch.store.packing import COLUMNS, PackedWindow, assemble, pack
+from specwatch.store.minutes_by_hour import HourRow, windows_by_hour
+from specwatch.store.packing import COLUMNS, PackedWindow, pack
 from specwatch.store.readers import ROW_NAMES, place
 from specwatch.store.statements import add_contexts, add_rows, contents_of, lock_series, series_of
 
@@ -39,20 +40,6 @@ _ELSEWHERE_SECONDS = 0.5
 """Seconds between two looks whether another member has rolled everything up."""
 
 _minutes, _hours, _series = schema.minutes, schema.hours, schema.series
-
-
-SeriesById = Mapping[int, tuple[SeriesId, Collection[str]]]
-"""Series by id, and the histograms of each that are not wanted."""
-
-
-class HourRow(NamedTuple):
-    """The key of a row of hours; ``load_bin`` is -1 while idle."""
-
-    start: int
-    series_id: int
-    context: int
-    mode: int
-    load_bin: int
 
 
 class Pruned(NamedTuple):
@@ -258,32 +245,6 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
     if new:
         add_rows(connection, _hours, (*key, *COLUMNS), new)
     return len(touched)
-
-
-def windows_by_hour(
-    rows: Iterable[Sequence[Any]],
-    series: SeriesById,
-    contents: Mapping[int, str],
-    known: damage.Damage,
-) -> dict[HourRow, list[Window]]:
-    """The windows of rows by the hour that they are added up in.
-
-    A row is :data:`ROW_NAMES`. Damaged ones are noted and left out.
-    """
-
-    def decode(row: Sequence[Any]) -> tuple[HourRow, Window]:
-        damage.require_types(_minutes, ROW_NAMES, row)
-        start, id_, context, *columns = row
-        own, unwanted = series[id_]
-        content = contents.get(context)
-        window = assemble(own, start, MINUTE, content, tuple(columns), without=unwanted)
-        load_bin = -1 if window.load_bin is None else window.load_bin
-        return HourRow(start - start % HOUR, id_, context, columns[0], load_bin), window
-
-    hours: dict[HourRow, list[Window]] = {}
-    for hour, window in damage.sound(known, _minutes, rows, decode, place):
-        hours.setdefault(hour, []).append(window)
-    return hours
 
 
 def _try_lock(connection: sa.Connection, lock: int, daemon: str = "") -> bool:

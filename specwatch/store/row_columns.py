@@ -6,7 +6,9 @@ than the rest of a report. Importing this imports numpy.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,9 +54,9 @@ class KeyCounts(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Trimmed histograms: the counts from the first bucket in use on."""
+    """Trimmed histograms of the rows that have one: the counts from the first bucket in use on."""
 
-    known: Here
+    rows: Ints
     sums: Floats
     first: Ints
     counts: list[Ints]
@@ -63,12 +65,12 @@ class Packed(NamedTuple):
 class RowColumns:
     """The values of packed windows; missing counts are ``UNKNOWN`` and missing numbers NaN.
 
-    ``stored`` are the columns of packed windows, ``without`` names histograms to skip. Raises
-    UnusualError for a number that no server has, or another of ``damage.UNDECODABLE`` for a damaged
-    row.
+    ``stored`` are the columns of packed windows, ``unwanted`` the rows whose histogram is skipped,
+    by its name. Raises UnusualError for a number that no server has, or another of
+    ``damage.UNDECODABLE`` for a damaged row.
     """
 
-    def __init__(self, stored: Sequence[Sequence[Any]], without: Collection[str] = ()) -> None:
+    def __init__(self, stored: Sequence[Sequence[Any]], unwanted: Mapping[str, Here]) -> None:
         *columns, blobs = stored
         self.counts: dict[str, Ints] = dict(zip(COLUMNS[:-1], map(ints, columns), strict=True))
         """By field of a window, its tally or its gauges; also mode and source."""
@@ -91,7 +93,7 @@ class RowColumns:
             elif name == "histograms":
                 data.lengths()
                 self.histograms = [
-                    _histogram(data, wanted=histogram not in without) for histogram in HISTOGRAMS
+                    _histogram(data, unwanted.get(histogram)) for histogram in HISTOGRAMS
                 ]
             elif name == "down_seconds":
                 self.numbers[name] = data.numbers(fields > _FIELDS_BEFORE_DOWN)
@@ -111,7 +113,10 @@ class RowColumns:
         known = self.counts["drafts"] != UNKNOWN
         known &= self.counts["generation_tokens"] != UNKNOWN
         for packed in (self.histograms[HISTOGRAMS.index(name)] for name in ("ttft", "tpot")):
-            known &= False if packed is None else packed.known
+            timed = np.zeros(len(known), np.bool_)
+            if packed is not None:
+                timed[packed.rows] = True
+            known &= timed
         finished = np.zeros(len(known), np.bool_)
         for entry in self.mappings[MAPPINGS.index("requests")]:
             finished[entry.rows[entry.counts > 0]] = True
@@ -126,6 +131,18 @@ def ints(values: Sequence[int | None]) -> Ints:
     except TypeError:
         known = (UNKNOWN if value is None else value for value in values)
         return np.fromiter(known, np.int64, len(values))
+
+
+def unwanted(series: Ints, without: Mapping[int, Collection[str]]) -> dict[str, Here]:
+    """The rows of series whose histogram is not wanted, by its name; ``without`` has the names of
+    these by series."""
+    distinct, indices = np.unique(series, return_inverse=True)
+    unused = [without[id_] for id_ in distinct.tolist()]
+    return {
+        name: np.array([name in own for own in unused])[indices]
+        for name in HISTOGRAMS
+        if any(name in own for own in unused)
+    }
 
 
 def replaced(values: Ints, by: Mapping[int, int]) -> Ints:
@@ -163,22 +180,32 @@ def _entries(data: _SideBySide, lengths: Ints) -> list[KeyCounts]:
         return []
     rows, keys, counts = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     texts = {number: text for text, number in names.items()}
+    least = -len(names)
+    if keys.max() >= len(KEYS):
+        raise UnusualError
     return [
         KeyCounts(texts[key] if key < 0 else KEYS[key], rows[keys == key], counts[keys == key])
-        for key in np.unique(keys).tolist()
+        for key in (np.flatnonzero(np.bincount(keys - least)) + least).tolist()
     ]
 
 
-def _histogram(data: _SideBySide, *, wanted: bool) -> Packed | None:
-    """The histograms of all rows; None if no row has one, or they are not wanted."""
+def _histogram(data: _SideBySide, unwanted: Here | None) -> Packed | None:
+    """The histograms of all rows; None if no row has one that is wanted."""
     lengths = data.lengths()
     known = lengths > 0
-    if not wanted or not known.any():
-        data.skip(lengths)
+    if unwanted is not None:
+        skipped = np.flatnonzero(known & unwanted)
+        with data.only(skipped) as part:
+            part.skip(lengths.take(skipped))
+        known &= ~unwanted
+    rows = np.flatnonzero(known)
+    if not len(rows):
         return None
-    sums = data.numbers(known)
-    first = data.counts(lengths > 1)
-    return Packed(known, sums, first, list(data.row(lengths - 2)))
+    lengths = lengths.take(rows)
+    with data.only(rows) as part:
+        sums = part.numbers()
+        first = part.counts(lengths > 1)
+        return Packed(rows, sums, first, list(part.row(lengths - 2)))
 
 
 class _SideBySide:
@@ -198,6 +225,14 @@ class _SideBySide:
         self._ends = np.cumsum(lengths)
         self._at = self._ends - lengths
 
+    @contextmanager
+    def only(self, rows: Ints) -> Iterator[_SideBySide]:
+        """Those of some rows: reading a value of few takes less time so."""
+        part = copy.copy(self)
+        part._at = self._at.take(rows)
+        yield part
+        self._at[rows] = part._at
+
     def require_end(self, here: Here) -> None:
         """Raise UnusualError unless these arrays were read to their end, and no other beyond it.
 
@@ -214,9 +249,10 @@ class _SideBySide:
         others = np.flatnonzero((kind != _ARRAYS) & (kind != _MAPS) & (first > 0))
         if len(others):
             which = first[others]
-            if not np.isin(which, (_NIL, _ARRAY16)).all():
+            many = which == _ARRAY16
+            if not (many | (which == _NIL)).all():
                 raise UnusualError
-            long = others[which == _ARRAY16]
+            long = others[many]
             lengths[others] = UNKNOWN
             lengths[long] = self._words[self._at[long]] >> np.uint64(48)
             self._at[long] += 2
@@ -225,39 +261,43 @@ class _SideBySide:
     def counts(self, here: Here | None = None) -> Ints:
         """Whole numbers; ``UNKNOWN`` for nil."""
         first = self._first(here)
+        wide = (first > _LAST_SMALL).nonzero()[0]
         counts = first.astype(np.int64)
-        wide = np.flatnonzero(first > _LAST_SMALL)
         if len(wide):
-            kind, bits = self._wide(first, wide)
+            kind, bits, width = self._wide(first, wide)
             nil = kind == _NIL
-            if (kind == _FLOAT).any() or (bits[~nil] >= _TOO_LARGE).any():
+            if width == _WORD and ((kind == _FLOAT) | ((bits >= _TOO_LARGE) & ~nil)).any():
                 raise UnusualError
-            counts[wide] = np.where(nil, UNKNOWN, bits.astype(np.int64))
+            found = bits.view(np.int64)
+            found[nil] = UNKNOWN
+            counts[wide] = found
         return counts
 
     def numbers(self, here: Here | None = None) -> Floats:
         """Numbers of any type; NaN for nil."""
         first = self._first(here)
+        wide = (first > _LAST_SMALL).nonzero()[0]
         numbers = first.astype(np.float64)
-        wide = np.flatnonzero(first > _LAST_SMALL)
         if len(wide):
-            kind, bits = self._wide(first, wide)
-            numbers[wide] = np.where(kind == _FLOAT, bits.view(np.float64), bits)
-            if not (numbers[wide] >= 0).all() or np.isinf(numbers[wide]).any():
-                raise UnusualError
-            numbers[wide[kind == _NIL]] = np.nan
+            kind, bits, width = self._wide(first, wide)
+            found = bits.astype(np.float64)
+            if width == _WORD:
+                found = np.where(kind == _FLOAT, bits.view(np.float64), found)
+                if not ((found >= 0) & (found < np.inf)).all():
+                    raise UnusualError
+            found[kind == _NIL] = np.nan
+            numbers[wide] = found
         return numbers
 
     def row(self, lengths: Ints) -> Iterator[Ints]:
         """Yield the counts of arrays whose lengths were read, place by place."""
-        for place in range(int(lengths.max(initial=0))):
-            here = lengths > place
-            yield self.counts(None if here.all() else here)
+        for here in _places(lengths):
+            yield self.counts(here)
 
     def skip(self, lengths: Ints) -> None:
         """Skip as many numbers: faster than reading them."""
-        for place in range(int(lengths.max(initial=0))):
-            width = _WIDTH.take(self._first(lengths > place))
+        for here in _places(lengths):
+            width = _WIDTH.take(self._first(here))
             if width.max() == _OTHER:
                 raise UnusualError
             self._at += width
@@ -266,6 +306,9 @@ class _SideBySide:
         """Keys that are whole numbers or texts. A text is read as its number in ``names``, which is
         below zero; new texts are added to it."""
         first = self._bytes.take(self._at)
+        if first.max() <= _LAST_SMALL:
+            self._at += here
+            return (first * here).astype(np.int64)
         texts = here & ((first >> 5 == 0xA0 >> 5) | (first == 0xD9) | (first == 0xDA))
         rows = np.flatnonzero(texts).tolist()
         keys = self.counts(here & ~texts if rows else here)
@@ -291,12 +334,24 @@ class _SideBySide:
 
     def _wide(
         self, first: npt.NDArray[np.uint8], wide: npt.NDArray[np.intp]
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
-        """The first bytes of numbers longer than a byte, and the bits that follow."""
-        kind = first[wide]
-        width = _WIDTH[kind]
-        if width.max() == _OTHER:
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], int]:
+        """The first bytes of numbers longer than a byte, the bits that follow, and the number of
+        bytes of the longest."""
+        kind = first.take(wide)
+        width = _WIDTH.take(kind)
+        most = int(width.max())
+        if most == _OTHER:
             raise UnusualError
-        positions = self._at[wide]
+        positions = self._at.take(wide)
         self._at[wide] = positions + width
-        return kind, self._words[positions].astype(np.uint64) >> _SHIFT[kind]
+        if not most:
+            return kind, np.zeros(len(kind), np.uint64), most
+        return kind, self._words[positions].astype(np.uint64) >> _SHIFT.take(kind), most
+
+
+def _places(lengths: Ints) -> Iterator[Here | None]:
+    """Yield for each place of arrays which of them have it; None for all."""
+    most = int(lengths.max(initial=0))
+    least = int(lengths.min(initial=most))
+    for place in range(most):
+        yield None if place < least else lengths > place

@@ -26,8 +26,8 @@ from specwatch.domain.model import (
 )
 from specwatch.store.contexts import Shared, shared_of
 from specwatch.store.damage import UNDECODABLE, Damage
+from specwatch.store.minutes_by_hour import HourRow, SeriesById, windows_by_hour
 from specwatch.store.packing import MODES, SOURCES
-from specwatch.store.rollups_and_retention import HourRow, SeriesById, windows_by_hour
 from specwatch.store.row_columns import (
     UNKNOWN,
     Floats,
@@ -39,12 +39,13 @@ from specwatch.store.row_columns import (
     UnusualError,
     ints,
     numbered,
+    unwanted,
 )
 
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
 _EXACT = 2**53
 """Sums of whole numbers below this are exact as floats."""
-_GAUGES = tuple(name for name in Gauges.__dataclass_fields__ if name != "gpu_memory_total")
+_GAUGES = tuple(name for name in Gauges.__struct_fields__ if name != "gpu_memory_total")
 _REST = (
     "server_drafts", "source_drafts", "observed_seconds", "scrapes_ok", "scrapes_failed",
     "restarts", "down_seconds",
@@ -74,11 +75,12 @@ def fold(
     A row is ``start, series_id, context_id`` and the columns of a packed window; rows are sorted by
     start. Rows that cannot be decoded are noted in ``damage``.
     """
-    unwanted = frozenset.intersection(*(frozenset(unused) for _, unused in series.values()))
     starts, ids, contexts, *stored = zip(*rows, strict=True)
     try:
-        columns = RowColumns(stored, unwanted)
-        places, group = _places(ints(starts), ints(ids), ints(contexts), columns)
+        of_series = ints(ids)
+        without = {id_: unused for id_, (_, unused) in series.items()}
+        columns = RowColumns(stored, unwanted(of_series, without))
+        places, group = _places(ints(starts), of_series, ints(contexts), columns)
         groups = [
             RowGroup(
                 series[place.series_id][0],
@@ -113,7 +115,7 @@ def sums(columns: RowColumns, group: Ints, groups: Sequence[RowGroup]) -> list[W
         )
         for member, tally, gauges, of, *rest in zip(
             groups,
-            map(Tally, *map(adding.total, Tally.__dataclass_fields__)),
+            map(Tally, *map(adding.total, Tally.__struct_fields__)),
             map(Gauges, *map(adding.total, _GAUGES), gpu_memory_total),
             source.tolist(),
             *map(adding.total, _REST),
@@ -187,7 +189,7 @@ class _Adding:
         for entry in entries:
             group = self._group[entry.rows]
             counts = self._exact(entry.counts, group).tolist()
-            for index in np.unique(group).tolist():
+            for index in np.flatnonzero(np.bincount(group)).tolist():
                 mappings[index][entry.key] = counts[index]
         return mappings
 
@@ -196,7 +198,8 @@ class _Adding:
         if packed is None:
             return [None] * self._count
         layouts = [member.shared.layouts[HISTOGRAMS.index(name)] for member in self._groups]
-        counted = self._buckets(packed, max(layout.size for layout in layouts))
+        group = self._group.take(packed.rows)
+        counted = self._buckets(packed, group, max(layout.size for layout in layouts))
         return [
             Histogram(layout.bounds, tuple(row[: layout.size]), total, layout.coarsened)
             if here and name not in member.without
@@ -204,18 +207,18 @@ class _Adding:
             for layout, row, total, here, member in zip(
                 layouts,
                 counted,
-                self._sum(packed.sums).tolist(),
-                self._any(packed.known).tolist(),
+                self._sum(packed.sums, group).tolist(),
+                (np.bincount(group, minlength=self._count) > 0).tolist(),
                 self._groups,
                 strict=True,
             )
         ]
 
-    def _buckets(self, packed: Packed, size: int) -> list[list[int]]:
+    def _buckets(self, packed: Packed, group: Ints, size: int) -> list[list[int]]:
         """The counts of each group's buckets."""
         # A row adds nothing after its own counts, so that those cells may be the next group's.
         cells = np.zeros(self._count * size + len(packed.counts) + 1)
-        first = self._group * size + packed.first
+        first = group * size + packed.first
         if packed.first.min() < 0 or packed.first.max() >= size or len(packed.counts) > size:
             raise UnusualError
         for offset, counts in enumerate(packed.counts):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from specwatch.domain.experiments import Estimate
 from specwatch.domain.histogram import wide
 from specwatch.domain.interval import Interval
-from specwatch.rules.decision_view import MeasuredSpeedup
-from specwatch.rules.summary import LatencyView, RequestAcceptance
-from specwatch.status import SourceStatus
 from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+if TYPE_CHECKING:
+    from specwatch.rules.decision_view import MeasuredSpeedup
+    from specwatch.rules.summary import LatencyView, RequestAcceptance
+    from specwatch.status import SourceStatus
 
 UNKNOWN = "-"
 _MOST_TIMES = 99

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from specwatch.backfill.prometheus import Access, Prometheus
@@ -281,7 +281,7 @@ def test_hours_around_one_that_is_stored_are_filled_in(
 def test_live_windows_stay_as_they_are(full: SimulatedPrometheus, store: Store) -> None:
     """Those of another daemon on the target too; together everything is counted once."""
     live = [
-        replace(w, series=replace(w.series, daemon=who))
+        msgspec.structs.replace(w, series=msgspec.structs.replace(w.series, daemon=who))
         for first, last, who in ((T0 + 600, T0 + 1800, DAEMON), (T0 + 1800, T0 + 2400, "right"))
         for w in as_live()
         if first <= w.start < last
@@ -302,10 +302,10 @@ def test_a_gap_that_a_live_window_counts_is_not_filled(
     expected = as_live()
     lost = [w for w in expected if T0 + 1500 <= w.start < T0 + 2100]
     made_up = [
-        replace(
+        msgspec.structs.replace(
             w,
             observed_seconds=w.observed_seconds + 600,
-            tally=replace(w.tally, drafts=(w.tally.drafts or 0) + drafts(lost)),
+            tally=msgspec.structs.replace(w.tally, drafts=(w.tally.drafts or 0) + drafts(lost)),
         )
         for w in expected
         if w.start == T0 + 2100 and w.series.temperature == "all"
@@ -322,7 +322,9 @@ def test_a_window_that_would_count_what_a_live_one_has_is_left_out(
 ) -> None:
     """Prometheus was away for some minutes, in which the daemon watched."""
     first_after = T0 + HOUR + 420
-    live = replace(as_live()[0], series=SeriesId(DAEMON, TARGET, "llama"), start=T0 + HOUR)
+    live = msgspec.structs.replace(
+        as_live()[0], series=SeriesId(DAEMON, TARGET, "llama"), start=T0 + HOUR
+    )
     store.write([batch(live)], NOW)
     fill(full, store)
     written = {w.start for w in read(store) if w.series.model_name == "llama"}
@@ -398,7 +400,7 @@ def test_an_hour_is_completed_under_the_daemon_that_has_it(
 ) -> None:
     """An hour is read of one daemon: one of two would be lost, once they are rolled up."""
     right = [
-        replace(w, series=replace(w.series, daemon="right"))
+        msgspec.structs.replace(w, series=msgspec.structs.replace(w.series, daemon="right"))
         for w in as_live()
         if T0 + 600 <= w.start < T0 + 1200
     ]

@@ -22,10 +22,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from specwatch.config.loading import Config, from_targets
@@ -355,7 +356,9 @@ def _scraped(target: str, start: int, chance: random.Random) -> Iterator[Window]
                 for name in HISTOGRAMS
                 if getattr(window.tally, name) is not None
             }
-            yield replace(window, tally=replace(window.tally, **again))
+            yield msgspec.structs.replace(
+                window, tally=msgspec.structs.replace(window.tally, **again)
+            )
 
 
 def _read_again(one: Histogram) -> Histogram | None:

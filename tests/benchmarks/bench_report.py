@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from specwatch.cli import report
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.model import Histogram, Mode, Window

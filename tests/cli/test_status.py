@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.responses import Response
 
@@ -70,7 +71,7 @@ def test_a_healthy_daemon_is_shown_in_eighty_columns(run: Run, surface: Surface)
                     server=500_000,
                     model_name=long_name,
                 ),
-                replace(
+                msgspec.structs.replace(
                     minute(START, model_name=long_name, temperature="(0.3,0.7]", ttft=beyond),
                     source=Source.TAP,
                 ),
@@ -177,7 +178,7 @@ def at_load(running: float) -> DaemonStatus:
     """A daemon with two known loads, most of the tokens at the greater."""
     (bin_,) = decided(()).models["llama"].assessment.bins
     busy = replace(bin_, load_bin=7, share=0.9, step_cost=Interval(9.0, 9.0, 9.0, 12))
-    window = replace(minute(START), gauges=Gauges(60.0, 60.0, 60 * running))
+    window = msgspec.structs.replace(minute(START), gauges=Gauges(60.0, 60.0, 60 * running))
     bins = with_bins(replace(bin_, share=0.1), busy)
     return daemon(target(recent=(window,), decision=bins))
 

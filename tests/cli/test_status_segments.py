@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from specwatch.domain.breakeven import BucketSpeedup
@@ -22,11 +23,11 @@ LOSS = BucketSpeedup(Interval(0.82, 0.76, 0.9, 6), 0.1, 0.1)
 
 def segment(label: str, *, drafts: int, accepted: int, requests: int) -> Window:
     one = of_tap(START, label, drafts=drafts, of=1000, server=1000)
-    counted = replace(
+    counted = msgspec.structs.replace(
         one.tally, drafts=drafts, draft_tokens=4 * drafts, accepted_tokens=accepted,
         requests={"stop": requests}, tpot=Histogram((), (100,), 2.0),
     )  # fmt: skip
-    return replace(one, tally=counted)
+    return msgspec.structs.replace(one, tally=counted)
 
 
 SEGMENTS = (

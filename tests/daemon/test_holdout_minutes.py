@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from specwatch.daemon.holdout_minutes import HoldoutMinutes
@@ -32,8 +32,8 @@ def timed(start: int, target: str, mode: Mode, tpot: float) -> Window:
     """A minute of one request at a time, with that time per token."""
     one = acceptance(start, 0.5, target=target, mode=mode)
     between = Histogram((), (1000,), 1000 * tpot)
-    tally = dataclasses.replace(one.tally, inter_token=between, generation_tokens=1000)
-    return dataclasses.replace(one, tally=tally)
+    tally = msgspec.structs.replace(one.tally, inter_token=between, generation_tokens=1000)
+    return msgspec.structs.replace(one, tally=tally)
 
 
 def pass_time(scene: Scene, judging: RuleService | None, count: int, *, holdout: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import requests
 
@@ -47,14 +48,14 @@ SLO = Slo(name="first-token", metric="ttft", threshold="500ms", objective="99%",
 def acceptance(start: int, rate: float, **changes: Any) -> Window:
     """A minute of 100 drafts of 3 tokens, of which that share was accepted; of none when off."""
     one = minute(start, **changes)
-    tally = dataclasses.replace(
+    tally = msgspec.structs.replace(
         one.tally, accepted_tokens=round(300 * rate), tpot=Histogram((0.01, 0.1), (0, 50, 0), 2.5)
     )
     if one.mode is Mode.OFF:
-        tally = dataclasses.replace(
+        tally = msgspec.structs.replace(
             tally, drafts=None, draft_tokens=None, accepted_tokens=None, accepted_per_position=None
         )
-    return dataclasses.replace(one, tally=tally)
+    return msgspec.structs.replace(one, tally=tally)
 
 
 class Scene:
@@ -224,13 +225,13 @@ def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_w
     def pass_by(judging: RuleService, minutes: int, seconds: float, mode: Mode = Mode.ON) -> None:
         for _ in range(minutes):
             one = acceptance(int(scene.time), 0.7, mode=mode, concurrency=2.0)
-            tally = dataclasses.replace(
+            tally = msgspec.structs.replace(
                 one.tally,
                 generation_tokens=310,
                 ttft=Histogram((0.1,), (10, 0), 0.5),
                 inter_token=Histogram((0.01, 0.1), (0, 100, 0), 300 * seconds),
             )
-            one = dataclasses.replace(one, tally=tally)
+            one = msgspec.structs.replace(one, tally=tally)
             scene.time += 60
             judging.observe("chat", Batch((one,), None))
             scene.store.write([batch(one)], now=scene.time)
@@ -269,8 +270,8 @@ def test_the_likely_cause_of_a_breach_is_known_after_a_restart_too(scene: Scene)
     for rate, tokens in (*[(0.8, 420)] * 10, *[(0.1, 140)] * 6):
         one = acceptance(int(scene.time), rate, concurrency=2.0)
         pace = Histogram((0.01, 0.1), (0, 100, 0), 3.0)
-        tally = dataclasses.replace(one.tally, generation_tokens=tokens, inter_token=pace)
-        one = dataclasses.replace(one, tally=tally)
+        tally = msgspec.structs.replace(one.tally, generation_tokens=tokens, inter_token=pace)
+        one = msgspec.structs.replace(one, tally=tally)
         scene.time += 60
         judging.observe("chat", Batch((one,), None))
         scene.store.write([batch(one)], now=scene.time)
@@ -348,7 +349,7 @@ def test_goodput_is_of_the_time_that_minutes_cover(scene: Scene) -> None:
     """Live or from the store: what made up for a gap, or an outage, is no burst of requests."""
     scene.config = scene.ruled(LOW, slos=(SLO,))
     one = acceptance(T0, 0.8)
-    late = dataclasses.replace(
+    late = msgspec.structs.replace(
         acceptance(T0 + 1800, 0.8), observed_seconds=500.0, down_seconds=40.0
     )
     judging = scene.judging()

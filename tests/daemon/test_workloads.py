@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from specwatch.config.service import KubernetesService
@@ -58,9 +59,11 @@ class World:
 
     def close(self, name: str, start: int, tokens: int = 1, **changes: Any) -> None:
         """A pod closes a minute."""
-        window = replace(minute(start, target=name), observed_seconds=60.0)
-        tally = replace(window.tally, generation_tokens=tokens)
-        self.workloads.take(name, Batch((replace(window, tally=tally, **changes),), None))
+        window = msgspec.structs.replace(minute(start, target=name), observed_seconds=60.0)
+        tally = msgspec.structs.replace(window.tally, generation_tokens=tokens)
+        self.workloads.take(
+            name, Batch((msgspec.structs.replace(window, tally=tally, **changes),), None)
+        )
 
     def counted(self) -> list[tuple[int, int]]:
         return [(one.start - T0, one.tally.generation_tokens or 0) for one in self.minutes]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, choose, measured
 from specwatch.domain.model import MINUTE, Environment, Gauges, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample
@@ -44,7 +46,7 @@ def on(
     ``plain_steps`` are decoding steps for which nothing was found to draft; ``buckets`` are drafts
     and accepted tokens by temperature.
     """
-    whole = replace(
+    whole = msgspec.structs.replace(
         timed(tpot, drafts + plain_steps + accepted),
         drafts=drafts,
         draft_tokens=K * drafts,
@@ -62,7 +64,7 @@ def per_request(sample: Sample, requests: int = 20) -> Sample:
     pace = sample.pace
     assert pace is not None
     tpot = Histogram((), (requests,), requests * pace.seconds / pace.tokens)
-    return replace(sample, tally=replace(sample.tally, inter_token=None, tpot=tpot))
+    return replace(sample, tally=msgspec.structs.replace(sample.tally, inter_token=None, tpot=tpot))
 
 
 def measurements(samples: Sequence[Sample], origin: Origin = Origin.WINDOWS) -> list[Measurement]:

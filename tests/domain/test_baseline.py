@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,7 +73,10 @@ def test_a_point_is_the_pace_of_a_minute_at_its_load():
 def test_the_newest_points_are_kept_and_their_latencies_added_up():
     ttft = Histogram((1.0,), (2, 1), 1.5)
     samples = [off(n) for n in range(MOST_POINTS + 10)]
-    samples = [replace(sample, tally=replace(sample.tally, ttft=ttft)) for sample in samples]
+    samples = [
+        replace(sample, tally=msgspec.structs.replace(sample.tally, ttft=ttft))
+        for sample in samples
+    ]
     (measurements,) = minutes.measurements(samples)
     assert len(measurements.points) == MOST_POINTS
     assert measurements.points[0].at == 11 * MINUTE

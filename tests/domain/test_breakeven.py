@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -197,7 +198,10 @@ def figures(assessment: Assessment) -> list[float]:
 
 def with_positions(samples):
     return [
-        replace(sample, tally=replace(sample.tally, accepted_per_position=(300, 200, 80, 20)))
+        replace(
+            sample,
+            tally=msgspec.structs.replace(sample.tally, accepted_per_position=(300, 200, 80, 20)),
+        )
         for sample in samples
     ]
 
@@ -215,8 +219,8 @@ def test_the_order_of_minutes_does_not_matter(order, plain):
 def slower(samples, factor: float):
     def of(sample):
         between = sample.tally.inter_token
-        scaled = replace(between, sum=between.sum * factor)
-        return replace(sample, tally=replace(sample.tally, inter_token=scaled))
+        scaled = msgspec.structs.replace(between, sum=between.sum * factor)
+        return replace(sample, tally=msgspec.structs.replace(sample.tally, inter_token=scaled))
 
     return [of(sample) for sample in samples]
 
@@ -249,7 +253,7 @@ def test_speedup_step_cost_and_line_agree(minutes_of):
 
 def best(positions: tuple[int, ...], *, tpot: float = 0.04, plain_steps: int = 0):
     samples = [on(n, tpot=tpot, accepted=sum(positions), plain_steps=plain_steps) for n in range(6)]
-    counted = [replace(e.tally, accepted_per_position=positions) for e in samples]
+    counted = [msgspec.structs.replace(e.tally, accepted_per_position=positions) for e in samples]
     samples = [replace(e, tally=tally) for e, tally in zip(samples, counted, strict=True)]
     return assess(samples, baseline(PLAIN)).best_k
 
@@ -283,7 +287,10 @@ def mixed(*lengths: tuple[int, int, tuple[int, ...]]):
     drafted = sum(count * k for count, k, _ in lengths)
     kept = tuple(sum(column) for column in zip(*(counts for _, _, counts in lengths), strict=True))
     samples = [on(n, tpot=0.04, drafts=drafts, accepted=sum(kept)) for n in range(6)]
-    tallies = [replace(e.tally, draft_tokens=drafted, accepted_per_position=kept) for e in samples]
+    tallies = [
+        msgspec.structs.replace(e.tally, draft_tokens=drafted, accepted_per_position=kept)
+        for e in samples
+    ]
     return assess(
         [replace(e, tally=tally) for e, tally in zip(samples, tallies, strict=True)],
         baseline(PLAIN),

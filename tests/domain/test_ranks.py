@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from specwatch.domain.model import Environment, Moment, RankCounts
@@ -95,7 +96,7 @@ def test_a_rank_that_a_restart_with_another_draft_has_mended_does_not_stand_out(
     for number, ranks in enumerate([*hour([0.5, 0.5, 0.1])[:30], *hour([0.5] * 3)[:20]]):
         (window,) = closing.minute(number)
         fingerprint = "c-4" if number < 30 else "c-3"
-        window = replace(window, environment=Environment("0.32.0", fingerprint))
+        window = msgspec.structs.replace(window, environment=Environment("0.32.0", fingerprint))
         judge.observe([window], START + 60.0 * (number + 1), {window.series.model_name: ranks})
         (known,) = judge.ranks().values()
         found.append([rank.rank for rank in known if rank.stands_out])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,9 +129,9 @@ def test_a_server_that_says_nothing_has_the_pace_of_its_buckets():
     """As llama.cpp behind a proxy: the windows say off, and what was drafted gives it away."""
     whole = window(mode=Mode.OFF, tally=Tally())
     parts = [
-        replace(
+        msgspec.structs.replace(
             whole,
-            series=replace(whole.series, temperature=label),
+            series=msgspec.structs.replace(whole.series, temperature=label),
             tally=Tally(
                 drafts=count, accepted_tokens=count, tpot=Histogram((), (count,), count * 0.1)
             ),
@@ -154,7 +155,7 @@ def test_each_step_yields_a_token_and_what_was_accepted_with_it():
 def test_there_are_never_fewer_steps_than_drafts():
     """The last tokens of a draft may be cut off, as by a stop string."""
     sample = minutes.on(0, drafts=400, accepted=600)
-    sample = replace(sample, tally=replace(sample.tally, accepted_tokens=700))
+    sample = replace(sample, tally=msgspec.structs.replace(sample.tally, accepted_tokens=700))
     assert sample.steps == 400
 
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from specwatch.domain.baseline import Baseline, Origin, choose, measured
@@ -56,7 +57,7 @@ def minute(
     )
     if mode is Mode.ON:
         drafts = round(tokens / 2)
-        counted = replace(
+        counted = msgspec.structs.replace(
             counted, drafts=drafts, draft_tokens=4 * drafts, accepted_tokens=round(tokens) - drafts
         )
     return Sample(
@@ -163,7 +164,10 @@ def test_where_first_tokens_are_not_known_it_is_the_time_per_token():
     """As of a server that does not say when they came."""
 
     def silent(samples: Iterable[Sample]) -> list[Sample]:
-        return [replace(sample, tally=replace(sample.tally, ttft=None)) for sample in samples]
+        return [
+            replace(sample, tally=msgspec.structs.replace(sample.tally, ttft=None))
+            for sample in samples
+        ]
 
     samples = silent(running_on(0, unlike(5, 20), speedup=1.3))
     compared = Comparison(samples, baseline(silent(off(-100, unlike(5, 20)))))
@@ -273,14 +277,14 @@ def test_minutes_without_requests_are_like_those_around_them():
     known = baseline(MIXED)
 
     def without(one: Sample) -> Sample:
-        counted = replace(
+        counted = msgspec.structs.replace(
             one.tally, ttft=Histogram((), (0,), 0.0), prompt_tokens=0, output_length=None
         )
         seconds = one.pace.seconds - PREFILL / 1.37 * one.tally.prompt_tokens * (
             one.gauges.concurrency - 1
         )
-        between = replace(counted.inter_token, sum=seconds)
-        return replace(one, tally=replace(counted, inter_token=between))
+        between = msgspec.structs.replace(counted.inter_token, sum=seconds)
+        return replace(one, tally=msgspec.structs.replace(counted, inter_token=between))
 
     some = [without(sample) if n % 3 else sample for n, sample in enumerate(samples)]
     comparison = Comparison(some, known, objective=Objective.TPOT)
@@ -327,7 +331,7 @@ def test_a_correction_needs_enough_minutes_of_both():
     few = Comparison(off(60, given[:4]), known, mode=Mode.OFF)
     assert with_it.corrected_by(few) is None
     crowded = [
-        replace(sample, gauges=replace(sample.gauges, waiting_seconds=60 * 90.0))
+        replace(sample, gauges=msgspec.structs.replace(sample.gauges, waiting_seconds=60 * 90.0))
         for sample in off(60, given[20:])
     ]
     tokens = with_it.corrected_by(Comparison(crowded, known, mode=Mode.OFF))

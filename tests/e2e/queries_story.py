@@ -13,9 +13,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from specwatch.domain.baseline import BaselineKey, Origin, measured
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Batch, Window

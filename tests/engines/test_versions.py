@@ -6,8 +6,7 @@ of older versions.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 
 from specwatch.domain.histogram import mean, quantile
@@ -328,7 +327,9 @@ def test_minutes_of_which_it_is_not_known_whether_speculation_ran_are_no_baselin
     assert window.tally.generation_tokens
     (sample,) = samples_of([window])
     assert sample.mode is Mode.UNKNOWN
-    (given_away,) = samples_of([replace(window, tally=replace(window.tally, drafts=3))])
+    (given_away,) = samples_of(
+        [msgspec.structs.replace(window, tally=msgspec.structs.replace(window.tally, drafts=3))]
+    )
     assert given_away.mode is Mode.ON
 
 

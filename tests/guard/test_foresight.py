@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Mode, Objective
@@ -24,7 +25,7 @@ REQUESTS = 10
 
 def asked(sample: Sample, first: float) -> Sample:
     """With requests that waited so many seconds for their first tokens, each."""
-    counted = replace(
+    counted = msgspec.structs.replace(
         sample.tally,
         generation_tokens=(sample.tally.generation_tokens or 0) + REQUESTS,
         prompt_tokens=300 * REQUESTS,

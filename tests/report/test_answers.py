@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from specwatch.domain.baseline import Origin
@@ -244,7 +245,7 @@ def test_winning_and_losing_temperatures_and_loads():
 
 def test_coarse_and_missing_figures_of_an_old_server():
     """V0 counts no drafts: that it is faster is known all the same."""
-    whole = replace(counted(rate=None), inter_token=None)
+    whole = msgspec.structs.replace(counted(rate=None), inter_token=None)
     windows = flat(hour(at, whole) for at in range(HOURS))
     by_request = measurement()
     by_request = replace(

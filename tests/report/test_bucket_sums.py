@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -41,7 +40,7 @@ def _history(silent: tuple[str, ...] = (), **more: Any) -> Iterator[Window]:
                 engine_version=version or ("0.11.0" if at < 30 else "0.12.0"),
                 **more,
             )
-            tally = replace(
+            tally = msgspec.structs.replace(
                 window.tally,
                 tpot=Histogram((0.01, 0.03), (place, 20 + at, 3), 0.5 + at / 4),
                 request_acceptance=None if label == "all" else Histogram((0.5,), (at, 2), 1.5),
@@ -50,9 +49,9 @@ def _history(silent: tuple[str, ...] = (), **more: Any) -> Iterator[Window]:
                 uncovered={} if label == "all" else {"refused": at % 2},
             )
             if label == "all":
-                tally = replace(tally, **dict.fromkeys(silent))
+                tally = msgspec.structs.replace(tally, **dict.fromkeys(silent))
             source = Source.SERVER if label == "all" else Source.TAP
-            yield replace(window, tally=tally, source=source)
+            yield msgspec.structs.replace(window, tally=tally, source=source)
 
 
 def _read(store: Store) -> list[Window]:
@@ -102,7 +101,12 @@ def test_so_is_one_of_which_all_hours_before_the_period_are_sums(store: Store) -
 
 
 def test_numbers_too_large_to_be_added_up_at_once_are_so_one_by_one(store: Store) -> None:
-    large = [replace(each, tally=replace(each.tally, prompt_tokens=2**62)) for each in _history()]
+    large = [
+        msgspec.structs.replace(
+            each, tally=msgspec.structs.replace(each.tally, prompt_tokens=2**62)
+        )
+        for each in _history()
+    ]
     store.write([batch(*large[::8])], now=0)
     store.roll_up(UNTIL + HOUR)
     assert _in_order(_summed(store)) == _read(store)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from specwatch.domain.draft_lengths import DraftLengths
@@ -159,7 +159,10 @@ def test_standby_at_another_load_says_nothing_of_this_one():
 )
 def test_a_period_with_standby_has_its_cost(minutes, cost, missing):
     windows = flat([hour(0), hour(1, counted(rate=None), mode=Mode.STANDBY, environment=ON)])
-    other = [replace(one, series=replace(one.series, model_name="x")) for one in windows]
+    other = [
+        msgspec.structs.replace(one, series=msgspec.structs.replace(one.series, model_name="x"))
+        for one in windows
+    ]
     rows = standby(12.0, 1.2, minutes)
     model = report(windows, measurement(12.0, PLAIN[12.0]), standby=lambda: [*rows, *other])
     assert model.traffic.seconds_standby == 3600.0
@@ -259,7 +262,11 @@ def test_no_schedule_and_no_best_k_where_the_draft_length_varies():
     four = counted(**drafts, draft_tokens=16_000, accepted_per_position=(2500, 1500, 700, 300))
     two = counted(**drafts, draft_tokens=8000, accepted_per_position=(3000, 2000, 0, 0))
     windows = flat(
-        hour(at, replace(item, inter_token=Histogram((), (9000,), 9000 * tpot)), running=running)
+        hour(
+            at,
+            msgspec.structs.replace(item, inter_token=Histogram((), (9000,), 9000 * tpot)),
+            running=running,
+        )
         for at, (item, tpot, running) in (
             (at, [(four, 0.0125, 1.0), (two, 0.0625, 12.0)][at % 2]) for at in range(HOURS)
         )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from specwatch.domain import histogram
 from specwatch.domain.merge import merge_tallies

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from specwatch.domain.merge import merge_windows
@@ -74,7 +74,13 @@ def test_minutes_of_a_server_are_folded_all_at_once(
     for at in range(3):
         window = minute(T0 + 60 * at, temperature="all", drafts=300 * at)
         counts = {reason: 70_000 * at, "length": at}
-        packed.append(pack(replace(window, tally=replace(window.tally, requests=counts))))
+        packed.append(
+            pack(
+                msgspec.structs.replace(
+                    window, tally=msgspec.structs.replace(window.tally, requests=counts)
+                )
+            )
+        )
     rows = [(each.start, 1, each.context.id, *each.columns()) for each in packed]
     contents = {each.context.id: each.context.content for each in packed}
     ((_, found),) = row_sums.fold(rows, {1: (SERIES, ())}, contents, Damage())
@@ -82,7 +88,10 @@ def test_minutes_of_a_server_are_folded_all_at_once(
 
 
 def test_down_time_adds_up_beside_minutes_that_were_stored_without() -> None:
-    packed = [pack(replace(minute(T0 + 60 * at), down_seconds=at + 0.5)) for at in range(3)]
+    packed = [
+        pack(msgspec.structs.replace(minute(T0 + 60 * at), down_seconds=at + 0.5))
+        for at in range(3)
+    ]
     columns = [before_down_seconds(packed[0].columns()), *(each.columns() for each in packed[1:])]
     rows = [(each.start, 1, each.context.id, *c) for each, c in zip(packed, columns, strict=True)]
     contents = {each.context.id: each.context.content for each in packed}
@@ -153,7 +162,8 @@ def _any(start: int, chance: random.Random, *, most: int) -> Window:
 
 def _comparable(found: Mapping[Any, Window]) -> dict[Any, str]:
     return {
-        place: repr(replace(window, tally=_sorted(window.tally))) for place, window in found.items()
+        place: repr(msgspec.structs.replace(window, tally=_sorted(window.tally)))
+        for place, window in found.items()
     }
 
 
@@ -161,7 +171,7 @@ def _sorted(tally: Tally) -> Tally:
     ordered: dict[str, Any] = {
         name: dict(sorted(getattr(tally, name).items())) for name in MAPPINGS
     }
-    return replace(tally, **ordered)
+    return msgspec.structs.replace(tally, **ordered)
 
 
 def _history() -> list[Window]:
@@ -299,8 +309,12 @@ def test_histograms_that_are_not_wanted_are_left_out(store: Store) -> None:
 
 
 def test_a_gauge_is_the_greatest_that_is_known(store: Store) -> None:
-    known = replace(minute(T0), gauges=Gauges(60.0, 60.0, 60.0, 0.0, 4, 1, 0.25, 7, 9))
-    unknown = replace(minute(T0 + 60), gauges=Gauges(60.0, 60.0, 60.0, 0.0, 2, 3, None, None, 9))
+    known = msgspec.structs.replace(
+        minute(T0), gauges=Gauges(60.0, 60.0, 60.0, 0.0, 4, 1, 0.25, 7, 9)
+    )
+    unknown = msgspec.structs.replace(
+        minute(T0 + 60), gauges=Gauges(60.0, 60.0, 60.0, 0.0, 2, 3, None, None, 9)
+    )
     store.write([batch(known, unknown)], now=0)
     (found,) = _hours(store)
     assert found.gauges == Gauges(120.0, 120.0, 120.0, 0.0, 4, 3, 0.25, 7, 9)

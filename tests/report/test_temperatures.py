@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from specwatch.domain.baseline import Origin
 from specwatch.domain.model import Environment, Histogram, Mode, Tally, Window

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from specwatch.domain.merge import sum_tallies
@@ -38,8 +39,11 @@ def test_a_stretch_adds_up_what_its_windows_took_and_were_asked_for() -> None:
     """Of alike windows it is the sum in all that is counted, and the same in all that is a mean."""
     whole = counted(output_length=OUTPUTS, prefix_cache_hits=300)
     windows = [
-        replace(
-            window, gauges=replace(window.gauges, waiting_seconds=600.0, sampled_seconds=7200.0)
+        msgspec.structs.replace(
+            window,
+            gauges=msgspec.structs.replace(
+                window.gauges, waiting_seconds=600.0, sampled_seconds=7200.0
+            ),
         )
         for window in flat(hour(at, whole) for at in range(3))
     ]
@@ -108,22 +112,22 @@ def _any_hour(at: int, chance: random.Random) -> list[Window]:
         accepted_per_position=tuple(chance.randint(1, 99) for _ in range(chance.randint(1, 4))),
     )
     if chance.random() < 0.05:
-        whole = replace(whole, prompt_tokens=None)
+        whole = msgspec.structs.replace(whole, prompt_tokens=None)
     (window,) = hour(at, whole)
     labels = [
         label for label in ("0", ">1", "unknown", "prompt_length=512-2k") if chance.random() < 0.7
     ]
-    gauges = replace(
+    gauges = msgspec.structs.replace(
         window.gauges,
         sampled_seconds=window.gauges.sampled_seconds + chance.random(),
         waiting_seconds=chance.random(),
     )
     return [
-        replace(window, gauges=gauges),
+        msgspec.structs.replace(window, gauges=gauges),
         *(
-            replace(
+            msgspec.structs.replace(
                 window,
-                series=replace(window.series, temperature=label),
+                series=msgspec.structs.replace(window.series, temperature=label),
                 gauges=gauges,
                 tally=Tally(drafts=chance.randint(1, 9), draft_tokens=36, accepted_tokens=7),
             )
@@ -135,15 +139,15 @@ def _any_hour(at: int, chance: random.Random) -> list[Window]:
 def test_windows_with_a_restart_an_outage_or_a_gap_are_in_no_stretch() -> None:
     (sound,) = hour(0)
     for unsound in (
-        replace(sound, restarts=1),
-        replace(sound, down_seconds=1.0),
-        replace(sound, scrapes_ok=0),
-        replace(sound, observed_seconds=0.0),
-        replace(sound, observed_seconds=1.5 * HOUR + 1),
-        replace(sound, mode=Mode.MIXED),
+        msgspec.structs.replace(sound, restarts=1),
+        msgspec.structs.replace(sound, down_seconds=1.0),
+        msgspec.structs.replace(sound, scrapes_ok=0),
+        msgspec.structs.replace(sound, observed_seconds=0.0),
+        msgspec.structs.replace(sound, observed_seconds=1.5 * HOUR + 1),
+        msgspec.structs.replace(sound, mode=Mode.MIXED),
     ):
         assert samples([unsound]) == []
-    assert len(samples([replace(sound, observed_seconds=1.5 * HOUR)])) == 1
+    assert len(samples([msgspec.structs.replace(sound, observed_seconds=1.5 * HOUR)])) == 1
 
 
 @pytest.mark.parametrize(

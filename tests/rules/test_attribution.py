@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,11 +51,11 @@ def minute(
         number, tpot=steps * cost * PLAIN[bin_] / (steps + accepted), drafts=drafts,
         accepted=accepted, plain_steps=steps - drafts, load=CONCURRENCY[bin_], buckets=buckets,
     )  # fmt: skip
-    counted = replace(
+    counted = msgspec.structs.replace(
         sample.tally, preemptions=preemptions, requests={"stop": 10},
         output_length=Histogram((), (10,), 10 * output),
     )  # fmt: skip
-    gauges = replace(sample.gauges, kv_cache_usage_max=0.5)
+    gauges = msgspec.structs.replace(sample.gauges, kv_cache_usage_max=0.5)
     return replace(sample, tally=counted, gauges=gauges, environment=environment)
 
 
@@ -140,7 +141,9 @@ def test_without_a_baseline_tokens_per_second_are_compared() -> None:
 
 def test_without_times_only_tokens_are_compared() -> None:
     def untimed(samples: Sequence[Sample]) -> list[Sample]:
-        return [replace(s, tally=replace(s.tally, inter_token=None)) for s in samples]
+        return [
+            replace(s, tally=msgspec.structs.replace(s.tally, inter_token=None)) for s in samples
+        ]
 
     attribution = attribute(untimed(minutes(mix=BAD)), untimed(minutes(60, mix=HALF)), baseline())
     assert (attribution.metric, attribution.before, attribution.now) == (
@@ -154,7 +157,12 @@ def test_without_times_only_tokens_are_compared() -> None:
 def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
     """Per token in one, per request in the other: the pace would jump without any change."""
     older = [
-        replace(s, tally=replace(s.tally, inter_token=None, tpot=Histogram((), (10,), 0.1)))
+        replace(
+            s,
+            tally=msgspec.structs.replace(
+                s.tally, inter_token=None, tpot=Histogram((), (10,), 0.1)
+            ),
+        )
         for s in minutes(60)
     ]
     assert attribute(minutes(), older, baseline()).metric == "acceptance_length"
@@ -178,7 +186,9 @@ def test_a_temperature_that_is_new_is_a_change_of_the_mix() -> None:
 
 def test_changed_facts_are_named_beside_the_unexplained_part() -> None:
     now = minutes(environment=Environment("0.33.0", "xyz-2"), cost=2.0, output=900.0, preemptions=3)
-    now = [replace(s, gauges=replace(s.gauges, kv_cache_usage_max=0.97)) for s in now]
+    now = [
+        replace(s, gauges=msgspec.structs.replace(s.gauges, kv_cache_usage_max=0.97)) for s in now
+    ]
     attribution = attribute(now, minutes(60), baseline())
     changed = {fact.name: (fact.before, fact.now) for fact in attribution.facts if fact.changed}
     assert changed == {

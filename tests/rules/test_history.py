@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import msgspec
+
 from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample, samples_of, total
 from specwatch.rules.history import BLOCK, FRESH, History
@@ -91,7 +93,7 @@ def test_roll_ups_stand_in_place_of_the_minutes_of_their_hours() -> None:
     history = filled(range(0, 60, 10), steps=100)
     (first,) = minute(0)
     counted = Tally(drafts=600, draft_tokens=2400, accepted_tokens=1200)
-    (rolled,) = samples_of([replace(first, length=HOUR, tally=counted)])
+    (rolled,) = samples_of([msgspec.structs.replace(first, length=HOUR, tally=counted)])
     history.add_hours([rolled])
     assert history.add(sample(60))
     assert history.reference(START + 2 * HOUR, HERE)["all"].drafts == 600
@@ -120,7 +122,7 @@ def test_earlier_minutes_come_in_order_and_once() -> None:
 def test_a_minute_kept_for_its_pace_has_all_that_a_speedup_needs() -> None:
     whole = sample(0, steps=100, buckets={"0": (40, 0.5)})
     lengths = Histogram((10.0,), (3, 1), 60.0)
-    tally = replace(
+    tally = msgspec.structs.replace(
         whole.tally, prompt_tokens=1000, prefix_cache_hits=300, output_length=lengths, e2e=lengths
     )
     history = History(HOUR)

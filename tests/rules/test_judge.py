@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from specwatch.config.rules import Condition, Rule, Scope
@@ -68,7 +69,9 @@ def test_another_objective_applies_to_known_minutes() -> None:
 
 
 def _with_prompts(window: Window) -> Window:
-    return replace(window, tally=replace(window.tally, prompt_tokens=10_000))
+    return msgspec.structs.replace(
+        window, tally=msgspec.structs.replace(window.tally, prompt_tokens=10_000)
+    )
 
 
 def baseline(running: float = 3.0, step: float = 0.02) -> list[Any]:
@@ -181,7 +184,10 @@ def test_a_stored_baseline_adds_no_model() -> None:
 
 def observe_nameless(judge: Judge, number: int) -> None:
     windows = minute(number, Mode.OFF)
-    judge.observe([replace(e, environment=Environment(None, "c-0")) for e in windows], at(number))
+    judge.observe(
+        [msgspec.structs.replace(e, environment=Environment(None, "c-0")) for e in windows],
+        at(number),
+    )
 
 
 def test_minutes_of_a_version_that_is_not_known_yet_are_no_baseline() -> None:
@@ -212,7 +218,10 @@ def test_minutes_before_an_upgrade_do_not_count() -> None:
 
     def upgraded(number: int, mode: Mode) -> list[Window]:
         return [
-            replace(window, environment=replace(window.environment, engine_version="0.33.0"))
+            msgspec.structs.replace(
+                window,
+                environment=msgspec.structs.replace(window.environment, engine_version="0.33.0"),
+            )
             for window in minute(number, mode, step=0.01)
         ]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 
 from specwatch.domain.model import Histogram, Mode, Window
@@ -60,7 +59,7 @@ def test_sums_begin_with_the_last_change_of_mode() -> None:
         for n, mode in enumerate(modes)
         for window in (
             minute(AT + 60 * n, mode=mode),
-            replace(of_tap(AT + 60 * n, "0", drafts=1, of=1, server=1), mode=mode),
+            msgspec.structs.replace(of_tap(AT + 60 * n, "0", drafts=1, of=1, server=1), mode=mode),
         )
     ]
     one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
@@ -77,7 +76,7 @@ def test_sums_begin_with_the_last_change_of_mode() -> None:
 def test_sums_begin_with_the_last_restart() -> None:
     """In the same mode, too; directly after it there are none."""
     windows = [minute(AT + 60 * n) for n in range(4)]
-    windows[1] = replace(windows[1], restarts=1)
+    windows[1] = msgspec.structs.replace(windows[1], restarts=1)
     one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
     assert (one.start, one.seconds) == (AT + 120, 120)
     assert last_hour(windows[:2], SINCE, UNTIL)["chat"] == {}
@@ -86,7 +85,9 @@ def test_sums_begin_with_the_last_restart() -> None:
 def test_minutes_of_several_daemons_add_up() -> None:
     """The store has one minute of a series, now of this daemon and then of that."""
     other = minute(AT + 60)
-    other = replace(other, series=replace(other.series, daemon="right"))
+    other = msgspec.structs.replace(
+        other, series=msgspec.structs.replace(other.series, daemon="right")
+    )
     one = last_hour([minute(AT), other], SINCE, UNTIL)["chat"]["llama"]
     assert one.whole is not None
     assert one.whole.tally.drafts == 200
@@ -98,8 +99,8 @@ def test_minutes_of_several_daemons_add_up() -> None:
         pytest.param([minute(AT), minute(AT + 60), minute(AT + 1800)], 180, 1860, id="gaps"),
         pytest.param(
             [
-                replace(minute(AT), length=300),
-                replace(of_tap(AT + 60, "0", drafts=1, of=1, server=1), length=240),
+                msgspec.structs.replace(minute(AT), length=300),
+                msgspec.structs.replace(of_tap(AT + 60, "0", drafts=1, of=1, server=1), length=240),
                 minute(AT + 600),
             ],
             360, 660, id="sums of minutes that overlap",
@@ -119,8 +120,11 @@ def test_single_requests_of_all_temperatures_are_those_of_the_buckets() -> None:
     one = last_hour([minute(AT), *parts], SINCE, UNTIL)["chat"]["llama"]
     assert one.request_acceptance == Histogram((0.5, 1.0), (2, 8, 0), 8.0)
     own = minute(AT)
-    own = replace(
-        own, tally=replace(own.tally, request_acceptance=Histogram((0.5, 1.0), (3, 0, 0), 1.0))
+    own = msgspec.structs.replace(
+        own,
+        tally=msgspec.structs.replace(
+            own.tally, request_acceptance=Histogram((0.5, 1.0), (3, 0, 0), 1.0)
+        ),
     )
     one = last_hour([own, *parts], SINCE, UNTIL)["chat"]["llama"]
     assert one.request_acceptance == Histogram((0.5, 1.0), (3, 0, 0), 1.0)

@@ -6,6 +6,7 @@ import functools
 import math
 from dataclasses import astuple, replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ def busy(n: int = 0, rate: float = 0.6, tpot: float = 0.02):
     return minute(
         n,
         whole,
-        buckets={"0": greedy, HOT: replace(hot, requests=finished)},
+        buckets={"0": greedy, HOT: msgspec.structs.replace(hot, requests=finished)},
         coverage=0.9,
         gauges=gauges(4.0, waiting_seconds=90.0, kv_cache_usage_max=0.5 + n / 1000),
     )
@@ -67,7 +68,7 @@ REFERENCE = {
     "0": tally(rate=0.9, drafts=30_000),
     HOT: tally(rate=0.3, drafts=20_000),
 }
-_CALLING = replace(tally(), requests={"stop": 40, "length": 40, "tool_calls": 20})
+_CALLING = msgspec.structs.replace(tally(), requests={"stop": 40, "length": 40, "tool_calls": 20})
 FINISHED = finished_hours(
     {"all": tally(requests=900), "0": tally(requests=600), HOT: _CALLING},
     [{"all": tally(requests=900), "0": tally(requests=600), HOT: _CALLING}],
@@ -195,7 +196,9 @@ def test_a_metric_has_an_interval_if_the_table_says_so(metric):
     [
         [],
         [
-            minute(n, replace(tally(), drafts=None), mode=Mode.OFF, gauges=gauges(0))
+            minute(
+                n, msgspec.structs.replace(tally(), drafts=None), mode=Mode.OFF, gauges=gauges(0)
+            )
             for n in range(9)
         ],
         [minute(n, mode=Mode.MIXED, sound=False) for n in range(9)],
@@ -309,15 +312,22 @@ def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
         (
             "speedup_ratio", hourly(), "(0,0.3]", "too few minutes of traffic at this temperature",
         ),
-        ("speedup_ratio_assumed", evidence([minute(0, replace(tally(), drafts=None))]), "all",
-         "no drafts"),
+        (
+            "speedup_ratio_assumed",
+            evidence([minute(0, msgspec.structs.replace(tally(), drafts=None))]),
+            "all", "no drafts",
+        ),
         ("acceptance_ratio", evidence([minute(0, tally(drafts=0, generation_tokens=500))]),
          "all", "no drafts, although tokens were generated"),
-        *((metric, evidence([minute(0, replace(tally(), draft_tokens=None, accepted_tokens=None))]),
+        *((metric, evidence([minute(0, msgspec.structs.replace(
+              tally(), draft_tokens=None, accepted_tokens=None))]),
            "all", "the engine counts no draft tokens")
           for metric in ("acceptance_ratio", "acceptance_length", "speedup_ratio_assumed")),
-        ("tpot_p99", evidence([minute(0, replace(tally(), tpot=Histogram((), (20,), 0.4)))]), "all",
-         "no TPOT"),
+        (
+            "tpot_p99",
+            evidence([minute(0, msgspec.structs.replace(tally(), tpot=Histogram((), (20,), 0.4)))]),
+            "all", "no TPOT",
+        ),
     ],
 )  # fmt: skip
 def test_a_metric_that_has_no_value_says_why(metric, known, temperature, missing):
@@ -390,7 +400,7 @@ def test_a_p99_that_has_just_crossed_a_bound_is_no_regression():
     before = baseline()
     (bin_,) = before.bins
     before = Baseline(before.bins, {bin_: replace(before.bins[bin_], tpot=fast)})
-    samples = [minute(n, replace(tally(), tpot=slow)) for n in range(30)]
+    samples = [minute(n, msgspec.structs.replace(tally(), tpot=slow)) for n in range(30)]
     reading = read("tpot_p99_ratio", evidence(samples, baseline=before), window=HOUR)
     assert reading.value > 1.3
     assert reading.interval.lower < 1.1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from specwatch.config.rules import DEFAULT_RULES, Slo
@@ -62,11 +62,11 @@ def _changed(window: Window, chance: random.Random, version: str) -> Window:
     asked = 30 * chance.choice([100, 140, 500]) if chance.random() < 0.9 else None
     counted = window.tally
     if counted.ttft is not None:  # of all temperatures
-        counted = replace(counted, prompt_tokens=asked)
+        counted = msgspec.structs.replace(counted, prompt_tokens=asked)
     if chance.random() < 0.02:
         counted = Tally()
-    environment = replace(window.environment, engine_version=version)
-    return replace(window, tally=counted, environment=environment)
+    environment = msgspec.structs.replace(window.environment, engine_version=version)
+    return msgspec.structs.replace(window, tally=counted, environment=environment)
 
 
 def stored(seed: int) -> list[Measurement]:
@@ -80,7 +80,9 @@ def stored(seed: int) -> list[Measurement]:
             prompts = chance.choice([2000, 3000, 4000]) if seed % 2 else 3000
             step = chance.uniform(0.018, 0.022) * prompts / 3000
             windows += [
-                replace(window, tally=replace(window.tally, prompt_tokens=prompts))
+                msgspec.structs.replace(
+                    window, tally=msgspec.structs.replace(window.tally, prompt_tokens=prompts)
+                )
                 for window in minute(n, Mode.OFF, running=running, step=step)
             ]
         found += measured(key, Origin.CALIBRATION, samples_of(windows))

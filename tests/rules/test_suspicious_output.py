@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.model import HOUR, MINUTE, Gauges, Mode, Tally, Window

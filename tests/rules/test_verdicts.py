@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,9 +94,11 @@ def test_conditions_combine_by_kleenes_logic(combine, first, second, seen, swapp
     """What is not known is no data only where it could turn the answer."""
     counted = tally(rate=TRUTH[first] or 0.0, ttft={True: 2.0, False: 0.1, None: 1.0}[second])
     if first is None:
-        counted = replace(counted, drafts=None, draft_tokens=None, accepted_tokens=None)
+        counted = msgspec.structs.replace(
+            counted, drafts=None, draft_tokens=None, accepted_tokens=None
+        )
     if second is None:
-        counted = replace(counted, ttft=None)
+        counted = msgspec.structs.replace(counted, ttft=None)
     conditions = (HIGH_TTFT, LOW) if swapped else (LOW, HIGH_TTFT)
     judged_by = rule(*conditions, combine=combine)
     assert finding_of(judged_by, evidence([minute(0, counted)])).seen is seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from specwatch.domain.model import MINUTE, Mode, SeriesId, Source, Tally, Window
@@ -35,7 +36,9 @@ def test_coverage_adds_the_buckets_up_against_the_server() -> None:
     coverage = coverages(
         [
             window("all", 100),
-            replace(window("0", 30, records={"record": 3}), server_drafts=40, source_drafts=30),
+            msgspec.structs.replace(
+                window("0", 30, records={"record": 3}), server_drafts=40, source_drafts=30
+            ),
             window(">1", 40, records={"record": 1, "derived": 2}, uncovered={"several": 4}),
             window("unknown", None, uncovered={"several": 1, "failed": 2}),
         ],

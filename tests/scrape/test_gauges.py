@@ -3,10 +3,10 @@
 import math
 import random
 from bisect import bisect_right
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from specwatch.domain.model import Gauges, Histogram, Tally
 from specwatch.scrape.gauges import counted

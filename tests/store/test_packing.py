@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from specwatch.domain.model import Cursor, Histogram, Series, SeriesId, Tally, Window
 from specwatch.store.cursor_rows import pack_cursor, unpack_cursor

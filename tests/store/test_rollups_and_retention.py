@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from specwatch.domain.merge import merge_windows
@@ -44,12 +45,14 @@ def mixed_hour(start: int) -> list[Window]:
 def of_tap(start: int) -> list[Window]:
     """An hour of a bucket that counted in every other minute, some of it not covered."""
     return [
-        replace(
+        msgspec.structs.replace(
             window,
             source=Source.TAP,
             server_drafts=2 * n,
             source_drafts=n,
-            tally=replace(window.tally, records={"record": n}, uncovered={"several": 1}),
+            tally=msgspec.structs.replace(
+                window.tally, records={"record": n}, uncovered={"several": 1}
+            ),
         )
         for n, window in enumerate(
             minute(start + 60 * n, temperature=">1") for n in range(0, 60, 2)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
@@ -27,8 +28,8 @@ def test_any_window_and_cursor_is_read_equal(store: Store) -> None:
     @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(windows, cursors)
     def check(window: Window, cursor: Cursor) -> None:
-        own = replace(window.series, target=f"t{len(written)}")
-        window = replace(window, series=own)
+        own = msgspec.structs.replace(window.series, target=f"t{len(written)}")
+        window = msgspec.structs.replace(window, series=own)
         written.append(window)
         store.write([batch(window, cursor=cursor)], now=0)
         assert read(store, target=own.target, segments=True) == [window]
@@ -137,7 +138,9 @@ def test_a_write_that_fails_in_the_middle_stores_nothing(
 @pytest.mark.parametrize("change", [{"length": 3600}, {"start": T0 + 1}], ids=str)
 def test_only_whole_minutes_are_written(store: Store, change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="only whole minutes"):
-        store.write([PackedBatch((pack(replace(minute(T0), **change)),), None)], now=0)
+        store.write(
+            [PackedBatch((pack(msgspec.structs.replace(minute(T0), **change)),), None)], now=0
+        )
 
 
 def test_a_run_is_registered_and_ended(url: str, open_store: OpenStore) -> None:

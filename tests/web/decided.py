@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+import msgspec
+
 from specwatch.config.rules import Condition, Rule, Slo
 from specwatch.domain.breakeven import Assessment, assumed_speedup
 from specwatch.domain.model import Environment, Histogram, Mode, SeriesId, Tally, Window
@@ -94,21 +96,23 @@ def _minute(
     start: int, number: int, target: str, model_name: str, *, off: bool
 ) -> tuple[Window, ...]:
     here = Environment("0.32.0", "c-0" if off else "c-4")
-    whole = replace(minute(start, target=target, model_name=model_name), environment=here)
+    whole = msgspec.structs.replace(
+        minute(start, target=target, model_name=model_name), environment=here
+    )
     spread = 1 + 0.02 * (number % 3 - 1)
     if off:
         tally = Tally(
             requests={"stop": 9}, ttft=whole.tally.ttft,
             tpot=Histogram((0.01, 0.03), (0, 20, 0), 0.4 * spread),
         )  # fmt: skip
-        return (replace(whole, mode=Mode.OFF, tally=tally),)
+        return (msgspec.structs.replace(whole, mode=Mode.OFF, tally=tally),)
     tpot = Histogram((0.01, 0.02), (10, 10, 0), 0.2 * spread)
-    whole = replace(whole, tally=replace(whole.tally, tpot=tpot))
+    whole = msgspec.structs.replace(whole, tally=msgspec.structs.replace(whole.tally, tpot=tpot))
     buckets = [
-        replace(
+        msgspec.structs.replace(
             whole,
             series=SeriesId("left", target, model_name, label),
-            tally=replace(
+            tally=msgspec.structs.replace(
                 whole.tally, drafts=50, draft_tokens=200, accepted_tokens=accepted, tpot=None
             ),
         )

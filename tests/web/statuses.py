@@ -7,8 +7,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from specwatch.domain.fleet import FleetMember, FleetStatus
 from specwatch.domain.model import Gauges, Histogram, Mode, SeriesId, Source, Tally, Window

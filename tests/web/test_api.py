@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import socket
@@ -444,7 +443,7 @@ def test_hostile_names_and_numbers_that_are_none_stay_json(surface: Surface) -> 
 
 
 def test_a_window_says_for_how_long_it_was_observed_and_the_engine_down(surface: Surface) -> None:
-    one = dataclasses.replace(minute(START), observed_seconds=20.0, down_seconds=40.0)
+    one = msgspec.structs.replace(minute(START), observed_seconds=20.0, down_seconds=40.0)
     surface.windows = lambda **_: iter([one])
     (window,) = surface.get("/api/v1/windows").json["windows"]
     assert (window["observed_seconds"], window["down_seconds"]) == (20.0, 40.0)

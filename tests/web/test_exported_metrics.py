@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
@@ -51,7 +51,7 @@ UNREAD = daemon(
     target(last_scrape=None, last_success=None, scrape_seconds=None, models={}, recent=())
 )
 BUCKET = of_tap(START, "0", drafts=60, of=60, server=100)
-BOTH = shown(whole(), replace(BUCKET, observed_seconds=60.0))
+BOTH = shown(whole(), msgspec.structs.replace(BUCKET, observed_seconds=60.0))
 NOTHING = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "accepted_per_position": (0,) * 4}
 IDLE = counted(**NOTHING, requests={"stop": 0})
 SILENT = whole(drafts=None, requests={}, accepted_per_position=None)
@@ -59,7 +59,11 @@ UNCOUNTED = {
     "generation_tokens": None, "prompt_tokens": None, "preemptions": None,
     "prefix_cache_queries": 0,
 }  # fmt: skip
-UNKNOWN = shown(replace(SILENT, tally=replace(SILENT.tally, **UNCOUNTED), gauges=Gauges()))
+UNKNOWN = shown(
+    msgspec.structs.replace(
+        SILENT, tally=msgspec.structs.replace(SILENT.tally, **UNCOUNTED), gauges=Gauges()
+    )
+)
 STORE = daemon(store=StoreStatus("x", written=1, queued=2, dropped=3, failures=4, damaged=5))
 JUDGING = daemon(judging=JudgingStatus(defects=1, queued=2, dropped=3))
 UNREACHED = daemon(
@@ -131,7 +135,7 @@ BUDGET = guarded(
             id="rates of temperatures are over the time of all, and the load is of all",
         ),
         pytest.param(
-            shown(replace(whole(), observed_seconds=40.0, down_seconds=60.0)),
+            shown(msgspec.structs.replace(whole(), observed_seconds=40.0, down_seconds=60.0)),
             {"drafts_per_second": {SERIES: 1.0}},
             id="rates are over downtime too",
         ),
@@ -271,7 +275,7 @@ GUARD = ("guard_state", "guard_waiting", "guard_incident", "guard_actions_today"
             id="what a server does not count",
         ),
         pytest.param(
-            shown(replace(whole(), observed_seconds=0.0)),
+            shown(msgspec.structs.replace(whole(), observed_seconds=0.0)),
             (*RATES, "prompt_tokens_per_second", "preemptions_per_second"),
             id="rates over no time",
         ),
@@ -398,8 +402,8 @@ def test_the_incident_has_one_cause_at_most(cause: Cause | None) -> None:
 
 def test_a_segment_is_exported_by_kind_and_value() -> None:
     window = of_tap(1_699_999_980, "output=tool_call", drafts=100, of=200, server=300)
-    timed = replace(window.tally, tpot=Histogram((), (40,), 0.8))
-    status = daemon(target(segments=(replace(window, tally=timed),)))
+    timed = msgspec.structs.replace(window.tally, tpot=Histogram((), (40,), 0.8))
+    status = daemon(target(segments=(msgspec.structs.replace(window, tally=timed),)))
     labels = ("llama", "output", "chat", "tool_call")
     for name, value in (("drafts_per_second", 100 / 60), ("mean_tpot_seconds", 0.02)):
         assert samples(status, f"specwatch_segment_{name}") == {labels: pytest.approx(value)}

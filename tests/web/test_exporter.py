@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
@@ -81,10 +82,14 @@ def _decided_by_segment() -> TargetDecision:
     )
 
 
-TIMED = replace(whole().tally, tpot=Histogram((), (40,), 0.8))
+TIMED = msgspec.structs.replace(whole().tally, tpot=Histogram((), (40,), 0.8))
 FULL = daemon(
     target(
-        segments=(replace(of_tap(START, SEGMENT, drafts=80, of=80, server=100), tally=TIMED),),
+        segments=(
+            msgspec.structs.replace(
+                of_tap(START, SEGMENT, drafts=80, of=80, server=100), tally=TIMED
+            ),
+        ),
         recent=(whole(), of_tap(START, "(0,0.3]", drafts=80, of=80, server=100)),
         tap=TapStatus(
             Source.TAP,

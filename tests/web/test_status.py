@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +59,7 @@ def test_the_minutes_before_a_restart_are_not_added_to_those_after_it() -> None:
     """Nor is the minute in which it was, whichever of the two modes it had."""
     recent = Recent()
     recent.add([minute(T0, drafts=1), minute(T0, temperature="0", drafts=1)])
-    recent.add([dataclasses.replace(minute(T0 + 60, drafts=10, mode=Mode.OFF), restarts=1)])
+    recent.add([msgspec.structs.replace(minute(T0 + 60, drafts=10, mode=Mode.OFF), restarts=1)])
     assert recent.merged() == ()
     assert recent.end == T0 + 120
     recent.add([minute(T0 + 120, drafts=100), minute(T0 + 120, temperature="0", drafts=100)])
@@ -109,7 +108,7 @@ def test_reading_while_adding_sees_one_state_or_the_other() -> None:
     recent = Recent()
     recent.add([minute(T0)])
     held = recent.merged()
-    recent.add([dataclasses.replace(minute(T0 + 60), scrapes_ok=1)])
+    recent.add([msgspec.structs.replace(minute(T0 + 60), scrapes_ok=1)])
     assert [one.scrapes_ok for one in held] == [12]
     assert [one.scrapes_ok for one in recent.merged()] == [13]
 
