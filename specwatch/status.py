@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from msgspec import Struct
+
 from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict, Member, verdict_of
 from specwatch.domain.interval import Interval
@@ -66,17 +68,16 @@ class TapStatus:
     proxy: ProxyStatus | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetStatus:
+class TargetStatus(Struct, frozen=True):
     """One target now. Times are Unix seconds, durations seconds."""
 
     name: str
     url: str
     interval: float
     configured_group: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    models: Mapping[str, Mode] = field(default_factory=dict)
-    stops: Mapping[str, EngineStop] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
+    models: Mapping[str, Mode] = {}
+    stops: Mapping[str, EngineStop] = {}
     """Of the models in mode ``stopped``."""
     engine_version: str | None = None
     last_scrape: float | None = None
@@ -85,7 +86,7 @@ class TargetStatus:
     scrapes: int = 0
     skipped: int = 0
     """Scrapes that were due while the previous one was still running."""
-    failures: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = {}
     """Failed scrapes by reason."""
     failure: Failure | None = None
     restarts: int = 0
@@ -106,7 +107,7 @@ class TargetStatus:
     gauges are from the last finished step, and miss a request in its first step."""
     switch: SwitchSetting | None = None
     """That of the last page; None without a switch that follows orders."""
-    decision: TargetDecision = field(default_factory=TargetDecision)
+    decision: TargetDecision = TargetDecision()
     guard: GuardStatus | None = None
     experiment: ExperimentStatus | None = None
     """None without one."""

@@ -7,12 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import structs
 
 from specwatch import __version__
 from specwatch.actuators import actuator_of
@@ -226,7 +226,7 @@ class Daemon:
 
     def _status_of(self, scraper: Scraper, *, current: bool) -> TargetStatus:
         name = scraper.target.name
-        return replace(
+        return structs.replace(
             scraper.status(current=current),
             decision=self._rule_service.decision_of(name),
             guard=self._guard_service.status_of(self._workloads.guarded_as(name)),

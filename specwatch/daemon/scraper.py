@@ -167,7 +167,7 @@ class Scraper:
         with self._watching:
             opened = self._watch.peek() if current else ()
             recent, tap = self._recent.merged(), self._tap_status()
-        return replace(
+        return msgspec.structs.replace(
             self._status,
             skipped=self._skipped,
             failures=dict(self._failures),
@@ -222,7 +222,7 @@ class Scraper:
             self._proxy.status = predecessor._proxy.status
         self._tap = predecessor._tap
         self._failures, self._skipped = predecessor._failures, predecessor._skipped
-        self._status = replace(
+        self._status = msgspec.structs.replace(
             predecessor._status,
             url=own.url, interval=own.interval, configured_group=own.group, labels=own.labels,
         )  # fmt: skip
@@ -357,7 +357,7 @@ class Scraper:
         before, setting = self._status, self._watch.switch
         self._loads.append(None if error else self._watch.times.load)
         loads = [load for load in self._loads if load is not None]
-        self._status = replace(
+        self._status = msgspec.structs.replace(
             before,
             last_scrape=now.wall,
             last_success=before.last_success if error else now.wall,
@@ -435,7 +435,9 @@ class Scraper:
             )
             if info.models:
                 self._watch.unnamed_model = info.models[0]
-            self._status = replace(self._status, engine_version=info.version, models=self._models())
+            self._status = msgspec.structs.replace(
+                self._status, engine_version=info.version, models=self._models()
+            )
             current = (info.version, self._watch.unnamed_model)
         if current != known:
             _log.info(

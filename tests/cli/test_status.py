@@ -133,7 +133,7 @@ def test_it_begins_with_the_worst_problems_and_what_to_do(run: Run, surface: Sur
     text = " ".join(done.stdout.split())
     assert text.index("code-1 is 43% slower") < text.index("gone cannot be read since ")
     assert "The tap of p0: lost. Likewise: p1, p2, p3 and 5 more. specwatch 0.1.0" in text
-    surface.status = daemon(*slow, gone, replace(gone, name="too"), *taps[:2])
+    surface.status = daemon(*slow, gone, msgspec.structs.replace(gone, name="too"), *taps[:2])
     assert "6 problems in all" in run("status", "--url", surface.url).stdout
 
 

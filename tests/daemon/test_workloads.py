@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -141,7 +140,7 @@ def test_one_pod_that_answers_is_enough_to_be_read_but_not_to_be_healthy() -> No
     world.statuses["b"] = TargetStatus("b", "", 5.0, last_scrape=9.0, failure=down)
     assert world.workloads.shown(NAME).failure is None
     assert not world.workloads.is_healthy(NAME)
-    world.statuses["a"] = replace(world.statuses["a"], failure=down)
+    world.statuses["a"] = msgspec.structs.replace(world.statuses["a"], failure=down)
     assert world.workloads.shown(NAME).failure is down
 
 

@@ -6,8 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, cast
+
+import msgspec
 
 from specwatch.actuators.base import Actuator
 from specwatch.config.guard import Guard
@@ -125,7 +126,7 @@ class GuardingDaemon:
         if name in self.broken:
             raise RuntimeError("a defect")
         seen = self.world.servers[name].seen()
-        return replace(seen, configured_group=self._groups.get(name, ""))
+        return msgspec.structs.replace(seen, configured_group=self._groups.get(name, ""))
 
     def turn(self) -> None:
         """One turn, to its end."""
