@@ -8,7 +8,7 @@ from operator import itemgetter, le
 from typing import Any, NamedTuple
 
 from specwatch.domain.model import Series
-from specwatch.engines.sample_names import GAUGES, SAMPLES
+from specwatch.engines.sample_names import GAUGES, SAMPLES, engine_of
 from specwatch.scrape import tally
 from specwatch.scrape.counters import LARGEST
 
@@ -69,14 +69,20 @@ class PageLayout:
         self.steady = _picker(
             [place for place, one in enumerate(quantities) if one in GAUGES - _READ_EACH_TIME]
         )
-        self.gauges: dict[str, list[tuple[Series, int]]] = {}
-        """By model those that are read from each page, with the place of their values."""
-        for model, samples in tally.parts_of(dict.fromkeys(self.series, 0.0)).models.items():
-            self.gauges[model] = [
+        models = tally.parts_of(dict.fromkeys(self.series, 0.0)).models
+        self.gauges: dict[str, list[tuple[Series, int]]] = {
+            model: [
                 (series, self.series.index(series))
                 for series in samples
                 if series.quantity in _READ_EACH_TIME
             ]
+            for model, samples in models.items()
+        }
+        """By model those that are read from each page, with the place of their values."""
+        self.stops_permanently = any(
+            engine_of(samples).stops_permanently for samples in models.values()
+        )
+        """Whether the engine of one of its models does."""
 
     @classmethod
     def of(cls, page: bytes, known: Mapping[bytes, Series]) -> PageLayout | None:

@@ -31,7 +31,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.engines.sample_names import engine_of, meaningful, mode_of
+from specwatch.engines.sample_names import meaningful, mode_of
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import switch, tally
 from specwatch.scrape.counters import CounterTracker, Processes, process_start
@@ -169,9 +169,7 @@ class WindowBuilder:
         ordered = self.switch is not None and self.switch.ordered
         doubted = any(map(self.taps.doubts, self.models))
         if glance is not None and known and not (ordered or doubted):
-            models = tally.parts_of(glance.samples()).models.values()
-            if not any(engine_of(samples).stops_permanently for samples in models):
-                self._base = glance
+            self._base = None if glance.layout.stops_permanently else glance
 
     def glance(self, glance: Glance, now: Moment) -> ScrapeResult | None:
         """Process a page read at ``now`` without a look at each counter, which is not needed inside
