@@ -185,9 +185,12 @@ def _guards(connection: sa.Connection, target: str | None) -> sa.Select[Any]:
 
 def _entries(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, Entry]:
     rows = connection.execute(query).all()
-    return dict(
-        damage.sound(damage.of(connection), guards, rows, lambda row: (row.target, entry_of(row)))
-    )
+    names = rows[0]._fields if rows else ()  # the same for all, and worked out anew by each
+
+    def decode(row: sa.Row[Any]) -> tuple[str, Entry]:
+        return row.target, entry_of(row, names)
+
+    return dict(damage.sound(damage.of(connection), guards, rows, decode))
 
 
 def _store_step(

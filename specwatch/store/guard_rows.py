@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,16 +40,16 @@ class Entry:
         return self.holder.rpartition(":")[0]
 
 
-def entry_of(row: sa.Row[Any]) -> Entry:
+def entry_of(row: sa.Row[Any], names: Sequence[str] = ()) -> Entry:
     """Decode a row of guards, which may have the database's ``clock`` as another column.
 
-    Raises one of ``damage.UNDECODABLE``.
+    ``names`` are those of the columns, by default as the row says. Raises one of ``damage.UNDECODABLE``.
     """
-    damage.require_types(guards, row._fields, row)
+    damage.require_types(guards, names or row._fields, row)
     state = _unpacked(row.state)
     if storable(state.target) != row.target:
         raise ValueError("state is of another target")
-    left = row.lease_until - row._mapping.get("clock", 0.0)
+    left = row.lease_until - getattr(row, "clock", 0.0)
     return Entry(state, row.version, row.holder, left)
 
 
