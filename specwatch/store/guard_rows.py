@@ -43,7 +43,8 @@ class Entry:
 def entry_of(row: sa.Row[Any], names: Sequence[str] = ()) -> Entry:
     """Decode a row of guards, which may have the database's ``clock`` as another column.
 
-    ``names`` are those of the columns, by default as the row says. Raises one of ``damage.UNDECODABLE``.
+    ``names`` are those of the columns, by default as the row says. Raises one of
+    ``damage.UNDECODABLE``.
     """
     damage.require_types(guards, names or row._fields, row)
     state = _unpacked(row.state)
