@@ -185,7 +185,7 @@ def _guards(connection: sa.Connection, target: str | None) -> sa.Select[Any]:
 
 def _entries(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, Entry]:
     rows = connection.execute(query).all()
-    names = rows[0]._fields if rows else ()  # the same for all, and worked out anew by each
+    names = rows[0]._fields if rows else ()  # each row works them out again
 
     def decode(row: sa.Row[Any]) -> tuple[str, Entry]:
         return row.target, entry_of(row, names)
