@@ -19,6 +19,7 @@ scaled to the level of the newest where both were at like loads.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -208,14 +209,15 @@ class Doubt:
 
     def __init__(self) -> None:
         self._seconds = 0.0
-        self._amounts: dict[Rate, float] = {}
+        self._amounts: defaultdict[Rate, float] = defaultdict(float)
 
-    def add(self, seconds: float, rests_on: Iterable[tuple[Rate, float]]) -> None:
+    def add(self, parts: Iterable[tuple[float, Iterable[tuple[Rate, float]]]]) -> None:
         """Add seconds of the sum, and the rates that they rest on, each with its part of them."""
-        self._seconds += seconds
         amounts = self._amounts
-        for rate, amount in rests_on:
-            amounts[rate] = amounts.get(rate, 0.0) + amount
+        for seconds, rests_on in parts:
+            self._seconds += seconds
+            for rate, amount in rests_on:
+                amounts[rate] += amount
 
     def spread(self, more: float = 0.0) -> Spread:
         """That of what was added; ``more`` is the variance of the logarithm that the predictions
@@ -236,8 +238,7 @@ class Doubt:
 def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
     """Uncertainty of a sum of predictions, each with its seconds in that sum."""
     known = Doubt()
-    for prediction, seconds in parts:
-        known.add(seconds, prediction.rests_on(seconds))
+    known.add((seconds, prediction.rests_on(seconds)) for prediction, seconds in parts)
     return known.spread()
 
 

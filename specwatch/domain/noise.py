@@ -115,15 +115,9 @@ def spread_of(
     whole, total = math.fsum(over), math.fsum(under)
     if count < 2 or whole <= 0 or total <= 0:
         return None
-    sums: dict[Hashable, list[float]] = {}
-    for a, b, stratum in zip(over, under, strata, strict=True) if strata else ():
-        of_stratum = sums.setdefault(stratum, [0.0, 0.0])
-        of_stratum[0] += a
-        of_stratum[1] += b
-    paces: Sequence[float] = [sums[of][0] / sums[of][1] for of in strata]
-    paces = paces or [whole / total] * count
+    paces, groups = _paces(over, under, strata) if strata else ([whole / total] * count, 1)
     apart = [a - b * pace for a, b, pace in zip(over, under, paces, strict=True)]
-    left = max(count - max(len(sums), 1), 1)
+    left = max(count - groups, 1)
     own = math.fsum([residual * residual for residual in apart]) / left * (count / whole) ** 2
     known = prior
     if known is None:
@@ -142,6 +136,18 @@ def spread_of(
     if variance <= _ROUNDING:
         return Spread(0.0, weight + free)
     return Spread(variance * factor / count, weight + free)
+
+
+def _paces(
+    over: Sequence[float], under: Sequence[float], strata: Sequence[Hashable]
+) -> tuple[list[float], int]:
+    """The ratio of the stratum of each minute, and how many strata there are."""
+    sums: dict[Hashable, list[float]] = {}
+    for a, b, stratum in zip(over, under, strata, strict=True):
+        of_stratum = sums.setdefault(stratum, [0.0, 0.0])
+        of_stratum[0] += a
+        of_stratum[1] += b
+    return [sums[of][0] / sums[of][1] for of in strata], len(sums)
 
 
 @lru_cache(maxsize=64)

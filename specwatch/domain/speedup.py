@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -95,7 +96,6 @@ class Comparison:
         """Of the newest minutes that are known, by the number of them: shared with parts, like
         their doubts."""
         self._times: dict[Objective, Sequence[Timed]] = {}
-        self._stretches: dict[float, tuple[Interval, ...]] = {}
 
     @cached_property
     def _compared(self) -> Sequence[Row]:
@@ -225,11 +225,10 @@ class Comparison:
     def stretches(self, now: float) -> tuple[Interval, ...]:
         """The speedup over each of :data:`STRETCHES`, shortest first, each with an interval that
         is valid when looking every minute."""
-        if now not in self._stretches:
-            self._stretches[now] = tuple(self._tested(now))
-        return self._stretches[now]
+        return tuple(self.tested(now))
 
-    def _tested(self, now: float) -> Iterator[Interval]:
+    def tested(self, now: float) -> Iterator[Interval]:
+        """As :meth:`stretches`, each computed when it is asked for."""
         before = 0
         tail = sequential_tail(MINUTES_BETWEEN_ERRORS)
         rows, compared = self._rows, self._compared
@@ -293,9 +292,11 @@ class Comparison:
         """``over``, seconds without speculation, divided by ``under``, with the uncertainty of
         both; None for too few minutes. They count for time per token."""
         minutes, over, under = _positive(minutes, over, under)
-        doubt = Doubt()
-        for minute, seconds in zip(minutes, over, strict=True):
-            doubt.add(seconds, self._by_minute[id(minute)][0].decoding.rests_on(seconds))
+        doubt, known = Doubt(), self._by_minute
+        doubt.add(
+            (seconds, known[id(minute)][0].decoding.rests_on(seconds))
+            for minute, seconds in zip(minutes, over, strict=True)
+        )
         figures = self._figures_of(minutes, over, under, doubt)
         return figures and figures.interval(TAIL)
 
@@ -350,7 +351,9 @@ class Comparison:
     def noise(self) -> Noise | None:
         """Noise of the minutes' own ratios."""
         objective = self.objective
-        times = [row.timed(objective) for row in self._rows]
+        times: Sequence[Timed | None] = self.times(objective)
+        if len(times) < len(self._rows):
+            times = [row.timed(objective) for row in self._rows]
         values = [None if timed is None else timed.noise for timed in times]
         strata: list[Hashable] = []
         if self._given_loads:
@@ -399,6 +402,29 @@ def _positive(
     given = zip(minutes, over, under, strict=True)
     chosen = [row for row in given if row[1] > 0 < row[2]]
     return tuple(zip(*chosen, strict=True)) if chosen else ((), (), ())  # type: ignore[return-value]
+
+
+class Stretches:
+    """Intervals, of which each is computed once it is looked at; for one thread at a time."""
+
+    def __init__(self, computed: Iterator[Interval]) -> None:
+        self._rest = computed
+        self._known: list[Interval] = []
+
+    def __iter__(self) -> Iterator[Interval]:
+        place = 0
+        while place < len(self._known) or self._more():
+            yield self._known[place]
+            place += 1
+
+    def _more(self) -> bool:
+        """Compute another; false at the end."""
+        before = len(self._known)
+        self._known += islice(self._rest, 1)
+        return len(self._known) > before
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
 
 
 class PresentSpeedup(NamedTuple):

@@ -38,9 +38,8 @@ class NewestDoubt:
 
     def add(self, times: Sequence[Timed]) -> None:
         """Add those of the times that came before the ones that were added."""
-        for timed in reversed(times[: len(times) - self.count]):
-            if timed.over > 0 < timed.under:
-                self.doubt.add(timed.over, timed.rests_on)
+        earlier = reversed(times[: len(times) - self.count])
+        self.doubt.add([(one.over, one.rests_on) for one in earlier if one.over > 0 < one.under])
         self.count = len(times)
 
 

@@ -53,8 +53,8 @@ def at_equal_load(
     samples: Mapping[int | None, Sequence[Sample]], bins: Mapping[int, Measurement], metric: str
 ) -> EqualLoad | str:
     """A latency in samples with speculation by load bin and that of the target's own minutes
-    without, ``bins``, at the loads that both have and as these weigh in the samples; or why there
-    is no comparison.
+    without, ``bins``, at the loads that both have and as these weigh in the samples; or why they
+    are not compared.
 
     A fixed workload has other prompts and lengths, so its latencies are not compared with.
     """

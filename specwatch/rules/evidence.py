@@ -25,7 +25,7 @@ from specwatch.domain.model import (
 )
 from specwatch.domain.ranks import Rank, ranks_of
 from specwatch.domain.sample import Sample, tally_of
-from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup
+from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup, Stretches
 from specwatch.domain.switchback import Switchback
 from specwatch.rules.equal_load import BaselineLatencies, EqualLoad, at_equal_load, by_load
 from specwatch.rules.history import BLOCK, PACED
@@ -88,6 +88,7 @@ class Evidence:
         self._latencies: dict[tuple[str, float], EqualLoad | str] = {}
         self._assessments: dict[float, Assessment] = {}
         self._comparisons: dict[tuple[float, bool], Comparison] = {}
+        self._stretches: dict[tuple[float, bool], Stretches] = {}
 
     @cached_property
     def stale(self) -> bool:
@@ -202,9 +203,9 @@ class Evidence:
         if not self.speculating:
             return PresentSpeedup(course=course)
         speedup = self.compared(PRESENT).interval()
-        stretches = lately.stretches(self.now)
+        stretches = self.stretches(HOUR)
         certain = next((one for one in stretches if one.below(1) or one.above(1)), None)
-        if certain is None or certain.above(1) or stretches[0].value >= 1:
+        if certain is None or certain.above(1) or next(iter(stretches)).value >= 1:
             # Without an answer, what was certain before holds while it still looks like that.
             holds = certain is None and speedup is not None and speedup.value < 1
             return PresentSpeedup(speedup, losing_since if holds else None, course)
@@ -212,6 +213,14 @@ class Evidence:
         if losing_since is not None and began <= self._paced[0].start:
             began = min(began, losing_since)  # it began before the minutes in memory
         return PresentSpeedup(speedup, began, course)
+
+    def stretches(self, seconds: float, *, adjusted: bool = True) -> Stretches:
+        """Those of :meth:`compared`."""
+        key = (seconds, adjusted)
+        if key not in self._stretches:
+            compared = self.compared(seconds, adjusted=adjusted)
+            self._stretches[key] = Stretches(compared.tested(self.now))
+        return self._stretches[key]
 
     def compared(self, seconds: float, *, adjusted: bool = True) -> Comparison:
         """Minutes of a window compared with the baseline; ``adjusted`` for changes of the server's

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Tally
 from specwatch.domain.sample import Sample
+from specwatch.domain.speedup import Stretches
 from specwatch.rules.evidence import Evidence
 
 Basis = Literal["measured", "assumed", "counted"]
@@ -30,9 +31,10 @@ class Reading(NamedTuple):
     """Whether the value, or the upper end of its interval, is really greater than given."""
     moot: bool = False
     """Whether the metric does not apply now, and so has no value."""
-    stretches: tuple[Interval, ...] = ()
+    stretches: Stretches | tuple[Interval, ...] = ()
     """Of a speedup, over stretches that end now, shortest first, each with an interval that is
-    valid when looking every minute. If there are any, they decide."""
+    valid when looking every minute. If there are any, they decide; outside a breach those after the
+    first that is certain are left out."""
 
     def deciding(self, below: float) -> Interval | None:
         """The shortest stretch whose whole interval is below a threshold, else the whole window."""

@@ -92,7 +92,7 @@ def _compared(query: Query, *, adjusted: bool = True) -> Reading:
     interval = compared.interval()
     if interval is None:
         return no_value(compared.missing or TOO_FEW, "measured")
-    stretches = compared.stretches(query.evidence.now)
+    stretches = query.evidence.stretches(query.window, adjusted=adjusted) or ()
     return Reading(interval.value, interval, basis="measured", stretches=stretches)
 
 

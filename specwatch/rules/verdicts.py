@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from specwatch.config.rules import Condition, Rule
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.interval import Interval
+from specwatch.domain.speedup import STRETCHES
 from specwatch.rules.evidence import LONGEST_SILENCE, Evidence
 from specwatch.rules.reading import Reading
 from specwatch.rules.readings import read
@@ -104,6 +106,12 @@ def judge(
     ]
     seen = _SEEN[_combined(rule, holds)]
     verdict, pending = _decided(rule, seen, before, evidence.now, moot)
+    readings = [
+        (condition, _kept(condition, reading, verdict))
+        if reading.stretches
+        else (condition, reading)
+        for condition, reading in readings
+    ]
     latches = tuple(now is True or was for now, was in zip(holds, held, strict=True))
     known = 0.0 if before is None else before.known
     return Finding(
@@ -130,8 +138,8 @@ def _by_deciding_stretch(condition: Condition, reading: Reading) -> Reading:
     whole window meets the condition."""
     if not reading.stretches:
         return reading
+    decides = next(filter(_certain(condition), reading.stretches), None)
     line = condition.threshold
-    decides = next((e for e in reading.stretches if e.below(line) or e.above(line)), None)
     if decides is None or not any(
         interval is not None
         and (interval.above(line) if condition.below is None else interval.below(line))
@@ -140,6 +148,22 @@ def _by_deciding_stretch(condition: Condition, reading: Reading) -> Reading:
         return reading
     note = f"of the last {decides.samples} minutes of traffic"
     return reading._replace(value=decides.value, interval=decides, note=note)
+
+
+def _certain(condition: Condition) -> Callable[[Interval], bool]:
+    """Whether an interval lies on one side of a condition's threshold."""
+    line = condition.threshold
+    return lambda interval: interval.below(line) or interval.above(line)
+
+
+def _kept(condition: Condition, reading: Reading, verdict: Verdict) -> Reading:
+    """The reading without the stretches that nobody looks at, which are not computed then."""
+    stretches: Iterable[Interval] = reading.stretches
+    if verdict is not Verdict.BREACH:
+        certain = _certain(condition)
+        first = next((n for n, one in enumerate(stretches) if certain(one)), len(STRETCHES))
+        stretches = islice(stretches, first + 1)
+    return reading._replace(stretches=tuple(stretches))
 
 
 def _combined(rule: Rule, holds: Iterable[bool | None]) -> bool | None:
@@ -184,11 +208,11 @@ def _holds(
 
 
 def _by_stretches(
-    stretches: Sequence[Interval], sign: int, threshold: float, line: float, *, latched: bool
+    stretches: Iterable[Interval], sign: int, threshold: float, line: float, *, latched: bool
 ) -> bool | None:
     """The answer of the shortest stretch that has one, unless the newest minutes contradict it:
     what has ended by then is not a breach."""
-    lasts = sign * stretches[0].value > threshold
+    lasts = sign * next(iter(stretches)).value > threshold
     for stretch in stretches:
         low, high = sorted((sign * stretch.lower, sign * stretch.upper))
         if low > threshold:

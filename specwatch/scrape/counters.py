@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ class CounterTracker:
         counters = {s: v for s, v in samples.items() if s.quantity not in GAUGES}
         start = process_start(samples)
         if self.last is None:
-            check(counters, LARGEST)
+            check(counters.items(), LARGEST)
             self.last, self.process_start = counters, start
             return Increments({}, restarted=False)
         known = start is not None and self.process_start is not None
@@ -69,7 +69,7 @@ class CounterTracker:
         if increments is None or (not known and _bucket_fell(increments, counters)):
             increments, restarted = counters, True
         if restarted:
-            check(counters, LARGEST)
+            check(counters.items(), LARGEST)
         elif any(series not in counters for series in self.last):
             counters = self._with_missing(counters)
         self.last = counters
@@ -142,7 +142,7 @@ def _subtract(
     for series, value in counters.items():
         increment = value - last.get(series, 0.0)
         if not (increment >= 0.0 and value < LARGEST):
-            check({series: value}, LARGEST)
+            check([(series, value)], LARGEST)
             noise = math.inf if same_process else _ROUNDING * abs(last.get(series, 0.0))
             fell = fell or series.part != "sum" or -increment > noise
         increments[series] = increment
@@ -180,12 +180,12 @@ def _bounds_changed(counters: Mapping[Series, float], last: Mapping[Series, floa
     )
 
 
-def check(counters: Mapping[Series, float], largest: float = 2 * LARGEST) -> None:
+def check(counters: Iterable[tuple[Series, float]], largest: float = 2 * LARGEST) -> None:
     """Raise PageError(``not_a_number``) for a value that a counter cannot have.
 
     Rounding may make a sum of increments exceed the largest counter.
     """
-    for series, value in counters.items():
+    for series, value in counters:
         if not 0.0 <= value < largest and not (series.part == "sum" and abs(value) < largest):
             raise PageError(
                 ScrapeReason.NOT_A_NUMBER,

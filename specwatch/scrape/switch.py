@@ -10,6 +10,7 @@ from typing import NamedTuple
 from specwatch.domain.model import Mode, Series
 
 QUANTITIES = ("switch_draft_tokens", "switch_ordered", "switch_deep", "switch_schedule")
+_KNOWN = frozenset(QUANTITIES)
 _MOST_DRAFT_TOKENS = 1000
 _ENOUGH_TOKENS = 20
 """Generated tokens that show whether an order is followed."""
@@ -45,7 +46,7 @@ def setting_of(
 
     ``before`` is that of the page before, which holds where the server cannot read its own.
     """
-    values = {s.quantity: value for s, value in samples.items() if s.quantity in QUANTITIES}
+    values = {s.quantity: value for s, value in samples.items() if s.quantity in _KNOWN}
     draft_tokens, ordered, deep, schedule = (values.get(one, math.nan) for one in QUANTITIES)
     if not 0 <= draft_tokens < _MOST_DRAFT_TOKENS or math.isnan(ordered):
         return before if values else None

@@ -25,6 +25,10 @@ from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters, switch
 
 _OF_THE_PROCESS = frozenset({"process_start", "cache_config", *OF_THE_PROCESS, *switch.QUANTITIES})
+_SHOW_CONFIGURATION = frozenset(
+    {"cache_config", "accepted_per_position", "launched_speculation", "lifetime_acceptance_rate",
+     "drafts"}
+)  # fmt: skip
 _POSITION_DIGITS = 3
 """No drafter proposes a thousand tokens; larger positions would exhaust the memory."""
 
@@ -37,10 +41,6 @@ MOST_RANKS = 128
 MOST_KEYS = 32
 """Finish reasons, methods or reasons of no coverage in one window: more than exist."""
 _LONGEST_KEY = 64
-_OF_FINGERPRINT = frozenset(
-    {"cache_config", "accepted_per_position", "launched_speculation", "lifetime_acceptance_rate",
-     "drafts"}
-)  # fmt: skip
 _MOST_WIDTHS = 8
 """Different numbers of draft positions in a fingerprint."""
 OTHER = "other"
@@ -68,8 +68,10 @@ class Parts(NamedTuple):
 
 def parts_of(samples: Mapping[Series, float]) -> Parts:
     """Split the engine's samples from a tap's; those of the whole process are left out."""
-    models: dict[str, dict[Series, float]] = defaultdict(dict)
+    models: dict[str, dict[Series, float]] = {}
     tap: dict[Series, float] = {}
+    model: dict[Series, float] = {}
+    name = None
     for series, value in samples.items():
         if series.quantity in _OF_THE_PROCESS:
             if series.quantity == "tap_failures":
@@ -77,8 +79,11 @@ def parts_of(samples: Mapping[Series, float]) -> Parts:
         elif series.temperature:
             tap[series] = value
         else:
-            models[series.model_name][series] = value
-    return Parts(dict(models), tap)
+            if series.model_name != name:
+                name = series.model_name
+                model = models.setdefault(name, {})
+            model[series] = value
+    return Parts(models, tap)
 
 
 def no_engine(page: Parts) -> PageError:
@@ -123,7 +128,7 @@ def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
     positions: dict[str, float] = defaultdict(float)
     mappings: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     parts: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    counters.check({s: v for s, v in samples.items() if s.quantity not in GAUGES})
+    counters.check((s, v) for s, v in samples.items() if s.quantity not in GAUGES)
     for series, value in samples.items():
         if series.part:
             key = series.key if series.part == "bucket" else series.part
@@ -223,7 +228,7 @@ def fingerprint_of(
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
     unknown, launched = False, ""
-    for series in sorted(series for series in samples if series.quantity in _OF_FINGERPRINT):
+    for series in sorted(series for series in samples if series.quantity in _SHOW_CONFIGURATION):
         if series.quantity == "cache_config":
             shown.append(f"{series.model_name}|{series.key}")
         elif series.quantity == "accepted_per_position" and not series.temperature:

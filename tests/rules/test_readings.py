@@ -442,7 +442,7 @@ def test_the_order_of_minutes_changes_no_reading_and_none_is_nan(made, seed):
         if one.interval is not None:
             assert _numbers(one) == pytest.approx(_numbers(other))
         # Shorter ones than the longest have other minutes.
-        for ours, theirs in zip(one.stretches[-1:], other.stretches[-1:], strict=True):
+        for ours, theirs in zip([*one.stretches][-1:], [*other.stretches][-1:], strict=True):
             assert astuple(ours) == pytest.approx(astuple(theirs))
         numbers = [one.value] if one.interval is None else [*_numbers(one)]
         assert all(number is None or math.isfinite(number) for number in numbers)

@@ -12,7 +12,6 @@ import pytest
 from specwatch.config.rules import DEFAULT_RULES, Slo
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, measured
 from specwatch.domain.counterfactual import Row
-from specwatch.domain.interval import Interval
 from specwatch.domain.model import MINUTE, Mode, Objective, Tally, Window
 from specwatch.domain.sample import samples_of
 from specwatch.domain.speedup import Comparison
@@ -110,10 +109,6 @@ def _since(self: Comparison, start: float) -> Comparison:
     return part
 
 
-def _stretches(self: Comparison, now: float) -> tuple[Interval, ...]:
-    return tuple(self._tested(now))
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_remembered_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each of hundreds of minutes, with rules, objectives and baselines set anew."""
@@ -128,7 +123,6 @@ def test_what_is_remembered_changes_nothing(seed: int, monkeypatch: pytest.Monke
         anew.forget_figures()
         with monkeypatch.context() as patched:
             patched.setattr(Comparison, "since", _since)
-            patched.setattr(Comparison, "stretches", _stretches)
             assert anew.observe(windows, now) == changed
             known += _compare(judge, anew)
     assert known > 20, "speedups were measured"

@@ -505,6 +505,22 @@ def test_the_shortest_certain_stretch_decides_and_is_shown():
     assert reading.note == f"of the last {reading.interval.samples} minutes of traffic"
 
 
+def test_stretches_that_nobody_looks_at_are_left_out():
+    """All are kept of a breach, whose guard looks for another answer among them."""
+    pays, loses = paced(*FAST, *FAST), paced(*LATELY_SLOW, *LATELY_SLOW)
+    low = rule(SLOW, window=3600)
+    ((_, passing),) = finding_of(low, pays).readings
+    ((_, losing),) = finding_of(low, loses).readings
+    every = pays.compared(3600).stretches(pays.now)
+    assert 0 < len(passing.stretches) < len(every)
+    assert passing.stretches == every[: len(passing.stretches)]
+    assert [stretch.above(1.0) for stretch in passing.stretches].index(True) + 1 == len(
+        passing.stretches
+    )
+    assert losing.stretches == loses.compared(3600).stretches(loses.now)
+    assert len(losing.stretches) > 1
+
+
 def test_what_passes_shows_the_whole_window_unless_it_still_has_the_loss():
     recovered = paced(*LATELY_SLOW, *FAST)
     seen = finding_of(rule(SLOW, window=3600), recovered)
