@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import NamedTuple
 
 from specwatch.config.rules import Slo
@@ -93,10 +92,6 @@ class ReportSources:
     switchback: Switchback | None = None
     damaged: Callable[[], int] = lambda: 0
     standby: Callable[[], Sequence[Window]] = lambda: ()
-
-
-_COUNTED_BY_SERVERS = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
-"""Fields that some servers do not count, but only their taps."""
 
 
 class SlicePlace(NamedTuple):
@@ -201,4 +196,11 @@ def _bin_of(window: Window) -> int | None:
 
 
 def _silent(window: Window) -> tuple[bool, ...]:
-    return tuple(count is None for count in _COUNTED_BY_SERVERS(window.tally))
+    """Of the fields that some servers do not count, but only their taps."""
+    tally = window.tally
+    return (
+        tally.drafts is None,
+        tally.generation_tokens is None,
+        tally.ttft is None,
+        tally.tpot is None,
+    )

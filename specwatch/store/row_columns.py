@@ -268,9 +268,9 @@ class _SideBySide:
             nil = kind == _NIL
             if width == _WORD and ((kind == _FLOAT) | ((bits >= _TOO_LARGE) & ~nil)).any():
                 raise UnusualError
-            found = bits.view(np.int64)
-            found[nil] = UNKNOWN
-            counts[wide] = found
+            longer = bits.view(np.int64)
+            longer[nil] = UNKNOWN
+            counts[wide] = longer
         return counts
 
     def numbers(self, here: Here | None = None) -> Floats:
@@ -280,13 +280,13 @@ class _SideBySide:
         numbers = first.astype(np.float64)
         if len(wide):
             kind, bits, width = self._wide(first, wide)
-            found = bits.astype(np.float64)
+            longer = bits.astype(np.float64)
             if width == _WORD:
-                found = np.where(kind == _FLOAT, bits.view(np.float64), found)
-                if not ((found >= 0) & (found < np.inf)).all():
+                longer = np.where(kind == _FLOAT, bits.view(np.float64), longer)
+                if not ((longer >= 0) & (longer < np.inf)).all():
                     raise UnusualError
-            found[kind == _NIL] = np.nan
-            numbers[wide] = found
+            longer[kind == _NIL] = np.nan
+            numbers[wide] = longer
         return numbers
 
     def row(self, lengths: Ints) -> Iterator[Ints]:

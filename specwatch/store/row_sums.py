@@ -44,7 +44,7 @@ from specwatch.store.row_columns import (
 
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
 _EXACT = 2**53
-"""Sums of whole numbers below this are exact as floats."""
+"""A sum of whole numbers is exact as a float that is below this."""
 _GAUGES = tuple(name for name in Gauges.__struct_fields__ if name != "gpu_memory_total")
 _REST = (
     "server_drafts", "source_drafts", "observed_seconds", "scrapes_ok", "scrapes_failed",
@@ -222,18 +222,19 @@ class _Adding:
         if packed.first.min() < 0 or packed.first.max() >= size or len(packed.counts) > size:
             raise UnusualError
         for offset, counts in enumerate(packed.counts):
-            if int(counts.max()) * len(counts) >= _EXACT:
-                raise UnusualError
             cells += np.bincount(first + offset, counts, len(cells))
+        if cells.max() >= _EXACT:
+            raise UnusualError
         counted = cells[: self._count * size].astype(np.int64).reshape(-1, size)
         rows: list[list[int]] = counted.tolist()
         return rows
 
     def _exact(self, values: Ints, group: Ints | None = None) -> Ints:
         """The sums of whole numbers. Raises UnusualError if floats cannot hold them."""
-        if int(values.max()) * len(values) >= _EXACT:
+        sums_of_groups = self._sum(values, group)
+        if sums_of_groups.max() >= _EXACT:
             raise UnusualError
-        return self._sum(values, group).astype(np.int64)
+        return sums_of_groups.astype(np.int64)
 
     def _sum(self, values: Ints | Floats, group: Ints | None = None) -> Floats:
         group = self._group if group is None else group
