@@ -106,7 +106,7 @@ def _stretches(self: Comparison, now: float) -> tuple[Interval, ...]:
     return tuple(self._tested(now))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_is_remembered_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each of hundreds of minutes, with rules, objectives and baselines set anew."""
     judge, anew = (kind("t", DEFAULT_RULES, [SLO]) for kind in (Judge, Forgetful))
