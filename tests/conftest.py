@@ -51,7 +51,7 @@ SAME_EVERYWHERE = (
     "tests/test_layers.py", "tests/test_names.py", "tests/test_words.py",
 )  # fmt: skip
 """Files and folders with what no machine and no version of a library changes: lives in virtual time
-through parts that other tests run too, what Prometheus makes of our rules, and what our sources say.
+through parts that other tests run too, what Prometheus makes of our rules, what our sources say.
 CI runs them once: on a new machine and with the lowest versions it leaves them out."""
 
 # A shell that starts a command in the background has it ignore interrupts, which tests send.
