@@ -58,13 +58,13 @@ def daemon(*command: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, obj
 def test_a_url_is_enough_and_a_signal_ends_it(
     run: Run, specwatch: list[str], tmp_path: Path
 ) -> None:
-    """It logs its address and database; ``status`` finds it there."""
+    """It logs its address and database; ``status`` finds it there. Of the signals, Ctrl-C."""
     command = [*specwatch, "run", "--target", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]
     with daemon(*command) as (process, started):
         assert str(tmp_path / "state/specwatch/specwatch.db") in str(started["database"])
         done = run("status", "--url", started["listen"])
         assert "watching 1 target" in done.stdout
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
     assert json.loads(err.splitlines()[-1])["event"] == "stopped"
