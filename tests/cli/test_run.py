@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.cli.conftest import Run
 
@@ -95,7 +96,9 @@ def test_without_standard_streams_it_runs(specwatch: list[str], tmp_path: Path) 
         try:
             deadline = time.monotonic() + 30
             while process.poll() is None and time.monotonic() < deadline:
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                # It listens before it has its handlers of signals, and answers after that.
+                with suppress(OSError):
+                    requests.get(f"http://127.0.0.1:{port}/healthz", timeout=1)
                     break
                 time.sleep(0.05)
             else:
