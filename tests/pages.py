@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -188,17 +189,20 @@ def _tap_families(requests: Sequence[Request], labels: Mapping[str, str]) -> lis
     known = [request for request in requests if "accepted" in request]
     families: list[Family] = []
     if known:
-        drafts = [kept for request in known for kept in request["accepted"]]
+        drafts: Counter[int] = Counter()
+        for request in known:
+            drafts.update(request["accepted"])
+        accepted = sum(kept * count for kept, count in drafts.items())
         widths = [(request.get("k", 4), len(request["accepted"])) for request in known]
         families += [
-            counter("specwatch_drafts", len(drafts), **labels),
+            counter("specwatch_drafts", drafts.total(), **labels),
             counter("specwatch_draft_tokens", sum(k * count for k, count in widths), **labels),
-            counter("specwatch_accepted_tokens", sum(drafts), **labels),
+            counter("specwatch_accepted_tokens", accepted, **labels),
         ]
         families += [
             counter(
                 "specwatch_accepted_tokens_per_position",
-                sum(kept > at for kept in drafts),
+                sum(count for kept, count in drafts.items() if kept > at),
                 **labels,
                 position=str(at),
             )

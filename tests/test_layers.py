@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,6 +108,11 @@ def has_effects(module: str) -> bool:
     return any(".".join(parts[: count + 1]) in EFFECTS for count in range(len(parts)))
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), str(file))
+
+
 def room_of(file: Path, package: Path) -> str:
     first = file.relative_to(package).parts[0]
     return first.removesuffix(".py")
@@ -176,7 +182,7 @@ def violations(package: Path) -> list[Violation]:
         elif rank(room) is None and room not in ASIDE:
             found.append(Violation(f"{place}:1", f"{room} belongs to no layer: see LAYERS"))
             continue
-        tree = ast.parse(file.read_text(), str(place))
+        tree = parsed(file)
         module = place.parent.parts
         # One import of several names is one breach.
         breaches = {*check_imports(tree, own, module), *check_calls(tree, own)}
@@ -201,7 +207,7 @@ def circles(package: Path) -> list[set[str]]:
     imports = {
         module: {
             other if other in files else other.rpartition(".")[0]
-            for _, other in imported(ast.parse(file.read_text()), file.relative_to(package).parts)
+            for _, other in imported(parsed(file), file.relative_to(package).parts)
         }
         & files.keys()
         for module, file in files.items()

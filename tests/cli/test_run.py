@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.cli.conftest import Run
 
@@ -58,13 +59,13 @@ def daemon(*command: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, obj
 def test_a_url_is_enough_and_a_signal_ends_it(
     run: Run, specwatch: list[str], tmp_path: Path
 ) -> None:
-    """It logs its address and database; ``status`` finds it there."""
+    """It logs its address and database; ``status`` finds it there. Of the signals, Ctrl-C."""
     command = [*specwatch, "run", "--target", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]
     with daemon(*command) as (process, started):
         assert str(tmp_path / "state/specwatch/specwatch.db") in str(started["database"])
         done = run("status", "--url", started["listen"])
         assert "watching 1 target" in done.stdout
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
     assert json.loads(err.splitlines()[-1])["event"] == "stopped"
@@ -95,7 +96,9 @@ def test_without_standard_streams_it_runs(specwatch: list[str], tmp_path: Path) 
         try:
             deadline = time.monotonic() + 30
             while process.poll() is None and time.monotonic() < deadline:
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                # It listens before it has its handlers of signals, and answers after that.
+                with suppress(OSError):
+                    requests.get(f"http://127.0.0.1:{port}/healthz", timeout=1)
                     break
                 time.sleep(0.05)
             else:

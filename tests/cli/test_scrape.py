@@ -244,25 +244,21 @@ def test_usage_errors(run: Run, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_no_encoding_of_the_terminal_makes_it_fail(specwatch: list[str], encoding: str) -> None:
+def test_no_encoding_of_the_terminal_makes_it_fail(run: Run, encoding: str) -> None:
     page = pages.page(
         pages.gauge("vllm:num_requests_running", 1, model_name="模型"),
     ) + pages.speculation(4, [2], model="模型")
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C"}
     done, as_json = (
-        subprocess.run(
-            [*specwatch, "scrape", "-", *more], input=page.encode(), env=environment,
-            capture_output=True, timeout=60,
-        )
+        run("scrape", "-", *more, stdin=page.encode(), charset=encoding)
         for more in ([], ["--json"])
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, b"")
+    )
+    assert (done.exit_code, done.stderr_bytes) == (0, b"")
     unicode = encoding == "utf-8"
-    assert ("模型".encode() in done.stdout) is unicode
-    assert ("█".encode() in done.stdout) is unicode
-    assert (b"\\u6a21\\u578b" in done.stdout) is not unicode
+    assert ("模型".encode() in done.stdout_bytes) is unicode
+    assert ("█".encode() in done.stdout_bytes) is unicode
+    assert (b"\\u6a21\\u578b" in done.stdout_bytes) is not unicode
     # JSON is UTF-8 whatever the terminal is.
-    assert json.loads(as_json.stdout.decode("utf-8"))["models"][0]["model_name"] == "模型"
+    assert json.loads(as_json.stdout_bytes.decode("utf-8"))["models"][0]["model_name"] == "模型"
 
 
 def test_a_file_name_that_is_not_utf_8_is_valid_json(specwatch: list[str], tmp_path: Path) -> None:

@@ -386,39 +386,47 @@ def test_hostile_names_neither_command_nor_fill_the_terminal(run: Run, surface: 
     assert max(map(len, text.splitlines())) < 500
 
 
-def test_styles_are_for_terminals(surface: Surface, specwatch: list[str]) -> None:
+def test_styles_are_for_terminals(
+    surface: Surface, specwatch: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For a pipe only with FORCE_COLOR, and never with NO_COLOR."""
     failure = Failure(ScrapeReason.REFUSED, "word " * 50, NOW)
     surface.status = daemon(target(recent=BUCKETS, decision=decided(), failure=failure))
     command = [*specwatch, "status", "--url", surface.url]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
 
-    def piped(**more: str) -> bytes:
-        env = {**environment, **more}
-        return subprocess.run(command, capture_output=True, timeout=60, env=env).stdout
+    def piped(**more: str) -> str:
+        with monkeypatch.context() as patch:
+            for name, value in {"TERM": "xterm", "COLUMNS": "80", **more}.items():
+                patch.setenv(name, value)
+            return run("status", "--url", surface.url).stdout
 
-    assert b"\x1b" not in piped()
-    assert b"word " * 49 in piped()
+    text = piped()
+    assert "\x1b" not in text
+    assert "word " * 49 in text
     coloured = _on_a_terminal(command, environment)
     for start in (b"\x1b[31mfailing", b"\x1b[31mbreach: too-slow", b"\x1b[31m>1 ",
                   b"\x1b[2mpending: soon"):  # fmt: skip
         assert start in coloured
-    assert b"\x1b[31mbreach: too-slow" in piped(FORCE_COLOR="1")
-    assert b"\x1b" not in piped(FORCE_COLOR="1", NO_COLOR="1")
+    assert "\x1b[31mbreach: too-slow" in piped(FORCE_COLOR="1")
+    assert "\x1b" not in piped(FORCE_COLOR="1", NO_COLOR="1")
     plain = _on_a_terminal(command, {**environment, "NO_COLOR": "1"})
     assert b"\x1b" not in plain
     assert b"word" in plain
+    assert max(map(len, plain.decode().splitlines())) <= 80
 
 
 @pytest.mark.parametrize("width", [50, 60, 79, 120])
 def test_on_a_narrow_terminal_columns_go_below_with_the_first_one(
-    surface: Surface, specwatch: list[str], width: int
+    surface: Surface, run: Run, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     recent = tuple(of_tap(START, label, drafts=60, of=90, server=100) for label in ("0", ">1"))
     failure = Failure(ScrapeReason.REFUSED, "word " * 50, NOW)
     surface.status = daemon(target(recent=(minute(START), *recent), failure=failure))
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"}
-    text = _on_a_terminal([*specwatch, "status", "--url", surface.url], environment).decode()
+    # A pipe that is to be written to as a terminal is.
+    for name, value in {"COLUMNS": str(width), "NO_COLOR": "1", "FORCE_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    text = run("status", "--url", surface.url).stdout
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert all(line[:1].strip() or not line.strip() or line.startswith("  ") for line in lines)

@@ -37,6 +37,10 @@ DESIGN = Experiments(arms=(0, 2), block="16s", share="50%", regret="100%")
 QUIET = GuardStatus("act", GuardState("chat"), ours=True)
 
 
+Situation = tuple[str, str, object]
+"""What the daemon is about to do or has done, the arm that is stored, and that of the server."""
+
+
 class Killed(BaseException):
     """The daemon was killed."""
 
@@ -161,6 +165,8 @@ class World:
     def __init__(self, path: Path, kill_at: int | None = None) -> None:
         self.now = START
         self.points: list[str] = []
+        self.situations: dict[Situation, int] = {}
+        """Where the daemon may be killed: each moment that is like no earlier one, by number."""
         self.deaths = 0
         self.kill_at = kill_at
         self.server = Server(self)
@@ -202,6 +208,9 @@ class World:
 
     def point(self, name: str) -> None:
         """A place where the daemon may be killed."""
+        stored = self.stored
+        arm = stored.state.arm if stored else ""
+        self.situations.setdefault((name, arm, self.server.state.ordered), len(self.points))
         self.points.append(name)
         if len(self.points) - 1 == self.kill_at:
             raise Killed

@@ -226,7 +226,7 @@ def test_no_renewal_undoes_what_a_person_ordered(tmp_path: Path) -> None:
     policy = ACT.model_copy(update={"max_actions_per_day": 99})
     living = Living(tmp_path / "s.db", server=SimulatedServer(switched=True), policy=policy)
     living.live(600, until=Phase.DISABLED)
-    for moment in range(0, 170, 7):
+    for moment in range(0, 170, 17):
         living.server.now += moment
         living.server.order(None, lease=60.0, by="ann")
         living.guardian = living._born()

@@ -156,9 +156,3 @@ def test_signals_read_the_file_again_refuse_a_bad_one_and_end_it_in_time(
         notify.until(lambda message: "STOPPING" in message)
     assert process.wait_for("stopped")["unwritten"] == 0
     assert {window.series.target for window in stored(tmp_path / "d.db")} >= {"t", "t1"}
-
-
-def test_sigint_ends_it_as_sigterm_does(start: Start, serve: Serve) -> None:
-    process = start(serve(page(vllm())).url)
-    assert process.end(signal.SIGINT) == 0
-    assert process.wait_for("stopped")

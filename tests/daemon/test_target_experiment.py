@@ -84,14 +84,10 @@ def test_an_arm_that_loses_is_dropped_and_no_longer_ordered(world: World) -> Non
 
 
 def test_killed_anywhere_it_returns_to_the_launch_and_goes_on(tmp_path: Path) -> None:
-    def told(path: str, kill_at: int | None = None) -> World:
-        world = World(tmp_path / path, kill_at)
-        world.live(400, lambda: world.counted()[0] >= 2)
-        return world
-
-    points = told("whole.db").points
-    assert {"put", "stored", "order 0", "ordered 0", "ordered 2", "ordered None"} <= set(points)
-    for number, point in enumerate(points):
+    whole = World(tmp_path / "whole.db")
+    whole.live(400, lambda: whole.counted()[0] >= 2)
+    assert {"put", "stored", "order 0", "ordered 0", "ordered 2", "ordered None"} <= {*whole.points}
+    for point, number in whole.situations.items():
         world = World(tmp_path / f"{number}.db", number)
         assert world.live(500, lambda world=world: world.deaths == 1), point
         order = world.state.order if world.stored else ()

@@ -44,6 +44,7 @@ def taught(path: Path, kill_at: int | None = None) -> World:
     world.live(3)
     change(world, state={"differences": {"all": KNOWN, "load 3-4": KNOWN}, "episodes": 20})
     world.points.clear()
+    world.situations.clear()
     world.kill_at = kill_at
     world.design = TUNE
     world.begin()
@@ -256,11 +257,10 @@ def test_a_schedule_without_an_arm_left_ends_with_the_episode(
 def test_killed_anywhere_it_is_never_in_force_without_being_stored(tmp_path: Path) -> None:
     whole = taught(tmp_path / "whole.db")
     whole.live(500, lambda: whole.counted()[0] > 20)
-    points = whole.points
-    assert {"put", "stored", "order tuned", "ordered tuned", "ordered None", "ordered 2"} <= set(
-        points
-    )
-    for number, point in enumerate(points):
+    assert {"put", "stored", "order tuned", "ordered tuned", "ordered None", "ordered 2"} <= {
+        *whole.points
+    }
+    for point, number in whole.situations.items():
         world = taught(tmp_path / f"{number}.db", number)
         assert world.live(500, lambda world=world: world.deaths == 1), point
         world.live(5)

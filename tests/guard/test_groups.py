@@ -188,7 +188,10 @@ def test_a_group_of_five_is_switched_off_one_after_the_other(
     world = World(*MEMBERS)
     daemons = pool(url, open_store, world, QUICK)
     first: list[str] = []
-    for turn in range(250):
+    verified: list[str] = []
+    turn = 0
+    while len(verified) < len(MEMBERS) and turn < 250:
+        turn += 1
         for daemon in random.Random(turn).sample(daemons, len(daemons)):
             daemon.turn()
             assert len(unavailable(world)) <= 1
@@ -208,7 +211,7 @@ def test_a_first_one_that_fails_stops_the_others(url: str, open_store: OpenStore
     for server in world.servers.values():
         server.fault = "crash"  # without speculation
     daemons = pool(url, open_store, world, QUICK)
-    for _ in range(300):
+    for _ in range(60):  # it is held after a third of them
         for daemon in daemons:
             daemon.turn()
         world.wait()
@@ -239,7 +242,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> random.Random:
     return chance
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_never_too_many_restart_whoever_dies(
     sqlite_file: Path, open_store: OpenStore, failing: random.Random, seed: int
 ) -> None:

@@ -212,11 +212,11 @@ def pool(url: str, open_store: OpenStore, world: World, policy: Guard) -> list[G
 def test_daemons_agree_on_one_holdout_and_keep_it(url: str, open_store: OpenStore) -> None:
     world = good(*MEMBERS)
     daemons = pool(url, open_store, world, QUICK)
-    run(world, daemons, 3000)
+    run(world, daemons, 1200)
     (name,) = holdouts(daemons[0])
     assert world.servers[name].running is Mode.OFF
     assert daemons[0].state(name).phase is Phase.DISABLED
-    run(world, daemons, 3000)
+    run(world, daemons, 1800)
     assert holdouts(daemons[0]) == [name]
     assert sum(len(server.starts) for server in world.servers.values()) == 1
     for daemon in daemons:
@@ -229,10 +229,10 @@ def test_the_holdout_is_replaced_when_it_stays_down_and_then_tried(
 ) -> None:
     world = good(*MEMBERS)
     daemons = pool(url, open_store, world, QUICK)
-    run(world, daemons, 3000)
+    run(world, daemons, 1200)
     (name,) = holdouts(daemons[0])
     world.servers[name].fault, world.servers[name].fault_with = "crash", Mode.OFF
-    end = world.now + 4000
+    end = world.now + 600
     while world.now < end:
         for daemon in daemons:
             daemon.turn()
@@ -241,6 +241,6 @@ def test_the_holdout_is_replaced_when_it_stays_down_and_then_tried(
     assert second != name
     world.servers[name].fault = ""
     world.servers[name].started = world.now
-    run(world, daemons, 3000)
+    run(world, daemons, 600)
     assert holdouts(daemons[0]) == [second]
     assert world.servers[name].running is Mode.ON

@@ -31,7 +31,7 @@ BOTH = ["boss@example.org", "ops@example.com"]
 
 def section(url: str, **keys: Any) -> Email:
     result = {"smtp": url, "from": "Specwatch <specwatch@gpu.example>", "to": TO, **keys}
-    return Email.model_validate({"timeout": "2s", **result})
+    return Email.model_validate({"timeout": "20s", **result})
 
 
 def mail(url: str, **keys: Any) -> Mail:

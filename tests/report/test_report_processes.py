@@ -20,30 +20,33 @@ from specwatch.cli.report import made
 from specwatch.runtime import workers
 import msgspec
 
-workers._processors = lambda: int(sys.argv[2])
-copies = []
+url, since, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+copies, reports = [], []
 os.register_at_fork(after_in_parent=lambda: copies.append(1))
-told = []
-report = made(
-    sys.argv[1], None, since=int(sys.argv[3]), until=int(sys.argv[4]), now=int(sys.argv[4]),
-    progress=lambda done, of, name: told.append((done, of)),
-)
-assert told == [(done, 9) for done in range(10)], told
-assert len(copies) == (2 if int(sys.argv[2]) > 1 else 0), copies
-# It has connections of its own again.
-assert made(sys.argv[1], None, since=int(sys.argv[3]), targets=["chat-0"]).targets
-sys.stdout.buffer.write(msgspec.json.encode(report))
+for processors, forked in (2, 2), (1, 2):
+    workers._processors = lambda: processors
+    told = []
+    reports.append(made(
+        url, None, since=since, until=until, now=until,
+        progress=lambda done, of, name: told.append((done, of)),
+    ))
+    assert told == [(done, 9) for done in range(10)], told
+    assert len(copies) == forked, copies
+    # It has connections of its own again.
+    assert made(url, None, since=since, targets=["chat-0"]).targets
+sys.stdout.buffer.write(msgspec.json.encode(reports))
 """
 """In a process of its own, as the one of these tests has several threads."""
 
 
-def report(url: str, processors: int) -> Report:
+def reports(url: str) -> list[Report]:
+    """By two processes, and by one."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, url, str(processors), str(SINCE), str(UNTIL)],
+        [sys.executable, "-c", SCRIPT, url, str(SINCE), str(UNTIL)],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    return msgspec.json.decode(done.stdout, type=Report)
+    return msgspec.json.decode(done.stdout, type=list[Report])
 
 
 def test_several_processes_make_the_report_of_one(url: str) -> None:
@@ -58,6 +61,6 @@ def test_several_processes_make_the_report_of_one(url: str) -> None:
     store.open(UNTIL)
     store.roll_up(UNTIL + 3600)
     store.close(UNTIL)
-    model = report(url, 2)
-    assert [target.target for target in model.targets] == TARGETS
-    assert model == report(url, 1)
+    by_two, by_one = reports(url)
+    assert [target.target for target in by_two.targets] == TARGETS
+    assert by_two == by_one

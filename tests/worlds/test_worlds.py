@@ -93,7 +93,7 @@ def test_regret_is_time_against_an_oracle() -> None:
 
 def test_a_loss_from_the_beginning_is_switched_off_and_stays_off() -> None:
     world = WORLDS["hurts"](1)
-    score = live(world, Specwatch(world), hours=2.2, seed=1)
+    score = live(world, Specwatch(world), hours=1.6, seed=1)
     assert (score.final_state, score.restarts, score.undone_disables) == ("disabled", 1, 0)
 
 
@@ -109,7 +109,7 @@ def test_loops_are_reported_within_the_hour_and_nothing_before() -> None:
     """They make speculation faster still, so no other rule sees them."""
     world = WORLDS["loops"](1)
     policy = Specwatch(world)
-    live(world, policy, hours=1.9, seed=1)
+    live(world, policy, hours=1.7, seed=1)
     assert policy.breached.keys() == {"suspicious-output"}
     assert 1.0 < (policy.breached["suspicious-output"] - START) / 3600 < 2.0
 
