@@ -44,6 +44,9 @@ def drawing(table: Iterable[str]) -> str:
     """The SVG of the rows of a Markdown table; other lines are left out."""
     rows = list(_rows(table))
     most = max(row.targets for row in rows)
+    inks = {
+        watcher: ink for watcher, ink in _INKS.items() if any(r.watcher == watcher for r in rows)
+    }
     drawn: list[str] = [element("rect", width="100%", height="100%", fill="#ffffff")]
     top = 30.0
     for name, column in _PANELS.items():
@@ -53,7 +56,7 @@ def drawing(table: Iterable[str]) -> str:
             Scale(0.0, most, LEFT, WIDTH - _RIGHT), Scale(0.0, steps[-1], top + _PANEL, top)
         )
         drawn += [words(name, LEFT, top - 10), *levels(field, steps, "{:g}".format)]
-        for watcher, ink in _INKS.items():
+        for watcher, ink in inks.items():
             points = [
                 (field.across.at(row.targets), field.down.at(value))
                 for row, value in zip(rows, values, strict=True)
@@ -66,9 +69,9 @@ def drawing(table: Iterable[str]) -> str:
             drawn.append(rule((x, field.bottom), (x, field.bottom + 4), **AXIS))
             drawn.append(words(f"{count:,.0f}", x, field.bottom + 4 + SIZE, "middle"))
         top = field.bottom + _GAP
-    listed, bottom = legend(((ink, watcher) for watcher, ink in _INKS.items()), top - 10)
+    listed, bottom = legend(((ink, watcher) for watcher, ink in inks.items()), top - 10)
     title = "Costs by number of targets"
-    text = f"{', '.join(_PANELS)} of {', '.join(_INKS)} with 1 to {most:,.0f} targets."
+    text = f"{', '.join(_PANELS)} of {', '.join(inks)} with 1 to {most:,.0f} targets."
     return document("fleet", (WIDTH, round(bottom)), title, text, [*drawn, listed])
 
 
