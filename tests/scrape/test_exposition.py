@@ -384,3 +384,25 @@ def test_a_number_that_only_python_reads_is_refused():
     reader.read(b'vllm:prompt_tokens_total{model_name="m"} 1\n')
     with pytest.raises(PageError, match="is not a number"):
         reader.read(b'vllm:prompt_tokens_total{model_name="m"} 1_0\n')
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'le="0.5"} 1', b'le="0.6"} 1'),  # numbers in labels are left out of the text
+        (b'model_name="m"', b'model_name="n"'),
+        (b"} 2\n", b"} NaN\n"),
+    ],
+)
+def test_a_page_with_other_series_or_letters_is_not_glanced_at(before: bytes, after: bytes) -> None:
+    page = (
+        b"process_start_time_seconds 1\n"
+        b'vllm:time_to_first_token_seconds_bucket{model_name="m",le="0.5"} 1\n'
+        b'vllm:time_to_first_token_seconds_bucket{model_name="m",le="+Inf"} 2\n'
+    )
+    reader = PageReader()
+    reader.read(page)
+    assert reader.learn(page) is not None
+    assert reader.glance(page.replace(b"} 2\n", b"} 3\n")) is not None
+    assert before in page
+    assert reader.glance(page.replace(before, after)) is None
