@@ -280,8 +280,8 @@ class Scraper:
     async def _observe(
         self, page: bytes | None, glance: Glance | None, error: ScrapeError | None, started: float
     ) -> tuple[Moment | None, ScrapeError | None]:
-        """Read a page, if there is no glance at it, and count it, or note a failure; returns when,
-        None if it is too late, and what failed."""
+        """Count a page, which is read in full without a glance, or note a failure; returns the
+        moment, None if it is too late, and the error."""
         samples: Mapping[Series, float] = {} if glance is None else glance.samples()
         if page is not None and glance is None:
             try:

@@ -401,7 +401,7 @@ def _positive(
         return minutes, over, under
     given = zip(minutes, over, under, strict=True)
     chosen = [row for row in given if row[1] > 0 < row[2]]
-    return tuple(zip(*chosen, strict=True)) if chosen else ((), (), ())  # type: ignore[return-value]
+    return [row[0] for row in chosen], [row[1] for row in chosen], [row[2] for row in chosen]
 
 
 class Stretches:

@@ -57,7 +57,7 @@ _ENOUGH = 100
 """Targets below which a short run does not fill pages of a database, so a row has no size."""
 _COLUMNS = (
     "targets", "watcher", "CPU s/s", "of Postgres", "MB", "late P50 ms", "P99 ms", "rows/s",
-    "MB a day", "load",
+    "MB a day", "load", "start s", "stop s",
 )  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def scale(counts: Sequence[int], seconds: float) -> Iterator[tuple[str, ...]]:
                     f"{cost.resident:.0f}", f"{cost.late * 1e3:.0f}", f"{cost.very_late * 1e3:.0f}",
                     f"{stored.rows:.2f}" if stored else "",
                     f"{stored.bytes / 1e6:.1f}" if stored and targets >= _ENOUGH else "",
-                    f"{os.getloadavg()[0]:.1f}",
+                    f"{os.getloadavg()[0]:.1f}", f"{cost.start:.1f}", f"{cost.stop:.1f}",
                 )  # fmt: skip
 
 

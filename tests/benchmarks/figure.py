@@ -46,7 +46,7 @@ class Figure:
 
     @property
     def compared(self) -> float:
-        """What runs are compared by: the ratio, or what was measured if there is no peer."""
+        """The value by which runs are ordered: the ratio, or without a peer the measured one."""
         return self.measured if self.ratio is None else self.ratio
 
     def cells(self) -> tuple[str, ...]:
