@@ -137,7 +137,7 @@ class WatchedTargets:
 
     def _scrape(self, loop: asyncio.AbstractEventLoop, slot: _Slot) -> None:
         """Begin the turns of a slot, and set its next time; those that were missed are skipped."""
-        if not slot.scrapers:
+        if self._ended or not slot.scrapers:
             return
         slot.at += slot.interval * (1 + max(0.0, loop.time() - slot.at) // slot.interval)
         loop.call_at(slot.at, self._scrape, loop, slot)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,9 @@ from specwatch.config.loading import Config
 from specwatch.config.sections import Retention
 from specwatch.config.target import Target
 from specwatch.daemon.daemon import Daemon
+from specwatch.daemon.scraper import Scraper
+from specwatch.daemon.watched_targets import WatchedTargets
+from specwatch.domain.model import Batch, Cursor
 from specwatch.errors import ConfigError
 from tests.daemon.running import MovableClock, Running, config_of, scraped, stored
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
@@ -255,6 +260,31 @@ def test_reloads_race_with_scrapes_and_leave_everything_in_order(
     assert not [entry for entry in log if entry["event"] in wrong]
     names = [thread.name for thread in threading.enumerate()]
     assert sum(name.startswith("scrape") for name in names) <= 40
+
+
+def test_no_turn_begins_while_the_last_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task would be destroyed with the loop."""
+    begun: list[None] = []
+    batches: list[Batch] = []
+
+    async def slow(scraper: Scraper) -> None:
+        begun.append(None)
+        await asyncio.sleep(0.3)
+
+    def make(target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
+        return Scraper(target, daemon="d", clock=MovableClock(), put=batches.append)
+
+    monkeypatch.setattr(Scraper, "turn", slow)
+    others = set(threading.enumerate())
+    targets = WatchedTargets(make)
+    targets.configure([target_of("http://h", interval=0.01)], {})
+    targets.schedule()
+    wait_for(lambda: begun)
+    targets.close()
+    time.sleep(0.02)
+    before = len(begun)
+    wait_for(lambda: not {t for t in threading.enumerate() if t.name == "scrape"} - others)
+    assert len(begun) == before
 
 
 def test_without_a_file_there_is_nothing_to_read_again(url: str, tmp_path: Path, log: Log) -> None:
