@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
+from msgspec import structs
 
 from specwatch.actuators.base import Actuator
 from specwatch.actuators.command import run_hook
@@ -139,7 +140,7 @@ class TargetGuard:
         if known is not None and entry.version < known.version and not self.stale:
             return
         if known is None:
-            entry = replace(entry, state=entry.state.capped(self._dependencies.now()))
+            entry = structs.replace(entry, state=entry.state.capped(self._dependencies.now()))
         if known is not None and self._unstored and entry.version > known.version:
             self._rebase(known.state, entry.state)
         self.entry, self.stale = entry, False

@@ -17,8 +17,10 @@ from specwatch.status import TargetStatus
 _log = structlog.get_logger("specwatch.daemon.watched_targets")
 
 _SLOTS = 20
-"""Times in an interval at which scrapes begin. To wake up costs as much as some scrapes, so in a
-large fleet many targets share one."""
+"""Times in an interval at which scrapes begin, until targets have to share them: to wake up costs
+as much as some scrapes."""
+_SHARING = 10
+"""Targets that share a time at most, since the last one waits for the others."""
 _GOLDEN_RATIO = 0.618
 """Multiples of it, modulo 1, are spread evenly however many there are."""
 _MOST_LEFT = 100
@@ -127,8 +129,9 @@ class WatchedTargets:
         for scraper in filter(new.__contains__, scrapers):
             interval = scraper.target.interval
             alike = [slot for slot in self._slots if slot.interval == interval]
-            if len(alike) == _SLOTS:
-                min(alike, key=lambda slot: len(slot.scrapers)).scrapers.add(scraper)
+            emptiest = min(alike, key=lambda slot: len(slot.scrapers), default=None)
+            if emptiest and len(alike) >= _SLOTS and len(emptiest.scrapers) < _SHARING:
+                emptiest.scrapers.add(scraper)
                 continue
             delay = interval * (len(alike) * _GOLDEN_RATIO % 1)
             slot = _Slot(interval, loop.time() + delay, {scraper})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from specwatch.errors import StoreError, StoreUnavailable
 from specwatch.guard.state import GuardState, Step
@@ -47,6 +48,14 @@ class Lost(StoreError):
     retry = True
 
 
+class _Known(NamedTuple):
+    """Every guard as it was read at a time of the database's clock, with the sums of all rows."""
+
+    sums: list[Any]
+    at: float
+    entries: dict[str, Entry]
+
+
 class GuardBook:
     """Reads and writes guards; safe to use from several threads.
 
@@ -56,6 +65,7 @@ class GuardBook:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._known: _Known | None = None
 
     def hold(self, targets: Iterable[str], holder: str, now: float, *, able: bool) -> None:
         """Take free leases, and renew those that ``holder`` has.
@@ -94,9 +104,22 @@ class GuardBook:
 
     def look(self, target: str | None = None) -> dict[str, Entry]:
         """Every guard, or that of one target, by target; without damaged ones, which nobody holds
-        until they are set aside."""
+        until they are set aside.
+
+        All rows are read only if one has changed since the last time.
+        """
         with self._store.connected() as connection:
-            return _entries(connection, _guards(connection, target))
+            if target is not None:
+                return _entries(connection, _guards(connection, target))
+            *sums, present = connection.execute(_sums(connection)).one()
+            known = self._known
+            if known is None or known.sums != sums:
+                entries = _entries(connection, _guards(connection, None))
+                self._known = known = _Known(sums, present, entries)
+        passed = present - known.at
+        return {
+            name: replace(entry, left=entry.left - passed) for name, entry in known.entries.items()
+        }
 
     def advance(
         self,
@@ -181,6 +204,14 @@ def _guards(connection: sa.Connection, target: str | None) -> sa.Select[Any]:
     """Of every guard, or of one target."""
     query = sa.select(guards, clock(connection).label("clock"))
     return query if target is None else query.where(guards.c.target == storable(target))
+
+
+def _sums(connection: sa.Connection) -> sa.Select[Any]:
+    """What every change of a guard changes, and the time: a version becomes greater, a lease ends
+    at another time, a row comes or goes; damage may make a state longer or shorter."""
+    lengths = sa.func.sum(sa.func.length(guards.c.state))
+    counted, leases = sa.func.sum(guards.c.version), sa.func.sum(guards.c.lease_until)
+    return sa.select(sa.func.count(), counted, leases, lengths, clock(connection))
 
 
 def _entries(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, Entry]:

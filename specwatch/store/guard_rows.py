@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,8 +23,7 @@ LOOKING = "~"
 _COLUMNS = tuple(guards.c.keys())
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """The stored guard of a target; ``left`` are the seconds until its lease ends."""
 
     state: GuardState

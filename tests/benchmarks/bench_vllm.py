@@ -2,9 +2,10 @@
 
 Needs the lab (``make lab``). One server serves both with the tap and without it, by the key of a
 request: two equal servers differ by more than the tap costs, as the second one without it shows.
-All servers run all the while; only one of them has work at a time, in many short turns, whose order
-is reversed each time. Beside it the CPU time of the API server, on which other work on the machine
-has less influence.
+All servers run all the while; only one has work at a time, in many short turns, whose order is
+reversed each time. Before each turn the same arm has some work that does not count: a server that
+was idle is slower at first. Seeds make all turns draft and accept alike. Beside it the CPU time of
+the API server, on which other work on the machine has less influence.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _ROUNDS = 60
 _REQUESTS = 24
 _TOKENS = 48
 _CONCURRENCY = 4
+_WARM_UP = 8
+"""Requests before each turn that do not count."""
 _BARE = "without the tap"
 _CHECKOUT = Path(__file__).parents[2]
 _T = 2.0
@@ -60,7 +63,7 @@ def run() -> list[Figure]:
                 server.start()
             for server in servers:
                 server.wait_healthy()
-                _run(server, None)
+                _run(server, None, _REQUESTS)
             return _compare(
                 {
                     _BARE: (first, WITHOUT),
@@ -79,7 +82,7 @@ def _compare(arms: Mapping[str, tuple[VllmServer, str | None]]) -> list[Figure]:
     rounds: list[dict[str, _Run]] = []
     for number in range(_ROUNDS):
         order = names if number % 2 else names[::-1]
-        rounds.append({name: _run(*arms[name]) for name in order})
+        rounds.append({name: _turn(*arms[name]) for name in order})
     figures = []
     for quantity, unit in _UNITS.items():
         what = _NAMES.get(quantity, f"mean {quantity.upper()}")
@@ -111,8 +114,15 @@ _UNITS = {"throughput": "tokens/s", "ttft": "s", "tpot": "s", "cpu": "ms"}
 _NAMES = {"throughput": "throughput", "cpu": "CPU time of a request in the API server"}
 
 
-def _run(server: VllmServer, key: str | None) -> _Run:
-    requests = requests_at((0.0, 0.7, 1.2), _REQUESTS, stream=True, max_tokens=_TOKENS)
+def _turn(server: VllmServer, key: str | None) -> _Run:
+    _run(server, key, _WARM_UP)
+    return _run(server, key, _REQUESTS)
+
+
+def _run(server: VllmServer, key: str | None, count: int) -> _Run:
+    requests = requests_at(
+        (0.0, 0.7, 1.2), count, stream=True, max_tokens=_TOKENS, more={"seed": 1}
+    )
     clock = (~server.pid << 3) | 2  # what clock_getcpuclockid(3) gives
     began, used = time.perf_counter(), time.clock_gettime(clock)
     outcomes = send_all(server.url, requests, _CONCURRENCY, key=key)
@@ -121,11 +131,11 @@ def _run(server: VllmServer, key: str | None) -> _Run:
     if failed:
         raise RuntimeError(f"{len(failed)} requests failed, the first with: {failed[0]}")
     return _Run(
-        _REQUESTS * _TOKENS / seconds,
+        count * _TOKENS / seconds,
         statistics.mean(outcome.ttft or 0.0 for outcome in outcomes),
         statistics.mean(
             ((outcome.last_token or 0.0) - (outcome.ttft or 0.0)) / (_TOKENS - 1)
             for outcome in outcomes
         ),
-        1e3 * used / _REQUESTS,
+        1e3 * used / count,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import HOUR, Mode
@@ -167,7 +168,7 @@ def test_a_member_without_a_daemon_counts_until_its_restart_must_have_ended() ->
     removed = Entry(under_way(Phase.RESTARTING), 1, "d:1", left=-60.0)
     for age, counts in ((ACT.start_timeout - 1, True), (ACT.start_timeout, False)):
         assert bool(groups.guarded([removed], NOW + age, ACT)) is counts
-    assert groups.guarded([replace(removed, left=1.0)], NOW + 1e6, ACT) == (removed.state,)
+    assert groups.guarded([structs.replace(removed, left=1.0)], NOW + 1e6, ACT) == (removed.state,)
 
 
 # Several daemons

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from msgspec import structs
 
 from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard import state_machine
 from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step
+from specwatch.store import guard_records
 from specwatch.store.guard_records import GuardBook, Lost
 from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
@@ -51,7 +56,7 @@ def test_a_step_is_stored_with_its_reason_and_its_numbers(book: GuardBook) -> No
     entry = held(book)
     after = book.advance(entry, to(entry, Phase.SUSPECT, incident="i"), NOW + 1, by="d")
     stored = book.look()["chat"]
-    assert replace(stored, left=after.left) == after
+    assert structs.replace(stored, left=after.left) == after
     (record,) = book.history()
     assert (record.target, record.version, record.at, record.daemon) == ("chat", 1, NOW + 1, "d")
     assert (record.phase_before, record.phase) == ("observing", "suspect")
@@ -70,9 +75,9 @@ def test_a_step_that_does_not_follow_is_refused_and_not_stored(
     theirs = book.look()["chat"]
     not_next = {
         "an older state": first,
-        "a state to come": replace(theirs, version=theirs.version + 1),
+        "a state to come": structs.replace(theirs, version=theirs.version + 1),
         "a lease that went to another": second,
-        "nobody's": replace(theirs, holder=""),
+        "nobody's": structs.replace(theirs, holder=""),
     }
     for what, entry in not_next.items():
         with pytest.raises(Lost):
@@ -137,6 +142,48 @@ def test_a_change_that_changes_nothing_stores_nothing(book: GuardBook) -> None:
     assert book.look()["chat"].version == 0
     with pytest.raises(StoreUnavailable, match="no daemon guards nobody"):
         book.change("nobody", lambda s: state_machine.resume(s, by="a", now=NOW), NOW, by="p")
+
+
+def test_guards_are_read_again_only_after_a_change(
+    url: str, store: Store, book: GuardBook, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = [0]
+    read = guard_records._entries
+
+    def counted(*of: Any) -> dict[str, Entry]:
+        reads[0] += 1
+        return read(*of)
+
+    monkeypatch.setattr(guard_records, "_entries", counted)
+    other = GuardBook(open_store(url, "e"))
+    entry = held(book)
+
+    def write(values: dict[str, object]) -> None:
+        with store.writing(NOW) as connection:
+            connection.execute(guards.update().values(values))
+
+    changes: dict[str, Callable[[], object]] = {
+        "nothing before": lambda: None,
+        "a guard more": lambda: other.hold(["code"], "e:1", NOW, able=False),
+        "a step": lambda: other.advance(entry, to(entry, Phase.SUSPECT), NOW, by="d"),
+        "a renewed lease": lambda: (time.sleep(0.01), other.hold(["chat"], "d:1", NOW, able=True)),
+        "a released lease": lambda: other.release("e:1", NOW),
+        "another holder": lambda: other.hold(["code"], "f:1", NOW, able=True),
+        "damage": lambda: write({"state": "{"}),
+    }
+    for what, change in changes.items():
+        change()
+        reads[0] = 0
+        found = book.look()
+        assert reads[0] == 1, what
+        time.sleep(0.01)
+        again = book.look()
+        assert reads[0] == 1, what
+        assert again.keys() == found.keys()
+        for name, later in again.items():
+            assert later == structs.replace(found[name], left=later.left)
+            assert found[name].left - 5 < later.left < found[name].left
+    assert found == {}
 
 
 def test_a_lease_belongs_to_its_holder_until_it_ends_or_is_released(
