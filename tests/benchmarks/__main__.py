@@ -10,9 +10,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import logging
 import sys
 import traceback
 from pathlib import Path
+
+import structlog
 
 from tests.benchmarks.figure import HEADINGS, Figure, middle
 
@@ -33,6 +36,8 @@ def main(arguments: list[str]) -> int:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
     if chosen.runs < 1:
         parser.error(f"--runs {chosen.runs}: give 1 or more")
+    # The table is all that standard output has.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     figures: list[Figure] = []
     broken = []
     for name in chosen.names or NAMES:
