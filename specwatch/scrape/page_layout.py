@@ -110,8 +110,10 @@ class PageLayout:
 
 
 def _numbers(texts: Sequence[bytes]) -> tuple[float, ...]:
-    """The numbers, read as one list of JSON, which takes a fifth of the time; ValueError for text
-    that is none."""
+    """The numbers, read as one list of JSON: that takes a fifth of the time.
+
+    Raises ValueError for text that is not a number.
+    """
     try:
         return _JSON.decode(b"[%b]" % b",".join(texts))
     except msgspec.DecodeError:  # such as NaN
