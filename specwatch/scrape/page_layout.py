@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from operator import itemgetter, le
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -23,6 +24,10 @@ _READ_EACH_TIME = frozenset(
     {"running", "waiting", "kv_cache_usage", "kv_cache_usage_old", "lifetime_acceptance_rate"}
 )
 """Gauges that are read from each page; others stay the same as long as a process runs."""
+
+
+_LAYOUTS: WeakValueDictionary[tuple[Any, ...], PageLayout] = WeakValueDictionary()
+"""Those that are in use."""
 
 
 class Glance(NamedTuple):
@@ -61,9 +66,10 @@ class PageLayout:
         """``known`` has the series of our samples by the text before the value."""
         heads = [line.rpartition(b" ")[0] for line in lines]
         places = [place for place, head in enumerate(heads) if head in known]
-        self._heads = [heads[place] for place in places]
+        self._heads = tuple(heads[place] for place in places)
         self._pick = _picker(places)
         self._text = _text_of(b"\n".join(lines))
+        self._identity = self._text, self._heads, tuple(places)
         self.series = tuple(known[head] for head in self._heads)
         quantities = [series.quantity for series in self.series]
         self.counters = _picker(
@@ -95,7 +101,10 @@ class PageLayout:
         ours = sum(name in _NAMES for name in _NAME_OF_LINE.findall(bare))
         usual = all(not line or line[0] in _BEGINNINGS for line in bare.split(b"\n"))
         distinct = len(set(layout.series)) == len(layout.series) == ours
-        return layout if usual and distinct and layout.series else None
+        if not (usual and distinct and layout.series):
+            return None
+        # Servers of one model have one layout, which takes 30 KB.
+        return _LAYOUTS.setdefault(layout._identity, layout)
 
     def read(self, page: bytes) -> Glance | None:
         """The values of a page with this layout; None for another page."""

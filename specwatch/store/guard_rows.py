@@ -91,8 +91,6 @@ def packed(state: GuardState) -> str:
     return msgspec.json.encode(state).decode()
 
 
-# Every guard is read every other second. Few have changed: a lease after 15 s, a state seldom.
-@lru_cache(maxsize=4096, typed=True)
 def _decoded(*values: Any) -> GuardState:
     damage.require_types(guards, _COLUMNS, values)
     state = _unpacked(values[-1])
@@ -101,6 +99,7 @@ def _decoded(*values: Any) -> GuardState:
     return state
 
 
+# Leases are renewed every 15 s, states change seldom.
 @lru_cache(maxsize=4096)
 def _unpacked(text: str) -> GuardState:
     return msgspec.json.decode(text, type=GuardState)

@@ -153,11 +153,22 @@ def test_an_engine_that_may_stop_drafting_is_read_whole() -> None:
     assert one.end().tally.generation_tokens == 3
 
 
-def test_a_layout_of_another_reader_is_no_base() -> None:
+@pytest.mark.parametrize(
+    ("page", "same"),
+    [
+        (vllm(120), True),
+        (vllm(120, model="n"), False),
+        (vllm(120, drafts=1), False),
+        (b"# HELP 1\n" + vllm(120), False),
+        (vllm(120).replace(b'engine="0"', b'engine="1"'), False),
+    ],
+    ids=["the same page", "another model", "more series", "a comment more", "another number"],
+)
+def test_servers_with_the_same_page_share_its_layout(page: bytes, same: bool) -> None:
     one = Watched()
     one.scrape_all(100, 110)
     other = PageReader()
-    other.read(vllm(120))
-    glance = other.learn(vllm(120))
+    other.read(page)
+    glance = other.learn(page)
     assert glance is not None
-    assert one.watch.glance(glance, Moment(6010.0, 10.0)) is None
+    assert (one.watch.glance(glance, Moment(6010.0, 10.0)) is not None) is same
