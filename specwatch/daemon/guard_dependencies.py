@@ -49,11 +49,10 @@ class Basis(NamedTuple):
             self.policy is other.policy
             and self.version == other.version
             and self.decision is other.decision
-            and (ours is theirs or _alike(ours, theirs))
-        )
-
-
-def _alike(one: TargetStatus, other: TargetStatus) -> bool:
-    return (one.failure is None) is (other.failure is None) and (
-        (one.models, one.switch, one.group) == (other.models, other.switch, other.group)
-    )
+            and (
+                ours is theirs  # no page was read meanwhile
+                or ((ours.failure is None) is (theirs.failure is None)
+                    and (ours.models, ours.switch, ours.group)
+                    == (theirs.models, theirs.switch, theirs.group))
+            )
+        )  # fmt: skip

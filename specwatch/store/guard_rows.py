@@ -46,10 +46,14 @@ def entry_of(row: sa.Row[Any]) -> Entry:
 
     Raises one of ``damage.UNDECODABLE``.
     """
-    target, version, holder, lease_until, state = row[: len(_COLUMNS)]
-    decoded = _decoded(target, version, holder, lease_until, state)
+    values = row[: len(_COLUMNS)]
+    damage.require_types(guards, _COLUMNS, values)
+    target, version, holder, lease_until, text = values
+    state = _unpacked(text)
+    if storable(state.target) != target:
+        raise ValueError("state is of another target")
     left = lease_until - (row[-1] if len(row) > len(_COLUMNS) else 0.0)
-    return Entry(decoded, version, holder, left)
+    return Entry(state, version, holder, left)
 
 
 def targets_of(row: sa.Row[Any]) -> set[str]:
@@ -89,14 +93,6 @@ def holder_names(holder: str) -> tuple[str, str]:
 def packed(state: GuardState) -> str:
     """The stored text of a state."""
     return msgspec.json.encode(state).decode()
-
-
-def _decoded(*values: Any) -> GuardState:
-    damage.require_types(guards, _COLUMNS, values)
-    state = _unpacked(values[-1])
-    if storable(state.target) != values[0]:
-        raise ValueError("state is of another target")
-    return state
 
 
 # Leases are renewed every 15 s, states change seldom.
