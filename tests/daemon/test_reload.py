@@ -262,6 +262,26 @@ def test_reloads_race_with_scrapes_and_leave_everything_in_order(
     assert sum(name.startswith("scrape") for name in names) <= 40
 
 
+@pytest.mark.parametrize(("count", "slots"), [(30, 20), (200, 20), (250, 25)])
+def test_no_more_than_ten_scrapes_begin_at_once_in_a_large_fleet(
+    monkeypatch: pytest.MonkeyPatch, count: int, slots: int
+) -> None:
+    async def idle(scraper: Scraper) -> None:
+        pass
+
+    monkeypatch.setattr(Scraper, "turn", idle)
+    targets = WatchedTargets(
+        lambda target, *_: Scraper(target, daemon="d", clock=MovableClock(), put=[].append)
+    )
+    targets.configure([target_of("http://h", f"t{n}", interval=60.0) for n in range(count)], {})
+    targets.schedule()
+    wait_for(lambda: sum(len(slot.scrapers) for slot in targets._slots) == count)
+    assert len(targets._slots) == slots
+    assert max(len(slot.scrapers) for slot in targets._slots) <= 10
+    assert len({slot.at for slot in targets._slots}) == slots
+    targets.close()
+
+
 def test_no_turn_begins_while_the_last_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its task would be destroyed with the loop."""
     begun: list[None] = []
