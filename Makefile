@@ -4,15 +4,15 @@ VENV ?= .venv
 PYTHON ?= python3.13 python3.12 python3.11 python3
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check --quiet
-# The fast tests wait for more than half of their time: for a disk, a timeout, a second look.
-WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# Each has its own share of the files, and hardly waits.
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 # Tests start many processes, each of which would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 # In CI the plugin turns skips into failures; elsewhere it does nothing.
-pytest := $(python) -m pytest -p tests.plugins.no_skips
+pytest := $(python) -m pytest -p tests.plugins.no_skips -p tests.plugins.shards
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab lab-vllm lab-kubernetes lab-llama e2e lint docs bench clean
+.PHONY: help demo test golden lab lab-vllm lab-kubernetes lab-llama e2e lint docs bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -21,7 +21,10 @@ demo: $(VENV)/installed ## watch a simulated vLLM, for two minutes
 	$(VENV)/bin/specwatch demo
 
 test: $(VENV)/installed-dev ## the fast tests
-	$(pytest) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(pytest) --numprocesses $(WORKERS) $(ARGS)
+
+golden: $(VENV)/installed-dev ## rewrite the files of tests/golden as they are rendered now
+	$(pytest) --golden -m golden $(ARGS)
 
 lab: lab-vllm lab-kubernetes lab-llama ## install what e2e needs: a CPU vLLM, AIPerf, tiny models, Kubernetes, llama-server (5 GB)
 
