@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 pytest := $(python) -m pytest -p tests.plugins.no_skips -p tests.plugins.shards
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test golden lab lab-vllm lab-kubernetes lab-llama e2e lint docs bench clean
+.PHONY: help demo test nightly worlds golden lab lab-vllm lab-kubernetes lab-llama e2e lint docs bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -22,6 +22,12 @@ demo: $(VENV)/installed ## watch a simulated vLLM, for two minutes
 
 test: $(VENV)/installed-dev ## the fast tests
 	$(pytest) --numprocesses $(WORKERS) $(ARGS)
+
+nightly: $(VENV)/installed-dev ## what takes long: statistics, scale, more examples of each property
+	$(pytest) --numprocesses $(WORKERS) --hypothesis-profile nightly -o norecursedirs="e2e benchmarks" tests $(ARGS)
+
+worlds: $(VENV)/installed-dev ## how the guard decides in simulated worlds, as a table; takes hours
+	$(python) -m tests.worlds --nice 10 $(ARGS)
 
 golden: $(VENV)/installed-dev ## rewrite the files of tests/golden as they are rendered now
 	$(pytest) --golden -m golden $(ARGS)

@@ -59,8 +59,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: other work on the machine takes time, too. Every run draws new examples.
-settings.register_profile("specwatch", deadline=None, max_examples=50)
-settings.load_profile("specwatch")
+settings.register_profile("fast", deadline=None, max_examples=20)
+settings.register_profile("nightly", deadline=None, max_examples=300)
+settings.load_profile("fast")
 
 # What is logged is shown with a failure: plainly, for the colours take longer than many a test.
 structlog.configure(
