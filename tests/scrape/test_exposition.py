@@ -9,7 +9,7 @@ import re
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.model import PageLimits, Series
@@ -124,7 +124,6 @@ def pairs_of_pages(draw: st.DrawFn) -> tuple[str, str]:
     return page, draw(st.sampled_from(["\n".join(lines) + "\n", draw(pages())]))
 
 
-@settings(max_examples=200)
 @given(pairs_of_pages())
 def test_a_page_read_at_a_glance_has_the_samples_that_it_has_when_it_is_read(both):
     first, second = (text.encode() for text in both)

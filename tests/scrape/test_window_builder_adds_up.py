@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.merge import sum_tallies
@@ -337,7 +337,6 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=150)
 @given(st.sampled_from(WORLDS), st.lists(steps, min_size=20, max_size=60))
 def test_windows_add_up_to_what_was_counted(kind, script):
     """Through restarts, failures, gaps, clock steps, stops and kills of the daemon."""
@@ -357,7 +356,6 @@ def test_pages_inside_a_minute_are_counted_at_a_glance(tap: Source | None) -> No
     assert_adds_up(world)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(some_seconds, st.booleans()), min_size=1, max_size=40))
 def test_windows_cover_the_time_from_the_first_page_to_the_last(script):
     """Failed scrapes lose no time: either the next page brings what happened, or it was down."""
@@ -374,7 +372,6 @@ def test_windows_cover_the_time_from_the_first_page_to_the_last(script):
     assert sum(window.scrapes_failed for window in world.windows) == len(script) - good
 
 
-@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.sampled_from([1.0, 5.0, 10.0]), st.sampled_from("ooofffr")),
