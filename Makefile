@@ -4,12 +4,8 @@ VENV ?= .venv
 PYTHON ?= python3.13 python3.12 python3.11 python3
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check --quiet
-# Each has its own share of the files, and hardly waits.
-WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 # Tests start many processes, each of which would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
-# In CI the plugin turns skips into failures; elsewhere it does nothing.
-pytest := $(python) -m pytest -p tests.plugins.no_skips -p tests.plugins.shards
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test nightly worlds golden lab lab-vllm lab-kubernetes lab-llama e2e lint docs bench clean
@@ -21,16 +17,16 @@ demo: $(VENV)/installed ## watch a simulated vLLM, for two minutes
 	$(VENV)/bin/specwatch demo
 
 test: $(VENV)/installed-dev ## the fast tests
-	$(pytest) --numprocesses $(WORKERS) $(ARGS)
+	$(python) -m tests $(ARGS)
 
-nightly: $(VENV)/installed-dev ## what takes long: statistics, scale, more examples of each property
-	$(pytest) --numprocesses $(WORKERS) --hypothesis-profile nightly -o norecursedirs="e2e benchmarks" tests $(ARGS)
+golden: $(VENV)/installed-dev ## rewrite the files of tests/golden as they are rendered now
+	$(python) -m tests --golden -m golden $(ARGS)
+
+nightly: $(VENV)/installed-dev ## statistics and scale, and more examples of each property
+	$(python) -m tests --hypothesis-profile nightly --nightly $(ARGS)
 
 worlds: $(VENV)/installed-dev ## how the guard decides in simulated worlds, as a table; takes hours
 	$(python) -m tests.worlds --nice 10 $(ARGS)
-
-golden: $(VENV)/installed-dev ## rewrite the files of tests/golden as they are rendered now
-	$(pytest) --golden -m golden $(ARGS)
 
 lab: lab-vllm lab-kubernetes lab-llama ## install what e2e needs: a CPU vLLM, AIPerf, tiny models, Kubernetes, llama-server (5 GB)
 

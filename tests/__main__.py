@@ -1,0 +1,186 @@
+"""The fast tests, in processes side by side: ``python -m tests [pytest options]``.
+
+As many pytests as there are processors take files from a common queue, the longest first. A table
+of lines and seconds by room closes the run, then the number of tests. The exit status is 0 if all
+passed. ``--processes N`` sets their number, ``--seconds-to FILE`` keeps what each test took,
+``--nightly`` adds the tests of ``tests/nightly``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.plugins.file_queue import SECONDS
+
+ROOT = Path(__file__).parents[1]
+CACHE = ROOT / ".pytest_cache"
+SLOWEST = 10
+"""Tests that are named with what they took."""
+_NOTHING_CHOSEN = 5
+"""What pytest returns when its options choose no test."""
+
+
+class Process:
+    """One pytest of the run; its output is shown when it ends, unless all went well."""
+
+    def __init__(self, number: int, queue: Path, options: Sequence[str]) -> None:
+        self.output = queue / f"output-{number}"
+        reading, writing = os.pipe()
+        command = [
+            sys.executable, "-m", "pytest", "-q",
+            "-p", "tests.plugins.no_skips", "-p", "tests.plugins.file_queue",
+            "--file-queue", str(queue), "--file-results", str(writing),
+            "--basetemp", str(queue / f"process-{number}"),
+            "-o", f"cache_dir={CACHE}/process-{number}", *options,
+        ]  # fmt: skip
+        with self.output.open("wb") as output:
+            self.popen = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, pass_fds=[writing],
+            )  # fmt: skip
+        os.close(writing)
+        self.results = os.fdopen(reading, "rb")
+
+
+class Progress:
+    """What files came to, as they are through."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Any] = {}
+        self.outcomes: Counter[str] = Counter()
+        self._begun = time.monotonic()
+        self._shown = 0
+        self._lock = threading.Lock()
+
+    def follow(self, process: Process) -> None:
+        """Take in what a process reports, until it ends."""
+        with process.results as results:
+            for line in results:
+                with self._lock:
+                    self._add(json.loads(line))
+
+    def _add(self, result: dict[str, Any]) -> None:
+        """A file is through."""
+        self.files[result["file"]] = result
+        self.outcomes.update(result["outcomes"])
+        for name in result["failed"]:
+            print(f"FAILED {name}", flush=True)
+        if (tests := sum(self.outcomes.values())) >= self._shown + 500:
+            self._shown = tests
+            print(f"{self.seconds:6.0f} s: {tests} tests of {len(self.files)} files", flush=True)
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._begun
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests; the exit status."""
+    parser = argparse.ArgumentParser("tests", description=__doc__, add_help=False)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds-to", type=Path)
+    parser.add_argument("--nightly", action="store_true")
+    own, options = parser.parse_known_args(arguments)
+    if own.nightly:
+        options += ["-o", "norecursedirs=e2e benchmarks", "tests"]
+    # Who interrupts reaches every process; each reports how far it came.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    progress = Progress()
+    with tempfile.TemporaryDirectory(prefix="specwatch-tests-") as folder:
+        queue = Path(folder)
+        recorded = CACHE / SECONDS
+        if recorded.exists():
+            (queue / SECONDS).write_bytes(recorded.read_bytes())
+        processes = [Process(number, queue, options) for number in range(own.processes)]
+        readers = [threading.Thread(target=progress.follow, args=[each]) for each in processes]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        statuses = [process.popen.wait() for process in processes]
+        for process, status in zip(processes, statuses, strict=True):
+            if status not in (0, _NOTHING_CHOSEN):
+                print(process.output.read_text(errors="replace"), flush=True)
+    remember(progress, recorded)
+    if own.seconds_to:
+        own.seconds_to.write_text(json.dumps(progress.files))
+    print(*table(progress.files), sep="\n")
+    words = [f"{count} {outcome}" for outcome, count in sorted(progress.outcomes.items())]
+    print(f"==== {', '.join(words) or 'no test'} in {progress.seconds:.2f}s ====", flush=True)
+    return status_of(statuses)
+
+
+def remember(progress: Progress, recorded: Path) -> None:
+    """Keep the seconds of each file for the order of the next run, and failures for ``--lf``."""
+    known = json.loads(recorded.read_text()) if recorded.exists() else {}
+    known |= {file: round(cost_of(result)[0], 2) for file, result in progress.files.items()}
+    recorded.parent.mkdir(exist_ok=True)
+    recorded.write_text(json.dumps({file: known[file] for file in known if (ROOT / file).exists()}))
+    failed = {name: True for result in progress.files.values() for name in result["failed"]}
+    last_failed = CACHE / "v/cache/lastfailed"
+    last_failed.parent.mkdir(parents=True, exist_ok=True)
+    last_failed.write_text(json.dumps(failed))
+
+
+def cost_of(result: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds, and seconds of processors, of a file with its tests."""
+    costs = [result["imported"], *result["tests"].values()]
+    return sum(cost[0] for cost in costs), sum(cost[1] for cost in costs)
+
+
+def table(files: Mapping[str, Any]) -> list[str]:
+    """A line for each room of tests, the most expensive first, and the slowest tests."""
+    rooms: defaultdict[str, list[Any]] = defaultdict(list)
+    for file, result in files.items():
+        rooms[room_of(file)].append(result)
+    rows = []
+    for room, results in rooms.items():
+        seconds, processor = map(sum, zip(*map(cost_of, results), strict=True))
+        tests = sum(len(result["tests"]) for result in results)
+        rows.append((room, lines_of(room), tests, seconds, processor))
+    rows.sort(key=lambda row: -row[-1])
+    if len(rows) > 1:
+        rows.append(("all", *map(sum, zip(*(row[1:] for row in rows), strict=True))))
+    lines = [f"{'room':16} {'lines':>7} {'tests':>6} {'seconds':>8} {'processor':>9}"]
+    for room, count, tests, seconds, processor in rows:
+        lines.append(f"{room:16} {count:7} {tests:6} {seconds:8.1f} {processor:9.1f}")
+    imports = sum(result["imported"][1] for result in files.values())
+    lines.append(f"imports: {imports:.1f} s of processors; the slowest tests:")
+    tests = [test for result in files.values() for test in result["tests"].items()]
+    tests.sort(key=lambda test: -test[1][0])
+    return lines + [f"{cost[0]:8.2f} s  {name}" for name, cost in tests[:SLOWEST]]
+
+
+def room_of(file: str) -> str:
+    """The folder of ``tests`` that a file is in."""
+    return file.split("/")[1] if file.count("/") > 1 else "tests"
+
+
+def lines_of(room: str) -> int:
+    """Lines of Python in a room, helpers included."""
+    folder = ROOT / "tests"
+    sources = folder.glob("*.py") if room == "tests" else (folder / room).rglob("*.py")
+    return sum(source.read_text().count("\n") for source in sources)
+
+
+def status_of(statuses: Sequence[int]) -> int:
+    """Of the whole: 0 when all went well, though there may have been nothing for some to do."""
+    failed = [status for status in statuses if status not in (0, _NOTHING_CHOSEN)]
+    return 1 if failed else min(statuses)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
