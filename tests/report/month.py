@@ -1,6 +1,6 @@
-"""A month of a simulated server in virtual time, watched and stored as the daemon does it.
+"""Days of a simulated server in virtual time, watched and stored as the daemon does it.
 
-Each working hour has some minutes of traffic at a rate of its own; a weekend is idle, some days are
+Each working hour has some minutes of traffic at a rate of its own; some days are idle, some are
 served without speculation, once the server is restarted and once it gets another draft length. What
 is known of every request is in the log, from which :mod:`tests.report.truth` computes.
 """
@@ -37,27 +37,71 @@ DAY = 24 * HOUR
 TARGET, MODEL = "chat", "simulated"
 START = int(datetime(2026, 10, 5, tzinfo=UTC).timestamp())
 """A Monday, 0:00 UTC."""
-DAYS = 28
-END = START + DAYS * DAY
-OFF_DAYS = (1, 2, 16)
-IDLE_DAYS = (12, 13)
-"""A weekend."""
-RESTART = 9 * DAY + 13 * HOUR
-"""Seconds after the start at which the server is started again as it was."""
-SHORTER, SHORTER_K = 23 * DAY, 3
-"""And those after which it drafts fewer tokens at a time."""
-K = 4
-
-OPEN = range(10, 14)
-"""Hours of the day with traffic, UTC."""
-BURST_AT, BURST = 5 * MINUTE, 3 * MINUTE
-"""Seconds in such an hour at which it begins, and that it lasts."""
+K, SHORTER_K = 4, 3
+"""Draft tokens, and those of the shorter drafts."""
+BURST_AT = 5 * MINUTE
+"""Seconds in an hour with traffic at which it begins."""
 RATES = (0.15, 0.4, 0.9, 1.6, 2.4, 3.6)
 """Requests a second: each hour has one, and each hour of the day has all of them in turn."""
 OFF_RATES = (0.5, 1.2, 2.0, 3.2, 4.8, 6.4)
 """The same of days without speculation: as much at once as there is with it."""
 SCRAPE, IDLE_SCRAPE = 10.0, 30 * MINUTE
 """Seconds from look to look; a minute without a look has no window, its hour is whole."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens when; days are counted from 0."""
+
+    days: int
+    last: tuple[int, int]
+    """The days of the shorter one of two reports; the other is of all days."""
+    off_days: tuple[int, ...]
+    idle_days: tuple[int, ...]
+    shorter: int
+    """Seconds after the start at which it drafts fewer tokens at a time, from then on."""
+    restart: int
+    """And those at which it is started again as it was: when the daemon looks."""
+    open: range
+    """Hours of the day with traffic, UTC."""
+    burst: float
+    """Seconds that the traffic of an hour lasts."""
+
+    @property
+    def end(self) -> int:
+        return START + self.days * DAY
+
+    def rate(self, at: float) -> float:
+        """Requests a second, so many seconds after the start."""
+        day, second = divmod(at, DAY)
+        hour, second = divmod(second, HOUR)
+        busy = hour in self.open and BURST_AT <= second < BURST_AT + self.burst
+        if day in self.idle_days or not busy:
+            return 0.0
+        rates = OFF_RATES if day in self.off_days else RATES
+        return rates[int(hour + day) % len(rates)]
+
+    def looks(self, day: int) -> Iterator[float]:
+        """When the daemon looks: now and then, and as usual while there is traffic."""
+        at = float(day * DAY)
+        while at < (day + 1) * DAY:
+            yield at
+            after = at % HOUR - BURST_AT
+            if self.rate(at - after) and 0 <= after < self.burst + MINUTE:
+                at += SCRAPE
+            else:
+                at += IDLE_SCRAPE if at % HOUR else BURST_AT
+                at -= at % HOUR % BURST_AT
+
+
+MONTH = Plan(
+    days=28, last=(21, 28), off_days=(1, 2, 16), idle_days=(12, 13), shorter=23 * DAY,
+    restart=9 * DAY + 12 * HOUR + 35 * MINUTE, open=range(10, 14), burst=3 * MINUTE,
+)  # fmt: skip
+SIX_DAYS = Plan(
+    days=6, last=(3, 6), off_days=(1,), idle_days=(2,), shorter=5 * DAY,
+    restart=3 * DAY + 10 * HOUR + 35 * MINUTE, open=range(10, 12), burst=2 * MINUTE,
+)  # fmt: skip
 
 COSTS = SimulatedCosts(
     base=0.1, per_sequence=0.0005, per_token=0.006, free_tokens=8, prefill_per_token=0.00002,
@@ -87,28 +131,22 @@ class Request(NamedTuple):
 
 @dataclass
 class Month:
-    """What is left of it: a database, and the request log."""
+    """What is left of a plan: a database, and the request log."""
 
     url: str
+    plan: Plan
     log: list[Request] = field(default_factory=list)
     pages: int = 0
 
 
-def rate(at: float) -> float:
-    """Requests a second, so many seconds after the start."""
-    day, second = divmod(at, DAY)
-    hour, second = divmod(second, HOUR)
-    if day in IDLE_DAYS or hour not in OPEN or not BURST_AT <= second < BURST_AT + BURST:
-        return 0.0
-    rates = OFF_RATES if day in OFF_DAYS else RATES
-    return rates[int(hour + day) % len(rates)]
-
-
 class _Workload(SimulatedWorkload):
-    """Arrivals at :func:`rate`, without a draw for the hours in which there are none."""
+    """Arrivals at the rate of a plan, without a draw for the hours in which there are none."""
+
+    plan = MONTH
 
     def _arrival_after(self, time: float) -> float:
-        while time < DAYS * DAY:
+        rate, end = self.plan.rate, self.plan.days * DAY
+        while time < end:
             now = rate(time)
             if now:
                 drawn = time + self._random.expovariate(now)
@@ -117,7 +155,7 @@ class _Workload(SimulatedWorkload):
             hour = math.floor(time / HOUR)
             begins = hour * HOUR + BURST_AT
             time = begins if time < begins else begins + HOUR
-            time = next((at for at in _hours_from(time) if rate(at)), math.inf)
+            time = next((at for at in _hours_from(time, end) if rate(at)), math.inf)
             if time < math.inf:
                 time = math.nextafter(time, math.inf)
                 drawn = time + self._random.expovariate(rate(time))
@@ -126,13 +164,13 @@ class _Workload(SimulatedWorkload):
         return math.inf
 
 
-def _hours_from(time: float) -> Iterator[float]:
-    while time < DAYS * DAY:
+def _hours_from(time: float, end: float) -> Iterator[float]:
+    while time < end:
         yield time
         time += HOUR
 
 
-def engine(seed: int) -> SimulatedEngine:
+def engine(plan: Plan, seed: int = 1) -> SimulatedEngine:
     settings = SimulatedSettings(
         model=MODEL,
         speculation=SimulatedSpeculation(K),
@@ -147,44 +185,32 @@ def engine(seed: int) -> SimulatedEngine:
     )  # fmt: skip
     made = SimulatedEngine(settings, process_start=float(START))
     made.workload = _Workload(settings.traffic, seed, settings.max_model_len)
+    made.workload.plan = plan
     return made
 
 
-def run(folder: Path, seed: int = 1, progress: Callable[[int], object] = lambda day: None) -> Month:
+def run(folder: Path, plan: Plan, seed: int = 1) -> Month:
     """Simulate it, watch it, store it."""
-    month = Month(f"sqlite:///{folder}/month-{seed}.db")
+    month = Month(f"sqlite:///{folder}/month-{seed}.db", plan)
     store = Store(month.url, daemon="d", host="h", pid=1)
     store.open(START)
-    server, daemon = Server(engine(seed), month.log), _Daemon(store)
+    server, daemon = Server(engine(plan, seed), plan, month.log), _Daemon(store)
     try:
-        for day in range(DAYS):
-            progress(day)
+        for day in range(plan.days):
             server.begin(day)
-            for at in _looks(day):
-                if at == RESTART:
+            for at in plan.looks(day):
+                if at == plan.restart:
                     server.restart(at)
                 daemon.look(server.page(at), START + at)
                 month.pages += 1
             daemon.write(START + (day + 1) * DAY)
-        daemon.look(server.page(DAYS * DAY + 0.5), END + 0.5)
-        daemon.write(END + DAY)
+        assert server.restarted_as_it_was
+        daemon.look(server.page(plan.days * DAY + 0.5), plan.end + 0.5)
+        daemon.write(plan.end + DAY)
         assert not server.running, "a request would be half in the month"
     finally:
-        store.close(END + DAY)
+        store.close(plan.end + DAY)
     return month
-
-
-def _looks(day: int) -> Iterator[float]:
-    """When the daemon looks: now and then, and as usual while there is traffic."""
-    at = float(day * DAY)
-    while at < (day + 1) * DAY:
-        yield at
-        after = at % HOUR - BURST_AT
-        if rate(at - after) and 0 <= after < BURST + MINUTE:
-            at += SCRAPE
-        else:
-            at += IDLE_SCRAPE if at % HOUR else BURST_AT
-            at -= at % HOUR % BURST_AT
 
 
 class _Daemon:
@@ -219,10 +245,12 @@ class _Daemon:
 class Server:
     """The engine and its tap, as the samples of a page."""
 
-    def __init__(self, engine: SimulatedEngine, log: list[Request]) -> None:
+    def __init__(self, engine: SimulatedEngine, plan: Plan, log: list[Request]) -> None:
         self._engine = engine
+        self._plan = plan
         self._log = log
         self._text = SimulatedPage(engine)
+        self.restarted_as_it_was = False
         self._restarted()
 
     @property
@@ -231,13 +259,15 @@ class Server:
 
     def begin(self, day: int) -> None:
         """The night before a day: what it is to be served with."""
-        if day * DAY == SHORTER:
+        off_days = self._plan.off_days
+        if day * DAY == self._plan.shorter:
             self._begin(day * DAY, SimulatedSpeculation(SHORTER_K))
-        elif day in OFF_DAYS or day - 1 in OFF_DAYS:
-            speculation = False if day in OFF_DAYS else SimulatedSpeculation(K)
+        elif day in off_days or day - 1 in off_days:
+            speculation = False if day in off_days else SimulatedSpeculation(K)
             self._begin(day * DAY, speculation)
 
     def restart(self, at: float) -> None:
+        self.restarted_as_it_was = True
         self._begin(at, None)
 
     def page(self, at: float) -> Mapping[Series, float]:

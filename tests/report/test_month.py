@@ -1,6 +1,7 @@
-"""A month whose every request is known: what a report says of it is what the requests say.
+"""Days whose every request is known: what a report says of them is what the requests say.
 
-The way is that of the product: samples of pages, minutes, the store and its hours, the report. The
+Here these are six days; ``tests/nightly/report`` has a month, in which intervals can be judged. The
+way is that of the product: samples of pages, minutes, the store and its hours, the report. The
 truth is computed from the request log by :mod:`tests.report.truth`, which shares nothing with that
 way but the definitions.
 """
@@ -9,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
-import numpy as np
 import pytest
 
 from specwatch.config.loading import Config
@@ -24,14 +24,12 @@ from specwatch.simulator.page import SimulatedPage
 from specwatch.store.readers import Reader
 from tests.report import month as months
 from tests.report import truth
-from tests.report.month import DAY, END, START, TARGET, Month, Request
+from tests.report.month import DAY, SIX_DAYS, START, TARGET, Month, Plan, Request
 from tests.report.truth import BUCKETS, Timeline
 
 GPUS = 2
 LIMIT, OBJECTIVE = 0.25, 0.9
 """Of an objective for TTFT, in seconds: a bound of vLLM's buckets."""
-WEEKS = tuple(range(4))
-PERIODS = {"the last week": (21, 28), "the month": (0, 28)}
 BOUNDS = {"ttft": TTFT_BOUNDS, "tpot": INTER_TOKEN_BOUNDS}
 VALUES: dict[str, Callable[[Request], float]] = {"ttft": truth.ttft, "tpot": truth.tpot}
 CONFIG = Config.model_validate(
@@ -76,33 +74,44 @@ class Part:
         return truth.during(self.month.log, 2 * since - until, since)
 
 
-@pytest.fixture(scope="module")
-def month(tmp_path_factory: pytest.TempPathFactory) -> Month:
-    return months.run(tmp_path_factory.mktemp("month"))
+ReportOf = Callable[[int, int], Part]
 
 
 @pytest.fixture(scope="module")
-def report_of(month: Month) -> Iterator[Callable[[int, int], Part]]:
+def plan() -> Plan:
+    return SIX_DAYS
+
+
+@pytest.fixture(scope="module")
+def month(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Month:
+    return months.run(tmp_path_factory.mktemp("month"), plan)
+
+
+@pytest.fixture(scope="module")
+def report_of(month: Month) -> Iterator[ReportOf]:
     """Reads the report of some days."""
     reader = Reader.of(month.url)
-    known: dict[tuple[int, int], Part] = {}
 
+    @cache
     def read(first: int, last: int) -> Part:
-        if (first, last) not in known:
-            report = read_report(
-                reader, since=START + first * DAY, until=START + last * DAY, now=END + DAY,
-                config=CONFIG,
-            )  # fmt: skip
-            known[first, last] = Part(report, month, first, last)
-        return known[first, last]
+        report = read_report(
+            reader, since=START + first * DAY, until=START + last * DAY,
+            now=month.plan.end + DAY, config=CONFIG,
+        )  # fmt: skip
+        return Part(report, month, first, last)
 
     yield read
     reader.close()
 
 
-@pytest.fixture(params=PERIODS)
-def part(report_of: Callable[[int, int], Part], request: pytest.FixtureRequest) -> Part:
-    return report_of(*PERIODS[request.param])
+@pytest.fixture
+def whole(report_of: ReportOf, plan: Plan) -> Part:
+    return report_of(0, plan.days)
+
+
+@pytest.fixture(params=["the last days", "all days"])
+def part(report_of: ReportOf, plan: Plan, request: pytest.FixtureRequest) -> Part:
+    return report_of(*(plan.last if request.param == "the last days" else (0, plan.days)))
 
 
 @pytest.fixture(scope="module")
@@ -117,22 +126,22 @@ def of(log: Sequence[Request], label: str) -> list[Request]:
 
 def test_the_daemon_is_shown_what_stands_on_the_servers_page() -> None:
     """The month goes without the text of pages; what it takes instead is the same samples."""
-    engine = months.engine(seed=3)
-    server = months.Server(engine, [])
-    at = months.OPEN[0] * months.HOUR + months.BURST_AT + 60.0
+    engine = months.engine(SIX_DAYS, seed=3)
+    server = months.Server(engine, SIX_DAYS, [])
+    at = SIX_DAYS.open[0] * months.HOUR + months.BURST_AT + 60.0
     samples = server.page(at)
     read = PageReader().read(SimulatedPage(engine).render())
     assert read == {series: value for series, value in samples.items() if not series.temperature}
     assert {series.temperature for series in samples} > {"0", ">1"}
 
 
-def test_the_month_is_one_worth_judging(month: Month) -> None:
-    """Every load, with speculation and without; every temperature; requests enough."""
-    assert len(month.log) > 15000
+def test_it_has_days_with_speculation_and_without_and_every_temperature(month: Month) -> None:
+    plan = month.plan
+    assert len(month.log) > 60 * plan.days
     days = {int((entry.arrival - START) // DAY) for entry in month.log}
-    assert days == set(range(28)) - set(months.IDLE_DAYS)
+    assert days == set(range(plan.days)) - set(plan.idle_days)
     off = {int((entry.arrival - START) // DAY) for entry in month.log if not entry.k}
-    assert off == set(months.OFF_DAYS)
+    assert off == set(plan.off_days)
     assert {request.k for request in month.log} == {0, months.K, months.SHORTER_K}
     assert {item.reason for item in month.log} == {"stop", "length"}
     assert {BUCKETS[entry.temperature] for entry in month.log} == set(BUCKETS.values())
@@ -205,116 +214,15 @@ def test_the_spread_of_requests_is_in_the_right_bucket(part: Part) -> None:
             assert low <= getattr(spread, name) <= high, (row.temperature, name)
 
 
-def test_latencies_without_speculation_are_those_of_requests_without(
-    part: Part, timeline: Timeline
-) -> None:
-    """At equal load: as those with speculation are spread over the loads."""
-    for row in part.model.temperatures:
-        off = of([entry for entry in part.month.log if not entry.k], row.temperature)
-        on = of([request for request in part.log if request.k], row.temperature)
-        spent = np.array([truth.tpot(item) for item in off])
-        loads, weights = timeline.loads_of(off), np.bincount(timeline.loads_of(on))
-        known = [at for at, weight in enumerate(weights) if weight and (loads == at).any()]
-        means = [spent[loads == at].mean() for at in known]
-        if row.tpot.off is None:
-            # Not nearly all loads occurred without speculation in this week or the one before.
-            plain = [entry for entry in (*part.log, *part.log_before) if not entry.k]
-            seen = set(timeline.loads_of(plain)) if plain else set()
-            assert sum(weights[at] for at in known if at in seen) < 0.97 * weights.sum()
-            continue
-        assert row.tpot.off.mean == pytest.approx(
-            np.average(means, weights=weights[known]), rel=0.1
-        )
-
-
-Figure = tuple[str, Any, float]
-"""What it is of, the ratio with its interval that the report has, and the truth."""
-
-
-def figures(part: Part, timeline: Timeline) -> Iterator[Figure]:
-    """Every measured speedup of a report, and what it really was."""
-    where = timeline.chosen(*part.span)
-    temperatures = {label: temperature for temperature, label in BUCKETS.items()}
-    yield "all", part.model.answer.speedup, timeline.speedup(where)
-    for row in part.model.temperatures[1:]:
-        if row.speedup is not None:
-            chosen = [temperatures[row.temperature]]
-            yield row.temperature, row.speedup, timeline.speedup(where, chosen)
-    for load in part.model.loads:
-        if load.speedup is not None:
-            yield load.load, load.speedup, timeline.speedup(where & (timeline.load == bin_of(load)))
-
-
 def bin_of(load: ReportLoad) -> int:
     first = int(load.load.split("-")[0].rstrip("+"))
     return next(at for at, (begin, _) in enumerate(truth.BINS) if begin == first)
 
 
-def test_the_speedup_is_inside_its_interval(part: Part, timeline: Timeline) -> None:
-    _, result, known = next(figures(part, timeline))
-    assert result.basis == "measured"
-    assert result.lower <= known <= result.upper
-    assert result.value == pytest.approx(known, rel=0.05)
-
-
-def test_intervals_of_speedups_hold_the_truth_as_often_as_they_say(
-    report_of: Callable[[int, int], Part], timeline: Timeline
-) -> None:
-    """Of each week, temperature and load: 95 % of very many, of these few nearly as many.
-
-    The hottest temperature is told 4 to 6 % too slow, which narrow intervals do not hold.
-    """
-    all_of_them = [
-        (week, *figure)
-        for week in WEEKS
-        for figure in figures(report_of(7 * week, 7 * week + 7), timeline)
-    ]
-    assert len(all_of_them) >= 30
-    outside = [
-        (week, name, known, ratio)
-        for week, name, ratio, known in all_of_them
-        if not truth.inside(ratio, known)
-    ]
-    assert len([item for item in outside if item[1] != ">1"]) <= 0.1 * len(all_of_them), outside
-    assert len(outside) <= 0.15 * len(all_of_them), outside
-    for _, name, ratio, known in all_of_them:
-        assert ratio.value == pytest.approx(known, rel=0.15), name
-
-
-def test_the_hours_saved_are_those_that_the_same_work_would_have_taken_longer(
-    part: Part, timeline: Timeline
-) -> None:
-    """As far as minutes can tell: within one, what is saved of a light moment outweighs what is
-    lost of a heavy one by more than their means say."""
-    where = timeline.chosen(*part.span)
-    saved = timeline.seconds_saved(where, step=60.0) / 3600
-    answer = part.model.answer
-    assert answer.hours_saved is not None
-    assert answer.gpu_hours_saved is not None
-    assert answer.gpus == GPUS
-    assert truth.inside(answer.hours_saved, saved), saved
-    assert truth.inside(answer.gpu_hours_saved, GPUS * saved)
-    assert answer.hours_saved.value == pytest.approx(timeline.seconds_saved(where) / 3600, rel=0.3)
-
-
-def test_the_answer_is_the_true_one(
-    report_of: Callable[[int, int], Part], timeline: Timeline
-) -> None:
-    part = report_of(*PERIODS["the month"])
-    answer = part.model.answer
-    assert answer.outcome == "pays"
-    true = {name: known for name, _, known in figures(part, timeline)}
-    assert {name for name in answer.winning_loads if true[name] < 1} == set()
-    assert {name for name in answer.losing_loads if true[name] > 1} == set()
-    assert "1" in answer.winning_loads
-    assert all(true[name] > 1 for name in answer.winning_temperatures)
-    assert all(true[name] < 1 for name in answer.losing_temperatures)
-
-
 def test_time_is_that_of_the_clock(part: Part, timeline: Timeline) -> None:
     """On and off from look to look; busy as well as looks every few seconds can tell."""
     traffic = part.model.traffic
-    off = DAY * len([day for day in months.OFF_DAYS if part.first <= day < part.last])
+    off = DAY * len([day for day in part.month.plan.off_days if part.first <= day < part.last])
     assert traffic.seconds_off == off
     on = (part.last - part.first) * DAY - off
     assert traffic.seconds_on == pytest.approx(on, abs=months.IDLE_SCRAPE)
@@ -355,45 +263,25 @@ def test_goodput_is_counted_to_the_request(part: Part) -> None:
     assert sum(item.requests for item in by_mode) in (0, len(part.log))
 
 
-def test_the_month_was_watched_throughout(
-    report_of: Callable[[int, int], Part], month: Month
-) -> None:
-    health = report_of(*PERIODS["the month"]).model.health
+def test_it_was_watched_throughout(whole: Part, month: Month) -> None:
+    health = whole.model.health
     assert health.observed == pytest.approx(health.expected, abs=months.IDLE_SCRAPE)
     assert health.gaps == ()
     assert health.coverage == 1.0
     assert health.source == "tap"
     assert health.scrapes_failed == 0
     assert health.scrapes_ok == month.pages
-    # To off and on again twice, to fewer draft tokens, and once for nothing.
-    assert health.restarts == 6
+    # On each day without speculation and the next, to fewer draft tokens, and once for nothing.
+    switched = {day + after for day in month.plan.off_days for after in (0, 1)}
+    assert health.restarts == len(switched) + 2
     assert health.warnings == ()
 
 
 def test_another_draft_length_is_told_with_its_effect(part: Part) -> None:
     (result,) = part.model.changes
-    at = START + months.SHORTER
+    at = START + part.month.plan.shorter
     assert result.at == at
     for side, since in ((result.before, at - DAY), (result.after, at)):
         known = truth.counts(truth.during(part.month.log, since, since + DAY))
         assert side.acceptance_rate == pytest.approx(known.rate)
         assert side.mean_length == pytest.approx(1 + known.accepted_tokens / known.drafts)
-
-
-def test_speculation_stops_to_pay_where_it_does(
-    report_of: Callable[[int, int], Part], timeline: Timeline
-) -> None:
-    """Within the width of a load bin, where the interpolated truth crosses 1."""
-    part = report_of(0, 21)
-    where = timeline.chosen(*part.span)
-    result = part.model.crossing
-    assert result is not None
-    wheres = [where & (timeline.load == bin_of(load)) for load in part.model.loads]
-    true = {
-        timeline.running(item): timeline.speedup(item)
-        for item in wheres
-        if timeline.busy(item) > 60
-    }
-    last_win = max(running for running, speedup in true.items() if speedup > 1)
-    first_loss = min(running for running, speedup in true.items() if speedup < 1)
-    assert last_win < result.running < first_loss * 1.1
