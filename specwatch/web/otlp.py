@@ -30,8 +30,15 @@ _TIMEOUT = 10.0
 class OtlpExport:
     """Exports every ``interval``, in its own thread; nothing without a section."""
 
-    def __init__(self, status: Callable[[], DaemonStatus]) -> None:
+    def __init__(
+        self,
+        status: Callable[[], DaemonStatus],
+        *,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
+        """``wait`` passes seconds between exports; True once the event is set."""
         self._status = status
+        self._wait = wait
         self._section: Otlp | None = None
         self._ended = threading.Event()
 
@@ -56,16 +63,20 @@ class OtlpExport:
 
     def _run(self, section: Otlp, ended: threading.Event) -> None:
         exporter, known = None, None
-        while not ended.wait(section.interval):
+        while not self._wait(ended, section.interval):
             try:
                 headers = section.headers()
                 if exporter is None or headers != known:  # a token may be replaced
+                    if exporter is not None:
+                        exporter.shutdown()
                     exporter, known = _exporter(section, headers), headers
                 exporter.export(metrics_data(self._status()))  # the SDK logs why it failed
             except ConfigError as error:
                 _log.error("otlp_failed", detail=str(error))
             except Exception:
                 _log.exception("otlp_failed")  # a defect must not end it
+        if exporter is not None:
+            exporter.shutdown()
 
 
 def _exporter(section: Otlp, headers: Mapping[str, str]) -> MetricExporter:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from specwatch.config.loading import parse
 from specwatch.config.operation import Otlp
 from specwatch.errors import ConfigError
+from specwatch.status import DaemonStatus
 from specwatch.web.exporter import DaemonCollector
 from specwatch.web.otlp import OtlpExport
-from tests.daemon.test_process import Process, configure
-from tests.fixtures import Serve
-from tests.hostile import page, wait_for
-from tests.scrape.pages import vllm
 from tests.web.statuses import FLEET, NOW, daemon
 from tests.web.test_exporter import FULL
 
@@ -90,12 +86,34 @@ def points(request: ExportMetricsServiceRequest) -> dict[tuple[str, frozenset[An
     }
 
 
+def export(
+    section: Otlp, status: Callable[[], DaemonStatus], *before: Callable[[], object]
+) -> None:
+    """Let the daemon's thread export once after each of these, without its pauses."""
+    turns = iter(before)
+    pauses: list[float] = []
+
+    def wait(_ended: threading.Event, seconds: float) -> bool:
+        pauses.append(seconds)
+        turn = next(turns, None)
+        if turn is not None:
+            turn()
+        return turn is None
+
+    OtlpExport(status, wait=wait).configure(section)
+    for thread in threading.enumerate():
+        if thread.name == "otlp":
+            thread.join(30)
+    assert pauses == [section.interval] * (len(before) + 1)
+
+
+def nothing() -> None:
+    """Before an export that needs no preparation."""
+
+
 def test_a_collector_receives_every_sample_of_the_page(collector: Collector) -> None:
-    export = OtlpExport(lambda: FULL)
-    export.configure(Otlp(endpoint=collector.url, interval="1s"))
-    wait_for(lambda: bool(collector.received))
-    export.configure(None)
-    request = collector.received[0]
+    export(Otlp(endpoint=collector.url, interval="9s"), lambda: FULL, nothing)
+    (request,) = collector.received
     expected = {
         (
             family.name,
@@ -123,16 +141,13 @@ def test_a_collector_receives_every_sample_of_the_page(collector: Collector) -> 
 def test_headers_are_those_of_the_file(collector: Collector, tmp_path: Path) -> None:
     file = tmp_path / "headers"
     file.write_text("authorization=Bearer abc,x-tenant=gpu\n")
-    export = OtlpExport(daemon)
-    export.configure(Otlp(endpoint=f"{collector.url}/tenant/", interval="1s", headers_file=file))
-    wait_for(lambda: bool(collector.asked))
-    path, headers = collector.asked[0]
+    section = Otlp(endpoint=f"{collector.url}/tenant/", headers_file=file)
+    export(section, daemon, nothing, lambda: file.write_text("authorization=Bearer renewed\n"))
+    (path, headers), (_, renewed) = collector.asked
     assert (path, headers["authorization"], headers["x-tenant"]) == (
         "/tenant/v1/metrics", "Bearer abc", "gpu",
     )  # fmt: skip
-    file.write_text("authorization=Bearer renewed\n")
-    wait_for(lambda: collector.asked[-1][1]["authorization"] == "Bearer renewed")
-    export.configure(None)
+    assert renewed["authorization"] == "Bearer renewed"
 
 
 def test_it_goes_on_when_a_collector_or_a_reading_fails(
@@ -147,10 +162,8 @@ def test_it_goes_on_when_a_collector_or_a_reading_fails(
         return FULL
 
     collector.status = 400
-    export = OtlpExport(status)
-    export.configure(Otlp(endpoint=collector.url, interval="1s"))
-    wait_for(lambda: len(collector.received) >= 2)
-    export.configure(None)
+    export(Otlp(endpoint=collector.url), status, nothing, nothing, nothing)
+    assert len(collector.received) == 2
     assert any("400" in record.getMessage() for record in caplog.records)
 
 
@@ -167,20 +180,16 @@ def test_a_section_without_an_endpoint_or_with_a_bad_file_is_refused(tmp_path: P
     assert "outside 1s to 1h" in problems("{endpoint: 'http://c:4318', interval: 0.5s}")
 
 
-def test_a_process_exports_once_its_configuration_says_so(
-    collector: Collector, serve: Serve, tmp_path: Path
-) -> None:
-    url = serve(page(vllm())).url
-    configure(tmp_path, url)
-    process = Process(tmp_path)
-    try:
-        process.wait_for("started")
-        configure(tmp_path, url, more=f"otlp: {{endpoint: '{collector.url}', interval: 1s}}")
-        assert collector.received == []
-        process.popen.send_signal(signal.SIGHUP)
-        wait_for(lambda: len(collector.received) >= 2)
-        assert ("specwatch_target_up", frozenset({("target", "t")})) in points(
-            collector.received[1]
-        )
-    finally:
-        assert process.end(signal.SIGTERM) == 0
+def test_it_ends_with_its_section() -> None:
+    ended: list[bool] = []
+
+    def wait(event: threading.Event, seconds: float) -> bool:
+        ended.append(event.wait(30))
+        return True
+
+    exporting = OtlpExport(daemon, wait=wait)
+    exporting.configure(Otlp(endpoint="http://127.0.0.1:1"))
+    (thread,) = [each for each in threading.enumerate() if each.name == "otlp"]
+    exporting.configure(None)
+    thread.join(30)
+    assert ended == [True]
