@@ -1,4 +1,4 @@
-"""A target with an experiment in virtual time: the real store, a simulated vLLM and its switch."""
+"""A target with an experiment in virtual time: a store, a simulated vLLM and its switch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from specwatch.actuators.switch import SwitchClient
 from specwatch.config.service import SwitchAccess
 from specwatch.config.target import Experiments
 from specwatch.daemon.target_experiment import TargetExperiment
-from specwatch.domain.switchback import TUNED, Switchback
+from specwatch.domain.switchback import TUNED, Moments, Switchback
 from specwatch.domain.tuning import tuned_schedule
 from specwatch.engines.switch import Schedule, SwitchState, schedule_number
 from specwatch.errors import ActuatorError, StoreUnavailable
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
+from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
 from specwatch.store.repository import Store
@@ -34,11 +35,39 @@ BY_TEMPERATURE = {"0": {2: 0.8}, ">1": {2: 1.5}}
 RUNNING = 3
 BLOCK = 16
 DESIGN = Experiments(arms=(0, 2), block="16s", share="50%", regret="100%")
+TUNE = DESIGN.model_copy(update={"tune": "act"})
+SCHEDULE = ((1, 2, 4), (3, 4, 2), (5, 256, 4))
+"""2 draft tokens at the load of the world."""
+KNOWN = {"0": {"launch": Moments(20, 0.22, 0.02)}, "2": {"launch": Moments(20, -0.22, 0.02)}}
+MINUTE = minute(int(START))
 QUIET = GuardStatus("act", GuardState("chat"), ours=True)
 
 
 Situation = tuple[str, str, object]
 """What the daemon is about to do or has done, the arm that is stored, and that of the server."""
+
+
+class ExperimentsInMemory:
+    """The part of a store that experiments use; what is stored is encoded, as in a database."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, bytes] = {}
+
+    def switchbacks(self, target: str | None = None) -> list[Switchback]:
+        return [
+            msgspec.json.decode(row, type=Switchback)
+            for name, row in sorted(self._rows.items())
+            if target in (None, name)
+        ]
+
+    def change_switchback(
+        self, target: str, change: Callable[[Switchback | None], Switchback | None], now: float
+    ) -> Switchback | None:
+        stored = next(iter(self.switchbacks(target)), None)
+        changed = change(stored)
+        if changed is not None:
+            self._rows[target] = msgspec.json.encode(changed)
+        return changed or stored
 
 
 class Killed(BaseException):
@@ -162,7 +191,9 @@ class Client:
 class World:
     """A target, its server, its guard and a store."""
 
-    def __init__(self, path: Path, kill_at: int | None = None) -> None:
+    def __init__(self, kill_at: int | str | None = None, store: Store | None = None) -> None:
+        """``kill_at`` is the number of the point at which the daemon is killed, or its name: then
+        the first time."""
         self.now = START
         self.points: list[str] = []
         self.situations: dict[Situation, int] = {}
@@ -170,9 +201,11 @@ class World:
         self.deaths = 0
         self.kill_at = kill_at
         self.server = Server(self)
-        self.store = Store(f"sqlite:///{path}", daemon="d")
-        self.store.open(START)
+        self.reader = PageReader()
+        self.store = store or cast(Store, ExperimentsInMemory())
         self.away = False
+        self.read, self.write = self.store.switchbacks, self.store.change_switchback
+        """The methods of the store as they were, which are never away."""
         for name in ("change_switchback", "switchbacks"):
             setattr(self.store, name, self.failing(getattr(self.store, name), name))
         self.guard: GuardStatus | None = QUIET
@@ -212,15 +245,13 @@ class World:
         arm = stored.state.arm if stored else ""
         self.situations.setdefault((name, arm, self.server.state.ordered), len(self.points))
         self.points.append(name)
-        if len(self.points) - 1 == self.kill_at:
+        if self.kill_at in (len(self.points) - 1, name):
+            self.kill_at = None
             raise Killed
 
     @property
     def stored(self) -> Switchback | None:
-        with_points, self.away = self.away, False
-        stored = next(iter(Store.switchbacks(self.store, "chat")), None)
-        self.away = with_points
-        return stored
+        return next(iter(self.read("chat")), None)
 
     @property
     def state(self) -> Any:
@@ -237,16 +268,20 @@ class World:
             schedule=schedule_number(state.schedule),
         )
 
+    def see(self) -> None:
+        page = self.server.page().encode()
+        self.experiment.see(self.reader.read(page), self.setting, float(RUNNING))
+
     def second(self) -> None:
         """A second of the server, a page of it, and a turn."""
         self.now += 1
         self.server.pass_second()
         if self.watched:
             if self.failure is None:
-                self.experiment.see(pages.read(self.server.page()), self.setting, float(RUNNING))
+                self.see()
             status = TargetStatus(
                 "chat", "http://h", 1.0, failure=self.failure, restarts=self.restarts,
-                recent=(minute(int(START)),), load=self.load, switch=self.setting,
+                recent=(MINUTE,), load=self.load, switch=self.setting,
             )  # fmt: skip
             try:
                 self.experiment.turn(status, self.guard)
@@ -279,3 +314,51 @@ class World:
     @property
     def at_launch(self) -> bool:
         return self.server.state.ordered is None
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the learned schedule is in force."""
+        return self.server.state.schedule == SCHEDULE
+
+    def change(self, stopped: str = "", **state: Any) -> None:
+        """Change what is stored, as a person does who stops the experiment."""
+
+        def changed(stored: Switchback | None) -> Switchback:
+            assert stored is not None
+            changed = msgspec.structs.replace(stored.state, **state)
+            return msgspec.structs.replace(stored, state=changed, stopped=stopped)
+
+        self.write("chat", changed, self.now)
+
+
+def taught(kill_at: int | str | None = None, store: Store | None = None) -> World:
+    """A world in which an experiment has shown that 2 draft tokens are faster."""
+    world = World(store=store)
+    world.live(3)
+    world.change(differences={"all": KNOWN, "load 3-4": KNOWN}, episodes=20)
+    world.points.clear()
+    world.situations.clear()
+    world.kill_at = kill_at
+    world.design = TUNE
+    world.begin()
+    return world
+
+
+def require_return_to_launch(world: World, point: object) -> None:
+    """A daemon that is killed in an experiment leaves no arm in force, and goes on."""
+    assert world.live(500, lambda: world.deaths == 1), point
+    order = world.state.order if world.stored else ()
+    world.live(2)
+    if order:
+        assert (world.at_launch, world.counted()[1]) == (True, 1), point
+    world.goes_on()
+    assert world.most_share <= 0.5, point
+    assert world.state.other_seconds >= world.server.other_seconds - 61, point
+
+
+def require_stored_schedule(world: World, point: object) -> None:
+    """A daemon that is killed with a tuned schedule orders it again, only as it is stored."""
+    assert world.live(500, lambda: world.deaths == 1), point
+    world.live(5)
+    assert world.tuned or world.state.order, point
+    assert world.live(400, lambda: world.counted()[0] > 20), point

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,15 +13,18 @@ from specwatch.domain.model import Mode
 from specwatch.guard import state_machine
 from specwatch.guard.state import Phase
 from specwatch.guard.switch_phases import DEEP_ENDS, LEASE
+from tests.daemon.stores import NewLiving
 from tests.daemon.test_guarded_switch import reasons
 from tests.guard.living import ACT, Living, SimulatedMeasurements
 from tests.guard.simulated_server import SimulatedServer
 
+pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
+
 
 @pytest.fixture
-def deep(tmp_path: Path) -> Living:
+def deep(new_living: NewLiving) -> Living:
     """In standby, on a server that can skip its drafter."""
-    living = Living(tmp_path / "s.db", server=SimulatedServer(switched=True, can_skip=True))
+    living = new_living(server=SimulatedServer(switched=True, can_skip=True))
     living.live(600, until=Phase.VERIFYING)
     living.live(20)
     assert living.server.mode is Mode.STANDBY

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import shutil
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,14 +20,18 @@ from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.switch_phases import LEASE
 from specwatch.store.repository import Store
+from tests.daemon.guard_stories import require_standby_though_killed
+from tests.daemon.stores import NewLiving
 from tests.guard.daemons import GuardingDaemon, World
-from tests.guard.living import ACT, QUICK, Living
+from tests.guard.living import ACT, Living
 from tests.guard.simulated_server import SimulatedServer
+
+pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
 
 
 @pytest.fixture
-def living(tmp_path: Path) -> Living:
-    return Living(tmp_path / "s.db", server=SimulatedServer(switched=True))
+def living(new_living: NewLiving) -> Living:
+    return new_living(server=SimulatedServer(switched=True))
 
 
 def reasons(living: Living) -> list[str]:
@@ -85,9 +87,9 @@ def test_a_trial_takes_no_restart(living: Living) -> None:
     assert (living.server.starts, living.server.mode) == ([], Mode.ON)
 
 
-def test_trials_without_a_restart_come_as_often_as_the_budget_allows(tmp_path: Path) -> None:
+def test_trials_without_a_restart_come_as_often_as_the_budget_allows(new_living: NewLiving) -> None:
     policy = ACT.model_copy(update={"rearm": type(ACT.rearm)()})
-    living = Living(tmp_path / "s.db", server=SimulatedServer(switched=True), policy=policy)
+    living = new_living(server=SimulatedServer(switched=True), policy=policy)
     state = living.live(600, until=Phase.DISABLED)
     assert state.rearm_at is not None
     assert state.rearm_at - state.since == 90 / 0.02  # what a lost trial costs, of 2 %
@@ -101,9 +103,11 @@ def test_where_standby_does_not_help_it_is_restarted(living: Living) -> None:
     assert any("it did not help: speculation has a speedup of 1.40" in r for r in reasons(living))
 
 
-def test_where_it_cannot_be_restarted_either_it_goes_on_with_speculation(tmp_path: Path) -> None:
+def test_where_it_cannot_be_restarted_either_it_goes_on_with_speculation(
+    new_living: NewLiving,
+) -> None:
     server = SimulatedServer(switched=True, standby_helps=False, fault="no-service")
-    living = Living(tmp_path / "s.db", server=server)
+    living = new_living(server=server)
     living.live(600, until=Phase.VERIFYING)
     state = living.live(ACT.cooldown / 2)
     assert (state.phase, state.standby, server.mode) == (Phase.CONFIRMED, False, Mode.ON)
@@ -138,9 +142,9 @@ def test_a_restart_follows_where_standby_costs_more(
     assert living.state.standby is not bool(restarts)
 
 
-def test_memory_that_is_wanted_back_takes_a_restart(tmp_path: Path) -> None:
+def test_memory_that_is_wanted_back_takes_a_restart(new_living: NewLiving) -> None:
     policy = ACT.model_copy(update={"release_memory": True})
-    living = Living(tmp_path / "s.db", server=SimulatedServer(switched=True), policy=policy)
+    living = new_living(server=SimulatedServer(switched=True), policy=policy)
     living.live(600, until=Phase.DISABLED)
     assert (living.server.orders, len(living.server.starts)) == ([], 1)
 
@@ -168,9 +172,9 @@ def test_a_person_switches_in_a_second(living: Living) -> None:
     )  # fmt: skip
 
 
-def test_without_a_service_the_switch_is_enough(tmp_path: Path) -> None:
+def test_without_a_service_the_switch_is_enough(new_living: NewLiving) -> None:
     server = SimulatedServer(switched=True, fault="no-service")
-    living = Living(tmp_path / "s.db", server=server)
+    living = new_living(server=server)
     assert living.live(600, until=Phase.DISABLED).standby
     living.server.bad = False
     living.live(ACT.rearm.after + 300, until=Phase.TRIAL)
@@ -178,36 +182,9 @@ def test_without_a_service_the_switch_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("can_skip", [False, True])
-def test_killed_anywhere_it_goes_on(tmp_path: Path, can_skip: bool) -> None:
-    """An incident, a trial that is lost, and standby again: never a restart."""
-    empty = Store(f"sqlite:///{tmp_path}/empty.db", daemon="d")
-    empty.open(0.0)
-    empty.close(0.0)
-    numbers = itertools.count()
-
-    def told(**options: Any) -> Living:
-        path = shutil.copy(tmp_path / "empty.db", tmp_path / f"{next(numbers)}.db")
-        server = SimulatedServer(switched=True, can_skip=can_skip)
-        living = Living(Path(path), server=server, policy=QUICK, every=4.0, **options)
-        living.live(600, until=Phase.DISABLED)
-        living.live(QUICK.rearm.after + 400, until=Phase.TRIAL)
-        living.live(QUICK.rearm.trial + 400, until=Phase.DISABLED)
-        living.live(60)
-        return living
-
-    points = told().points
-    assert len([point for point in points if "order" in point]) >= 6
-    mode = Mode.DEEP if can_skip else Mode.STANDBY
-    for number in range(len(points)):
-        living = told(kill_at=number)
-        case = f"killed {living.points[number]}"
-        assert living.deaths == 1, case
-        assert living.state.phase is Phase.DISABLED, case
-        assert (living.server.mode, living.server.starts) == (mode, []), case
-        assert [k for _, k in living.server.orders] == [0, None, 0], case
-
-
-# --- found by reading
+def test_killed_at_some_points_it_never_restarts(new_living: NewLiving, can_skip: bool) -> None:
+    """The nightly tests have every point."""
+    require_standby_though_killed(new_living, can_skip=can_skip, step=9)
 
 
 def order_of(living: Living, goal: Mode) -> None:
@@ -221,12 +198,12 @@ def test_the_order_of_a_person_comes_before_a_rule(living: Living) -> None:
     assert living.server.orders == [(living.server.orders[0][0], 2)]
 
 
-def test_no_renewal_undoes_what_a_person_ordered(tmp_path: Path) -> None:
+def test_no_renewal_undoes_what_a_person_ordered(new_living: NewLiving) -> None:
     """At any moment between two looks, and while no daemon runs."""
     policy = ACT.model_copy(update={"max_actions_per_day": 99})
-    living = Living(tmp_path / "s.db", server=SimulatedServer(switched=True), policy=policy)
+    living = new_living(server=SimulatedServer(switched=True), policy=policy)
     living.live(600, until=Phase.DISABLED)
-    for moment in range(0, 170, 17):
+    for moment in (0, 51, 102, 153):
         living.server.now += moment
         living.server.order(None, lease=60.0, by="ann")
         living.guardian = living._born()
@@ -262,12 +239,12 @@ def test_an_order_that_fails_once_is_given_again(living: Living) -> None:
     assert (state.standby, living.server.starts) == (True, [])
 
 
-def test_no_restart_in_place_of_the_switch_where_none_may_be(tmp_path: Path) -> None:
+def test_no_restart_in_place_of_the_switch_where_none_may_be(new_living: NewLiving) -> None:
     """It would cost more than it saves, or cannot be done: back to the launch, and no hold."""
-    for number, changes in enumerate([{"fault": "limit"}, {}]):
+    for changes in ({"fault": "limit"}, {}):
         server = SimulatedServer(switched=True, standby_helps=False, **changes)
         policy = ACT if changes else ACT.model_copy(update={"restart_cost": 40_000.0})
-        living = Living(tmp_path / f"{number}.db", server=server, policy=policy)
+        living = new_living(server=server, policy=policy)
         living.live(600, until=Phase.VERIFYING)
         state = living.live(600)
         assert (state.phase, server.mode, server.starts) == (Phase.CONFIRMED, Mode.ON, [])
@@ -348,14 +325,11 @@ def test_a_hook_that_failed_runs_although_it_is_standby_now(living: Living) -> N
     assert state_machine.effect(hooked, seen, prepared=False) is Effect.AFTER
 
 
-def test_without_a_database_the_order_is_renewed(tmp_path: Path) -> None:
+def test_without_a_database_the_order_is_renewed(guards_of: Callable[..., Store]) -> None:
     world = World()
     server = world.server
     server.switched, server.bad = True, True
-    daemon = GuardingDaemon(
-        world, store := Store(f"sqlite:///{tmp_path}/s.db", daemon="d"), acts=True
-    )
-    store.open(world.now)
+    daemon = GuardingDaemon(world, guards_of(), acts=True)
     guard = daemon.guarding._guards["chat"]
     guard._run_time = GuardedSwitch("chat", cast(Any, server), monotonic=lambda: server.now)
     daemon.live(1200, until=Phase.DISABLED)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from specwatch.config.service import SwitchAccess
@@ -16,14 +15,12 @@ from specwatch.config.target import Target
 from specwatch.daemon.experiment_service import ExperimentService
 from specwatch.daemon.target_experiment import TargetExperiment
 from specwatch.domain.model import Mode, Moment
-from specwatch.domain.switchback import Grouping, Switchback
+from specwatch.domain.switchback import Grouping
 from specwatch.domain.switchback_results import results
 from specwatch.engines.switch import SwitchState
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState, Order, Pause, Phase
 from specwatch.status import Failure, TargetStatus
-from specwatch.store.repository import Store
-from tests import pages
 from tests.daemon.experiment_world import (
     BLOCK,
     BY_TEMPERATURE,
@@ -32,21 +29,29 @@ from tests.daemon.experiment_world import (
     QUIET,
     START,
     World,
+    require_return_to_launch,
 )
 from tests.daemon.running import config_of
 from tests.fixtures import target_of
 
+pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
+
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "s.db")
-    yield made
-    made.store.close(made.now)
+def world() -> World:
+    return World()
 
 
-def test_the_speedup_is_the_true_one(world: World) -> None:
-    assert world.live(3000, lambda: world.counted()[0] >= 12)
-    status = world.experiment.status()
+@pytest.fixture(scope="module")
+def measured() -> World:
+    """A world in which twelve episodes were counted."""
+    made = World()
+    assert made.live(3000, lambda: made.counted()[0] >= 12)
+    return made
+
+
+def test_the_speedup_is_the_true_one(measured: World) -> None:
+    status = measured.experiment.status()
     assert status.excluded == 0
     for arm, k in (("0", 0), ("2", 2)):
         speedup = status.speedups[arm]
@@ -54,13 +59,12 @@ def test_the_speedup_is_the_true_one(world: World) -> None:
         assert speedup.value == pytest.approx(PACES[None] / PACES[k], rel=0.01)
         assert speedup.lower < PACES[None] / PACES[k] < speedup.upper
     assert status.best == "2"
-    assert world.most_share <= 0.5
-    assert world.state.episodes == status.episodes
+    assert measured.most_share <= 0.5
+    assert measured.state.episodes == status.episodes
 
 
-def test_temperatures_and_prompt_lengths_have_the_true_speedups(world: World) -> None:
-    assert world.live(3000, lambda: world.counted()[0] >= 12)
-    stored = world.stored
+def test_temperatures_and_prompt_lengths_have_the_true_speedups(measured: World) -> None:
+    stored = measured.stored
     assert stored is not None
     groups = results(stored.state, stored.design).groups
     for temperature, factors in BY_TEMPERATURE.items():
@@ -78,26 +82,15 @@ def test_an_arm_that_loses_is_dropped_and_no_longer_ordered(world: World) -> Non
     assert world.live(3000, lambda: bool(world.state.dropped.get("launch")))
     world.live(2 * BLOCK)
     before = len(world.server.orders)
-    world.live(600)
+    world.live(200)
     assert 0 not in world.server.orders[before:]
     assert 2 in world.server.orders[before:]
 
 
-def test_killed_anywhere_it_returns_to_the_launch_and_goes_on(tmp_path: Path) -> None:
-    whole = World(tmp_path / "whole.db")
-    whole.live(400, lambda: whole.counted()[0] >= 2)
-    assert {"put", "stored", "order 0", "ordered 0", "ordered 2", "ordered None"} <= {*whole.points}
-    for point, number in whole.situations.items():
-        world = World(tmp_path / f"{number}.db", number)
-        assert world.live(500, lambda world=world: world.deaths == 1), point
-        order = world.state.order if world.stored else ()
-        world.live(2)
-        if order:
-            assert (world.at_launch, world.counted()[1]) == (True, 1), point
-        world.goes_on()
-        assert world.most_share <= 0.5, point
-        assert world.state.other_seconds >= world.server.other_seconds - 61, point
-        world.store.close(world.now)
+@pytest.mark.parametrize("point", ["put", "ordered 2", "ordered None"])
+def test_killed_it_returns_to_the_launch_and_goes_on(point: str) -> None:
+    """Anywhere: see the nightly tests."""
+    require_return_to_launch(World(point), point)
 
 
 def test_a_daemon_that_was_down_for_hours_counts_the_arm_until_its_lease_ended(
@@ -160,7 +153,7 @@ def test_trouble_in_an_episode_leaves_it_out_and_later_it_goes_on(
     assert world.at_launch
     assert world.experiment.status().paused == reason
     ordered = len(world.server.orders)
-    world.live(600)
+    world.live(200)
     assert len(world.server.orders) == ordered
     healed(world)
     world.live(2)
@@ -211,7 +204,7 @@ def test_a_page_read_while_an_order_is_followed_is_of_neither_block(
 
     def point(name: str) -> None:
         if name.startswith("ordered"):
-            world.experiment.see(pages.read(world.server.page()), world.setting, 3.0)
+            world.see()
 
     monkeypatch.setattr(world, "point", point)
     assert world.live(400, lambda: world.counted()[0] == 3)
@@ -264,24 +257,16 @@ def test_a_return_to_the_launch_that_fails_is_tried_again_and_its_time_counts(
     assert world.most_share <= 0.5
 
 
-def stop(world: World, by: str) -> None:
-    def change(stored: Switchback | None) -> Switchback:
-        assert stored is not None
-        return msgspec.structs.replace(stored, stopped=by)
-
-    Store.change_switchback(world.store, "chat", change, world.now)
-
-
 def test_a_person_stops_and_starts_it_within_a_turn(world: World) -> None:
     world.into_arm()
-    stop(world, "ann: a demo")
+    world.change(stopped="ann: a demo")
     world.second()
     assert world.at_launch
     assert world.experiment.status().paused == "stopped by ann: a demo"
-    world.live(600)
+    world.live(200)
     assert world.at_launch
     assert world.counted() == (0, 1)
-    stop(world, "")
+    world.change(stopped="")
     world.second()
     assert world.experiment.status().paused == ""
     assert world.live(400, lambda: not world.at_launch)
@@ -289,8 +274,8 @@ def test_a_person_stops_and_starts_it_within_a_turn(world: World) -> None:
 
 def test_stopped_and_started_between_two_turns_nothing_changes(world: World) -> None:
     world.into_arm()
-    stop(world, "ann")
-    stop(world, "")
+    world.change(stopped="ann")
+    world.change(stopped="")
     assert world.live(200, lambda: world.counted() == (1, 0))
 
 
@@ -299,11 +284,11 @@ def test_stopped_while_the_state_is_written_nothing_is_ordered(world: World) -> 
     changing = world.store.change_switchback
 
     def change(*arguments: Any) -> Any:
-        stop(world, "ann")
+        world.change(stopped="ann")
         return changing(*arguments)
 
     world.store.change_switchback = change  # type: ignore[method-assign]
-    world.live(600)
+    world.live(200)
     assert world.server.orders == []
 
 
@@ -327,7 +312,7 @@ def test_without_traffic_no_episode_begins(world: World) -> None:
 def test_other_arms_in_the_configuration_are_another_experiment(world: World) -> None:
     world.live(400, lambda: world.counted()[0] == 2)
     world.into_arm()
-    stop(world, "ann")
+    world.change(stopped="ann")
     changed = world.now
     world.experiment.close()
     assert world.at_launch
@@ -337,7 +322,7 @@ def test_other_arms_in_the_configuration_are_another_experiment(world: World) ->
     stored = world.stored
     assert stored is not None
     assert stored.stopped == "ann", "a person's stop stays"
-    stop(world, "")
+    world.change(stopped="")
     assert world.live(600, lambda: world.counted() == (1, 0))
     assert world.state.began >= changed
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import Mode
 from specwatch.guard import state_machine
 from specwatch.guard.state import Phase
-from specwatch.store.repository import Store
-from tests.guard.living import ACT, QUICK, Living
+from tests.daemon.guard_stories import (
+    require_restarts_though_killed,
+    require_restarts_without_database,
+)
+from tests.daemon.stores import NewLiving
+from tests.guard.living import ACT, Living
 from tests.guard.simulated_server import SimulatedServer
+
+pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
 
 
 @pytest.fixture
-def living(tmp_path: Path) -> Living:
-    return Living(tmp_path / "s.db")
+def living(new_living: NewLiving) -> Living:
+    return new_living()
 
 
 def test_a_breach_ends_with_speculation_off_by_one_restart(living: Living) -> None:
@@ -56,8 +56,8 @@ def test_a_bad_draft_is_tried_again_later_each_time(living: Living) -> None:
     assert hours == [6, 12, 24, 24]
 
 
-def test_a_guard_that_is_off_does_nothing_but_finish_what_was_begun(tmp_path: Path) -> None:
-    living = Living(tmp_path / "s.db", policy=Guard.model_validate({"mode": "off"}))
+def test_a_guard_that_is_off_does_nothing_but_finish_what_was_begun(new_living: NewLiving) -> None:
+    living = new_living(policy=Guard.model_validate({"mode": "off"}))
     assert living.live(600).phase is Phase.OBSERVING
     assert living.phases() == []
     living.guardian.policy = ACT
@@ -118,65 +118,22 @@ def test_a_trial_that_does_not_start_goes_back_to_serving_without(living: Living
     assert (living.server.up, living.server.mode) == (True, Mode.OFF)
 
 
-Tell = Callable[..., Living]
+def test_killed_at_some_points_it_goes_on_and_restarts_no_more_than_without(
+    new_living: NewLiving,
+) -> None:
+    """The nightly tests have every point."""
+    require_restarts_though_killed(new_living, step=7)
 
 
-@pytest.fixture
-def tell(tmp_path: Path) -> Tell:
-    """Tells a story: an incident, a trial that is lost, and speculation off again."""
-    empty = Store(f"sqlite:///{tmp_path}/empty.db", daemon="d")
-    empty.open(0.0)
-    empty.close(0.0)
-    numbers = itertools.count()
-
-    def told(**options: Any) -> Living:
-        path = shutil.copy(tmp_path / "empty.db", tmp_path / f"{next(numbers)}.db")
-        # Few turns: hypothesis runs this often.
-        living = Living(Path(path), policy=QUICK, every=4.0, **options)
-
-        def point(what: str) -> None:
-            if what == "before the drop-in":
-                assert living.state.phase is Phase.RESTARTING, "the claim is stored before"
-            living.point(what)
-
-        living.server.point = point
-        living.live(400, until=Phase.DISABLED)
-        living.live(QUICK.rearm.after + 400, until=Phase.TRIAL)
-        living.live(QUICK.rearm.trial + 400, until=Phase.DISABLED)
-        living.live(60)
-        return living
-
-    return told
+def test_without_a_database_nothing_begins_and_what_began_is_finished(
+    new_living: NewLiving,
+) -> None:
+    """Where it goes at some of the steps; the nightly tests have all."""
+    require_restarts_without_database(new_living, step=7)
 
 
-def check_end(living: Living, case: str) -> None:
-    """Speculation is off, after no more restarts than without a failure."""
-    assert living.state.phase is Phase.DISABLED, case
-    assert [mode for _, mode in living.server.starts] == [Mode.OFF, Mode.ON, Mode.OFF], case
-    assert living.server.up, case
-    assert living.server.configured is Mode.OFF, case
-
-
-def test_killed_anywhere_it_goes_on_and_restarts_no_more_than_without(tell: Tell) -> None:
-    points = tell().points
-    assert len(points) > 20
-    for number in range(len(points)):
-        living = tell(kill_at=number)
-        case = f"killed {living.points[number]}"
-        assert living.deaths == 1, case
-        check_end(living, case)
-
-
-def test_without_a_database_nothing_begins_and_what_began_is_finished(tell: Tell) -> None:
-    for number, what in enumerate(tell().points):
-        if "storing" in what:
-            living = tell(away_at=number, away_turns=20)
-            living.live(400)
-            check_end(living, f"away {what}")
-
-
-def test_a_failed_restart_is_put_right_though_the_database_is_away(tmp_path: Path) -> None:
-    living = Living(tmp_path / "s.db")
+def test_a_failed_restart_is_put_right_though_the_database_is_away(new_living: NewLiving) -> None:
+    living = new_living()
     living.server.fault = "crash"
     living.live(400, until=Phase.VERIFYING)
     living.book.away = True
@@ -258,9 +215,9 @@ def test_what_the_engine_itself_stopped_is_nobodys_switch(living: Living) -> Non
     assert living.server.mode is Mode.ON
 
 
-def test_after_it_was_wrong_the_guard_rests_and_then_looks_again(tmp_path: Path) -> None:
+def test_after_it_was_wrong_the_guard_rests_and_then_looks_again(new_living: NewLiving) -> None:
     server = SimulatedServer()
-    living = Living(tmp_path / "s.db", server=server)
+    living = new_living(server=server)
     living.live(400, until=Phase.VERIFYING)
     server.bad = False
     living.live(600, until=Phase.OBSERVING)
@@ -284,10 +241,12 @@ def test_a_deploy_during_verification_stands(living: Living) -> None:
     assert [mode for _, mode in living.server.starts] == [Mode.OFF, Mode.ON]
 
 
-def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(tmp_path: Path) -> None:
+def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(
+    new_living: NewLiving,
+) -> None:
     server = SimulatedServer(bad=False)
     policy = Guard.model_validate({"mode": "observe", "drain_timeout": "2s"})
-    living = Living(tmp_path / "s.db", policy=policy, server=server)
+    living = new_living(policy=policy, server=server)
     living.live(60)
     until = server.now + 3600
     living.command(

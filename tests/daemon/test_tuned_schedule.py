@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 
 from specwatch.daemon import target_experiment
 from specwatch.daemon.arm_orders import LEASE, shows
-from specwatch.domain.switchback import Moments, Switchback, SwitchbackState
+from specwatch.domain.switchback import SwitchbackState
 from specwatch.domain.switchback_results import fastest_other
 from specwatch.engines.switch import schedule_number
 from specwatch.errors import ScrapeReason
@@ -20,58 +19,35 @@ from specwatch.guard.state import GuardState, Pause, Phase
 from specwatch.report.experiments import live_experiment
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure
-from specwatch.store.repository import Store
-from tests.daemon.experiment_world import BLOCK, DESIGN, PACES, QUIET, START, World
+from tests.daemon.experiment_world import (
+    BLOCK,
+    DESIGN,
+    PACES,
+    QUIET,
+    SCHEDULE,
+    START,
+    TUNE,
+    World,
+    require_stored_schedule,
+    taught,
+)
 
-TUNE = DESIGN.model_copy(update={"tune": "act"})
-SCHEDULE = ((1, 2, 4), (3, 4, 2), (5, 256, 4))
-"""2 draft tokens at the load of the world."""
-KNOWN = {"0": {"launch": Moments(20, 0.22, 0.02)}, "2": {"launch": Moments(20, -0.22, 0.02)}}
-
-
-def change(world: World, **changes: Any) -> None:
-    def changed(stored: Switchback | None) -> Switchback:
-        assert stored is not None
-        state = msgspec.structs.replace(stored.state, **changes.get("state", {}))
-        return msgspec.structs.replace(stored, state=state, stopped=changes.get("stopped", ""))
-
-    Store.change_switchback(world.store, "chat", changed, world.now)
-
-
-def taught(path: Path, kill_at: int | None = None) -> World:
-    """A world in which an experiment has shown that 2 draft tokens are faster."""
-    world = World(path)
-    world.live(3)
-    change(world, state={"differences": {"all": KNOWN, "load 3-4": KNOWN}, "episodes": 20})
-    world.points.clear()
-    world.situations.clear()
-    world.kill_at = kill_at
-    world.design = TUNE
-    world.begin()
-    return world
+pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = taught(tmp_path / "s.db")
-    yield made
-    made.store.close(made.now)
+def world() -> World:
+    return taught()
 
 
-def in_force(world: World) -> bool:
-    return world.server.state.schedule == SCHEDULE
-
-
-def test_a_schedule_is_learned_and_used_and_goes_on_being_measured(tmp_path: Path) -> None:
-    world = World(tmp_path / "s.db")
+def test_a_schedule_is_learned_and_used_and_goes_on_being_measured() -> None:
+    world = World()
     world.design = TUNE
     world.begin()
-    assert not world.live(600, lambda: in_force(world))
-    assert world.live(3000, lambda: in_force(world))
+    assert world.live(3000, lambda: world.tuned)
     assert world.counted()[0] >= 9
-    assert world.live(3000, lambda: world.counted()[0] >= 30)
     began, before = world.now, world.server.tuned_seconds
-    world.live(600)
+    assert world.live(3000, lambda: world.counted()[0] >= 15)
     assert (world.server.tuned_seconds - before) / (world.now - began) >= 0.5
     assert set(world.server.orders[-20:]) == {0, 2, None, SCHEDULE}
     status = world.experiment.status()
@@ -91,7 +67,6 @@ def test_a_schedule_is_learned_and_used_and_goes_on_being_measured(tmp_path: Pat
     assert status.tuning.schedule == SCHEDULE
     assert status.tuning.gain is not None
     assert status.tuning.gain.value == pytest.approx(expected, rel=0.01)
-    world.store.close(world.now)
 
 
 def test_observe_proposes_the_schedule_and_orders_only_episodes(world: World) -> None:
@@ -109,13 +84,13 @@ def test_between_episodes_its_lease_is_renewed(world: World) -> None:
     world.design = TUNE.model_copy(update={"share": 0.01})
     world.begin()
     world.live(4)
-    assert in_force(world)
-    assert world.live(1000, lambda: not in_force(world)) is False
+    assert world.tuned
+    assert world.live(400, lambda: not world.tuned) is False
     assert set(world.server.orders) == {SCHEDULE}
     assert world.server.state.until is not None
     assert LEASE / 2 < world.server.state.until - world.now <= LEASE
     assert world.state.other_seconds == 0
-    assert 1000 / LEASE < len(world.server.orders) < 8000 / LEASE
+    assert 400 / LEASE < len(world.server.orders) < 3200 / LEASE
 
 
 def guard(phase: Phase = Phase.OBSERVING, **changes: Any) -> Callable[[World], None]:
@@ -130,7 +105,7 @@ def unread(world: World) -> None:
 
 
 def stopped(world: World) -> None:
-    change(world, stopped="ann: a demo")
+    world.change(stopped="ann: a demo")
 
 
 def not_ours(world: World) -> None:
@@ -164,23 +139,23 @@ def other_arms(world: World) -> None:
 )
 def test_it_is_removed_at_once(world: World, trouble: Callable[[World], None]) -> None:
     world.live(4)
-    assert in_force(world)
+    assert world.tuned
     trouble(world)
     world.second()
     assert world.at_launch
-    assert world.live(300, lambda: in_force(world)) is False
+    assert world.live(100, lambda: world.tuned) is False
     if trouble not in (without_tuning, other_arms):
         assert world.at_launch
         world.guard, world.failure = QUIET, None
-        change(world, stopped="")
-        assert world.live(3, lambda: in_force(world))
+        world.change(stopped="")
+        assert world.live(3, lambda: world.tuned)
 
 
 def test_without_traffic_it_stays(world: World) -> None:
     world.live(4)
     world.load = 0.0
     world.live(300)
-    assert in_force(world)
+    assert world.tuned
     assert world.experiment.status().paused == "no traffic"
 
 
@@ -191,7 +166,7 @@ def test_the_order_of_a_person_is_left_alone(world: World) -> None:
     world.live(299)
     assert world.server.state.by == "ann"
     assert world.experiment.status().paused == "the switch was set by somebody else"
-    assert world.live(20, lambda: in_force(world))
+    assert world.live(20, lambda: world.tuned)
 
 
 def test_a_persons_return_to_the_launch_holds_for_ten_minutes(world: World) -> None:
@@ -200,7 +175,7 @@ def test_a_persons_return_to_the_launch_holds_for_ten_minutes(world: World) -> N
     ordered = len(world.server.orders)
     world.live(590)
     assert (world.at_launch, world.server.orders[ordered:]) == (True, [])
-    assert world.live(60, lambda: in_force(world))
+    assert world.live(60, lambda: world.tuned)
 
 
 def test_the_order_of_the_guard_is_left_alone(world: World) -> None:
@@ -211,24 +186,24 @@ def test_the_order_of_the_guard_is_left_alone(world: World) -> None:
     assert world.server.state.by == "specwatch guard (7)"
     world.server.set(None, 0.0, "specwatch guard (7)")
     world.guard = QUIET
-    assert world.live(10, lambda: in_force(world))
+    assert world.live(10, lambda: world.tuned)
 
 
 def test_after_a_restart_of_vllm_it_is_ordered_again(world: World) -> None:
     world.live(4)
     world.server.restart()
-    assert not in_force(world)
-    assert world.live(40, lambda: in_force(world))
+    assert not world.tuned
+    assert world.live(40, lambda: world.tuned)
 
 
 def test_a_schedule_that_loses_is_removed_and_not_used_again(world: World) -> None:
-    world.server.tuned_pace = 0.022
+    world.server.tuned_pace = 0.03
     world.live(4)
-    assert in_force(world)
+    assert world.tuned
     assert world.live(4000, lambda: "tuned" in world.state.dropped.get("launch", ()))
     world.live(1)
     assert world.state.usual == "launch"
-    world.live(600)
+    world.live(300)
     assert SCHEDULE not in world.server.orders[-10:]
     world.begin()
     world.live(100)
@@ -254,19 +229,10 @@ def test_a_schedule_without_an_arm_left_ends_with_the_episode(
     assert set(world.server.orders[ordered:]) == {0, 2, None}
 
 
-def test_killed_anywhere_it_is_never_in_force_without_being_stored(tmp_path: Path) -> None:
-    whole = taught(tmp_path / "whole.db")
-    whole.live(500, lambda: whole.counted()[0] > 20)
-    assert {"put", "stored", "order tuned", "ordered tuned", "ordered None", "ordered 2"} <= {
-        *whole.points
-    }
-    for point, number in whole.situations.items():
-        world = taught(tmp_path / f"{number}.db", number)
-        assert world.live(500, lambda world=world: world.deaths == 1), point
-        world.live(5)
-        assert in_force(world) or world.state.order, point
-        assert world.live(400, lambda world=world: world.counted()[0] > 20), point
-        world.store.close(world.now)
+@pytest.mark.parametrize("point", ["stored", "ordered tuned", "ordered None"])
+def test_killed_it_is_in_force_only_as_it_is_stored(point: str) -> None:
+    """Anywhere: see the nightly tests."""
+    require_stored_schedule(taught(point), point)
 
 
 def test_a_daemon_that_is_gone_leaves_the_launch(world: World) -> None:
@@ -279,7 +245,7 @@ def test_a_daemon_that_is_gone_leaves_the_launch(world: World) -> None:
     world.watched = True
     world.begin()
     world.live(5)
-    assert in_force(world)
+    assert world.tuned
     assert world.state.other_seconds == before
 
 
@@ -316,7 +282,7 @@ def test_a_server_that_knows_no_schedules_goes_on_with_its_experiment(world: Wor
 
 def test_no_arm_is_ordered_while_requests_from_a_deep_standby_run(world: World) -> None:
     world.server.state = msgspec.structs.replace(world.server.state, stale_requests=2)
-    world.live(1000)
+    world.live(400)
     assert {0, 2}.isdisjoint(world.server.orders)
     assert world.counted()[0] == 20  # as taught
 
