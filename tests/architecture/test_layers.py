@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "specwatch"
+PACKAGE = Path(__file__).parents[2] / "specwatch"
 
 LAYERS = (
     ("errors",),
@@ -108,32 +108,50 @@ def has_effects(module: str) -> bool:
     return any(".".join(parts[: count + 1]) in EFFECTS for count in range(len(parts)))
 
 
-@cache
-def parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(), str(file))
-
-
 def room_of(file: Path, package: Path) -> str:
     first = file.relative_to(package).parts[0]
     return first.removesuffix(".py")
 
 
-def imported(tree: ast.AST, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+def dotted(node: ast.expr) -> str | None:
+    """``a.b.c`` of an expression that is only that."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := dotted(node.value)) is not None:
+        return f"{owner}.{node.attr}"
+    return None
+
+
+@cache
+def statements(
+    file: Path,
+) -> tuple[list[ast.Import | ast.ImportFrom], list[tuple[int, str, bool]]]:
+    """The imports of a module, and its calls: line, dotted name, and whether it passes anything."""
+    imports, calls = [], []
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.append(node)
+        elif isinstance(node, ast.Call) and (name := dotted(node.func)) is not None:
+            calls.append((node.lineno, name, bool(node.args)))
+    return imports, calls
+
+
+def imported(file: Path, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """Line and full dotted name of whatever is imported; ``module`` is the importing package."""
-    for node in ast.walk(tree):
+    for node in statements(file)[0]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
+        else:
             parents = module[: len(module) - node.level + 1] if node.level else ()
             base = ".".join([*parents, *([node.module] if node.module else [])])
             for alias in node.names:
                 yield node.lineno, f"{base}.{alias.name}"
 
 
-def check_imports(tree: ast.AST, own: str, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+def check_imports(file: Path, own: str, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     room, pure = own.split(".")[0], not has_effects(own)
-    for line, name in imported(tree, module):
+    for line, name in imported(file, module):
         first, _, rest = name.partition(".")
         parts = name.split(".")
         if first == "specwatch":
@@ -152,22 +170,19 @@ def check_imports(tree: ast.AST, own: str, module: tuple[str, ...]) -> Iterator[
             yield line, f"{own} is pure: take a random.Random with a seed, not {name}"
 
 
-def check_calls(tree: ast.AST, own: str) -> Iterator[tuple[int, str]]:
+def check_calls(file: Path, own: str) -> Iterator[tuple[int, str]]:
     if has_effects(own):
         return
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
+    for line, called, has_arguments in statements(file)[1]:
         owner, _, method = called.rpartition(".")
         if called in IMPURE_BUILTINS:
-            yield node.lineno, f"{own} is pure and must not call {called}()"
+            yield line, f"{own} is pure and must not call {called}()"
         elif method in CLOCKS and owner.rpartition(".")[2] in {"datetime", "date"}:
-            yield node.lineno, f"{own} is pure: time is an argument, not {called}()"
-        elif called in {"Random", "random.Random", "np.random.default_rng"} and not node.args:
-            yield node.lineno, f"{own} is pure: {called}() needs a seed"
+            yield line, f"{own} is pure: time is an argument, not {called}()"
+        elif called in {"Random", "random.Random", "np.random.default_rng"} and not has_arguments:
+            yield line, f"{own} is pure: {called}() needs a seed"
         elif owner == "random" and method != "Random":
-            yield node.lineno, f"{own} is pure: {called}() has no seed"
+            yield line, f"{own} is pure: {called}() has no seed"
 
 
 def violations(package: Path) -> list[Violation]:
@@ -182,10 +197,9 @@ def violations(package: Path) -> list[Violation]:
         elif rank(room) is None and room not in ASIDE:
             found.append(Violation(f"{place}:1", f"{room} belongs to no layer: see LAYERS"))
             continue
-        tree = parsed(file)
         module = place.parent.parts
         # One import of several names is one breach.
-        breaches = {*check_imports(tree, own, module), *check_calls(tree, own)}
+        breaches = {*check_imports(file, own, module), *check_calls(file, own)}
         for line, problem in sorted(breaches):
             found.append(Violation(f"{place}:{line}", problem))
     return found
@@ -207,7 +221,7 @@ def circles(package: Path) -> list[set[str]]:
     imports = {
         module: {
             other if other in files else other.rpartition(".")[0]
-            for _, other in imported(parsed(file), file.relative_to(package).parts)
+            for _, other in imported(file, file.relative_to(package).parts)
         }
         & files.keys()
         for module, file in files.items()
