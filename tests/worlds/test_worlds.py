@@ -1,14 +1,16 @@
-"""The harness scores what a policy does, and the real guard decides right in short lives."""
+"""The harness scores what a policy does, and the real guard decides right in a short life."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.worlds import __main__ as program
+from tests.worlds import daemon, servers
 from tests.worlds.daemon import Specwatch
 from tests.worlds.life import Score, Server, live
 from tests.worlds.scenarios import WORLDS
@@ -91,29 +93,29 @@ def test_regret_is_time_against_an_oracle() -> None:
     assert scored(Stub((0, 1.5))).regret_percent == 0.0
 
 
-def test_a_loss_from_the_beginning_is_switched_off_and_stays_off() -> None:
+@pytest.fixture
+def rough_truths(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Truths are the means of fewer requests."""
+    monkeypatch.setattr(servers, "TRUTH_SEEDS", 1)
+    servers.truth_of.cache_clear()
+    yield
+    servers.truth_of.cache_clear()
+
+
+@pytest.mark.usefixtures("rough_truths")
+def test_a_loss_from_the_beginning_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the product itself, calibrated after ten minutes."""
+    monkeypatch.setattr(daemon, "CALIBRATE_AFTER", 600.0)
+    monkeypatch.setattr(daemon, "CALIBRATE_SECONDS", 240.0)
     world = WORLDS["hurts"](1)
-    score = live(world, Specwatch(world), hours=1.6, seed=1)
+    world.interval = 30.0
+    score = live(world, Specwatch(world), hours=0.45, seed=1)
     assert (score.final_state, score.restarts, score.undone_disables) == ("disabled", 1, 0)
+    assert score.speedup_low == score.speedup_high == pytest.approx(0.75, abs=0.05)
+    assert 600 < score.delays_s[0] < 900
 
 
-def test_a_gain_is_explored_once_and_put_back_within_the_time_of_verifying() -> None:
-    world = WORLDS["helps"](1)
-    policy = Specwatch(world, explore={"budget": "1%"})
-    score = live(world, policy, hours=1.5, seed=1)
-    assert (score.final_state, score.restarts) == ("observing", 2)
-    assert (score.false_disables, score.short_false_disables) == (0, 1)
-
-
-def test_loops_are_reported_within_the_hour_and_nothing_before() -> None:
-    """They make speculation faster still, so no other rule sees them."""
-    world = WORLDS["loops"](1)
-    policy = Specwatch(world)
-    live(world, policy, hours=1.7, seed=1)
-    assert policy.breached.keys() == {"suspicious-output"}
-    assert 1.0 < (policy.breached["suspicious-output"] - START) / 3600 < 2.0
-
-
+@pytest.mark.usefixtures("rough_truths")
 def test_a_plugin_is_run_and_its_scores_are_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +123,7 @@ def test_a_plugin_is_run_and_its_scores_are_json(
     plugin.write_text(
         "from tests.worlds.scenarios import WORLDS as ALL\nWORLDS = {'mine': ALL['helps']}\n"
     )
-    words = "--hours 0.5 --policy always-off --json --nice 0 --plugin"
+    words = "--hours 0.2 --policy always-off --json --nice 0 --plugin"
     program.main([*words.split(), str(plugin)])
     result = json.loads(capsys.readouterr().out)
     assert (result["world"], result["policy"], result["restarts"]) == ("mine", "always-off", 1)
