@@ -1,0 +1,1 @@
+"""Broken product lines, and whether the fast tests notice."""
