@@ -7,29 +7,27 @@ server follows from the server, the plan and the seeds alone, however busy this 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-import re
 import selectors
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import pytest
-import requests
 from prometheus_client import CollectorRegistry
 
+from specwatch.config.target import Target
 from specwatch.domain.model import Series
 from specwatch.engines.acceptance import Acceptance, Record
+from specwatch.errors import ScrapeError, ScrapeReason
 from specwatch.loadtest import server as load_server
 from specwatch.loadtest.calibration import Meter
 from specwatch.loadtest.engine import MeasuredModel, counted_of, engine_of
 from specwatch.loadtest.load_generator import LoadGenerator
-from specwatch.loadtest.requests import Answer, Ask
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.scrape.exposition import PageReader
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
@@ -38,7 +36,6 @@ from specwatch.simulator.sequence import SimulatedSequence
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulator.workload import SimulatedRequest, SimulatedTraffic
-from tests.hostile import wait_for
 
 K = 4
 COSTS = SimulatedCosts().scaled(0.2)
@@ -66,58 +63,35 @@ def server(*, speculates: bool = False, record: str = "summary", **more: Any) ->
     )
 
 
-@contextmanager
-def busy_server(**more: Any) -> Iterator[SimulatedServer]:
-    """One that always has requests of others, once its page shows them.
-
-    The page is of the last step that ended, as that of vLLM is: at first of none.
-    """
-
-    def running(url: str) -> float:
-        page = requests.get(f"{url}/metrics", timeout=20).text
-        return sum(map(float, re.findall(r"^vllm:num_requests_running{.*} (.*)$", page, re.M)))
-
-    with server(traffic=SimulatedTraffic(concurrency=4), **more) as busy:
-        wait_for(lambda: running(busy.url) > 0)
-        yield busy
+def busy_engine(**more: Any) -> SimulatedEngine:
+    """One that always has requests of others."""
+    engine = SimulatedEngine(settings(traffic=SimulatedTraffic(concurrency=4), **more))
+    engine.advance(1.0)
+    return engine
 
 
-def interrupted(
-    running: SimulatedServer,
-    *arguments: object,
-    wait: Callable[[IO[str]], object],
-    number: signal.Signals = signal.SIGINT,
-) -> tuple[str, str]:
-    """Standard output and standard error of ``specwatch ARGUMENTS`` as a process, which gets a
-    signal when ``wait``, called with its standard error, returns.
+class MortalEngine(SimulatedEngine):
+    """One whose process can end, to be asked in virtual time."""
 
-    Its exit code is 1, and none of its requests is left.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "specwatch", *map(str, arguments)],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        wait(process.stderr)
-        process.send_signal(number)
-        out, error = process.communicate(timeout=60)
-        assert process.returncode == 1
-    finally:
-        process.kill()
-    with running.synced() as engine:
-        assert engine.running + engine.waiting == 0
-    return out, error
+    alive = True
+
+    def die(self) -> None:
+        """Break off all streams, and answer no more."""
+        self.alive = False
+        self.restart()
+
+
+def alive(engine: SimulatedEngine) -> bool:
+    """Whether the process of an engine has not ended."""
+    return not isinstance(engine, MortalEngine) or engine.alive
 
 
 class VirtualTime:
     """Seconds that pass at once while everybody waits."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._began = time.time()
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+        self._began = time.time() - now
 
     def clock(self) -> float:
         """Seconds since its beginning."""
@@ -161,9 +135,15 @@ class _Loop(asyncio.SelectorEventLoop):
 class VirtualClient:
     """Asks an engine without a network, as ``LoadClient`` does over one."""
 
-    def __init__(self, engine: SimulatedEngine, virtual: VirtualTime) -> None:
+    def __init__(
+        self,
+        engine: SimulatedEngine,
+        virtual: VirtualTime,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._engine = engine
         self._virtual = virtual
+        self._headers = headers
         self._next: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -177,6 +157,8 @@ class VirtualClient:
         """Send one request, and wait for the end of its answer."""
         self.advance()
         sent, ended = self._virtual.now, asyncio.get_running_loop().create_future()
+        if refusal := self._refusal():
+            return Answer(ask, sent, sent, error=refusal, detail="refused")
         times: list[float] = []
 
         def listen(_: SimulatedSequence, new: int, reason: str | None) -> None:
@@ -195,6 +177,8 @@ class VirtualClient:
             await ended
         finally:
             self._engine.abort(sequence)
+        if not alive(self._engine):
+            return Answer(ask, sent, self._virtual.now, 200, error=ErrorKind.BROKE_OFF)
         return Answer(
             ask, sent, self._virtual.now, 200, times[0], times[-1], len(times), prompt,
             sequence.generation_tokens, sequence.finished_reason, self._record(sequence),
@@ -203,6 +187,14 @@ class VirtualClient:
     async def count_tokens(self, prompt: str) -> int | None:
         """As the engine counts them."""
         return max(len(prompt) // _CHARACTERS, 1)
+
+    def _refusal(self) -> ErrorKind | None:
+        """Why the server answers no request, if it does not."""
+        if not alive(self._engine):
+            return ErrorKind.CONNECT
+        keys = [f"Bearer {key}" for key in self._engine.settings.api_keys]
+        given = {name.lower(): value for name, value in self._headers().items()}
+        return ErrorKind.REFUSED if keys and given.get("authorization") not in keys else None
 
     def advance(self) -> None:
         """Let the engine have all that happened up to now."""
@@ -229,18 +221,37 @@ class VirtualClient:
         return record.acceptance()
 
 
+def at_answer(number: int, act: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+    """Call ``act`` when so many answers of all engines have come in virtual time."""
+    send, numbers = VirtualClient.send, itertools.count(1)
+
+    async def counted(self: VirtualClient, ask: Ask, *more: Any) -> Answer:
+        answer = await send(self, ask, *more)
+        if next(numbers) == number:
+            act()
+        return answer
+
+    patch.setattr(VirtualClient, "send", counted)
+
+
 class VirtualServer(load_server.Server):
     """A server that is put under load in virtual time."""
 
     def __init__(
-        self, engine: SimulatedEngine, virtual: VirtualTime, *, url: str, model: str | None,
+        self,
+        engine: SimulatedEngine,
+        virtual: VirtualTime,
+        target: Target,
+        *,
+        model: str | None,
         where: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.where = where
-        self.url = url
+        self.url = target.url
+        self._asked = engine
         self._rendered = SimulatedPage(engine)
         self._samples = PageReader()
-        self._virtual_client = VirtualClient(engine, virtual)
+        self._virtual_client = VirtualClient(engine, virtual, target.request_headers)
         self.client = self._virtual_client  # type: ignore[assignment]
         self.engine: MeasuredModel = engine_of(
             self._look(), engine.settings.engine_version, engine.settings.served, model=model,
@@ -259,6 +270,8 @@ class VirtualServer(load_server.Server):
 
     async def read(self) -> Mapping[Series, float]:
         """The samples of its page now."""
+        if not alive(self._asked):
+            raise ScrapeError(ScrapeReason.REFUSED, f"nothing listens at {self.url}")
         self._virtual_client.advance()
         return self._look()
 
@@ -269,13 +282,13 @@ class VirtualServer(load_server.Server):
 @contextmanager
 def in_virtual_time(engines: Sequence[SimulatedEngine]) -> Iterator[list[str]]:
     """Have commands that put a load on servers ask these engines; yields their URLs."""
-    virtual = VirtualTime()
+    virtual = VirtualTime(max((engine.now for engine in engines), default=0.0))
     known = {f"http://simulated-{at}:8000": engine for at, engine in enumerate(engines)}
 
-    def found(target: Any, *, model: str | None, endpoint: str, where: str) -> VirtualServer:
+    def found(target: Target, *, model: str | None, endpoint: str, where: str) -> VirtualServer:
         del endpoint
         return VirtualServer(
-            known[target.url.rstrip("/")], virtual, url=target.url, model=model, where=where
+            known[target.url.rstrip("/")], virtual, target, model=model, where=where
         )
 
     with pytest.MonkeyPatch.context() as patch:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -19,11 +21,18 @@ from specwatch.domain.experiments import Bench, Comparison, read
 from specwatch.loadtest.compare import compare
 from specwatch.simulator.acceptance import SimulatedAcceptance
 from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.server import SimulatedServer
 from tests.cli.conftest import Run, experiments, measurements, texts
 from tests.hostile import wait_for
 from tests.loadtest.benches import batches, bench, level, noise
-from tests.simulated_load import busy_server, in_virtual_time, interrupted, server, settings
+from tests.simulated_load import (
+    COSTS,
+    MortalEngine,
+    at_answer,
+    busy_engine,
+    in_virtual_time,
+    server,
+    settings,
+)
 
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--temperature", "0")
 
@@ -192,10 +201,9 @@ def test_a_slower_server_exits_with_1(run: Run) -> None:
         (("compare", "/nowhere", "2"), "/nowhere"),
     ],
 )
-def test_wrong_options_are_refused(
-    run: Run, off: SimulatedServer, arguments: tuple[str, ...], message: str
-) -> None:
-    done = run("bench", *(off.url if word == "URL" else word for word in arguments))
+def test_wrong_options_are_refused(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    with in_virtual_time([SimulatedEngine(settings())]) as (off,):
+        done = run("bench", *(off if word == "URL" else word for word in arguments))
     assert done.exit_code == 2, done.output
     assert message in done.stderr
 
@@ -211,8 +219,8 @@ def test_a_number_under_which_nothing_is_stored_is_refused(run: Run, tmp_path: P
 
 
 def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> None:
-    with busy_server() as busy:
-        arguments = ("bench", "--target", busy.url, "--concurrency", 1, "--database", database)
+    with in_virtual_time([busy_engine()]) as (busy,):
+        arguments = ("bench", "--target", busy, "--concurrency", 1, "--database", database)
         refused = run(*arguments, *QUICK)
         assert refused.exit_code == 2
         assert "requests of others; take its traffic away" in refused.stderr
@@ -223,25 +231,46 @@ def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> N
     assert measurements(database) == []
 
 
-def test_interrupted_it_keeps_what_was_measured(tmp_path: Path) -> None:
-    """The running load counts until then; its requests are aborted."""
-    database, output = f"sqlite:///{tmp_path}/a.db", tmp_path / "a.json"
-    with server() as running:
-
-        def wait(stderr: IO[str]) -> None:
-            assert stderr.readline().startswith("concurrency 1 without speculation")
-            before = len(running.engine.log)
-            wait_for(lambda: len(running.engine.log) >= before + 20)
-
-        out, stderr = interrupted(
-            running, "bench", "--target", running.url, "--concurrency", "1,2,4",
-            "--database", database, *QUICK, "--duration", "3s", "-o", output, wait=wait,
+def test_a_process_that_is_interrupted_keeps_what_was_measured(database: str) -> None:
+    """Of the load that runs; its requests are aborted."""
+    with server(costs=COSTS.scaled(0.2)) as running:
+        words = ("bench", "--target", running.url, "--concurrency", "2", "--database", database)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "specwatch", *words, *QUICK, "--duration", "20s"],
+            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        try:
+            wait_for(lambda: len(running.engine.log) >= 50)
+            process.send_signal(signal.SIGINT)
+            out, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        with running.synced() as engine:
+            assert engine.running + engine.waiting == 0
+    assert process.returncode == 1
     assert stderr.strip().endswith("interrupted: what follows was not measured")
     assert "stored as result 1" in out
-    assert "note: 2 requests at once: broken off: " in out
-    assert "what follows was not measured" not in out, "it is in the error message"
-    assert "no baseline stored: not everything was measured" in out
+    (kept,) = experiments(database)
+    assert not kept.complete
+    assert kept.levels[0].requests > 0
+
+
+def test_interrupted_in_the_second_load_it_keeps_the_first(
+    run: Run, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "a.json"
+    at_answer(120, lambda: os.kill(os.getpid(), signal.SIGINT), monkeypatch)
+    with in_virtual_time([SimulatedEngine(settings())]) as (url,):
+        done = run(
+            "bench", "--target", url, "--concurrency", "1,2,4", "--database", database, *QUICK,
+            "--duration", "3s", "-o", output,
+        )  # fmt: skip
+    assert done.exit_code == 1
+    assert done.stderr.strip().endswith("interrupted: what follows was not measured")
+    assert "stored as result 1" in done.stdout
+    assert "note: 2 requests at once: broken off: " in done.stdout
+    assert "what follows was not measured" not in done.stdout, "it is in the error message"
+    assert "no baseline stored: not everything was measured" in done.stdout
     kept = read(output.read_text(), "file")
     assert experiments(database) == [kept]
     assert not kept.complete
@@ -253,21 +282,16 @@ def test_interrupted_it_keeps_what_was_measured(tmp_path: Path) -> None:
     assert measurements(database) == [], "half a measurement is no baseline"
 
 
-def test_a_server_that_dies_leaves_a_partial_result(run: Run, database: str) -> None:
-    with server() as dying:
-
-        def kill() -> None:
-            while len(dying.engine.log) < 60:
-                time.sleep(0.01)
-            dying.stop()
-
-        killer = threading.Thread(target=kill)
-        killer.start()
+def test_a_server_that_dies_leaves_a_partial_result(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = MortalEngine(settings())
+    at_answer(60, dying.die, monkeypatch)
+    with in_virtual_time([dying]) as (url,):
         done = run(
-            "bench", "--target", dying.url, "--concurrency", "1,2", "--database", database,
-            *QUICK, "--duration", "20s",
+            "bench", "--target", url, "--concurrency", "1,2", "--database", database, *QUICK,
+            "--duration", "20s",
         )  # fmt: skip
-        killer.join()
     assert done.exit_code == 1
     assert "broken off: " in done.stderr
     (kept,) = experiments(database)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,14 @@ from specwatch.cli import load, output
 from specwatch.domain.experiments import Bench, Comparison, read
 from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError
-from specwatch.loadtest import server as load_server
-from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.compare import compare
 from specwatch.loadtest.engine import MeasuredModel, engine_of
-from specwatch.loadtest.requests import Answer, Ask
-from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.engine import SimulatedEngine
+from tests import simulated_load
 from tests.cli.conftest import Run, experiments, measurements
 from tests.cli.test_bench import QUICK
 from tests.loadtest.benches import batches, bench, level, noise
-from tests.simulated_load import server
+from tests.simulated_load import at_answer, in_virtual_time, settings
 
 EVEN = batches(0.02, noise(8, 0.02))
 TWICE = batches(0.01, noise(8, 0.02, 1))
@@ -40,19 +37,6 @@ def files(folder: Path, *benches: Bench) -> list[Path]:
     for path, written in zip(paths, benches, strict=True):
         path.write_bytes(msgspec.json.encode(written))
     return paths
-
-
-def after(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call ``act`` before the request of a number."""
-    send, sent = LoadClient.send, []
-
-    async def counting(self: LoadClient, ask: Ask, *more: Any) -> Answer:
-        sent.append(ask)
-        if len(sent) == count:
-            act()
-        return await send(self, ask, *more)
-
-    monkeypatch.setattr(LoadClient, "send", counting)
 
 
 def test_a_result_that_cannot_be_written_is_printed(
@@ -125,14 +109,15 @@ def test_two_comparisons_are_refused_with_the_remedy(run: Run, tmp_path: Path) -
 
 
 def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
-    run: Run, off: SimulatedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bench is stopped in the first load; its file can be shown."""
     output = tmp_path / "a.json"
-    with server(speculates=True) as on:
-        after(60, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
+    at_answer(60, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
+    engines = [SimulatedEngine(settings(speculates=True)), SimulatedEngine(settings())]
+    with in_virtual_time(engines) as (on, off):
         done = run(
-            "bench", "--target", on.url, "--baseline", off.url, "--concurrency", "4", "--dry-run",
+            "bench", "--target", on, "--baseline", off, "--concurrency", "4", "--dry-run",
             *QUICK, "-o", output,
         )  # fmt: skip
     assert done.exit_code == 1
@@ -171,11 +156,9 @@ def test_speculation_may_show_only_in_the_answers(
     def silent(*arguments: Any, **more: Any) -> MeasuredModel:
         return replace(engine_of(*arguments, **more), mode=Mode.OFF)
 
-    monkeypatch.setattr(load_server, "engine_of", silent)
-    with server(speculates=True) as speculating:
-        done = run(
-            "bench", "--target", speculating.url, "--concurrency", 1, "--database", database, *QUICK
-        )  # fmt: skip
+    monkeypatch.setattr(simulated_load, "engine_of", silent)
+    with in_virtual_time([SimulatedEngine(settings(speculates=True))]) as (url,):
+        done = run("bench", "--target", url, "--concurrency", 1, "--database", database, *QUICK)
     assert done.exit_code == 0, done.stderr
     (kept,) = experiments(database)
     assert kept.subject.mode == "on"
@@ -183,10 +166,10 @@ def test_speculation_may_show_only_in_the_answers(
 
 
 def test_more_requests_than_open_files_are_refused(
-    run: Run, off: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
-    done = run("bench", "--target", off.url, "--concurrency", "8,64", "--dry-run", *QUICK)
+    done = run("bench", "--target", "http://h:1", "--concurrency", "8,64", "--dry-run", *QUICK)
     assert done.exit_code == 2
     assert "this process may have 100; raise that limit" in done.stderr
     assert "--concurrency 64: each request is an open file" in done.stderr

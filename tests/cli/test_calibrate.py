@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,17 +23,8 @@ from specwatch.domain.baseline import Origin
 from specwatch.loadtest.calibration import Stage
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.server import SimulatedServer
 from tests.cli.conftest import Run, measurements
-from tests.simulated_load import (
-    COSTS,
-    K,
-    busy_server,
-    in_virtual_time,
-    interrupted,
-    server,
-    settings,
-)
+from tests.simulated_load import COSTS, K, at_answer, busy_engine, in_virtual_time, settings
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--unsteady")
@@ -179,41 +172,16 @@ def test_the_text_fits_eighty_columns(run: Run, database: str) -> None:
     assert "baseline of chat at load 2, 3-4 stored in SQLite database" in lines[-1]
 
 
-def test_a_tap_separates_concurrent_temperatures(
-    run: Run, off: SimulatedServer, database: str
-) -> None:
-    with server(speculates=True, middleware=("specwatch.tap.Tap",)) as tapped:
-        done = run(
-            "calibrate", "--off", off.url, "--on", tapped.url, "--concurrency", 2, "--json",
-            "--temperature", "0,1.2", "--dry-run", "--database", database, *QUICK,
-            "--max-tokens", "40",
-            "--duration", "1500ms",
-        )  # fmt: skip
-        truth = [tapped.engine.true_speedup(temperature, 2) for temperature in (0.0, 1.2)]
-    assert done.exit_code == 0, done.stderr
-    report = json.loads(done.stdout)
-    cold, hot = report["comparison"]["buckets"]
-    assert (cold["temperature"], hot["temperature"]) == ("0", ">1")
-    assert cold["speedup"]["lower"] > hot["speedup"]["upper"]
-    # This machine may be busy with others; how exact it is, virtual time tells.
-    assert inside(cold["speedup"], truth[0], 0.3)
-    assert inside(hot["speedup"], truth[1], 0.3)
-    assert report["stored"] is None
-    assert not Path(database.removeprefix("sqlite:///")).exists()
-
-
 def test_the_configuration_gives_name_key_and_database(run: Run, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret\n")
     file = tmp_path / "specwatch.yml"
-    with server(api_keys=("secret",)) as guarded:
+    with in_virtual_time([SimulatedEngine(settings(api_keys=("secret",)))]) as (url,):
         config = {
             "database": f"sqlite:///{tmp_path}/here.db",
-            "targets": [
-                {"name": "guarded", "url": guarded.url, "bearer_token_file": f"{tmp_path}/key"}
-            ],
+            "targets": [{"name": "guarded", "url": url, "bearer_token_file": f"{tmp_path}/key"}],
         }
         file.write_text(json.dumps(config))
-        done = run("calibrate", "--off", guarded.url, "--config", file, "--concurrency", 2, *QUICK)
+        done = run("calibrate", "--off", url, "--config", file, "--concurrency", 2, *QUICK)
     assert done.exit_code == 0, done.stderr
     assert "baseline of guarded at load 2 stored" in done.stdout
     (measured,) = measurements(f"sqlite:///{tmp_path}/here.db")
@@ -221,20 +189,21 @@ def test_the_configuration_gives_name_key_and_database(run: Run, tmp_path: Path)
 
 
 def test_a_database_that_cannot_be_written_is_refused_before_any_request(
-    run: Run, off: SimulatedServer, tmp_path: Path
+    run: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    before = len(off.engine.log)
-    done = run("calibrate", "--off", off.url, "--database", f"sqlite:///{tmp_path}/file/a.db")
+    engine = SimulatedEngine(settings())
+    with in_virtual_time([engine]) as (off,):
+        done = run("calibrate", "--off", off, "--database", f"sqlite:///{tmp_path}/file/a.db")
     assert done.exit_code == 2
     assert "file/a.db" in done.stderr
     assert "with --dry-run nothing is stored" in done.stderr
-    assert len(off.engine.log) == before
+    assert engine.log == []
 
 
 def test_a_server_in_use_is_refused_without_shared(run: Run, database: str) -> None:
-    with busy_server() as busy:
-        arguments = ("calibrate", "--off", busy.url, "--concurrency", 2, "--database", database)
+    with in_virtual_time([busy_engine()]) as (busy,):
+        arguments = ("calibrate", "--off", busy, "--concurrency", 2, "--database", database)
         refused = run(*arguments, *QUICK)
         assert refused.exit_code == 2
         assert "requests of others; take its traffic away" in refused.stderr
@@ -329,26 +298,26 @@ def test_a_load_at_which_the_server_stays_unsteady_is_left_out(database: str) ->
         (("--import", "/nowhere"), "needs the target of the baseline: give --target NAME"),
     ],
 )
-def test_wrong_options_are_refused(
-    run: Run, off: SimulatedServer, arguments: tuple[str, ...], message: str
-) -> None:
-    done = run("calibrate", *(off.url if word == "URL" else word for word in arguments))
+def test_wrong_options_are_refused(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    with in_virtual_time([SimulatedEngine(settings())]) as (off,):
+        done = run("calibrate", *(off if word == "URL" else word for word in arguments))
     assert done.exit_code == 2, done.output
     assert message in done.stderr
 
 
-def test_interrupted_it_stops_its_requests_and_stores_nothing(database: str) -> None:
-    with server() as running:
-
-        def wait(stderr: IO[str]) -> None:
-            lines = [stderr.readline() for _ in range(3)]
-            assert lines[2].startswith("concurrency 1 without speculation")
-
-        _, stderr = interrupted(
-            running, "calibrate", "--off", running.url, "--concurrency", "1,4",
-            "--database", database, *QUICK, wait=wait,
-        )  # fmt: skip
-    assert stderr.strip() == "interrupted: nothing was stored"
+def test_interrupted_it_stops_its_requests_and_stores_nothing(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = SimulatedEngine(settings())
+    at_answer(60, lambda: os.kill(os.getpid(), signal.SIGINT), monkeypatch)
+    with in_virtual_time([engine]) as (off,):
+        done = run(
+            "calibrate", "--off", off, "--concurrency", "1,4", "--database", database, *QUICK
+        )
+    assert done.exit_code == 1
+    assert "concurrency 1 without speculation" in done.stderr
+    assert done.stderr.endswith("interrupted: nothing was stored\n")
+    assert engine.running + engine.waiting == 0
     assert measurements(database) == []
 
 

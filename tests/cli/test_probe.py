@@ -4,72 +4,63 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from specwatch.domain.experiments import Probe, read
 from specwatch.domain.model import Mode, Series
-from specwatch.loadtest import load_generator
-from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.probe_run import ProbePlan
 from specwatch.loadtest.requests import Answer
-from specwatch.loadtest.server import Server
-from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.server import SimulatedServer
-from tests import simulated_load
 from tests.cli.conftest import Run, experiments
-from tests.simulated_load import K, busy_server, in_virtual_time, interrupted, settings
+from tests.simulated_load import (
+    K,
+    MortalEngine,
+    VirtualClient,
+    VirtualServer,
+    at_answer,
+    busy_engine,
+    in_virtual_time,
+    settings,
+)
 
-COSTS = SimulatedCosts().scaled(0.05)
 TEMPERATURES = (0.0, 0.7, 1.3)
 SWEEP = ("--temperatures", "0,0.7,1.3", "--max-tokens", "40")
 
 
-def server(*, speculates: bool = True, **more: Any) -> SimulatedServer:
-    return simulated_load.server(speculates=speculates, **{"costs": COSTS, **more})
+@pytest.fixture
+def recording() -> SimulatedEngine:
+    return SimulatedEngine(settings(speculates=True))
 
 
-@pytest.fixture(scope="module")
-def recording() -> Iterator[SimulatedServer]:
-    with server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def counting() -> Iterator[SimulatedServer]:
+@pytest.fixture
+def counting() -> SimulatedEngine:
     """Its answers have no acceptance record."""
-    with server(record="none") as running:
-        yield running
+    return SimulatedEngine(settings(speculates=True, record="none"))
 
 
-@pytest.fixture(scope="module")
-def off() -> Iterator[SimulatedServer]:
-    with server(speculates=False) as running:
-        yield running
-
-
-def probed(run: Run, *arguments: object, code: int = 0) -> tuple[Probe, str]:
-    """The result and the text of standard error."""
-    done = run("probe", "--json", *arguments)
+def probed(
+    run: Run, engine: SimulatedEngine, *arguments: object, code: int = 0
+) -> tuple[Probe, str]:
+    """The result of a sweep over temperatures, and the text of standard error."""
+    with in_virtual_time([engine]) as (url,):
+        done = run("probe", "--target", url, "--json", *SWEEP, *arguments)
     assert done.exit_code == code, done.stderr
-    # A server that stops meanwhile logs to the standard output of this process.
-    probe = read(done.stdout[done.stdout.index("{\n") :], "standard output")
-    return probe, done.stderr
+    return read(done.stdout, "standard output"), done.stderr
 
 
-def truth(running: SimulatedServer, since: int, temperature: float) -> dict[str, Any]:
+def truth(engine: SimulatedEngine, temperature: float) -> dict[str, Any]:
     """The engine's own counts of a sweep, without the warm-up."""
     log = [
         entry
-        for entry in running.engine.log[since + len(TEMPERATURES) :]
+        for entry in engine.log[len(TEMPERATURES) :]
         if entry.request.temperature == temperature
     ]
     lengths = [sum(entry.accepted_histogram[number] for entry in log) for number in range(K + 1)]
@@ -84,18 +75,16 @@ def truth(running: SimulatedServer, since: int, temperature: float) -> dict[str,
 @pytest.mark.parametrize(("kind", "concurrency"), [("records", 1), ("counters", 1), ("records", 3)])
 def test_the_acceptance_of_each_temperature_is_what_the_engine_counted(
     run: Run,
-    recording: SimulatedServer,
-    counting: SimulatedServer,
+    recording: SimulatedEngine,
+    counting: SimulatedEngine,
     database: str,
     kind: str,
     concurrency: int,
 ) -> None:
-    running = recording if kind == "records" else counting
-    before = len(running.engine.log)
+    engine = recording if kind == "records" else counting
     probe, _ = probed(
-        run, "--target", running.url, *SWEEP, "--requests", 12, "--concurrency", concurrency,
-        "--database", database,
-    )  # fmt: skip
+        run, engine, "--requests", 12, "--concurrency", concurrency, "--database", database
+    )
     assert probe.complete
     assert probe.alone is True
     assert [temperature.temperature for temperature in probe.temperatures] == list(TEMPERATURES)
@@ -107,9 +96,9 @@ def test_the_acceptance_of_each_temperature_is_what_the_engine_counted(
             name: getattr(acceptance, name)
             for name in ("drafts", "draft_tokens", "accepted_tokens", "histogram")
         }
-        assert counted == truth(running, before, one.temperature)
+        assert counted == truth(engine, one.temperature)
         assert acceptance.rate.value == acceptance.accepted_tokens / acceptance.draft_tokens
-        true = running.engine.true_acceptance_rate(one.temperature)
+        true = engine.true_acceptance_rate(one.temperature)
         assert acceptance.rate.lower - 0.05 < true < acceptance.rate.upper + 0.05
         assert one.ttft.count == one.tpot.count == 12
         rates.append(acceptance.rate.value)
@@ -154,10 +143,15 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
             "--concurrency", 2, "--duration", "6s", "--warm-up", "100ms",
         )  # fmt: skip
         assert calibrated.exit_code == 0, calibrated.stderr
-        sweep = ("--temperatures", "0,1.3,2", "--max-tokens", 80, "--config", file)
-        probe, _ = probed(run, "--target", "chat", *sweep, "--requests", 20, "--concurrency", 2)
-        elsewhere, _ = probed(
-            run, "--target", url, *sweep, "--requests", 16, "--dry-run", "--concurrency", 8
+        sweep = (
+            "probe", "--json", "--temperatures", "0,1.3,2", "--max-tokens", 80, "--config", file
+        )  # fmt: skip
+        probe, elsewhere = (
+            read(run(*sweep, *words).stdout, "standard output")
+            for words in (
+                ("--target", "chat", "--requests", 20, "--concurrency", 2),
+                ("--target", url, "--requests", 16, "--dry-run", "--concurrency", 8),
+            )
         )
     cost = engine.true_step_cost(2)
     speedups = [engine.true_speedup(entry, 2) for entry in (0.0, 1.3, 2.0)]
@@ -171,12 +165,10 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
 
 
 def test_it_is_printed_stored_and_written_the_same_and_its_line_is_assumed(
-    run: Run, recording: SimulatedServer, database: str, tmp_path: Path
+    run: Run, recording: SimulatedEngine, database: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "probe.json"
-    probe, stderr = probed(
-        run, "--target", recording.url, *SWEEP, "--requests", 8, "-o", file, "--database", database
-    )
+    probe, stderr = probed(run, recording, "--requests", 8, "-o", file, "--database", database)
     assert experiments(database) == [probe]
     assert read(file.read_text(), str(file)) == probe
     assert "stored as result 1 in" in stderr
@@ -190,9 +182,10 @@ def test_it_is_printed_stored_and_written_the_same_and_its_line_is_assumed(
 
 
 def test_the_text_has_a_chart_and_tables(
-    run: Run, recording: SimulatedServer, tmp_path: Path
+    run: Run, recording: SimulatedEngine, tmp_path: Path
 ) -> None:
-    done = run("probe", "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
+    with in_virtual_time([recording]) as (url,):
+        done = run("probe", "--target", url, *SWEEP, "--requests", 5, "--dry-run")
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -203,46 +196,48 @@ def test_the_text_has_a_chart_and_tables(
     assert done.stderr.splitlines()[-1] == "15 of 15 requests answered, 0 failed"
 
 
-def test_a_server_without_speculation_is_refused(run: Run, off: SimulatedServer) -> None:
-    done = run("probe", "--target", off.url, "--dry-run")
+def test_a_server_without_speculation_is_refused(run: Run) -> None:
+    with in_virtual_time([SimulatedEngine(settings())]) as (off,):
+        done = run("probe", "--target", off, "--dry-run")
     assert done.exit_code == 2
     assert "does not speculate" in done.stderr
     assert "--speculative-config" in done.stderr
 
 
 def test_a_first_answer_without_drafts_does_not_mean_no_speculation(
-    run: Run, recording: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+    run: Run, recording: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """llama.cpp reports drafts only if there were any, and its page has none."""
-    ask, prepare = LoadClient.send, Server.__init__
+    ask, prepare = VirtualClient.send, VirtualServer.__init__
     sent = 0
 
-    async def send(self: LoadClient, *arguments: Any) -> Answer:
+    async def send(self: VirtualClient, *arguments: Any) -> Answer:
         nonlocal sent
         sent += 1
         probe = await ask(self, *arguments)
         return replace(probe, acceptance=None) if sent == 1 else probe
 
-    def unspoken(self: Server, *arguments: Any, **more: Any) -> None:
+    def unspoken(self: VirtualServer, *arguments: Any, **more: Any) -> None:
         prepare(self, *arguments, **more)
         self.engine = replace(self.engine, mode=Mode.OFF)
 
-    monkeypatch.setattr(LoadClient, "send", send)
-    monkeypatch.setattr(Server, "__init__", unspoken)
-    probe, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 2, "--dry-run")
+    monkeypatch.setattr(VirtualClient, "send", send)
+    monkeypatch.setattr(VirtualServer, "__init__", unspoken)
+    probe, _ = probed(run, recording, "--requests", 2, "--dry-run")
     assert {temperature.source for temperature in probe.temperatures} == {"records"}
 
 
 def test_without_drafts_on_the_page_and_records_the_acceptance_is_unknown(
-    run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch, database: str
+    run: Run, counting: SimulatedEngine, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
-    page = Server.read
+    page = VirtualServer.read
 
-    async def without(self: Server) -> dict[Series, float]:
+    async def without(self: VirtualServer) -> dict[Series, float]:
         return {s: v for s, v in (await page(self)).items() if s.quantity != "accepted_tokens"}
 
-    monkeypatch.setattr(Server, "read", without)
-    done = run("probe", "--target", counting.url, *SWEEP, "--database", database)
+    monkeypatch.setattr(VirtualServer, "read", without)
+    with in_virtual_time([counting]) as (url,):
+        done = run("probe", "--target", url, *SWEEP, "--database", database)
     assert done.exit_code == 1
     assert "does not report its acceptance" in done.stderr
     assert "--per-request-spec-decode-metrics" in done.stderr
@@ -250,12 +245,9 @@ def test_without_drafts_on_the_page_and_records_the_acceptance_is_unknown(
     assert experiments(database) == []
 
 
-def test_with_other_traffic_counters_are_refused(
-    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specwatch.loadtest.probe_run._IDLES", 0.2)
-    with busy_server(speculates=True, record="none", costs=COSTS) as busy:
-        done = run("probe", "--target", busy.url, *SWEEP, "--database", database)
+def test_with_other_traffic_counters_are_refused(run: Run, database: str) -> None:
+    with in_virtual_time([busy_engine(speculates=True, record="none")]) as (busy,):
+        done = run("probe", "--target", busy, *SWEEP, "--database", database)
     assert done.exit_code == 1, done.stderr
     assert "requests of others run or wait" in done.stderr
     assert "stop the traffic of others" in done.stderr
@@ -263,26 +255,26 @@ def test_with_other_traffic_counters_are_refused(
     assert experiments(database) == []
 
 
-def others(url: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def others(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send a foreign request during each of the first ``count`` requests after the warm-up."""
     sent = 0
-    send = LoadClient.send
+    send = VirtualClient.send
 
-    async def with_others(self: LoadClient, ask: Any, *more: Any) -> Answer:
+    async def with_others(self: VirtualClient, ask: Any, *more: Any) -> Answer:
         nonlocal sent
         sent += 1
         if len(TEMPERATURES) < sent <= len(TEMPERATURES) + count:
             await send(self, ask, *more)
         return await send(self, ask, *more)
 
-    monkeypatch.setattr(LoadClient, "send", with_others)
+    monkeypatch.setattr(VirtualClient, "send", with_others)
 
 
 def test_a_block_with_foreign_requests_is_repeated(
-    run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+    run: Run, counting: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others(counting.url, 2, monkeypatch)
-    probe, stderr = probed(run, "--target", counting.url, *SWEEP, "--requests", 5, "--dry-run")
+    others(2, monkeypatch)
+    probe, stderr = probed(run, counting, "--requests", 5, "--dry-run")
     assert probe.complete
     assert [temperature.requests for temperature in probe.temperatures] == [5, 5, 5]
     assert stderr.count("repeating a block at temperature") == 2
@@ -290,10 +282,11 @@ def test_a_block_with_foreign_requests_is_repeated(
 
 
 def test_continuous_foreign_traffic_ends_a_probe_by_counters(
-    run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch, database: str
+    run: Run, counting: SimulatedEngine, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
-    others(counting.url, 100, monkeypatch)
-    done = run("probe", "--target", counting.url, *SWEEP, "--requests", 5, "--database", database)
+    others(100, monkeypatch)
+    with in_virtual_time([counting]) as (url,):
+        done = run("probe", "--target", url, *SWEEP, "--requests", 5, "--database", database)
     assert done.exit_code == 1
     assert "its counters include other requests" in done.stderr
     assert "nothing was measured, and nothing stored" in done.stderr
@@ -301,48 +294,28 @@ def test_continuous_foreign_traffic_ends_a_probe_by_counters(
 
 
 def test_records_are_used_despite_foreign_requests(
-    run: Run, recording: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+    run: Run, recording: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = len(recording.engine.log)
-    others(recording.url, 2, monkeypatch)
-    probe, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
+    others(2, monkeypatch)
+    probe, _ = probed(run, recording, "--requests", 5, "--dry-run")
     assert probe.alone is False
     drafts = sum(
         temperature.acceptance.drafts or 0
         for temperature in probe.temperatures
         if temperature.acceptance
     )
-    engine = sum(entry.drafts for entry in recording.engine.log[before + len(TEMPERATURES) :])
+    engine = sum(entry.drafts for entry in recording.log[len(TEMPERATURES) :])
     assert 0 < drafts < engine
     assert any("others used the server meanwhile" in note for note in probe.notes)
-
-
-def breaking(after: int, stop: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call ``stop`` when a number of answers of a sweep have arrived."""
-    numbers = itertools.count(1 - len(TEMPERATURES))
-    send = LoadClient.send
-
-    async def counted(self: LoadClient, ask: Any, *more: Any) -> Answer:
-        answer = await send(self, ask, *more)
-        if next(numbers) == after:
-            thread = threading.Thread(target=stop)
-            thread.start()
-            thread.join()
-        return answer
-
-    monkeypatch.setattr(LoadClient, "send", counted)
 
 
 @pytest.mark.parametrize("record", ["summary", "none"])
 def test_a_server_that_dies_gives_what_was_measured_until_then(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch, record: str
 ) -> None:
-    with server(record=record) as dying:
-        breaking(18, dying.stop, monkeypatch)
-        monkeypatch.setattr(load_generator, "_PAUSE", 0.001)
-        probe, stderr = probed(
-            run, "--target", dying.url, *SWEEP, "--requests", 10, "--database", database, code=1
-        )
+    dying = MortalEngine(settings(speculates=True, record=record))
+    at_answer(18 + len(TEMPERATURES), dying.die, monkeypatch)
+    probe, stderr = probed(run, dying, "--requests", 10, "--database", database, code=1)
     assert not probe.complete
     assert experiments(database) == [probe]
     assert 15 <= sum(temperature.requests for temperature in probe.temperatures) <= 18
@@ -355,33 +328,27 @@ def test_a_key_file_that_disappears_ends_the_probe(
 ) -> None:
     key = tmp_path / "key"
     key.write_text("secret\n")
-    with server(api_keys=("secret",)) as guarded:
-        breaking(12, key.unlink, monkeypatch)
-        probe, stderr = probed(
-            run, "--target", guarded.url, *SWEEP, "--requests", 10, "--database", database,
-            "--bearer-token-file", key, code=1,
-        )  # fmt: skip
+    guarded = SimulatedEngine(settings(speculates=True, api_keys=("secret",)))
+    at_answer(12 + len(TEMPERATURES), key.unlink, monkeypatch)
+    probe, stderr = probed(
+        run, guarded, "--requests", 10, "--database", database, "--bearer-token-file", key, code=1
+    )
     assert not probe.complete
     assert sum(temperature.requests for temperature in probe.temperatures) == 12
     assert str(key) in stderr
     assert experiments(database) == [probe]
 
 
-def test_interrupted_it_keeps_what_was_measured(database: str) -> None:
-    with server() as running:
-
-        def wait(stderr: IO[str]) -> None:
-            assert stderr.readline().startswith("75 of 300 requests answered")
-
-        out, stderr = interrupted(
-            running, "probe", "--target", running.url, *SWEEP, "--requests", "100",
-            "--database", database, "--json", wait=wait, number=signal.SIGTERM,
-        )  # fmt: skip
-    probe = read(out, "standard output")
+def test_interrupted_it_keeps_what_was_measured(
+    run: Run, recording: SimulatedEngine, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_answer(20 + len(TEMPERATURES), lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
+    probe, stderr = probed(run, recording, "--requests", 10, "--database", database, code=1)
     assert not probe.complete
-    assert sum(temperature.requests for temperature in probe.temperatures) >= 75
+    assert 20 <= sum(temperature.requests for temperature in probe.temperatures) <= 21
     assert "interrupted: what was measured until then is kept" in stderr
     assert experiments(database) == [probe]
+    assert recording.running + recording.waiting == 0
 
 
 @pytest.mark.parametrize(
@@ -397,10 +364,10 @@ def test_interrupted_it_keeps_what_was_measured(database: str) -> None:
     ],
 )
 def test_wrong_options_are_refused(
-    run: Run, recording: SimulatedServer, arguments: Sequence[str], message: str
+    run: Run, recording: SimulatedEngine, arguments: Sequence[str], message: str
 ) -> None:
-    before = len(recording.engine.log)
-    done = run("probe", *(recording.url if word == "URL" else word for word in arguments))
+    with in_virtual_time([recording]) as (url,):
+        done = run("probe", *(url if word == "URL" else word for word in arguments))
     assert done.exit_code == 2, done.output
     assert message in done.stderr
-    assert len(recording.engine.log) == before
+    assert recording.log == []
