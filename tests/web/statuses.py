@@ -165,13 +165,7 @@ class Surface:
     """A daemon's HTTP surface; what it shows can be changed while it serves."""
 
     def __init__(self, *, monitored: bool = True) -> None:
-        self.status = daemon()
-        self.windows: Any = lambda **_: iter(())
-        self.verdicts: Any = lambda **_: []
-        self.steps: Any = lambda **_: []
-        self.report: Any = lambda **_: sample.full()
-        self.hosts: tuple[str, ...] = ("*",)
-        self.token: Callable[[], str | None] = lambda: None
+        self.show()
         self.server = HttpServer(
             api.application(
                 lambda: self.status,
@@ -189,6 +183,16 @@ class Surface:
             bounded=True,
             name="surface",
         )
+
+    def show(self) -> None:
+        """Show one target in good health, of which nothing is stored."""
+        self.status = daemon()
+        self.windows: Any = lambda **_: iter(())
+        self.verdicts: Any = lambda **_: []
+        self.steps: Any = lambda **_: []
+        self.report: Any = lambda **_: sample.full()
+        self.hosts: tuple[str, ...] = ("*",)
+        self.token: Callable[[], str | None] = lambda: None
 
     @property
     def url(self) -> str:
@@ -209,9 +213,9 @@ def _lower(headers: Any) -> dict[str, str]:
 
 
 @contextmanager
-def serving(*, monitored: bool = True) -> Iterator[Surface]:
+def serving(surface: Surface | None = None) -> Iterator[Surface]:
     """A surface that listens on a free port."""
-    surface = Surface(monitored=monitored)
+    surface = surface or Surface()
     surface.server.start()
     try:
         yield surface

@@ -14,21 +14,17 @@ from specwatch.domain.model import Gauges, Histogram, Mode, Source
 from specwatch.domain.switchback import Grouping
 from specwatch.domain.switchback_results import ExperimentStatus, GroupResults
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
-from specwatch.guard.status import ACTIONS, ActionCount, GuardStatus, guard_view, no_actions
+from specwatch.guard.status import ActionCount, GuardStatus, guard_view, no_actions
 from specwatch.scrape.taps import ACCEPTS_TOO_MUCH, COUNTS_TWICE, Trouble
 from specwatch.status import (
     DaemonStatus,
     Failure,
-    JudgingStatus,
-    PagerStatus,
     ProxyStatus,
-    SourceStatus,
     StoreStatus,
     TapStatus,
 )
 from tests.web.exported import page, samples
-from tests.web.statuses import FLEET, NOW, daemon, minute, of_tap, target, whole
-from tests.web.test_exporter import FULL
+from tests.web.statuses import NOW, daemon, minute, of_tap, target, whole
 
 START = 1_699_999_980
 SERIES, MODEL, TARGET = ("llama", "chat", "all"), ("llama", "chat"), ("chat",)
@@ -64,41 +60,11 @@ UNKNOWN = shown(
         SILENT, tally=msgspec.structs.replace(SILENT.tally, **UNCOUNTED), gauges=Gauges()
     )
 )
-STORE = daemon(store=StoreStatus("x", written=1, queued=2, dropped=3, failures=4, damaged=5))
-JUDGING = daemon(judging=JudgingStatus(defects=1, queued=2, dropped=3))
-UNREACHED = daemon(
-    pagers=(PagerStatus("http://127.0.0.1:9093", error="refused", failures={"refused": 3}),)
-)
-REFUSING = daemon(
-    discovery=(
-        SourceStatus(
-            "dns SRV a.example", 3, NOW - 60, {"timeout": 2}, Failure("timeout", "-", NOW)
-        ),
-        SourceStatus("file_sd a.json"),
-    )
-)
-BUDGET = guarded(
-    GuardState("chat", actions=(NOW - 90_000, NOW - 60, NOW - 30)), max_actions_per_day=4
-)
 
 
 @pytest.mark.parametrize(
     ("status", "values"),
     [
-        pytest.param(
-            FULL,
-            {
-                "request_acceptance_quantile_ratio": {
-                    ("llama", "0.1", "chat", "(0,0.3]"): 0.25,
-                    ("llama", "0.5", "chat", "(0,0.3]"): 0.6875,
-                    ("llama", "0.9", "chat", "(0,0.3]"): 0.9375,
-                },
-                "coverage_ratio": {("llama", "tap", "chat", "all"): 0.8},
-                "uncovered_requests": {("llama", "several", "chat"): 2},
-                "scrape_failures_total": {("refused", "down"): 12, ("timeout", "down"): 1},
-            },
-            id="a full status",
-        ),
         pytest.param(
             counted(accepted_per_position=(100, 75, 25, 0)),
             {
@@ -148,101 +114,14 @@ BUDGET = guarded(
             id="an idle server has rates of zero, but no share of nothing",
         ),
         pytest.param(
-            REFUSING,
-            {
-                "discovery_up": {("dns SRV a.example",): 0, ("file_sd a.json",): 1},
-                "discovery_targets": {("dns SRV a.example",): 3, ("file_sd a.json",): 0},
-                "discovery_last_success_timestamp_seconds": {("dns SRV a.example",): NOW - 60},
-                "discovery_failures_total": {("timeout", "dns SRV a.example"): 2},
-            },
-            id="a source of discovery that fails",
-        ),
-        pytest.param(
-            daemon(target(), target("new", engine_version=None)),
-            {
-                "target_info": {
-                    ("0.32.0", "llama", "chat", "http://127.0.0.1:8000"): 1,
-                    ("", "llama", "new", "http://127.0.0.1:8000"): 1,
-                },
-                "scrape_interval_seconds": {("chat",): 5, ("new",): 5},
-            },
-            id="an engine of which the version is unknown",
-        ),
-        pytest.param(
-            daemon(target(), target("hung", failure=Failure("x", "y", NOW)), stuck=("hung",)),
-            {
-                "target_stuck": {("chat",): 0, ("hung",): 1},
-                "target_up": {("chat",): 1, ("hung",): 0},
-            },
-            id="a target that is stuck and one that is not",
-        ),
-        pytest.param(
-            daemon(target(restarts=2, skipped=3)),
-            {"engine_restarts_total": {TARGET: 2}, "scrapes_skipped_total": {TARGET: 3}},
-            id="restarts and skipped scrapes",
-        ),
-        pytest.param(
             shown(minute(START), minute(START + 60, model_name="other")),
             {"last_window_timestamp_seconds": {TARGET: START + 120}},
             id="the newest minute is that of any series",
         ),
         pytest.param(
-            STORE,
-            {
-                "store_windows_written_total": {(): 1}, "store_windows_queued": {(): 2},
-                "store_windows_dropped_total": {(): 3}, "store_write_failures_total": {(): 4},
-                "store_damaged_rows_total": {(): 5}, "store_behind_seconds": {(): 0},
-            },
-            id="the store",
-        ),
-        pytest.param(
-            daemon(store=StoreStatus("x", behind_since=NOW - 30)),
-            {"store_behind_seconds": {(): 30}},
-            id="the store has failed for 30 s",
-        ),
-        pytest.param(
             daemon(store=StoreStatus("x", behind_since=NOW + 5)),
             {"store_behind_seconds": {(): 0}},
             id="the clock was set back after the store failed",
-        ),
-        pytest.param(
-            daemon(fleet=FLEET),
-            {
-                "fleet_members": {(): 2},
-                "fleet_targets": {("here",): 1, ("elsewhere",): 2, ("nowhere",): 1},
-            },
-            id="a fleet",
-        ),
-        pytest.param(
-            JUDGING,
-            {
-                "judging_failures_total": {(): 1}, "store_verdicts_queued": {(): 2},
-                "store_verdicts_dropped_total": {(): 3},
-            },
-            id="judging",
-        ),
-        pytest.param(
-            BUDGET,
-            {"guard_actions_today": {TARGET: 2}, "guard_actions_limit": {TARGET: 4}},
-            id="actions of the guard and their limit",
-        ),
-        pytest.param(
-            guarded(GuardState("chat", Phase.TRIAL, since=NOW - 60)),
-            {
-                "guard_state": {
-                    (str(phase), "chat"): int(phase is Phase.TRIAL) for phase in Phase
-                },
-                "guard_state_since_timestamp_seconds": {TARGET: NOW - 60},
-            },
-            id="one state of the guard at a time",
-        ),
-        pytest.param(
-            UNREACHED,
-            {
-                "alertmanager_up": {("http://127.0.0.1:9093",): 0},
-                "alertmanager_failures_total": {("refused", "http://127.0.0.1:9093"): 3},
-            },
-            id="an Alertmanager that is not reached",
         ),
     ],
 )  # fmt: skip
@@ -363,15 +242,6 @@ def test_a_long_version_is_cut() -> None:
     assert len(labels[0]) == 200
 
 
-def test_every_action_counts_from_zero_on() -> None:
-    """A counter that begins at 1 has no increase."""
-    status = guarded(actions=no_actions() | {("disable", "done"): 2})
-    assert samples(status, "specwatch_actions_total") == {
-        (action, result, "chat"): 2 if (action, result) == ("disable", "done") else 0
-        for action, result in ACTIONS
-    }
-
-
 def test_the_api_leaves_out_actions_that_were_not_done() -> None:
     status = GuardStatus("act", actions=no_actions() | {("enable", "held"): 1})
     assert guard_view(status).actions == [ActionCount("enable", "held", 1)]
@@ -398,35 +268,6 @@ def test_the_incident_has_one_cause_at_most(cause: Cause | None) -> None:
     assert samples(status, "specwatch_guard_incident") == {
         (str(other), "chat"): int(other is cause) for other in Cause
     }
-
-
-def test_a_segment_is_exported_by_kind_and_value() -> None:
-    window = of_tap(1_699_999_980, "output=tool_call", drafts=100, of=200, server=300)
-    timed = msgspec.structs.replace(window.tally, tpot=Histogram((), (40,), 0.8))
-    status = daemon(target(segments=(msgspec.structs.replace(window, tally=timed),)))
-    labels = ("llama", "output", "chat", "tool_call")
-    for name, value in (("drafts_per_second", 100 / 60), ("mean_tpot_seconds", 0.02)):
-        assert samples(status, f"specwatch_segment_{name}") == {labels: pytest.approx(value)}
-    for at in samples(status, "specwatch_drafts_per_second"):
-        assert "output=tool_call" not in at
-
-
-def test_an_experiment_is_exported_by_arm_where_it_is_known() -> None:
-    values = [
-        samples(FULL, f"specwatch_experiment_{name}")
-        for name in ("speedup_ratio", "speedup_ratio_lower", "speedup_ratio_upper", "episodes")
-    ]
-    assert values == [{("2", "chat"): 1.1}, {("2", "chat"): 1.05}, {("2", "chat"): 1.16},
-                      {("chat",): 7}]  # fmt: skip
-
-
-def test_an_experiment_is_exported_by_group_where_it_is_known() -> None:
-    values = [
-        samples(FULL, f"specwatch_experiment_group_speedup_ratio{end}")
-        for end in ("", "_lower", "_upper")
-    ]
-    labels = ("2", "temperature >1", "chat")
-    assert values == [{labels: 0.9}, {labels: 0.8}, {labels: 0.97}]
 
 
 def test_of_many_groups_of_an_experiment_the_first_are_exported() -> None:
