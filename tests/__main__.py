@@ -3,7 +3,8 @@
 As many pytests as there are processors take files from a common queue, the longest first. A table
 of lines and seconds by room closes the run, then the number of tests. The exit status is 0 if all
 passed. ``--processes N`` sets their number, ``--seconds-to FILE`` keeps what each test took,
-``--nightly`` adds the tests of ``tests/nightly``.
+``--nightly`` adds the tests of ``tests/nightly``. With ``--second-look`` up to three tests that fail
+run again, alone, and are named: each is a race in a test or in the product.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".pytest_cache"
 SLOWEST = 10
 """Tests that are named with what they took."""
+MOST_AGAIN = 3
+"""So many failed tests may be the machine's; more are a fault."""
+_FAILED = 1
 _NOTHING_CHOSEN = 5
 """What pytest returns when its options choose no test."""
 
@@ -77,6 +81,8 @@ class Progress:
         self.outcomes.update(result["outcomes"])
         for name in result["failed"]:
             print(f"FAILED {name}", flush=True)
+        for reason in result["skipped"]:
+            print(f"SKIPPED {reason}", flush=True)
         if (tests := sum(self.outcomes.values())) >= self._shown + 500:
             self._shown = tests
             print(f"{self.seconds:6.0f} s: {tests} tests of {len(self.files)} files", flush=True)
@@ -93,6 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--seconds-to", type=Path)
     parser.add_argument("--nightly", action="store_true")
+    parser.add_argument("--second-look", action="store_true")
     own, options = parser.parse_known_args(arguments)
     if own.nightly:
         options += ["-o", "norecursedirs=e2e benchmarks", "tests"]
@@ -118,9 +125,22 @@ def main(arguments: Sequence[str]) -> int:
     if own.seconds_to:
         own.seconds_to.write_text(json.dumps(progress.files))
     print(*table(progress.files), sep="\n")
+    status = status_of(statuses)
+    if own.second_look and {*statuses} <= {0, _FAILED, _NOTHING_CHOSEN}:
+        status = second_look(progress, status)
     words = [f"{count} {outcome}" for outcome, count in sorted(progress.outcomes.items())]
     print(f"==== {', '.join(words) or 'no test'} in {progress.seconds:.2f}s ====", flush=True)
-    return status_of(statuses)
+    return status
+
+
+def second_look(progress: Progress, status: int) -> int:
+    """The status after tests that failed have run again with nothing beside them."""
+    failed = {name for result in progress.files.values() for name in result["failed"]}
+    if not 0 < len(failed) <= MOST_AGAIN or not all("::" in name for name in failed):
+        return status
+    print("== FAILED AT FIRST, RUN TWICE:", *sorted(failed), sep="\n   ", flush=True)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.plugins.no_skips", "-q"]
+    return subprocess.run([*command, *sorted(failed)], cwd=ROOT, check=False).returncode
 
 
 def remember(progress: Progress, recorded: Path) -> None:

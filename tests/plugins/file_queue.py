@@ -81,6 +81,7 @@ class FileQueue:
         self._clock = Clock()
         self._outcomes: Counter[str] = Counter()
         self._failed: list[str] = []
+        self._skipped: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(
@@ -136,6 +137,8 @@ class FileQueue:
             self._outcomes["failed" if in_test else "error"] += 1
         elif in_test or report.skipped:
             self._outcomes[report.outcome] += 1
+        if isinstance(report.longrepr, tuple):
+            self._skipped.append(f"{report.nodeid}: {report.longrepr[2]}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that cannot be imported is an error, too."""
@@ -173,11 +176,12 @@ class FileQueue:
     def _report(self, file: str, imported: Cost, tests: Mapping[str, Cost]) -> None:
         result = {
             "file": file, "imported": imported, "tests": tests,
-            "outcomes": self._outcomes, "failed": self._failed,
+            "outcomes": self._outcomes, "failed": self._failed, "skipped": self._skipped,
         }  # fmt: skip
         os.write(self._results, json.dumps(result).encode() + b"\n")
         self._outcomes.clear()
         self._failed.clear()
+        self._skipped.clear()
 
 
 class Clock:
