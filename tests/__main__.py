@@ -3,8 +3,8 @@
 As many pytests as there are processors take files from a common queue, the longest first. A table
 of lines and seconds by room closes the run, then the number of tests. The exit status is 0 if all
 passed. ``--processes N`` sets their number, ``--seconds-to FILE`` keeps what each test took,
-``--nightly`` adds the tests of ``tests/nightly``. With ``--second-look`` up to three tests that fail
-run again, alone, and are named: each is a race in a test or in the product.
+``--nightly`` adds the tests of ``tests/nightly``. With ``--second-look`` up to three tests that
+fail run again, alone, and are named: each is a race in a test or in the product.
 """
 
 from __future__ import annotations
