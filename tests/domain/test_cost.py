@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.cost import EPISODE, LEAST_POINTS, CostModel, Observation, Rate, doubt
@@ -119,7 +119,6 @@ def test_a_slope_is_never_negative():
 amounts = st.floats(0.0, 1e6)
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.builds(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.model import (
@@ -52,7 +52,6 @@ def test_restarts_gaps_and_changes_of_mode_are_not_sound(more, sound):
 
 
 @given(st.permutations(range(9)))
-@settings(max_examples=20)
 def test_buckets_stand_beside_all_temperatures_in_any_order(order):
     windows = [
         window(start, label, tally=Tally(drafts=number))

@@ -21,8 +21,6 @@ from specwatch.domain.switchback import (
 )
 from specwatch.domain.switchback_results import observe
 from specwatch.domain.tuning import advice, learned, tuned_schedule, untuned, with_tuned
-from tests.worlds import tuning
-from tests.worlds.switchback import Simulation, World
 
 FLAT = ((1, 4),)
 DESIGN = SwitchbackDesign(
@@ -177,17 +175,3 @@ def test_no_arm_is_dropped_that_may_win_at_a_load_still_to_come() -> None:
     assert known.dropped == {}
     known = observe(known, replace(design, tune="off"), Episode(TUNED, blocks(0)))
     assert known.dropped == {TUNED: ("0", "2", LAUNCH)}
-
-
-def test_in_a_world_whose_best_arm_depends_on_the_load_it_is_found() -> None:
-    world = World(by_hours=10, noise=0.05)
-    simulation = Simulation(
-        world, tuning.SPEEDUPS, 20, 7, design=tuning.DESIGN, slopes=tuning.SLOPES
-    )
-    truth = tuning.Truth(world, tuning.SPEEDUPS, tuning.SLOPES)
-    assert truth.oracle == {"3-4": LAUNCH, "5-8": "2", "9-16": "2", "17-32": "0"}
-    known = tuning.learned_schedules(simulation, truth, 150)
-    assert known.near >= 0.9
-    assert known.slower <= 0.05
-    assert known.held >= 0.95
-    assert known.changes <= 1.0
