@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from specwatch.config.masking import masked
 from specwatch.config.service import CommandService
@@ -36,9 +37,16 @@ class CommandActuator:
     SPECWATCH_INCIDENT, which is empty for ``status``.
     """
 
-    def __init__(self, service: CommandService, target: str) -> None:
+    def __init__(
+        self,
+        service: CommandService,
+        target: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._service = service
         self._target = target
+        self._monotonic = monotonic
 
     def plan(self) -> Plan:
         """The commands, without running one; ActuatorError for one that could not be run."""
@@ -103,6 +111,7 @@ class CommandActuator:
             timeout=self._service.timeout,
             environment=environment_for(self._target, action, incident),
             apart=action == "status",
+            monotonic=self._monotonic,
         )
 
 

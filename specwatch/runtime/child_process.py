@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -84,6 +84,7 @@ def run_command(
     environment: Mapping[str, str],
     grace: float = GRACE,
     apart: bool = False,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Finished:
     """Run a command; after ``timeout`` seconds its whole process group is ended.
 
@@ -93,7 +94,7 @@ def run_command(
     command that cannot be started.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
-    begun = time.monotonic()
+    begun = monotonic()
     try:
         process = subprocess.Popen(  # noqa: S603 - the user's own words, and no shell
             list(words),
@@ -108,7 +109,7 @@ def run_command(
         raise ActuatorError(
             f"cannot run {words[0]}: {reason}; it must be an executable file on this machine"
         ) from error
-    with _Watched(process) as watched:
+    with _Watched(process, monotonic) as watched:
         in_time = watched.until_its_end(begun + timeout)
         if not in_time:
             watched.end_group(grace)
@@ -120,7 +121,7 @@ def run_command(
         "command_ended",
         command=shlex.join(masked(words)),
         status=status,
-        seconds=round(time.monotonic() - begun, 3),
+        seconds=round(monotonic() - begun, 3),
         output=output,
         **{key.removeprefix("SPECWATCH_").lower(): value for key, value in environment.items()},
     )
@@ -133,8 +134,9 @@ class _Watched:
     Until it is reaped, no other process gets its process id, which is that of the group.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], monotonic: Callable[[], float]) -> None:
         self._process = process
+        self._monotonic = monotonic
         self.output = self.answer = b""
         """The end of all that it wrote, and of what it wrote to its standard output."""
         self._selector = selectors.DefaultSelector()
@@ -156,7 +158,7 @@ class _Watched:
 
     def until_its_end(self, deadline: float) -> bool:
         """Whether the child itself ends before that moment of the monotonic clock."""
-        while not (ended := self._has_ended()) and time.monotonic() < deadline:
+        while not (ended := self._has_ended()) and self._monotonic() < deadline:
             self._step()
         if ended:
             self._read()  # what it said last
@@ -165,10 +167,10 @@ class _Watched:
     def end_group(self, grace: float) -> None:
         """SIGTERM to all of the group, and SIGKILL after ``grace`` seconds, or once it is over."""
         self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + grace
+        deadline = self._monotonic() + grace
         # An open stream is held by somebody of the group who is not done yet.
         while self._selector.get_map() or not self._has_ended():
-            if time.monotonic() >= deadline:
+            if self._monotonic() >= deadline:
                 break
             self._step()
         self._signal(signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -88,7 +89,10 @@ def connect(serve: Serve, tmp_path: Path) -> Iterator[Connect]:
         service = KubernetesService(
             kind="kubernetes", workload=name, kubeconfig=access.kubeconfig, timeout="1s"
         )
-        made.append(KubernetesWorkload(service))
+        clock = itertools.count()
+        made.append(
+            KubernetesWorkload(service, sleep=lambda _: None, monotonic=lambda: next(clock))
+        )
         return made[-1]
 
     yield connected

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,15 +15,6 @@ from tests.actuators.process_families import alive, born, descendants, family, p
 from tests.hostile import wait_for
 
 pytestmark = pytest.mark.usefixtures("only_ours")
-
-SLEEP = python("import time; time.sleep(600)")
-HOLDER = """\
-import sys, time
-from specwatch.actuators.held_process import HeldProcess
-life = HeldProcess(sys.argv[2:], environ={}, grace=float(sys.argv[1]))
-for event in life.events(1.0):
-    print(event.number, file=sys.stderr, flush=True)
-"""
 
 
 def held(words: Sequence[str], *, grace: float = 30.0, sweep: float = 30.0) -> HeldProcess:
@@ -57,47 +45,31 @@ def holder_of(program: int) -> int:
     return found.parent
 
 
-@contextmanager
-def holder(words: Sequence[str], grace: float) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds a program, and whose standard output nobody reads."""
-    command = [sys.executable, "-c", HOLDER, str(grace), *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+SURROUNDINGS = """\
+cat
+ls -m /proc/self/fd
+cut -d" " -f6 /proc/$$/stat
+echo $$
+tr "\\0" "\\n" < /proc/$$/environ | cut -d= -f1 | xargs
+grep SigIgn /proc/self/status
+exit 3
+"""
 
 
 def test_a_program_has_our_surroundings_and_its_end_is_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """No descriptor of ours is among them but standard output and standard error."""
-    code = (
-        "import os, sys; print(os.getsid(0) == os.getpid(), repr(sys.stdin.read()));"
-        " print(sorted(os.listdir('/proc/self/fd'))); sys.exit(3)"
-    )
-    life = held(python(code))
-    _, events = started(life)
+    """Standard output and standard error but no other descriptor, a session, the environment that
+    was given and a mark; it does not ignore what Python ignores."""
+    environ = {"LC_ALL": "C", "WATCHDOG_USEC": "1"}
+    life = HeldProcess(["sh", "-c", SURROUNDINGS], environ=environ, grace=30.0)
+    program, events = started(life)
     assert finished(life, events) == [ProcessEvent("ended", 3)]
-    out = capfd.readouterr().out.splitlines()
-    assert out == ["True ''", "['0', '1', '2', '3']"]  # the last is that of listdir
-
-
-def test_it_does_not_ignore_what_python_ignores(capfd: pytest.CaptureFixture[str]) -> None:
-    life = held(["grep", "SigIgn", "/proc/self/status"])
-    _, events = started(life)
-    assert finished(life, events) == [ProcessEvent("ended", 0)]
-    ignored = int(capfd.readouterr().out.split()[1], 16)
-    assert not ignored & 1 << (signal.SIGPIPE - 1)
-
-
-def test_its_environment_is_what_was_given_and_a_mark(capfd: pytest.CaptureFixture[str]) -> None:
-    code = "import os; print(sorted(os.environ))"
-    life = HeldProcess(python(code), environ={"LC_ALL": "C", "WATCHDOG_USEC": "1"}, grace=30.0)
-    _, events = started(life)
-    finished(life, events)
-    assert capfd.readouterr().out == f"{['LC_ALL', MARK]}\n"
+    files, session, pid, variables, ignored = capfd.readouterr().out.splitlines()
+    assert files == "0, 1, 2, 3"  # the last is that of ls
+    assert int(session) == int(pid) == program
+    assert sorted(variables.split()) == ["LC_ALL", MARK]
+    assert not int(ignored.split()[1], 16) & 1 << (signal.SIGPIPE - 1)
 
 
 def test_a_program_is_asked_first_and_its_children_after_it(tmp_path: Path) -> None:
@@ -106,7 +78,7 @@ def test_a_program_is_asked_first_and_its_children_after_it(tmp_path: Path) -> N
 import os, signal, sys, time
 told, read = os.path.join(sys.argv[1], "told"), os.path.join(sys.argv[1], "ready")
 def parent_asked(*_):
-    time.sleep(0.2)
+    time.sleep(0.05)
     os._exit(4 if os.path.exists(told) else 7)
 signal.signal(signal.SIGTERM, parent_asked)
 if os.fork() == 0:
@@ -139,13 +111,13 @@ def test_after_its_time_all_of_a_stubborn_family_is_killed(tmp_path: Path) -> No
     life = held(family(tmp_path))
     _, events = started(life)
     pids = born(tmp_path)
-    life.stop(0.2)
+    life.stop(0.05)
     assert finished(life, events) == [ProcessEvent("ended", -signal.SIGKILL)]
     assert alive(pids) == []
 
 
 def test_a_second_request_hastens_the_first() -> None:
-    life = held(python("import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"))
+    life = held(["sh", "-c", "trap '' TERM; exec sleep 600"])
     _, events = started(life)
     life.stop(600.0)
     life.kill()
@@ -154,31 +126,23 @@ def test_a_second_request_hastens_the_first() -> None:
 
 def test_what_a_program_leaves_behind_ends_with_it() -> None:
     """As the engine does when vLLM's front end was killed; here one that obeys, and one not."""
-    obeys_not = "trap '' TERM; exec setsid sleep 600"
-    life = held(["sh", "-c", f"sleep 600 & ({obeys_not}) & sleep 0.1; kill -9 $$"], sweep=0.2)
+    obeys_not = "trap '' TERM; kill -9 $$; exec setsid sleep 600"
+    life = held(["sh", "-c", f"sleep 600 & ({obeys_not}) & wait"], sweep=0.05)
     _, events = started(life)
     assert finished(life, events) == [ProcessEvent("ended", -signal.SIGKILL)]
 
 
-def test_when_its_owner_is_killed_a_stubborn_family_is_ended(tmp_path: Path) -> None:
-    with holder(family(tmp_path), grace=0.2) as process:
-        pids = born(tmp_path)
-        above = holder_of(pids[-1])
-        process.kill()
-        wait_for(lambda: not alive([*pids, above]))
-
-
-def test_when_the_holder_is_killed_a_flood_that_nobody_reads_is_ended() -> None:
-    with holder(["yes"], grace=600.0) as process:
-        program = int(process.stderr.readline())
-        above = holder_of(program)
-        process.kill()
-        wait_for(lambda: not alive([program, above]))
+def test_when_its_owner_is_gone_a_stubborn_family_is_ended(tmp_path: Path) -> None:
+    life = held(family(tmp_path), grace=0.05)
+    started(life)
+    pids = born(tmp_path)
+    assert life.finish()  # closes the connection, as the kernel does where the owner was killed
+    assert alive(pids) == []
 
 
 def test_when_the_holder_is_killed_a_stubborn_family_is_ended(tmp_path: Path) -> None:
     """By its holder, who knows its session and its mark."""
-    life = held(family(tmp_path), grace=0.2)
+    life = held(family(tmp_path), grace=0.05)
     program, events = started(life)
     pids = born(tmp_path)
     os.kill(holder_of(program), signal.SIGKILL)
@@ -187,11 +151,11 @@ def test_when_the_holder_is_killed_a_stubborn_family_is_ended(tmp_path: Path) ->
     assert alive(pids) == []
 
 
-def test_when_both_are_killed_the_program_is_told() -> None:
-    with holder(SLEEP, grace=600.0) as process:
-        program = int(process.stderr.readline())
-        above = holder_of(program)
-        os.kill(process.pid, signal.SIGSTOP)
-        os.kill(above, signal.SIGKILL)
-        process.kill()
-        wait_for(lambda: not alive([program, above]))
+def test_when_the_holder_is_killed_the_kernel_tells_the_program() -> None:
+    """Where both are killed, nobody else does."""
+    life = held(["sleep", "600"])
+    program, events = started(life)
+    os.kill(holder_of(program), signal.SIGKILL)
+    wait_for(lambda: not alive([program]))
+    assert list(events) == []
+    assert not life.finish()

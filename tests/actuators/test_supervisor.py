@@ -16,7 +16,7 @@ from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import ProcessState
-from tests.actuators.process_families import alive, descendants, descriptors, python
+from tests.actuators.process_families import alive, descendants, descriptors
 from tests.hostile import wait_for
 
 pytestmark = pytest.mark.usefixtures("only_ours")
@@ -132,7 +132,7 @@ def test_what_ends_by_itself_starts_again_as_it_was(supervise: Supervise, tmp_pa
 
 def test_between_two_starts_it_is_down_and_says_why(supervise: Supervise) -> None:
     """A stop ends the wait; so does a start, after which it is as long as at first."""
-    supervisor = supervise(python("import sys; sys.exit(3)"), first=600.0)
+    supervisor = supervise(["sh", "-c", "exit 3"], first=600.0)
     for _ in range(2):
         supervisor.start(Mode.ON)
         wait_for(lambda: supervisor.status().life is ProcessState.DOWN)
@@ -174,10 +174,7 @@ def test_its_holder_killed_all_ends_and_starts_again(supervise: Supervise, tmp_p
 def test_asked_to_stop_it_ends_and_starts_nothing_more(supervise: Supervise) -> None:
     """Asked twice it does not wait."""
     told: list[str] = []
-    supervisor = supervise(
-        python("import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"),
-        stop_timeout=600.0,
-    )
+    supervisor = supervise(["sh", "-c", "trap '' TERM; exec sleep 600"], stop_timeout=600.0)
     supervisor.start(Mode.ON)
     supervisor.ask_to_stop(then=lambda: told.append("ended"))
     assert (supervisor.status().life, told) == (ProcessState.CHANGING, [])
@@ -193,7 +190,7 @@ def test_a_holder_that_hangs_holds_up_nothing(
 ) -> None:
     """Who waits is told that it was not in time, and all of it ends nevertheless."""
     monkeypatch.setattr(supervisor_module, "_KILL_SECONDS", 0.1)
-    monkeypatch.setattr(supervisor_module, "_TICK_SECONDS", 1.0)
+    monkeypatch.setattr(supervisor_module, "_TICK_SECONDS", 0.05)
     told: list[bool] = []
     supervisor = supervise(["sleep", "600"], stop_timeout=0.1)
     supervisor.start(Mode.ON)
@@ -217,7 +214,7 @@ def test_rounds_leave_no_process_and_no_descriptor(supervise: Supervise) -> None
     """A few here, a hundred in the slow tests."""
     supervisor = supervise(SPECULATING)
     before = descriptors()
-    for _ in range(5):
+    for _ in range(2):
         supervisor.start(Mode.ON)
         supervisor.start(Mode.OFF)
         supervisor.stop()

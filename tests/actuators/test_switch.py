@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from specwatch.actuators.switch import SwitchClient
 from specwatch.config.target import Target
 from specwatch.engines import switch_files
-from specwatch.engines.switch import ORDER_FILE, Order, encode
+from specwatch.engines.switch import ORDER_FILE, Order, SwitchState, encode
 from specwatch.errors import ActuatorError
 from tests.switched_server import LAUNCH, TOKEN, SwitchedServer
 
@@ -23,9 +24,17 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@contextmanager
+def switched(folder: Path, launch: SwitchState = LAUNCH) -> Iterator[SwitchedServer]:
+    """A server that looks for orders when it is told to."""
+    server = SwitchedServer(folder / "switch", launch)
+    with patch.object(server.switch, "start"), server:
+        yield server
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[SwitchedServer]:
-    with SwitchedServer(tmp_path / "switch") as running:
+    with switched(tmp_path) as running:
         yield running
 
 
@@ -38,7 +47,9 @@ def target_of(server: SwitchedServer, way: str, **access: Any) -> Target:
 
 
 def test_an_order_is_given_and_ended(server: SwitchedServer, way: str) -> None:
-    with closing(SwitchClient(target_of(server, way))) as switch:
+    looks = iter([lambda: None, *[server.switch.turn] * 4])
+    client = SwitchClient(target_of(server, way), sleep=lambda _: next(looks)())
+    with closing(client) as switch:
         assert switch.state() == server.switch.state
         state = switch.order(0, lease=60.0, by="me")
         assert (state.draft_tokens, state.by, state.number) == (0, "me", 1)
@@ -47,6 +58,7 @@ def test_an_order_is_given_and_ended(server: SwitchedServer, way: str) -> None:
         assert switch.order(schedule, lease=60.0, by="me").schedule == schedule
         assert switch.order(None, lease=60.0, by="me").ordered is None
     assert server.used == [0, 2, schedule, None]
+    assert not [*looks], "it asks until an order is followed"
 
 
 def test_more_than_the_launch_is_not_sent(server: SwitchedServer, way: str) -> None:
@@ -71,44 +83,35 @@ def test_a_schedule_with_more_than_the_launch_is_not_sent(server: SwitchedServer
 def test_a_server_that_cannot_switch(tmp_path: Path, way: str) -> None:
     launch = msgspec.structs.replace(LAUNCH, unavailable="it has no schedule")
     with (
-        SwitchedServer(tmp_path / "switch", launch) as server,
+        switched(tmp_path, launch) as server,
         closing(SwitchClient(target_of(server, way))) as switch,
         pytest.raises(ActuatorError, match="it has no schedule"),
     ):
         switch.order(1, lease=60.0, by="")
 
 
-def test_a_server_that_reads_no_order(server: SwitchedServer, way: str) -> None:
-    with closing(SwitchClient(target_of(server, way), sleep=lambda _: None)) as switch:
-        server.hang()
-        with pytest.raises(ActuatorError, match="not read within 5 s") as silent:
-            switch.order(1, lease=60.0, by="")
+def test_a_server_that_reads_no_order(server: SwitchedServer) -> None:
+    with (
+        closing(SwitchClient(target_of(server, "directory"), sleep=lambda _: None)) as switch,
+        pytest.raises(ActuatorError, match="not read within 5 s") as silent,
+    ):
+        switch.order(1, lease=60.0, by="")
     assert silent.value.changed
     assert silent.value.retry
 
 
-def test_an_order_of_somebody_else_at_the_same_time(
-    server: SwitchedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(SwitchClient(target_of(server, "directory"))) as switch:
-        read = switch.state
+def test_an_order_of_somebody_else_at_the_same_time(server: SwitchedServer) -> None:
+    other = Order(server=server.switch.state.server, number=6, draft_tokens=3, lease=9.0)
 
-        def overtaken() -> Any:
-            state = read()
-            other = Order(server=state.server, number=state.number + 5, draft_tokens=3, lease=9.0)
-            monkeypatch.setattr(switch, "state", read)
-            written = switch_files.write
+    def overtaken(_: float) -> None:
+        switch_files.write(server.directory / ORDER_FILE, encode(other))
+        server.switch.turn()
 
-            def later(file: Path, data: bytes) -> None:
-                monkeypatch.setattr(switch_files, "write", written)
-                written(file, encode(other))
-
-            monkeypatch.setattr(switch_files, "write", later)
-            return state
-
-        monkeypatch.setattr(switch, "state", overtaken)
-        with pytest.raises(ActuatorError, match="another order came at the same time"):
-            switch.order(1, lease=60.0, by="")
+    with (
+        closing(SwitchClient(target_of(server, "directory"), sleep=overtaken)) as switch,
+        pytest.raises(ActuatorError, match="another order came at the same time"),
+    ):
+        switch.order(1, lease=60.0, by="")
 
 
 def test_a_directory_without_a_server(tmp_path: Path) -> None:
@@ -138,7 +141,6 @@ def test_a_directory_that_may_not_be_written(
 
 
 def test_a_state_that_is_none(server: SwitchedServer) -> None:
-    server.hang()
     (server.directory / "state.json").write_bytes(b"[]")
     with pytest.raises(ActuatorError, match="the state of the switch: Expected `object`"):
         SwitchClient(target_of(server, "directory")).state()
@@ -158,7 +160,7 @@ def test_a_wrong_token(server: SwitchedServer, tmp_path: Path) -> None:
 def test_a_server_without_the_route(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
-    with SwitchedServer(tmp_path / "switch") as server:
+    with switched(tmp_path) as server:
         target = Target(url=server.url + "/elsewhere", switch={"token_file": token})
         with (
             closing(SwitchClient(target)) as switch,

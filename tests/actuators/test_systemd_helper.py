@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,14 @@ class Recorder:
         self.done.append(("close",))
 
 
+@contextmanager
+def listening_in(folder: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "vllm.sock"))
+        listening.listen()
+        yield listening
+
+
 @pytest.fixture
 def actuator() -> Recorder:
     return Recorder()
@@ -63,16 +72,33 @@ def actuator() -> Recorder:
 
 @pytest.fixture
 def client(tmp_path: Path, actuator: Recorder) -> Iterator[HelperClient]:
-    """A client of a helper that serves until it is not asked any more."""
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "vllm.sock"))
-        listening.listen()
-        helper = GuardHelper(listening, actuator, idle=0.05)
-        thread = threading.Thread(target=helper.serve)
+    """A client of a helper that is started again when it has returned, as systemd does."""
+    over = threading.Event()
+    with listening_in(tmp_path) as listening:
+        helper = GuardHelper(listening, actuator, idle=0.005)
+
+        def serve() -> None:
+            while not over.is_set():
+                helper.serve()
+
+        thread = threading.Thread(target=serve)
         thread.start()
         yield HelperClient("vllm.service", timeout=7, folder=str(tmp_path))
+        over.set()
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_it_returns_once_nothing_is_asked_and_all_is_answered(
+    tmp_path: Path, actuator: Recorder
+) -> None:
+    actuator.acting = lambda: time.sleep(0.02)
+    with listening_in(tmp_path) as listening, socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(tmp_path / "vllm.sock"))
+        sock.sendall(b'{"do": "disable", "incident": "a"}\n')
+        GuardHelper(listening, actuator, idle=0.0).serve()
+        assert sock.makefile().readline() == "{}\n"
+    assert actuator.done == [("disable", "a"), ("close",)]
 
 
 def test_a_plan_and_a_status_arrive_as_they_are(client: HelperClient, actuator: Recorder) -> None:
@@ -141,9 +167,7 @@ def test_one_change_at_a_time_and_looks_in_between(
 @contextmanager
 def answering(folder: Path, answer: bytes) -> Iterator[HelperClient]:
     """A client of something that is no helper."""
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(folder / "vllm.sock"))
-        listening.listen()
+    with listening_in(folder) as listening:
 
         def serve() -> None:
             connection, _ = listening.accept()

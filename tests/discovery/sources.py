@@ -47,6 +47,6 @@ def dns_server(records: Mapping[str, tuple[str, list[str]] | None]) -> Iterator[
             sock.sendto(answer.to_wire(), self.client_address)
 
     with socketserver.UDPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}"
         server.shutdown()

@@ -135,7 +135,9 @@ def test_a_server_that_hangs_or_never_ends_takes_the_timeout_at_most(serve: Serv
 
     for behaviour in (hanging, drip):
         url = serve(behaviour).url
-        outcomes = reader(http(url, timeout="300ms"))()
+        source = http(url)
+        short = source.http_sd.model_copy(update={"timeout": 0.05})
+        outcomes = reader(source.model_copy(update={"http_sd": short}))()
         assert failures(outcomes) == {url: DiscoveryReason.TIMEOUT}
 
 

@@ -20,8 +20,6 @@ class NotifySocket:
         self._messages: queue.Queue[Message] = queue.Queue()
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sock.bind("\0" + address[1:] if address.startswith("@") else address)
-        self._sock.settimeout(0.05)
-        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._receive, name="notify", daemon=True)
 
     def __enter__(self) -> Self:
@@ -29,7 +27,7 @@ class NotifySocket:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._sock.shutdown(socket.SHUT_RD)  # ends the thread
         self._thread.join(10)
         self._sock.close()
 
@@ -52,10 +50,6 @@ class NotifySocket:
             self._messages.get()
 
     def _receive(self) -> None:
-        while not self._ended.is_set():
-            try:
-                data = self._sock.recv(65536)
-            except TimeoutError:
-                continue
+        while data := self._sock.recv(65536):
             lines = data.decode().split("\n")
             self._messages.put(dict(line.split("=", 1) for line in lines))

@@ -62,8 +62,16 @@ class Change(msgspec.Struct, frozen=True):
 class KubernetesWorkload:
     """An actuator for one thread at a time; connects when it is first used."""
 
-    def __init__(self, service: KubernetesService) -> None:
+    def __init__(
+        self,
+        service: KubernetesService,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._service = service
+        self._sleep = sleep
+        self._monotonic = monotonic
         self._client: Client | None = None
 
     def plan(self) -> Plan:
@@ -328,7 +336,7 @@ class KubernetesWorkload:
         ``known`` is when the rollout before it was given up. Raises ActuatorError for a rollout
         that failed or takes too long.
         """
-        deadline = time.monotonic() + self._service.timeout
+        deadline = self._monotonic() + self._service.timeout
         while True:
             try:
                 workload = self._read()
@@ -346,12 +354,12 @@ class KubernetesWorkload:
                 if not error.retry:
                     raise ActuatorError(str(error), changed=True) from error
                 waits_for = str(error)
-            if time.monotonic() > deadline:
+            if self._monotonic() > deadline:
                 limit = format_duration(self._service.timeout)
                 raise ActuatorError(
                     f"the rollout did not end within {limit}: {waits_for}", changed=True
                 )
-            time.sleep(_LOOK_SECONDS)
+            self._sleep(_LOOK_SECONDS)
 
     def _delete_stuck_pods(self, workload: Manifest) -> None:
         """Delete pods that keep a StatefulSet from rolling, which it does not do itself."""
