@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import threading
@@ -79,9 +80,12 @@ class Daemon:
         now: Callable[[], Moment] = current_moment,
         seed: int | None = None,
         supervisor: Supervisor | None = None,
+        schedule: Schedule | None = None,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
         """``reload`` reads the configuration again, ``taken_over`` gets the result; ``seed`` fixes
-        the start jitter; ``supervisor`` runs vLLM as our child."""
+        the start jitter; ``supervisor`` runs vLLM as our child. ``schedule`` runs the jobs, and the
+        event loop of ``new_loop`` the scrapes, by default by the system's clocks."""
         self._configured = self.config = config  # the latter with discovered targets
         self._reload = reload
         self._taken_over = taken_over
@@ -90,7 +94,9 @@ class Daemon:
         self._supervisor = supervisor
         self._service = ServiceManager(environ)
         self._discovery = DiscoveryService(config, now)
-        self.targets = WatchedTargets(self._new_scraper, shared=config.fleet is not None)
+        self.targets = WatchedTargets(
+            self._new_scraper, shared=config.fleet is not None, new_loop=new_loop
+        )
         self._workloads = Workloads(self.targets, self._take)
         member = new_member(config.fleet, socket.gethostname())
         self._configuring = threading.Lock()
@@ -135,8 +141,9 @@ class Daemon:
         )
         self._alertmanagers = Alertmanagers(config.alertmanager, config.external_url)
         self._deliveries = DeliveryMonitor()
-        self._schedule = Schedule(_LANES)
+        self._schedule = schedule or Schedule(_LANES)
         self._started = now()
+        self._offset = self._started.offset
         self._looked: float | None = None
         self._stop_asked = False
         self._reload_asked = False
@@ -234,23 +241,26 @@ class Daemon:
         )
 
     def _main_loop(self) -> None:
-        """Handle signals and steps of the clock."""
-        offset = self._now().offset
+        self._offset = self._now().offset
         while not self._stop_asked:
-            self._looked = self._now().monotonic
+            self.look()
             with suppress(Empty):
                 self._asked.get(timeout=_LOOK_SECONDS)
-            if self._reload_asked and not self._stop_asked:
-                self._reload_asked = False
-                self._read_config()
-            if self._discovery.take_change() and not self._stop_asked:
-                self._watch_discovered()
-            stepped = self._now().offset - offset
-            if abs(stepped) > _CLOCK_STEP_SECONDS:
-                _log.warning("clock_stepped", seconds=round(stepped, 3))
-                offset += stepped
-                with self._configuring:
-                    self._set_jobs()  # jobs are due by the wall clock
+
+    def look(self) -> None:
+        """Handle signals, what discovery has found, and steps of the clock."""
+        self._looked = self._now().monotonic
+        if self._reload_asked and not self._stop_asked:
+            self._reload_asked = False
+            self._read_config()
+        if self._discovery.take_change() and not self._stop_asked:
+            self._watch_discovered()
+        stepped = self._now().offset - self._offset
+        if abs(stepped) > _CLOCK_STEP_SECONDS:
+            _log.warning("clock_stepped", seconds=round(stepped, 3))
+            self._offset += stepped
+            with self._configuring:
+                self._set_jobs()  # jobs are due by the wall clock
 
     def _new_scraper(self, target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
         child = self._supervisor if isinstance(target.service, SupervisedService) else None

@@ -40,13 +40,19 @@ class WatchedTargets:
     """A scraper for each target; iterates over them as they are now."""
 
     def __init__(
-        self, make: Callable[[Target, Cursor | None, int | None], Scraper], *, shared: bool = False
+        self,
+        make: Callable[[Target, Cursor | None, int | None], Scraper],
+        *,
+        shared: bool = False,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
         """``make`` makes the scraper of a target from its cursor, with windows after the last one
         that was closed early; it may raise ConfigError. A target that comes back goes on as it was
-        left, and where targets are ``shared``, from its cursor: others have watched it."""
+        left, and where targets are ``shared``, from its cursor: others have watched it. Scrapes
+        are timed by the clock of the event loop that ``new_loop`` makes."""
         self._make = make
         self._shared = shared
+        self._new_loop = new_loop
         self._closed: dict[str, int | None] = {}
         """By target the start of the last window of this process."""
         self.by_name: dict[str, Scraper] = {}
@@ -116,7 +122,7 @@ class WatchedTargets:
         if self._ended:
             return
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = self._new_loop()
             threading.Thread(target=_run, args=(self._loop,), name="scrape", daemon=True).start()
         self._loop.call_soon_threadsafe(self._set_slots, self._loop, list(self))
 

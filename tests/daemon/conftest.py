@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.daemon.stores import guard_database, guards_of, new_living
+from tests.daemon.stores import database, empty_database, guard_database, guards_of, new_living
 
-__all__ = ["guard_database", "guards_of", "new_living"]
+__all__ = ["database", "empty_database", "guard_database", "guards_of", "new_living"]

@@ -3,12 +3,14 @@ what most tests do with them."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specwatch.store.database import create
 from specwatch.store.repository import Store
 from specwatch.store.schema import guard_steps, guards
 from tests.guard.living import Book, Living
@@ -36,6 +38,20 @@ class GuardDatabase:
     def close(self) -> None:
         for store in self._stores.values():
             store._database.dispose()
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the tables, to be copied."""
+    file = tmp_path_factory.mktemp("empty") / "d.db"
+    assert create(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def database(tmp_path: Path, empty_database: Path) -> Path:
+    """A database of a test's own."""
+    return Path(shutil.copy(empty_database, tmp_path / "d.db"))
 
 
 @pytest.fixture(scope="session")

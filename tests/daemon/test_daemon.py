@@ -23,38 +23,13 @@ from specwatch.domain.draft_lengths import DraftLengths, shown_by
 from specwatch.domain.merge import merge_tallies
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.simulator.server import SimulatedServer
-from tests.daemon.running import (
-    FAST,
-    MovableClock,
-    Running,
-    config_of,
-    counts,
-    scraped,
-    stored,
-    total,
-    until_logged,
-    work,
-)
-from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
-from tests.hostile import Visit, deaf_port, hanging, page, wait_for
+from tests.daemon.running import FAST, config_of, counts, stored, total, work
+from tests.daemon.stepped import Stepped, StoppedClock, scrapes
+from tests.fixtures import Log, Serve, events, target_of
+from tests.hostile import Visit, deaf_port, hanging, page
 from tests.scrape.pages import vllm
 
-QUICK = 0.05
-IN_TIME = 30.0
-"""Seconds within which it stops on any machine; to wait for what hangs would take twice as long."""
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happens every few seconds happens often."""
-    monkeypatch.setattr("specwatch.daemon.daemon._FLUSH_SECONDS", 0.1)
-    monkeypatch.setattr("specwatch.daemon.daemon._HEARTBEAT_SECONDS", 0.1)
-    monkeypatch.setattr("specwatch.daemon.daemon._LOOK_SECONDS", 0.02)
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "d.db"
+pytestmark = pytest.mark.usefixtures("log")
 
 
 @pytest.fixture
@@ -63,37 +38,40 @@ def server() -> Iterator[SimulatedServer]:
         yield running
 
 
-def daemon_of(database: Path | str, *targets: Any, **options: Any) -> Daemon:
-    return Daemon(
-        config_of(database, targets), **{"environ": {}, "now": MovableClock(), "seed": 1} | options
-    )
+def daemon_of(database: Path | str, *targets: Any, **options: Any) -> Stepped:
+    return Stepped(config_of(database, targets), **options)
+
+
+def require_all_stored(database: Path, server: SimulatedServer) -> None:
+    """The minutes of a database add up to what the engine has counted."""
+    with server.synced() as engine:
+        assert counts(total(stored(database))) == counts(engine.tally())
 
 
 def test_windows_add_up_to_what_the_engine_counted(server: SimulatedServer, database: Path) -> None:
     """Over minutes, a restart of the daemon with traffic meanwhile, and one of the engine."""
-    target = target_of(server.url, interval=QUICK)
-    clock = MovableClock()
-    with Running(daemon_of(database, target, now=clock)) as daemon:
-        scraped(daemon)
+    target, clock = target_of(server.url), StoppedClock()
+    with daemon_of(database, target, clock=clock) as daemon:
+        daemon.scrape()
         work(server)
-        scraped(daemon, 2)
-        clock.forward(60)
+        daemon.scrape(2)
+        daemon.scrape(seconds=60)
         work(server)
-        scraped(daemon, 2)
-        wait_for(lambda: daemon.status().store.written > 0)
+        daemon.scrape(2)
+        assert daemon.daemon.status().store.written > 0
     work(server)  # nobody looks
-    with Running(daemon_of(database, target, now=clock)) as daemon:
-        scraped(daemon, 2)
+    with daemon_of(database, target, clock=clock) as daemon:
+        daemon.scrape()
         work(server)
-        scraped(daemon, 2)
+        daemon.scrape()
         with server.synced() as engine:
             first = engine.tally()
         server.restart()
         work(server)
-        scraped(daemon, 2)
-        clock.forward(60)
+        daemon.scrape()
+        daemon.scrape(seconds=60)
         work(server)
-        scraped(daemon, 2)
+        daemon.scrape()
         with server.synced() as engine:
             second = engine.tally()
     windows = stored(database)
@@ -104,124 +82,99 @@ def test_windows_add_up_to_what_the_engine_counted(server: SimulatedServer, data
 
 
 def test_a_child_whose_drafts_vary_by_its_command_line_is_known_without_a_tap(
-    server: SimulatedServer, database: Path
+    serve: Serve, database: Path
 ) -> None:
     schedule = '{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}'
     child = Supervisor(("vllm", "serve", "m", "--speculative-config", schedule), environ={})
     service = SupervisedService(kind="supervised")
-    targets = [
-        target_of(server.url, "child", interval=QUICK, service=service),
-        target_of(server.url, "other", interval=QUICK),
-    ]
-    with Running(daemon_of(database, *targets, supervisor=child)) as daemon:
-        scraped(daemon)
-        work(server)
-        scraped(daemon, 2)
+    url = serve(page(vllm(drafts=3))).url
+    targets = [target_of(url, "child", service=service), target_of(url, "other")]
+    with daemon_of(database, *targets, supervisor=child) as daemon:
+        daemon.scrape(2)
     causes = {one.series.target: shown_by(one.environment) for one in stored(database)}
     assert causes == {"child": DraftLengths.SCHEDULE, "other": None}
 
 
 def test_two_daemons_of_one_name_count_everything_once(
-    server: SimulatedServer, database: Path
+    server: SimulatedServer, database: Path, log: Log
 ) -> None:
     """Whichever of them writes a minute first; when one ends, the other goes on."""
-    target = target_of(server.url, interval=QUICK)
-    clock = MovableClock()
+    target, clock = target_of(server.url), StoppedClock()
 
-    def minutes(*daemons: Daemon) -> None:
+    def minutes(*daemons: Stepped) -> None:
         for _ in range(2):
             work(server)
             for daemon in daemons:
-                scraped(daemon, 2)
+                daemon.scrape()
             clock.forward(60)
 
-    with Running(daemon_of(database, target, now=clock)) as second:
-        scraped(second)
-        with Running(daemon_of(database, target, now=clock)) as first, capture_logs() as log:
-            scraped(first)
+    with daemon_of(database, target, clock=clock) as second:
+        second.scrape()
+        with daemon_of(database, target, clock=clock) as first, capture_logs() as log:
+            first.scrape()
             minutes(first, second)
-            wait_for(lambda: any(entry["event"] == "identity_shared" for entry in log))
+            first.scrape()
+            second.scrape()
+            assert events(log, "identity_shared")
         minutes(second)
-    with Running(daemon_of(database, target, now=clock)) as last:
-        scraped(last, 2)
-    with server.synced() as engine:
-        assert counts(total(stored(database))) == counts(engine.tally())
+    with daemon_of(database, target, clock=clock) as last:
+        last.scrape()
+    require_all_stored(database, server)
 
 
-def test_the_surface_shows_what_the_loop_knows(server: SimulatedServer, database: Path) -> None:
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK))) as daemon:
-        scraped(daemon, 2)
-        assert requests.get(f"{daemon.http.url}/healthz", timeout=10).status_code == 200
-        assert requests.get(f"{daemon.http.url}/readyz", timeout=10).json()["ready"] is True
-        text = requests.get(f"{daemon.http.url}/metrics", timeout=10).text
+def test_its_server_shows_what_it_knows_to_whom_it_may(
+    serve: Serve, database: Path, tmp_path: Path
+) -> None:
+    """Under names of its own, and to who has the token; a rotated one takes no reload."""
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    target = target_of(serve(page(vllm())).url)
+    config = config_of(
+        database, [target], listen_token_file=token, allowed_hosts=["*.example.com"]
+    )  # fmt: skip
+
+    def ask(path: str, token: str = "first", **headers: str) -> requests.Response:
+        headers["Authorization"] = f"Bearer {token}"
+        return requests.get(f"{daemon.daemon.http.url}{path}", headers=headers, timeout=10)
+
+    with Stepped(config, http=True) as daemon:
+        daemon.scrape()
+        assert ask("/healthz").status_code == 200
+        assert ask("/readyz").json()["ready"] is True
+        text = ask("/metrics").text
         assert 'specwatch_target_up{target="t"} 1.0' in text
         assert "\nprocess_resident_memory_bytes " in text
-        url = daemon.http.url
+        names = ("gpu-7.example.com", socket.gethostname(), "gpu-7.example.org")
+        assert [ask("/metrics", Host=name).status_code for name in names] == [200, 200, 421]
+        assert ask("/metrics", "second").status_code == 401
+        token.write_text("second\n")
+        assert [ask("/metrics", word).status_code for word in ("first", "second")] == [401, 200]
+        url = daemon.daemon.http.url
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{url}/healthz", timeout=10)
 
 
-@pytest.mark.parametrize(("allowed", "status"), [([], 421), (["*.example.com"], 200)])
-def test_a_daemon_is_asked_under_names_that_are_its_own(
-    serve: Serve, tmp_path: Path, allowed: list[str], status: int
+def test_targets_that_hang_delay_no_other_and_have_no_more_than_one_turn_each(
+    serve: Serve, database: Path
 ) -> None:
-    target = target_of(serve(page(vllm())).url)
-    config = config_of(tmp_path / "d.db", [target], allowed_hosts=allowed)
-    with Running(Daemon(config, environ={})) as daemon:
-        for name, expected in (("gpu-7.example.com", status), (socket.gethostname(), 200)):
-            headers = {"Host": name}
-            answer = requests.get(f"{daemon.http.url}/metrics", headers=headers, timeout=10)
-            assert answer.status_code == expected
-
-
-def test_a_daemon_with_a_token_takes_a_rotated_one_without_a_reload(
-    serve: Serve, tmp_path: Path
-) -> None:
-    file = tmp_path / "token"
-    file.write_text("first\n")
-    target = target_of(serve(page(vllm())).url)
-    config = config_of(tmp_path / "d.db", [target], listen_token_file=file)
-
-    def status(token: str) -> int:
-        headers = {"Authorization": f"Bearer {token}"}
-        return requests.get(f"{daemon.http.url}/metrics", headers=headers, timeout=10).status_code
-
-    with Running(Daemon(config, environ={})) as daemon:
-        assert (status("first"), status("second")) == (200, 401)
-        file.write_text("second\n")
-        assert (status("first"), status("second")) == (401, 200)
-
-
-def test_targets_that_hang_delay_no_other(serve: Serve, database: Path) -> None:
-    """200 targets, 50 of which never answer: the others are scraped again and again meanwhile."""
-    healthy, hung = serve(page(vllm(drafts=3))), serve(hanging)
-    targets = [
-        target_of(server.url, f"{name}{n}", interval=0.8, timeout=60.0)
-        for name, server, count in (("hung", hung, 50), ("ok", healthy, 150))
-        for n in range(count)
-    ]
-    with Running(daemon_of(database, *targets)) as daemon:
-        wait_for(lambda: len(hung.visits) == 50)
-        scraped(daemon, 2, [target.name for target in targets[50:]])
-        status = daemon.status()
-        assert len(hung.visits) == 50, "all of them still hang"
-    assert not any(target.failures or target.failure for target in status.targets)
-    assert healthy.connections == 150
-
-
-def test_targets_that_hang_have_no_more_than_one_turn_each(serve: Serve, database: Path) -> None:
-    server = serve(hanging)
-    targets = [target_of(server.url, f"t{n}", interval=QUICK, timeout=1.0) for n in range(20)]
-    with Running(daemon_of(database, *targets)) as daemon:
-        wait_for(lambda: sum(t.skipped for t in daemon.status().targets) > 100)
-        assert sum(not turn.done() for turn in list(daemon.targets._turns)) <= 20
+    """Fifty of two hundred: see the nightly tests."""
+    fine, hung = serve(page(vllm(drafts=3))), serve(hanging)
+    targets = [target_of(hung.url, f"hung{n}", timeout=60.0) for n in range(3)]
+    targets += [target_of(fine.url, f"ok{n}", timeout=60.0) for n in range(3)]
+    with daemon_of(database, *targets) as daemon:
+        daemon.scrape(4, hung=3)
+        assert min(scrapes(daemon, [target.name for target in targets[3:]])) >= 4
+        assert scrapes(daemon, [target.name for target in targets[:3]]) == [0, 0, 0]
+        assert all(target.skipped >= 3 for target in daemon.daemon.status().targets[:3])
+        assert len(hung.visits) == 3, "all of them still hang"
+        assert not any(target.failure for target in daemon.daemon.status().targets)
+        assert fine.connections == 3
 
 
 def test_a_defect_in_one_turn_stops_no_other_and_shows(
     serve: Serve, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serve(page(vllm()))
-    bad, good = (target_of(server.url, name, interval=0.2) for name in ("bad", "good"))
+    url = serve(page(vllm())).url
     turn = Scraper._turn
 
     async def defective(cycle: Scraper) -> None:
@@ -230,14 +183,10 @@ def test_a_defect_in_one_turn_stops_no_other_and_shows(
         await turn(cycle)
 
     monkeypatch.setattr(Scraper, "_turn", defective)
-    with Running(daemon_of(database, bad, good)) as daemon:
-        scraped(daemon, 4, ["good"])
-
-        def told() -> bool:
-            answer = requests.get(f"{daemon.http.url}/healthz", timeout=10)
-            return (answer.status_code, answer.json()["stuck"]) == (503, ["bad"])
-
-        wait_for(told)  # for a moment the good one may be late, too
+    with daemon_of(database, target_of(url, "bad"), target_of(url, "good")) as daemon:
+        daemon.scrape(4)
+        assert daemon.target("good").scrapes >= 4
+        assert daemon.daemon.status().stuck == ("bad",)
     failed = events(log, "turn_failed")
     assert {entry["target"] for entry in failed} == {"bad"}
     assert failed[0]["exc_info"]
@@ -248,76 +197,68 @@ def test_a_hostile_page_that_cannot_be_stored_is_told_and_stops_nothing(
     serve: Serve, database: Path, log: Log
 ) -> None:
     def swinging(visit: Visit) -> bool:
-        visit.answer(vllm(4e18 if len(server.visits) % 2 else 0))
+        visit.answer(vllm(4e18 if server.paths.count("/metrics") % 2 else 0))
         return True
 
     server = serve(swinging)
-    clock = MovableClock()
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as daemon:
-        for _ in range(2):  # the end of a minute may come amid the first of them
-            scraped(daemon, 12)
-            clock.forward(60)
-        wait_for(until_logged(log, "windows_unstorable"))
-        scraped(daemon)
+    with daemon_of(database, target_of(server.url)) as daemon:
+        daemon.scrape(24)
+        assert events(log, "windows_unstorable")
+        assert daemon.target().scrapes >= 24
     assert not events(log, "turn_failed")
 
 
-def test_stop_takes_few_seconds_with_a_hung_target_and_a_locked_database(
+def test_stop_waits_for_no_target_that_hangs_nor_a_locked_database(
     serve: Serve, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.5)
+    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.02)
     fine, silent = serve(page(vllm())), serve(hanging)
     with deaf_port() as port:
         targets = [
-            target_of(fine.url, "fine", interval=QUICK),
+            target_of(fine.url, "fine"),
             target_of(silent.url, "silent", interval=60.0, timeout=60.0),
             target_of(f"http://127.0.0.1:{port}", "deaf", interval=59.0, timeout=59.0),
         ]
         daemon = daemon_of(database, *targets)
-        daemon.start()
-        scraped(daemon, 2, ["fine"])
-        wait_for(lambda: silent.visits)
+        daemon.daemon.start()
+        daemon.scrape(2, hung=2)
         with sqlite3.connect(database, isolation_level=None) as other:
             other.execute("BEGIN IMMEDIATE")
-            stopping = threading.Thread(target=daemon.stop)
-            stopping.start()
-            wait_for(lambda: not stopping.is_alive(), IN_TIME)
+            daemon.stop()
             other.execute("ROLLBACK")
         other.close()
-    # A minute may have ended meanwhile.
-    assert events(log, "stopped")[0]["unwritten"] in (1, 2)
+    assert events(log, "stopped")[0]["unwritten"] == 1
     assert events(log, "store_write_failed")
 
 
 def test_stop_writes_the_open_minute_and_judges_it_no_more(
-    server: SimulatedServer, database: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Judging many targets takes longer than a service manager may wait for."""
-    daemon = daemon_of(database, target_of(server.url, interval=QUICK))
-    daemon.start()
-    scraped(daemon, 2)
     judged: list[str] = []
-    monkeypatch.setattr(daemon._rule_service, "observe", lambda target, _: judged.append(target))
-    daemon.stop()
+    with daemon_of(database, target_of(serve(page(vllm())).url)) as daemon:
+        daemon.scrape(2)
+        service = daemon.daemon._rule_service
+        monkeypatch.setattr(service, "observe", lambda target, _: judged.append(target))
     assert (bool(stored(database)), judged) == (True, [])
 
 
 def test_stop_waits_for_no_database_that_hangs(
-    server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.daemon.daemon._WRITE_SECONDS", 0.2)
+    monkeypatch.setattr("specwatch.daemon.daemon._WRITE_SECONDS", 0.02)
     leave = threading.Event()
-    daemon = daemon_of(database, target_of(server.url, interval=QUICK))
-    daemon.start()
-    scraped(daemon, 2)
-    monkeypatch.setattr(daemon._recorder.store, "write", lambda *_: leave.wait(600) and frozenset())
-    stopping = threading.Thread(target=daemon.stop)
-    stopping.start()
-    wait_for(lambda: not stopping.is_alive(), IN_TIME)
+    others = set(threading.enumerate())
+    with daemon_of(database, target_of(serve(page(vllm())).url)) as daemon:
+        daemon.scrape(2)
+        store = daemon.daemon._recorder.store
+        monkeypatch.setattr(store, "write", lambda *_: leave.wait(600) and frozenset())
     assert events(log, "store_not_closed")
-    # A minute may have ended meanwhile.
-    assert events(log, "stopped")[0]["unwritten"] in (1, 2)
+    assert events(log, "stopped")[0]["unwritten"] == 1
     leave.set()
+    for thread in set(threading.enumerate()) - others:
+        if thread.name == "last-write":
+            thread.join(60)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -325,136 +266,106 @@ def test_a_database_that_is_away_at_the_start_is_written_to_later(
     server: SimulatedServer, database: Path, log: Log, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Locked, or nothing listens there: the daemon watches, and says so."""
-    monkeypatch.setattr("specwatch.store.write_queue.LONGEST_DELAY", 0.1)
-    monkeypatch.setattr("specwatch.store.write_queue.FIRST_DELAY", 0.1)
-    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.2)
-    clock = MovableClock()
+    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.02)
     url: Path | str = database
-    lock = None
-    if kind == "sqlite":
-        database.parent.mkdir()
-        lock = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
-        lock.execute("BEGIN EXCLUSIVE")
-    else:
+    lock = sqlite3.connect(database, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    if kind == "postgres":
         url = "postgresql+psycopg://nobody@127.0.0.1:1/none"
-    daemon = daemon_of(url, target_of(server.url, interval=QUICK), now=clock)
-    with Running(daemon):
-        wait_for(lambda: daemon.status().targets and daemon.status().targets[0].scrapes > 1)
+    with daemon_of(url, target_of(server.url)) as daemon:
+        daemon.scrape(2)
+        assert daemon.target().scrapes >= 2
         assert events(log, "store_unavailable")[0]["retry"] is True
-        assert not daemon.status().ready
-        clock.forward(60)
+        daemon.scrape(seconds=60)
         work(server)
-        wait_for(lambda: daemon.status().store.queued > 0)
-        wait_for(lambda: daemon.status().store.error is not None)
-        answer = requests.get(f"{daemon.http.url}/readyz", timeout=10)
-        assert answer.status_code == 503
-        assert requests.get(f"{daemon.http.url}/healthz", timeout=10).status_code == 200
-        if lock is not None:
-            lock.execute("ROLLBACK")
-            lock.close()
-            clock.forward(60)
-            wait_for(lambda: daemon.status().store.written > 0)
-            assert events(log, "store_recovered")
-            wait_for(lambda: daemon.status().ready)
-    if lock is not None:
-        with server.synced() as engine:
-            assert counts(total(stored(database))) == counts(engine.tally())
+        daemon.scrape()
+        status = daemon.daemon.status()
+        assert (status.ready, status.store.queued > 0) == (False, True)
+        assert status.store.error is not None
+        lock.execute("ROLLBACK")
+        lock.close()
+        daemon.scrape(seconds=60)
+        status = daemon.daemon.status()
+        assert status.ready is (kind == "sqlite")
+    if kind == "sqlite":
+        assert events(log, "store_recovered")
+        require_all_stored(database, server)
 
 
 def test_a_daemon_that_started_without_its_database_goes_on_where_the_last_one_stopped(
     server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was counted while no daemon ran is told by a cursor that can be read only later."""
-    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.2)
-    clock = MovableClock()
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as first:
-        scraped(first)
+    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.02)
+    target, clock = target_of(server.url), StoppedClock()
+    with daemon_of(database, target, clock=clock) as first:
+        first.scrape()
         work(server, 5)
-        scraped(first, 2)
+        first.scrape()
     work(server, 7)
-    lock = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+    lock = sqlite3.connect(database, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as second:
-        scraped(second, 2)
+    with daemon_of(database, target, clock=clock) as second:
+        second.scrape()
         assert events(log, "store_unavailable")
         work(server, 3)
-        scraped(second, 2)
+        second.scrape()
         lock.execute("ROLLBACK")
         lock.close()
-        wait_for(lambda: events(log, "resumed_late"))
-    with server.synced() as engine:
-        assert counts(total(stored(database))) == counts(engine.tally())
+        second.scrape()
+        assert events(log, "resumed_late")
+    require_all_stored(database, server)
 
 
 def test_a_database_that_goes_and_comes_back_gets_every_window(
     server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.store.write_queue.LONGEST_DELAY", 0.1)
-    monkeypatch.setattr("specwatch.store.write_queue.FIRST_DELAY", 0.1)
-    clock = MovableClock()
-    daemon = daemon_of(database, target_of(server.url, interval=QUICK), now=clock)
-    with Running(daemon):
-        scraped(daemon)
-        write = daemon._recorder.store.write
-        away = StoreUnavailable("it is gone; bring it back")
+    with daemon_of(database, target_of(server.url)) as daemon:
+        daemon.scrape()
+        store = daemon.daemon._recorder.store
+        with monkeypatch.context() as outage:
 
-        def refuse(*_: Any) -> None:
-            raise away
+            def refuse(*_: Any) -> None:
+                raise StoreUnavailable("it is gone; bring it back")
 
-        monkeypatch.setattr(daemon._recorder.store, "write", refuse)
-        for _ in range(4):
-            work(server, 5)
-            scraped(daemon, 2)
-            clock.forward(60)
-        scraped(daemon, 2)
-        wait_for(lambda: daemon.status().store.failures >= 3)
-        assert daemon.status().store.queued == 4
-        assert "4 windows wait for the database: it is gone" in daemon._sentence()
-        monkeypatch.setattr(daemon._recorder.store, "write", write)
-        wait_for(lambda: daemon.status().store.queued == 0)
+            outage.setattr(store, "write", refuse)
+            for _ in range(4):
+                work(server, 5)
+                daemon.scrape(seconds=60)
+            status = daemon.daemon.status().store
+            assert status.failures >= 3
+            assert status.queued == 4
+            assert "4 windows wait for the database: it is gone" in daemon.daemon._sentence()
+        daemon.scrape(seconds=60)
+        assert daemon.daemon.status().store.queued == 0
     assert len(events(log, "store_write_failed")) == 1
     assert len(events(log, "store_recovered")) == 1
-    with server.synced() as engine:
-        assert counts(total(stored(database))) == counts(engine.tally())
+    require_all_stored(database, server)
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0])
 def test_a_step_of_the_clock_is_told_and_stops_nothing(
     server: SimulatedServer, database: Path, log: Log, step: float
 ) -> None:
-    """Windows neither overlap nor run backwards, and their counts still add up."""
-    clock = MovableClock()
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as daemon:
-        scraped(daemon)
+    """Windows neither overlap nor run backwards, their counts still add up, and no job is due in
+    an hour from then."""
+    with daemon_of(database, target_of(server.url)) as daemon:
+        daemon.scrape()
         work(server)
-        scraped(daemon, 2)
-        clock.wall += step
-        wait_for(until_logged(log, "clock_stepped"))
+        daemon.scrape()
+        jobs = len(daemon.jobs.jobs)
+        daemon.clock.wall += step
+        daemon.daemon.look()
+        assert len(daemon.jobs.jobs) == jobs
+        assert all(job.at - daemon.clock.wall <= 600 for job in daemon.jobs.jobs)
         work(server)
-        scraped(daemon, 3)
+        daemon.scrape(3)
     (entry,) = events(log, "clock_stepped")
-    assert entry["seconds"] == pytest.approx(step, abs=1)
+    assert entry["seconds"] == step
     windows = stored(database)
     assert max(Counter(window.start for window in windows).values()) == 1
     assert len(windows) == (2 if step > 0 else 1)
-    with server.synced() as engine:
-        assert counts(total(windows)) == counts(engine.tally())
-
-
-def test_a_step_of_the_clock_sets_every_job_anew(
-    serve: Serve, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Jobs are due by the wall clock: after a step back by an hour they would be due in one."""
-    server = serve(page(vllm()))
-    clock = MovableClock()
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=clock)) as daemon:
-        scraped(daemon)
-        for job in daemon._schedule._scheduler.get_jobs():
-            job.reschedule("interval", seconds=3600)
-        clock.wall -= 3600
-        wait_for(until_logged(log, "clock_stepped"))
-        scraped(daemon, 3)
-        assert len(daemon._schedule._scheduler.get_jobs()) == 7
+    require_all_stored(database, server)
 
 
 def test_a_port_that_is_taken_ends_the_start_and_leaves_nothing_behind(
@@ -472,10 +383,10 @@ def test_a_port_that_is_taken_ends_the_start_and_leaves_nothing_behind(
 def test_a_ca_file_that_is_none_ends_the_start(database: Path, tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("nothing")
-    daemon = daemon_of(database, target_of("https://127.0.0.1:1", ca_file=authority))
+    target = target_of("https://127.0.0.1:1", ca_file=authority)
+    daemon = Daemon(config_of(database, [target]), environ={})
     with pytest.raises(ConfigError, match="ca_file"):
         daemon.run()
-    assert CERTIFICATE.exists()
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{daemon.http.url}/healthz", timeout=10)
 
@@ -483,17 +394,14 @@ def test_a_ca_file_that_is_none_ends_the_start(database: Path, tmp_path: Path) -
 def test_a_defect_in_the_loop_that_looks_for_signals_still_writes_everything(
     serve: Serve, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serve(page(vllm()))
-    daemon = daemon_of(database, target_of(server.url, interval=QUICK))
-    monkeypatch.setattr(daemon, "_read_config", lambda: 1 / 0)
+    stepped = daemon_of(database, target_of(serve(page(vllm())).url))
+    monkeypatch.setattr(stepped.daemon, "_read_config", lambda: 1 / 0)
+    monkeypatch.setattr(stepped.daemon, "_main_loop", lambda: (stepped.scrape(2), ask()))
 
     def ask() -> None:
-        wait_for(lambda: bool(server.visits))
-        daemon.ask_to_reload()
+        stepped.daemon.ask_to_reload()
+        stepped.daemon.look()
 
-    asking = threading.Thread(target=ask)
-    asking.start()
     with pytest.raises(ZeroDivisionError):
-        daemon.run()
-    asking.join()
-    assert not daemon._schedule._scheduler.running
+        stepped.daemon.run()
+    assert stored(database)

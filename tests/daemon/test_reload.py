@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,35 +13,27 @@ import pytest
 from specwatch.config.loading import Config
 from specwatch.config.sections import Retention
 from specwatch.config.target import Target
-from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.model import Batch, Cursor
 from specwatch.errors import ConfigError
-from tests.daemon.running import MovableClock, Running, config_of, scraped, stored
+from tests.daemon.running import config_of, stored
+from tests.daemon.stepped import Manager, Stepped, StoppedClock, StoppedLoop
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
 from tests.hostile import Visit, hanging, page, wait_for
-from tests.runtime.notify import NotifySocket
 from tests.scrape.pages import vllm
 
-QUICK = 0.05
+pytestmark = pytest.mark.usefixtures("log")
 
 
-class Reloadable:
+class Reloadable(Stepped):
     """A daemon whose configuration the test changes."""
 
-    def __init__(self, database: Path, *targets: Target, notify: str = "") -> None:
+    def __init__(self, database: Path, *targets: Target, **options: Any) -> None:
         self.database = database
         self.config = config_of(database, targets)
         self.problem: Exception | None = None
-        self.clock = MovableClock()
-        self.daemon = Daemon(
-            self.config,
-            environ={"NOTIFY_SOCKET": notify},
-            reload=self._load,
-            now=self.clock,
-            seed=1,
-        )
+        super().__init__(self.config, reload=self._load, **options)
 
     def _load(self) -> Config:
         if self.problem is not None:
@@ -55,22 +45,6 @@ class Reloadable:
         self.config = self.config.model_copy(update={"targets": targets, **changes})
         self.read_again()
 
-    def read_again(self) -> None:
-        self.daemon.ask_to_reload()
-        wait_for(lambda: not self.daemon._reload_asked)
-        # The flag falls first: what follows is over with the next look.
-        looked = self.daemon._looked
-        wait_for(lambda: self.daemon._looked != looked)
-
-    @property
-    def names(self) -> list[str]:
-        return [target.name for target in self.daemon.status().targets]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specwatch.daemon.daemon._LOOK_SECONDS", 0.01)
-
 
 @pytest.fixture
 def url(serve: Serve) -> str:
@@ -78,18 +52,17 @@ def url(serve: Serve) -> str:
 
 
 @pytest.fixture
-def reloadable(tmp_path: Path) -> Iterator[Callable[..., Reloadable]]:
-    running: list[Running] = []
+def reloadable(database: Path) -> Iterator[Callable[..., Reloadable]]:
+    running: list[Reloadable] = []
 
     def started(*targets: Target, **options: Any) -> Reloadable:
-        made = Reloadable(tmp_path / "d.db", *targets, **options)
-        running.append(Running(made.daemon))
-        running[-1].__enter__()
-        return made
+        running.append(Reloadable(database, *targets, **options))
+        running[-1].daemon.start()
+        return running[-1]
 
     yield started
     for daemon in running:
-        daemon.__exit__()
+        daemon.stop()
 
 
 Start = Callable[..., Reloadable]
@@ -98,16 +71,15 @@ Start = Callable[..., Reloadable]
 def test_targets_come_and_go_and_what_stays_is_not_disturbed(
     reloadable: Start, url: str, log: Log
 ) -> None:
-    one, two, three = (target_of(url, name, interval=QUICK) for name in ("one", "two", "three"))
+    one, two, three = (target_of(url, name) for name in ("one", "two", "three"))
     made = reloadable(one, two)
-    scraped(made.daemon, 2)
+    made.scrape(2)
     kept, gone = made.daemon.targets.by_name["one"], made.daemon.targets.by_name["two"]
     made.watch(one, three)
     assert made.names == ["one", "three"]
     assert made.daemon.targets.by_name["one"] is kept
-    scraped(made.daemon, 2)
     count = gone.status().scrapes
-    scraped(made.daemon, 3)
+    made.scrape(2)
     assert gone.status().scrapes == count
     assert events(log, "reloaded")[0]["targets"] == ["one", "three"]
 
@@ -122,35 +94,34 @@ def test_a_target_that_changed_loses_no_count_and_keeps_one_window_a_minute(
         return True
 
     server = serve(counting)
-    target = target_of(server.url, interval=QUICK)
+    target = target_of(server.url)
     made = reloadable(target)
     for timeout in (1.9, 1.8, 1.7):
-        scraped(made.daemon, 3)
+        made.scrape(3)
         made.watch(target.model_copy(update={"timeout": timeout}))
-    scraped(made.daemon, 3)
+    made.scrape(3)
     status = made.daemon.status().targets[0]
     assert status.failure is None
     assert status.scrapes >= 12
-    made.daemon.stop()
+    made.stop()
     windows = stored(made.database)
     assert max(Counter(window.start for window in windows).values()) == 1
     pages = [n for n, path in enumerate(server.paths, start=1) if path == "/metrics"]
     counted = sum(window.tally.generation_tokens or 0 for window in windows)
-    # A page that was fetched while the target changed was not counted, but the next one was.
-    assert counted in {10 * (last - pages[0]) for last in pages[-2:]}
+    assert counted == 10 * (pages[-1] - pages[0])
 
 
 def test_a_target_that_left_and_came_back_in_the_same_minute_overwrites_nothing(
     reloadable: Start, url: str
 ) -> None:
-    one, two = (target_of(url, name, interval=QUICK) for name in ("one", "two"))
+    one, two = (target_of(url, name) for name in ("one", "two"))
     made = reloadable(one, two)
-    scraped(made.daemon, 2)
+    made.scrape(2)
     made.watch(two)
     made.watch(one, two)
-    scraped(made.daemon, 2)
+    made.scrape(2)
     assert made.daemon.targets.left == {}
-    made.daemon.stop()
+    made.stop()
     starts = [window.start for window in stored(made.database) if window.series.target == "one"]
     assert len(starts) == len(set(starts)) == 2
 
@@ -159,27 +130,28 @@ def test_targets_that_left_take_bounded_memory(
     reloadable: Start, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specwatch.daemon.watched_targets._MOST_LEFT", 3)
-    made = reloadable(target_of(url, "first", interval=QUICK))
+    made = reloadable(target_of(url, "first"))
     for number in range(8):
-        made.watch(target_of(url, f"t{number}", interval=QUICK))
+        made.watch(target_of(url, f"t{number}"))
     assert list(made.daemon.targets.left) == ["t4", "t5", "t6"]
-    assert len(made.daemon._schedule._scheduler.get_jobs()) == 7
+    assert len(made.jobs.jobs) == 7
 
 
 @pytest.mark.parametrize("defect", [False, True], ids=["refused", "defect of ours"])
 def test_a_bad_configuration_changes_nothing_and_systemd_is_told_that_it_is_over(
     reloadable: Start, url: str, log: Log, tmp_path: Path, defect: bool
 ) -> None:
-    with NotifySocket(str(tmp_path / "n")) as notify:
-        made = reloadable(target_of(url, interval=QUICK), notify=notify.address)
-        notify.until(lambda message: "READY" in message)
+    with Manager(tmp_path / "n") as manager:
+        made = reloadable(target_of(url), environ={"NOTIFY_SOCKET": manager.address})
+        assert "READY=1" in manager.heard()
         kept = made.daemon.targets.by_name["t"]
         made.problem = RecursionError("deep") if defect else ConfigError("x.yml:3: no such key")
         made.read_again()
-        messages = notify.until(lambda message: "READY" in message)
-        assert [message for message in messages if "RELOADING" in message]
+        heard = manager.heard()
+        assert heard.index("RELOADING=1") < heard.index("READY=1")
         assert made.daemon.targets.by_name["t"] is kept
-        scraped(made.daemon, 2)
+        made.scrape(2)
+        assert made.target().scrapes >= 2
     if defect:
         assert events(log, "reload_failed")[0]["exc_info"]
     else:
@@ -191,10 +163,10 @@ def test_a_target_that_cannot_be_watched_refuses_the_whole_configuration(
 ) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("nothing")
-    one = target_of(url, "one", interval=QUICK)
+    one = target_of(url, "one")
     made = reloadable(one)
     made.watch(
-        target_of(url, "two", interval=QUICK),
+        target_of(url, "two"),
         target_of("https://127.0.0.1:1", "three", ca_file=authority),
         retention=Retention(minutes="2h"),
     )
@@ -202,13 +174,13 @@ def test_a_target_that_cannot_be_watched_refuses_the_whole_configuration(
     assert made.daemon.config.targets == (one,)
     assert made.daemon.config.retention != made.config.retention
     assert "ca_file" in events(log, "reload_refused")[0]["detail"]
-    scraped(made.daemon, 2)
+    made.scrape(2)
 
 
 def test_an_authority_is_read_again(reloadable: Start, serve: Serve, tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_bytes(CERTIFICATE.read_bytes())
-    target = target_of("https://127.0.0.1:1", ca_file=authority, interval=QUICK)
+    target = target_of("https://127.0.0.1:1", ca_file=authority)
     made = reloadable(target)
     before = made.daemon.targets.by_name["t"]
     made.watch(target)
@@ -218,7 +190,7 @@ def test_an_authority_is_read_again(reloadable: Start, serve: Serve, tmp_path: P
 def test_what_only_a_restart_changes_is_named_and_left_as_it_is(
     reloadable: Start, url: str, log: Log, tmp_path: Path
 ) -> None:
-    target = target_of(url, interval=QUICK)
+    target = target_of(url)
     made = reloadable(target)
     other = config_of(tmp_path / "other.db", [target], daemon="other", retention={"minutes": "3h"})
     made.config = other.model_copy(update={"listen": made.config.listen})
@@ -241,27 +213,6 @@ def test_a_reload_does_not_wait_for_a_target_that_hangs(reloadable: Start, serve
     assert made.daemon.status().targets[0].failures == {}
 
 
-def test_reloads_race_with_scrapes_and_leave_everything_in_order(
-    reloadable: Start, serve: Serve, log: Log
-) -> None:
-    server = serve(page(vllm()))
-    targets = [target_of(server.url, f"t{n}", interval=0.02) for n in range(10)]
-    made = reloadable(*targets)
-    for turn in range(30):
-        changed = [t.model_copy(update={"timeout": 1.0 + turn / 100}) for t in targets[turn % 3 :]]
-        made.watch(*changed)
-    scraped(made.daemon, 3)
-    assert made.names == [target.name for target in targets[2:]]
-    assert all(target.failure is None for target in made.daemon.status().targets)
-    made.daemon.stop()
-    keys = Counter((w.start, w.series) for w in stored(made.database))
-    assert max(keys.values()) == 1
-    wrong = {"turn_failed", "job_failed", "reload_failed", "reload_refused", "windows_dropped"}
-    assert not [entry for entry in log if entry["event"] in wrong]
-    names = [thread.name for thread in threading.enumerate()]
-    assert sum(name.startswith("scrape") for name in names) <= 40
-
-
 @pytest.mark.parametrize(("count", "slots"), [(30, 20), (200, 20), (250, 25)])
 def test_no_more_than_ten_scrapes_begin_at_once_in_a_large_fleet(
     monkeypatch: pytest.MonkeyPatch, count: int, slots: int
@@ -271,7 +222,7 @@ def test_no_more_than_ten_scrapes_begin_at_once_in_a_large_fleet(
 
     monkeypatch.setattr(Scraper, "turn", idle)
     targets = WatchedTargets(
-        lambda target, *_: Scraper(target, daemon="d", clock=MovableClock(), put=[].append)
+        lambda target, *_: Scraper(target, daemon="d", clock=StoppedClock(), put=[].append)
     )
     targets.configure([target_of("http://h", f"t{n}", interval=60.0) for n in range(count)], {})
     targets.schedule()
@@ -284,32 +235,33 @@ def test_no_more_than_ten_scrapes_begin_at_once_in_a_large_fleet(
 
 def test_no_turn_begins_while_the_last_ones_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its task would be destroyed with the loop."""
-    begun: list[None] = []
+    begun, leave = [], asyncio.Event()
     batches: list[Batch] = []
+    clock = StoppedClock()
+    loop = StoppedLoop(clock)
 
     async def slow(scraper: Scraper) -> None:
-        begun.append(None)
-        await asyncio.sleep(0.3)
+        begun.append(scraper)
+        await leave.wait()
 
     def make(target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
-        return Scraper(target, daemon="d", clock=MovableClock(), put=batches.append)
+        return Scraper(target, daemon="d", clock=clock, put=batches.append)
 
     monkeypatch.setattr(Scraper, "turn", slow)
-    others = set(threading.enumerate())
-    targets = WatchedTargets(make)
-    targets.configure([target_of("http://h", interval=0.01)], {})
+    targets = WatchedTargets(make, new_loop=lambda: loop)
+    targets.configure([target_of("http://h")], {})
     targets.schedule()
     wait_for(lambda: begun)
     targets.close()
-    time.sleep(0.02)
-    before = len(begun)
-    wait_for(lambda: not {t for t in threading.enumerate() if t.name == "scrape"} - others)
-    assert len(begun) == before
+    clock.forward(60)
+    loop.call_soon_threadsafe(leave.set)
+    assert loop.closed.wait(60)
+    assert len(begun) == 1
 
 
-def test_without_a_file_there_is_nothing_to_read_again(url: str, tmp_path: Path, log: Log) -> None:
-    daemon = Daemon(config_of(tmp_path / "d.db", [target_of(url, interval=QUICK)]), environ={})
-    with Running(daemon):
-        daemon.ask_to_reload()
-        wait_for(lambda: events(log, "reload_refused"))
-        scraped(daemon, 2)
+def test_without_a_file_there_is_nothing_to_read_again(url: str, database: Path, log: Log) -> None:
+    with Stepped(config_of(database, [target_of(url)])) as daemon:
+        daemon.read_again()
+        assert events(log, "reload_refused")
+        daemon.scrape(2)
+        assert daemon.target().scrapes >= 2
