@@ -18,12 +18,18 @@ import structlog
 from specwatch.config.target import Target
 from specwatch.store import rollups_and_retention
 from specwatch.store.repository import Store
+from tests import databases as databases
 from tests.actuators.process_families import leave_others_out
 from tests.hostile import Behaviour, HostileServer
+from tests.postgres import folder_in_memory
 
 CERTIFICATE = Path(__file__).parent / "data" / "tls" / "server.pem"
 KEY = CERTIFICATE.with_name("server.key")
 HANGS_AFTER = 300.0
+
+if (memory := folder_in_memory()) is not None:
+    # Temporary folders: a test of a SQLite file on a disk waits for the disk most of the time.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 Serve = Callable[..., HostileServer]
 OpenStore = Callable[..., Store]
@@ -104,11 +110,12 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty database."""
+    """The URL of an empty database; on Postgres it has its tables."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/state/specwatch.db"
     else:
-        yield request.getfixturevalue("postgres").new_url()
+        with request.getfixturevalue("postgres").lent_url() as lent:
+            yield lent
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import pwd
@@ -18,40 +19,71 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from specwatch.store import database, partitions, schema
+from specwatch.store.database import Database
 from tests.plugins.no_skips import in_ci
 
 STARTS_WITHIN = 30.0
 NOT_INSTALLED = "no Postgres server is installed (Debian: apt install postgresql)"
 IN_MEMORY, ENOUGH = Path("/dev/shm"), 2 * 2**30
-"""A folder in memory, and the bytes that must be free there: it makes tables in half the time."""
+"""A folder in memory, and the bytes that must be free there."""
 SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
     "full_page_writes": "off",
     "checkpoint_timeout": "1h",
     "jit": "off",
-    "max_connections": "40",
+    "max_connections": "80",
     "shared_buffers": "16MB",
     "autovacuum": "off",
 }
+NUMBERED = ("runs", "series", "experiments", "damaged_rows")
+"""Tables whose rows Postgres numbers."""
+EMPTY = """
+SET search_path = {schema};
+SET lock_timeout = '1s';
+DO $$
+DECLARE name text;
+BEGIN
+    FOR name IN
+        SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+        WHERE inhparent = 'minutes'::regclass AND relname NOT IN ('minutes_default', {days})
+    LOOP
+        EXECUTE format('DROP TABLE %I', name);
+    END LOOP;
+    {deletions};
+    PERFORM setval(sequence, 1, false) FROM unnest(ARRAY[{numbered}]) AS sequence;
+    UPDATE alembic_version SET version_num = '{revision}';
+END $$
+"""
+"""Deletes all rows and the partitions of all days but the first, and numbers rows from 1 again."""
 AS_INSTALLED = {"listen_addresses": ""}
 """Settings for benchmarks: it syncs, and vacuums by itself."""
 
 
 class PostgresServer:
-    """One cluster; its superuser is ``specwatch``, trusted on the socket."""
+    """A cluster in a directory; its superuser is ``specwatch``, trusted on the socket.
+
+    Another process may have started it.
+    """
 
     def __init__(
         self, programs: Path, directory: Path, settings: Mapping[str, str] = SETTINGS
     ) -> None:
+        self.directory = directory
         self._programs = programs
         self._settings = settings
         self._data = directory / "data"
-        self._socket = directory
         self._log = directory / "log"
-        self._names = itertools.count()
+        self._names = (f"test_{os.getpid()}_{number}" for number in itertools.count())
+        self._emptied: list[str] = []
+        """Schemas with empty tables that nobody uses."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._prefix = _as_somebody_else(directory)
+        self._prefix: list[str] = []
+
+    def create(self) -> None:
+        """Make the files of the cluster."""
+        self._prefix = _as_somebody_else(self.directory)
         initdb = ["initdb", "--pgdata", str(self._data), "--username", "specwatch"]
         self._run(*initdb, "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C")
 
@@ -61,10 +93,10 @@ class PostgresServer:
         command = [str(self._programs / "postgres"), "-D", str(self._data), *options]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._prefix, *command, "-k", str(self._socket)],
+                [*self._prefix, *command, "-k", str(self.directory)],
                 stdout=log,
                 stderr=log,
-                cwd=self._socket,
+                cwd=self.directory,
             )
         deadline = time.monotonic() + STARTS_WITHIN
         while True:
@@ -91,22 +123,59 @@ class PostgresServer:
             self._process.wait(timeout=30)
             self._process = None
 
-    def execute(self, statement: str) -> None:
-        """Run one statement outside of any transaction."""
-        where = f"host={self._socket} user=specwatch dbname=postgres connect_timeout=3"
+    def execute(self, statements: str) -> None:
+        """Run statements outside of any transaction of ours."""
+        where = f"host={self.directory} user=specwatch dbname=postgres connect_timeout=3"
         with psycopg.connect(where, autocommit=True) as connection:
-            connection.execute(statement)
+            connection.execute(statements)
 
     def new_url(self) -> str:
         """The URL of a new, empty schema, which is deleted with the server."""
-        name = f"test{next(self._names)}"
+        name = next(self._names)
         self.execute(f"CREATE SCHEMA {name}")
+        return self._url(name)
+
+    @contextlib.contextmanager
+    def lent_url(self) -> Iterator[str]:
+        """The URL of a schema with empty tables of the newest revision.
+
+        They are emptied afterwards and lent again, as creating them takes a hundred times as long:
+        who changes the tables themselves takes a :meth:`new_url`.
+        """
+        if self._emptied:
+            name = self._emptied.pop()
+        else:
+            name = next(self._names)
+            self.execute(f"CREATE SCHEMA {name}")
+            url = self._url(name)
+            database.create(url)
+            made = Database(url)
+            partitions.make(made, now=0.0)
+            made.dispose()
+        yield self._url(name)
+        with contextlib.suppress(psycopg.errors.LockNotAvailable):
+            self._empty(name)
+            self._emptied.append(name)
+
+    def _empty(self, name: str) -> None:
+        deletions = (f"DELETE FROM {table}" for table in reversed(schema.metadata.sorted_tables))
+        self.execute(
+            EMPTY.format(
+                schema=name,
+                deletions="; ".join(deletions),
+                numbered=", ".join(f"'{table}_id_seq'" for table in NUMBERED),
+                days=", ".join(f"'minutes_1970010{day}'" for day in (1, 2, 3)),
+                revision=schema.CURRENT,
+            )
+        )
+
+    def _url(self, name: str) -> str:
         options = quote(f"-csearch_path={name}")
-        return f"postgresql://specwatch@/postgres?host={self._socket}&options={options}"
+        return f"postgresql://specwatch@/postgres?host={self.directory}&options={options}"
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._prefix, str(self._programs / program), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self._socket)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.directory)
         if done.returncode:
             raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
 
@@ -135,8 +204,8 @@ def _as_somebody_else(directory: Path) -> list[str]:
     return [setpriv, *identity, "--pdeathsig", "INT"]
 
 
-def _fast() -> Path | None:
-    """Where a server's files are best kept; None for where temporary files go."""
+def folder_in_memory() -> Path | None:
+    """A folder in memory that can be written to; None without one that has room enough."""
     writable = os.access(IN_MEMORY, os.W_OK | os.X_OK)
     return IN_MEMORY if writable and shutil.disk_usage(IN_MEMORY).free >= ENOUGH else None
 
@@ -151,10 +220,11 @@ def running_postgres(settings: Mapping[str, str] = SETTINGS) -> Iterator[Postgre
     if programs is None:
         raise RuntimeError(NOT_INSTALLED)
     # Not pytest's directory: the path of a socket may only have 107 bytes.
-    place = _fast() if settings is SETTINGS else None
+    place = folder_in_memory() if settings is SETTINGS else None
     directory = Path(tempfile.mkdtemp(prefix="specwatch-pg-", dir=place))
     server = PostgresServer(programs, directory, settings)
     try:
+        server.create()
         server.start()
         yield server
     finally:
@@ -162,10 +232,50 @@ def running_postgres(settings: Mapping[str, str] = SETTINGS) -> Iterator[Postgre
         shutil.rmtree(directory)
 
 
+@contextlib.contextmanager
+def shared_postgres(folder: Path) -> Iterator[PostgresServer]:
+    """The server of the processes that share a folder: the first starts it, and stops it once no
+    other uses it. RuntimeError if none is installed."""
+    address = folder / "postgres"
+    with (folder / "postgres.users").open("w") as users, contextlib.ExitStack() as running:
+        with _locked(folder / "postgres.start"):
+            programs = find_programs()
+            ours = programs is None or not address.exists()
+            if ours:
+                server = running.enter_context(running_postgres())
+                address.write_text(str(server.directory))
+            else:
+                server = PostgresServer(programs, Path(address.read_text()))
+            fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield server
+        finally:
+            if ours:
+                with _locked(folder / "postgres.start"):
+                    address.unlink()
+                fcntl.flock(users, fcntl.LOCK_EX)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A running server, shared by the whole session; a test that stops it starts it again."""
+def postgres(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PostgresServer]:
+    """A running server, shared by all workers.
+
+    Those of e2e have their own: a test that stops it starts it again.
+    """
     if find_programs() is None:
         (pytest.fail if in_ci() else pytest.skip)(NOT_INSTALLED)
-    with running_postgres() as server:
+    own = any("e2e" in item.path.parts for item in request.session.items)
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        folder = folder.parent
+    with running_postgres() if own else shared_postgres(folder) as server:
         yield server

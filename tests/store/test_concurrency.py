@@ -40,14 +40,17 @@ sys.exit(any([os.waitpid(daemon, 0)[1] for daemon in daemons]))
 
 
 def test_four_daemons_can_start_at_once_on_an_empty_database(
-    url: str, open_store: OpenStore
+    empty_url: str, open_store: OpenStore
 ) -> None:
     names = [f"daemon{n}" for n in range(4)]
     done = subprocess.run(
-        [sys.executable, "-c", DAEMONS, url, *names], capture_output=True, text=True, timeout=180
+        [sys.executable, "-c", DAEMONS, empty_url, *names],
+        capture_output=True,
+        text=True,
+        timeout=180,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    store = open_store(url)
+    store = open_store(empty_url)
     assert store.info().rows == {
         "runs": 5, "series": 8, "contexts": 2, "minutes": 160, "hours": 8, "cursors": 4,
         "baselines": 0, "verdicts": 0, "guards": 0, "guard_steps": 0,

@@ -174,8 +174,8 @@ def test_reading_a_sqlite_file_that_is_not_there_creates_nothing(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_a_database_without_tables_says_what_to_do(url: str) -> None:
-    reader = Reader.of(url)
+def test_reading_a_database_without_tables_says_what_to_do(empty_url: str) -> None:
+    reader = Reader.of(empty_url)
     reader._database.prepare()
     with reader._database.writing():
         pass
