@@ -109,29 +109,22 @@ UNCOVERED: dict[str, list[ObservedRequest]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("reason", "request_"),
-    [(reason, request) for reason, ones in UNCOVERED.items() for request in ones],
-)
-def test_why_the_acceptance_of_a_request_is_not_known(
-    reason: str, request_: ObservedRequest
-) -> None:
-    outcome = request_.outcome()
-    assert (outcome.uncovered, outcome.acceptance) == (reason, None)
-
-
-def test_there_is_a_row_for_every_reason() -> None:
+def test_why_the_acceptance_of_a_request_is_not_known() -> None:
+    for reason, requests in UNCOVERED.items():
+        for number, request in enumerate(requests):
+            outcome = request.outcome()
+            assert (outcome.uncovered, outcome.acceptance) == (reason, None), (reason, number)
     assert set(UNCOVERED) == set(tap_keys.UNCOVERED)
 
 
 NOTHING_TO_KNOW = ["several", "beam_search", "no_record", "unreadable", "endpoint", "stop_string"]
 
 
-@pytest.mark.parametrize("reason", NOTHING_TO_KNOW)
-def test_without_speculation_nothing_is_uncovered(reason: str) -> None:
-    for request in UNCOVERED[reason]:
-        off = msgspec.structs.replace(request, facts=OFF).outcome()
-        assert (off.uncovered, off.acceptance) == (None, None)
+def test_without_speculation_nothing_is_uncovered() -> None:
+    for reason in NOTHING_TO_KNOW:
+        for request in UNCOVERED[reason]:
+            off = msgspec.structs.replace(request, facts=OFF).outcome()
+            assert (off.uncovered, off.acceptance) == (None, None), reason
 
 
 def test_a_whole_response_with_its_record() -> None:
@@ -153,12 +146,12 @@ def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None
     assert (several.ttft, several.tpot) == (None, None)
 
 
-@pytest.mark.parametrize("word", ["stop", "length", "tool_calls", "error", "repetition", "new"])
-def test_each_finish_reason_is_counted(word: str) -> None:
-    expected = "other" if word == "new" else word
-    stream = streamed(Stream(CHAT, ("a",), finish_reason=word))
-    assert ended(answer=bare(word)).outcome().finish_reason == expected
-    assert ended(stream=stream).outcome().finish_reason == expected
+def test_each_finish_reason_is_counted() -> None:
+    for word in ("stop", "length", "tool_calls", "error", "repetition", "new"):
+        expected = "other" if word == "new" else word
+        stream = streamed(Stream(CHAT, ("a",), finish_reason=word))
+        assert ended(answer=bare(word)).outcome().finish_reason == expected
+        assert ended(stream=stream).outcome().finish_reason == expected
 
 
 def test_a_response_that_does_not_say_why_it_ended_is_counted_too() -> None:
@@ -173,25 +166,21 @@ def test_the_times_of_a_stream() -> None:
     assert (outcome.tokens, outcome.finish_reason) == (5, "stop")
 
 
-ONE_TOKEN = Stream(CHAT, ("a",))
+NO_TIME_PER_TOKEN = {
+    "one token": ended(stream=streamed(Stream(CHAT, ("a",)))),
+    "several completions": ended(
+        stream=streamed(Stream(CHAT, ("a", "b"))), options=RequestOptions(CHAT, several=True)
+    ),
+    "cut short": ended(stream=streamed(Stream(CHAT, ("a", "b", "c")), events=3), complete=False),
+    "an error": ended(stream=streamed(Stream(CHAT, ("a", "b", "c"), error="x"))),
+}
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        ended(stream=streamed(ONE_TOKEN)),
-        ended(
-            stream=streamed(Stream(CHAT, ("a", "b"))), options=RequestOptions(CHAT, several=True)
-        ),
-        ended(stream=streamed(Stream(CHAT, ("a", "b", "c")), events=3), complete=False),
-        ended(stream=streamed(Stream(CHAT, ("a", "b", "c"), error="x"))),
-    ],
-    ids=["one token", "several completions", "cut short", "an error"],
-)
-def test_time_per_token_needs_several_tokens_of_one_completion(request_: ObservedRequest) -> None:
-    outcome = request_.outcome()
-    assert outcome.tpot is None
-    assert outcome.ttft is not None
+def test_time_per_token_needs_several_tokens_of_one_completion() -> None:
+    for title, request in NO_TIME_PER_TOKEN.items():
+        outcome = request.outcome()
+        assert outcome.tpot is None, title
+        assert outcome.ttft is not None, title
 
 
 def test_a_request_that_was_not_read_has_no_times_and_yet_its_record() -> None:
@@ -240,11 +229,11 @@ NOT_DERIVED = {
 }
 
 
-@pytest.mark.parametrize("request_", NOT_DERIVED.values(), ids=NOT_DERIVED)
-def test_acceptance_is_not_derived_where_it_would_be_wrong(request_: ObservedRequest) -> None:
-    outcome = request_.outcome()
-    assert outcome.acceptance is None
-    assert outcome.uncovered is not None
+def test_acceptance_is_not_derived_where_it_would_be_wrong() -> None:
+    for title, request in NOT_DERIVED.items():
+        outcome = request.outcome()
+        assert outcome.acceptance is None, title
+        assert outcome.uncovered is not None, title
 
 
 def test_without_speculation_nothing_is_derived() -> None:
@@ -284,25 +273,26 @@ def test_the_record_of_several_completions_is_not_used() -> None:
     assert (outcome.acceptance, outcome.uncovered) == (None, "several")
 
 
-@pytest.mark.parametrize(
-    ("finish_reason", "acceptance", "ending"),
-    [
-        ("length", Acceptance("record", 100, 400, 392), "loop"),
-        ("repetition", Acceptance("timings", 300, 1200, 1200), "loop"),
-        ("length", Acceptance("timings", 300, 12, 12), "usual"),
-        ("length", Acceptance("timings", 300, 540, 540), "usual"),
-        ("length", Acceptance("record", 100, 400, 391), "usual"),
-        ("length", Acceptance("record", 99, 396, 396), "usual"),
-        ("stop", Acceptance("record", 300, 1200, 1200), "usual"),
-        ("length", Acceptance("record", 0, 0, 0), "usual"),
-        ("length", Acceptance("derived", 300, 1200, 1200), None),
-        (None, Acceptance("record", 300, 1200, 1200), None),
-        ("length", None, None),
-    ],
-)
-def test_a_loop_accepts_nearly_all_of_many_drafts_and_does_not_end_by_itself(
-    finish_reason: str | None, acceptance: Acceptance | None, ending: str | None
-) -> None:
+ENDINGS: dict[tuple[str | None, Acceptance | None], str | None] = {
+    ("length", Acceptance("record", 100, 400, 392)): "loop",
+    ("repetition", Acceptance("timings", 300, 1200, 1200)): "loop",
+    ("length", Acceptance("timings", 300, 12, 12)): "usual",
+    ("length", Acceptance("timings", 300, 540, 540)): "usual",
+    ("length", Acceptance("record", 100, 400, 391)): "usual",
+    ("length", Acceptance("record", 99, 396, 396)): "usual",
+    ("stop", Acceptance("record", 300, 1200, 1200)): "usual",
+    ("length", Acceptance("record", 0, 0, 0)): "usual",
+    ("length", Acceptance("derived", 300, 1200, 1200)): None,
+    (None, Acceptance("record", 300, 1200, 1200)): None,
+    ("length", None): None,
+}
+
+
+def test_a_loop_accepts_nearly_all_of_many_drafts_and_does_not_end_by_itself() -> None:
     """Text that is copied on purpose is accepted as well, and ends; what is derived may be too
     high."""
-    assert RequestOutcome(finish_reason=finish_reason, acceptance=acceptance).ending == ending
+    found = {
+        (reason, acceptance): RequestOutcome(finish_reason=reason, acceptance=acceptance).ending
+        for reason, acceptance in ENDINGS
+    }
+    assert found == ENDINGS

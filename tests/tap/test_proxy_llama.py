@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -63,18 +64,18 @@ def counted(registry: CollectorRegistry, name: str) -> dict[str, float]:
 def test_drafted_and_accepted_tokens_by_temperature_are_those_of_the_server(
     llama: SimulatedLlama, server: HttpServer, registry: CollectorRegistry
 ) -> None:
+    ways = itertools.cycle(WAYS)
     for temperature in TEMPERATURES:
         for path, body in PATHS.items():
-            for way in WAYS:
-                ask(server.url, path, {**body, **way, "max_tokens": 40}, temperature)
+            ask(server.url, path, {**body, **next(ways), "max_tokens": 40}, temperature)
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for made in llama.generations:
         numbers = (1, made.predicted, made.drafted, made.accepted)
         bucket = sums[BUCKETS[made.temperature]]
         bucket[:] = [old + new for old, new in zip(bucket, numbers, strict=True)]
-    assert len(llama.generations) == len(TEMPERATURES) * len(PATHS) * len(WAYS)
+    assert len(llama.generations) == len(TEMPERATURES) * len(PATHS)
     assert set(sums) == set(BUCKETS.values())
-    wait_for(lambda: sum(counted(registry, "specwatch_requests_total").values()) == 72)
+    wait_for(lambda: sum(counted(registry, "specwatch_requests_total").values()) == 18)
     for index, name in enumerate(
         ("requests", "generation_tokens", "draft_tokens", "accepted_tokens")
     ):
@@ -98,13 +99,10 @@ def test_a_server_that_does_not_draft_is_not_covered(registry: CollectorRegistry
     assert counted(registry, "specwatch_draft_tokens_total") == {}
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_client_sees_what_it_would_see_without_the_proxy(path: str, way: dict[str, Any]) -> None:
-    body = {**PATHS[path], **way, "max_tokens": 20, "temperature": 0.5}
-    texts = []
-    for proxied in (False, True):
-        with SimulatedLlama() as llama, proxy(llama.url) as server:
-            texts.append(ask(server.url if proxied else llama.url, path, body))
-    assert texts[0] == texts[1]
-    assert "timings" in texts[0]
+def test_a_client_sees_what_it_would_see_without_the_proxy() -> None:
+    with SimulatedLlama() as direct, SimulatedLlama() as llama, proxy(llama.url) as server:
+        for path, way in itertools.product(PATHS, WAYS):
+            body = {**PATHS[path], **way, "max_tokens": 20, "temperature": 0.5}
+            text = ask(server.url, path, body)
+            assert text == ask(direct.url, path, body)
+            assert "timings" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace as Thing
 from typing import Any
@@ -21,9 +20,10 @@ from specwatch.engines.switch import (
     decode,
     encode,
 )
-from specwatch.tap import scheduler
+from specwatch.tap import scheduler, switch
 from specwatch.tap.scheduler import Scheduler
 from specwatch.tap.settings import SWITCH_DIRECTORY
+from tests.hostile import wait_for
 
 LOOKUP = [0, 4, 4, 2]
 
@@ -70,6 +70,7 @@ def config(
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(switch, "_SECONDS", 0.005)
     tmp_path.chmod(0o770)
     monkeypatch.setenv(SWITCH_DIRECTORY, str(tmp_path))
     return tmp_path
@@ -77,11 +78,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def state_of(directory: Path) -> SwitchState:
     """The state that the thread writes, waited for."""
-    for _ in range(500):
-        if (directory / STATE_FILE).exists():
-            return decode((directory / STATE_FILE).read_bytes(), SwitchState)
-        time.sleep(0.01)
-    raise AssertionError("the engine wrote no state")
+    wait_for((directory / STATE_FILE).exists)
+    return decode((directory / STATE_FILE).read_bytes(), SwitchState)
 
 
 def test_the_lookup_of_vllms_own_scheduler_is_replaced(directory: Path) -> None:
@@ -101,8 +99,7 @@ def test_the_lookup_of_vllms_own_scheduler_is_replaced(directory: Path) -> None:
     for number, (ordered, lookup) in enumerate(orders, 1):
         order = Order(server=state.server, number=number, lease=30.0, **ordered)
         switch_files.write(directory / ORDER_FILE, encode(order))
-        while state_of(directory).number < number:
-            time.sleep(0.01)
+        wait_for(lambda: state_of(directory).number >= number)  # noqa: B023
         assert made.dynamic_sd_lookup == lookup
 
 
@@ -171,8 +168,7 @@ def test_an_order_marks_the_steps_whose_drafter_is_skipped(
     order = Order(server=state.server, number=1, draft_tokens=0, lease=30.0, deep=True)
     assert not hasattr(made.schedule(), "specwatch_deep")
     switch_files.write(directory / ORDER_FILE, encode(order))
-    while not state_of(directory).deep:
-        time.sleep(0.01)
+    wait_for(lambda: state_of(directory).deep)
     assert made.schedule().specwatch_deep
 
 

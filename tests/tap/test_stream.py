@@ -351,7 +351,7 @@ def test_an_endless_stream_takes_no_memory_that_grows() -> None:
     reading.feed(chunk("a"), 0.0)
     tracemalloc.start()
     try:
-        for event in itertools.repeat(chunk("a"), 20_000):
+        for event in itertools.repeat(chunk("a"), 3000):
             reading.feed(event, 0.0)
         _, most = tracemalloc.get_traced_memory()
     finally:
@@ -423,6 +423,5 @@ DATA_OF_EVENTS = {
 }
 
 
-@pytest.mark.parametrize(("event", "expected"), DATA_OF_EVENTS.items())
-def test_the_data_of_an_event(event: bytes, expected: bytes) -> None:
-    assert data_of(event) == expected
+def test_the_data_of_an_event() -> None:
+    assert {event: data_of(event) for event in DATA_OF_EVENTS} == DATA_OF_EVENTS

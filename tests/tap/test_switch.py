@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from specwatch.engines.switch import (
     objection,
 )
 from specwatch.tap.switch import Switch, lookup_of, schedule_of
+from tests.hostile import wait_for
 
 LAUNCH = SwitchState(server="", launch_draft_tokens=4, launch_schedule=((1, 4),))
 
@@ -275,23 +275,25 @@ def test_orders_of_an_earlier_process_are_not_followed(tmp_path: Path) -> None:
 def test_a_switch_that_stopped_leaves_the_directory_alone(tmp_path: Path) -> None:
     """Also where it was about to follow an order, so that the next process has it to itself."""
     tmp_path.chmod(0o770)
-    following = threading.Event()
+    following, stopped = threading.Event(), threading.Event()
 
-    def use(_: int | None) -> None:
+    def use(_: object) -> None:
         following.set()
-        time.sleep(0.1)
+        assert stopped.wait(10)
 
     switch = Switch(tmp_path, LAUNCH, use)
-    switch.start()
-    while not (tmp_path / STATE_FILE).exists():
-        time.sleep(0.01)
+    switch.turn()
     order = Order(server=switch.state.server, number=1, draft_tokens=0, lease=30.0)
     switch_files.write(tmp_path / ORDER_FILE, encode(order))
-    assert following.wait(10.0)
-    switch.stop()
-    (tmp_path / STATE_FILE).unlink()
-    time.sleep(0.2)
-    assert not (tmp_path / STATE_FILE).exists()
+    switch.start()
+    assert following.wait(10)
+    stopping = threading.Thread(target=switch.stop)
+    stopping.start()
+    wait_for(switch._stopping.is_set)
+    stopped.set()
+    stopping.join(10)
+    assert not switch._thread.is_alive()
+    Engine(tmp_path).switch.stop()  # which could not be where another holds the directory
 
 
 def test_more_than_the_launch_is_refused(engine: Engine) -> None:

@@ -52,10 +52,12 @@ class Pages:
         return True
 
 
-def learned(url: str, temperature: float | None = None) -> tuple[bool, ServerFacts]:
+def learned(
+    url: str, temperature: float | None = None, *, connect_timeout: float = 10.0
+) -> tuple[bool, ServerFacts]:
     async def look() -> tuple[bool, ServerFacts]:
         upstream = Upstream(url, temperature)
-        async with client_session(0.2) as session:
+        async with client_session(connect_timeout) as session:
             answered = await upstream.learn(session)
         return answered, upstream.facts({}, Endpoint.CHAT)
 
@@ -167,14 +169,15 @@ NOTHING = {
 def test_nothing_is_learned_of_a_server_that(
     behave: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", 0.3)
+    monkeypatch.setattr(module, "_PATIENCE", 0.05)
     with HostileServer(behave) as server:  # type: ignore[arg-type]
         assert learned(server.url, 0.7) == (False, ServerFacts("", 0.7, asks_nothing=True))
 
 
 def test_nothing_is_learned_without_a_listener() -> None:
     with deaf_port() as port:
-        assert learned(f"http://127.0.0.1:{port}") == (False, ServerFacts("", asks_nothing=True))
+        answer = learned(f"http://127.0.0.1:{port}", connect_timeout=0.02)
+    assert answer == (False, ServerFacts("", asks_nothing=True))
 
 
 LLAMA = {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "llamacpp"}]}
@@ -252,7 +255,8 @@ def test_a_page_that_is_missing_at_the_first_look_is_looked_for_again_soon(
 
 def test_the_log_shows_no_credentials_of_an_upstream(caplog: pytest.LogCaptureFixture) -> None:
     with deaf_port() as port:
-        learned(f"http://me:sk-secret@127.0.0.1:{port}/base?key=sk-secret")
+        url = f"http://me:sk-secret@127.0.0.1:{port}/base?key=sk-secret"
+        learned(url, connect_timeout=0.02)
     assert f"cannot reach http://127.0.0.1:{port}/base: " in caplog.text
     assert "sk-secret" not in caplog.text
 
