@@ -58,10 +58,10 @@ class Server(NamedTuple):
         rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         return sum(row[1].endswith(f":{self.port:04X}") and row[3] == _ESTABLISHED for row in rows)
 
-    def megabytes(self) -> float:
-        """Resident memory."""
+    def megabytes(self, kind: str = "VmRSS") -> float:
+        """Resident memory; the most that it ever was as ``VmHWM``."""
         status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        return int(status.partition(f"{kind}:")[2].split()[0]) / 1024
 
     def health_seconds(self) -> float:
         """The longest of some looks at its health; raises when one is not 200."""
@@ -176,7 +176,7 @@ async def streams(folder: Path, count: int) -> dict[str, Any]:
         figures |= {
             "ended_seconds": round(time.monotonic() - ending, 1),
             "whole": both.whole,
-            "peak_megabytes": round(process.peak / (1 << 20)),
+            "peak_megabytes": round(server.megabytes("VmHWM")),
             "log_lines": server.log.read_bytes().count(b"\n") - 1,
         }
         return figures

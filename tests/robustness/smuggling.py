@@ -192,12 +192,12 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def _sent(port: int, data: bytes) -> bytes:
+def _sent(port: int, data: bytes, silence: float) -> bytes:
     """The beginning of everything that is answered."""
     seen = b""
     with (
         contextlib.suppress(TimeoutError, ConnectionError),
-        socket.create_connection(("127.0.0.1", port), timeout=SILENCE) as client,
+        socket.create_connection(("127.0.0.1", port), timeout=silence) as client,
     ):
         client.sendall(data)
         while part := client.recv(65536):
@@ -205,7 +205,7 @@ def _sent(port: int, data: bytes) -> bytes:
     return seen
 
 
-def run(count: int, seed: int) -> Outcome:
+def run(count: int, seed: int, silence: float = SILENCE) -> Outcome:
     """Send so many requests, each on its own connection."""
     rng = random.Random(seed)
     answers: Counter[str] = Counter()
@@ -226,7 +226,7 @@ def run(count: int, seed: int) -> Outcome:
     ):
         for number in range(count):
             data = request(rng, number)
-            seen = _sent(server.port, data + LAST)
+            seen = _sent(server.port, data + LAST, silence)
             answers[seen[9:12].decode("latin-1")] += 1
             lines, faults = notes.lines[:], notes.faults[:]
             del notes.lines[: len(lines)], notes.faults[: len(faults)]

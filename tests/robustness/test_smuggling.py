@@ -12,10 +12,11 @@ from tests.robustness.smuggling import Notes, request, run
 
 
 def test_no_request_becomes_two() -> None:
-    outcome = run(150, seed=3)
+    """Of these each is answered, so that none is waited for in vain."""
+    outcome = run(50, seed=6, silence=20.0)
 
     assert outcome.defects == []
-    assert outcome.answers["400"] > 50
+    assert outcome.answers.keys() == {"200", "400"}
     assert outcome.arrived > 2
 
 
