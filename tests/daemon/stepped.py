@@ -153,6 +153,11 @@ class Stepped:
             self.daemon.stop()
             assert self._loop is None or self._loop.closed.wait(WITHIN)
 
+    def kill(self) -> None:
+        """End as by SIGKILL: nothing more is written."""
+        self.daemon._write_last = lambda: None  # type: ignore[method-assign]
+        self.stop()
+
     def scrape(self, times: int = 1, seconds: float = 5.0, *, hung: int = 0) -> None:
         """Let time pass so often; scrapes that are due then have ended, but for so many."""
         for _ in range(times):

@@ -15,6 +15,9 @@ from specwatch.store.repository import Store
 from specwatch.store.schema import guard_steps, guards
 from tests.guard.living import Book, Living
 
+StoreOf = Callable[..., Store]
+"""The store of a daemon, by its name."""
+
 
 class GuardDatabase:
     """A database for guards, and its stores by daemon."""
@@ -63,7 +66,7 @@ def guard_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardDa
 
 
 @pytest.fixture
-def guards_of(guard_database: GuardDatabase) -> Callable[..., Store]:
+def guards_of(guard_database: GuardDatabase) -> StoreOf:
     """The stores, by daemon, of a database without any guard."""
     guard_database.clear()
     return guard_database.store

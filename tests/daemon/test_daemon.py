@@ -81,6 +81,25 @@ def test_windows_add_up_to_what_the_engine_counted(server: SimulatedServer, data
     assert {window.series.target for window in windows} == {"t"}
 
 
+@pytest.mark.parametrize("after", [0, 1, 12, 13])
+def test_killed_it_loses_nothing_once_it_is_back(
+    server: SimulatedServer, database: Path, after: int
+) -> None:
+    """Before its first scrape, in a minute, and before and after the end of one."""
+    target, clock = target_of(server.url), StoppedClock()
+    with daemon_of(database, target, clock=clock) as daemon:
+        daemon.scrape()
+    work(server)
+    with daemon_of(database, target, clock=clock) as killed:
+        killed.scrape(after)
+        work(server)
+        killed.kill()
+    work(server)
+    with daemon_of(database, target, clock=clock) as daemon:
+        daemon.scrape()
+    require_all_stored(database, server)
+
+
 def test_a_child_whose_drafts_vary_by_its_command_line_is_known_without_a_tap(
     serve: Serve, database: Path
 ) -> None:

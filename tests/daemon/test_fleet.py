@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +18,29 @@ from specwatch.config.loading import Config
 from specwatch.config.operation import Fleet
 from specwatch.config.rules import Condition, Rule, Rules
 from specwatch.config.target import Target
-from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.fleet_service import FleetService
 from specwatch.domain.fleet import owner_of
 from specwatch.domain.model import Batch, Cursor
 from specwatch.errors import ConfigError
-from specwatch.simulator.server import SimulatedServer
 from specwatch.store.packing import pack_batch
 from specwatch.store.repository import Store
 from tests.alerts.receiver import Receiver
-from tests.daemon.running import (
-    FAST,
-    MovableClock,
-    Running,
-    config_of,
-    counts,
-    scraped,
-    stored,
-    total,
-    until_logged,
-    work,
-)
+from tests.daemon.running import config_of, stored, total
+from tests.daemon.stepped import Stepped, StoppedClock
 from tests.discovery.sources import source_of
-from tests.fixtures import Log, OpenStore, events, target_of
-from tests.hostile import wait_for
-from tests.postgres import PostgresServer
+from tests.fixtures import Log, OpenStore, Serve, events, target_of
+from tests.hostile import Visit, wait_for
+from tests.scrape.pages import vllm
+
+pytestmark = pytest.mark.usefixtures("log")
 
 MEMBERS = ("amber", "birch")
 NAMES = [f"engine-{number}" for number in range(30)]
 STAYS = next(name for name in NAMES if owner_of(name, MEMBERS) == "amber")
 MOVES = next(name for name in NAMES if owner_of(name, MEMBERS) == "birch")
+BOTH = sorted([STAYS, MOVES])
+TURN = 20.0
+"""Seconds between two scrapes, and between two renewals of a lease."""
 RESEND = 10
 LIFETIME = 4 * RESEND
 """Seconds for which an alert goes on that is not sent again."""
@@ -55,55 +49,83 @@ NONE = Rule(
     conditions=(Condition(metric="acceptance_ratio", above=0.01),),
     window="2m",
 ).model_copy(update={"for_": 0.0})
-"""In breach with every simulated engine, which accepts some drafts."""
+"""In breach with every server that accepts some drafts."""
 
 
 class Shared:
-    """Two targets, a database, and daemons that share them."""
+    """Two servers, which count ten drafts a page, a database, and daemons that share them."""
 
-    def __init__(self, url: str, servers: dict[str, SimulatedServer], receiver: Receiver) -> None:
-        self.url = url
-        self.servers = servers
+    def __init__(self, database: Path, serve: Serve, receiver: Receiver) -> None:
+        self.database = database
         self.receiver = receiver
-        self.clock = MovableClock()
-        self.clock.wall = -600.0  # a breach that begins in the future would begin now
+        # A breach that begins in the future would begin now.
+        self.clock = StoppedClock(time.time() // 60 * 60 - 600)
+        self.pages: dict[str, list[int]] = {STAYS: [], MOVES: []}
+        """The drafts on each page of a server."""
+        self.servers = {
+            name: serve(partial(self._answer, pages)) for name, pages in self.pages.items()
+        }
         self.targets = [
-            target_of(server.url, name, interval=0.05) for name, server in servers.items()
+            target_of(server.url, name, interval=TURN) for name, server in self.servers.items()
         ]
+        self.members: list[Stepped] = []
+        self.drafts = 0
+
+    def _answer(self, pages: list[int], visit: Visit) -> bool:
+        if visit.path == "/metrics":
+            pages.append(self.drafts)
+        visit.answer(vllm(drafts=self.drafts))
+        return True
 
     def config(self, member: str, targets: list[Target] | None = None) -> Config:
         alertmanager = {"urls": [self.receiver.url], "resend": f"{RESEND}s"}
-        config = config_of(self.url, targets or self.targets, alertmanager=alertmanager)
+        config = config_of(self.database, targets or self.targets, alertmanager=alertmanager)
         rules = Rules(use_defaults=False, extra=(NONE,))
-        fleet = Fleet(member=member, heartbeat="1s")
+        fleet = Fleet(member=member, heartbeat=f"{TURN:g}s")
         return config.model_copy(update={"rules": rules, "fleet": fleet})
 
-    @contextmanager
-    def member(self, member: str, config: Config | None = None, **options: Any) -> Iterator[Daemon]:
-        chosen = config or self.config(member)
-        with Running(Daemon(chosen, environ={}, now=self.clock, seed=1, **options)) as daemon:
-            yield daemon
-            # A process ends with its jobs; a thread that reads on would leave its connection open.
-            daemon._schedule.stop()
-            for executor in daemon._schedule._scheduler._executors.values():
-                executor._pool.shutdown(wait=True)
+    def start(self, member: str, config: Config | None = None, **options: Any) -> Stepped:
+        config = config or self.config(member)
+        self.members.append(Stepped(config, clock=self.clock, **options))
+        self.members[-1].daemon.start()
+        return self.members[-1]
 
-    def work(self) -> None:
-        for server in self.servers.values():
-            work(server)
+    def stop(self, member: Stepped) -> None:
+        self.members.remove(member)
+        member.stop()
+
+    def turns(self, times: int = 4) -> None:
+        """Each member takes so many turns, with ten drafts a server before each round."""
+        for _ in range(times):
+            self.drafts += 10
+            for member in self.members:
+                member.scrape(seconds=TURN / len(self.members))
+
+    def counted(self, name: str) -> int:
+        """The drafts of a server that are in the database."""
+        windows = stored(self.database)
+        return total(window for window in windows if window.series.target == name).drafts or 0
 
 
 @pytest.fixture
-def shared(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
-    for name in ("_FLUSH_SECONDS", "_LOOK_SECONDS", "FLEET_SECONDS"):
-        monkeypatch.setattr(f"specwatch.daemon.daemon.{name}", 0.05)
+def shared(database: Path, serve: Serve) -> Iterator[Shared]:
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(SimulatedServer(FAST)) for name in (STAYS, MOVES)}
-        receiver = stack.enter_context(Receiver())
-        yield Shared(postgres.new_url(), servers, receiver)
+        made = Shared(database, serve, stack.enter_context(Receiver()))
+        yield made
+        for member in list(made.members):
+            made.stop(member)
 
 
-def service_of(store: Store, clock: MovableClock, **options: Any) -> FleetService:
+@pytest.fixture
+def open_member(database: Path, open_store: OpenStore) -> Callable[[str], Store]:
+    """The store of a member."""
+    return lambda name: open_store(f"sqlite:///{database}", member=name)
+
+
+Members = Callable[[str], Store]
+
+
+def service_of(store: Store, clock: StoppedClock, **options: Any) -> FleetService:
     """The part of a member that divides two targets; it renews every five seconds."""
     usual: dict[str, Any] = {
         "ready": lambda: True, "address": lambda: "http://x", "acting": set,
@@ -114,72 +136,40 @@ def service_of(store: Store, clock: MovableClock, **options: Any) -> FleetServic
     return service
 
 
-def watched(daemon: Daemon) -> list[str]:
-    return sorted(target.name for target in daemon.status().targets)
-
-
 def test_a_target_moves_to_a_member_that_joins_and_back_when_it_ends(
     shared: Shared, log: Log
 ) -> None:
-    with shared.member("amber") as amber:
-        wait_for(lambda: watched(amber) == sorted([STAYS, MOVES]))
-        scraped(amber)
-        shared.work()
-        scraped(amber, 2)
-        with shared.member("birch") as birch:
-            wait_for(lambda: (watched(amber), watched(birch)) == ([STAYS], [MOVES]))
-            scraped(birch)
-            shared.work()
-            scraped(birch, 2)
-            shared.clock.forward(60)
-            scraped(birch, 2)
-        wait_for(lambda: watched(amber) == sorted([STAYS, MOVES]))
-        shared.work()
-        scraped(amber, 2)
-    windows = stored(shared.url)
-    for name in (STAYS, MOVES):
-        served = counts(total(window for window in windows if window.series.target == name))
-        assert sum(served["requests"].values()) == 60, name
+    """And loses nothing, also where it comes back within a minute: a process has one row for each
+    minute, and what it counts later goes into the next one."""
+    amber = shared.start("amber")
+    shared.turns()
+    assert amber.names == BOTH
+    for _ in range(2):
+        birch = shared.start("birch")
+        shared.turns()
+        assert (amber.names, birch.names) == ([STAYS], [MOVES])
+        shared.stop(birch)
+        shared.turns(2)
+        assert amber.names == BOTH
+    shared.stop(amber)
+    for name, pages in shared.pages.items():
+        assert shared.counted(name) == pages[-1] - pages[0] > 100, name
     assert not events(log, "identity_shared")
-    assert not events(log, "turn_failed") + events(log, "job_failed")
-
-
-def test_a_target_that_comes_back_within_a_minute_loses_nothing(shared: Shared) -> None:
-    """A process has one row for each minute: what it counts later goes into the next one."""
-    with shared.member("amber") as amber:
-        wait_for(lambda: watched(amber) == sorted([STAYS, MOVES]))
-        for _ in range(3):
-            scraped(amber)
-            shared.work()
-            scraped(amber, 2)
-            with shared.member("birch") as birch:
-                wait_for(lambda: (watched(amber), watched(birch)) == ([STAYS], [MOVES]))
-            wait_for(lambda: watched(amber) == sorted([STAYS, MOVES]))
-        scraped(amber)
-        shared.work()
-        scraped(amber, 2)
-    windows = stored(shared.url)
-    for name in (STAYS, MOVES):
-        served = counts(total(window for window in windows if window.series.target == name))
-        assert sum(served["requests"].values()) == 80, name
+    assert not events(log, "turn_failed")
 
 
 def test_a_breach_goes_on_with_its_alert_when_its_target_moves(shared: Shared, log: Log) -> None:
     began = time.time()
-    with shared.member("amber") as amber:
-        wait_for(lambda: watched(amber) == sorted([STAYS, MOVES]))
-        scraped(amber)
-        shared.work()
-        scraped(amber, 2)
-        shared.clock.forward(60)
-        wait_for(lambda: len(events(log, "rule_breach")) == 2)
-        wait_for(lambda: len(starts(shared.receiver, MOVES)) > 0)
-        with shared.member("birch") as birch:
-            wait_for(lambda: watched(birch) == [MOVES])
-            wait_for(lambda: birch.status().pagers[0].firing == 1)
-            wait_for(lambda: amber.status().pagers[0].firing == 1)
-            wait_for(lambda: not amber.status().pagers[0].behind)
-            wait_for(lambda: birch.status().pagers[0].sent > 0)
+    amber = shared.start("amber")
+    shared.turns(8)
+    assert len(events(log, "rule_breach")) == 2
+    wait_for(lambda: starts(shared.receiver, MOVES))
+    birch = shared.start("birch")
+    shared.turns()
+    assert birch.names == [MOVES]
+    assert [one.daemon.status().pagers[0].firing for one in (amber, birch)] == [1, 1]
+    wait_for(lambda: birch.daemon.status().pagers[0].sent > 0)
+    wait_for(lambda: not amber.daemon.status().pagers[0].behind)
     assert len(starts(shared.receiver, MOVES)) == 1, "it began once"
     assert first_end(shared.receiver, MOVES) > began + LIFETIME, "and was never ended"
     assert len(events(log, "rule_breach")) == 2
@@ -206,36 +196,34 @@ def first_end(receiver: Receiver, name: str) -> float:
     )
 
 
-def test_a_reload_divides_new_targets(shared: Shared, log: Log) -> None:
+def test_a_reload_divides_new_targets(shared: Shared) -> None:
     few = [target for target in shared.targets if target.name == STAYS]
-    lists = [shared.config("amber")]
-    config = shared.config("amber", few)
-    with shared.member("amber", config, reload=lists.pop) as amber:
-        wait_for(lambda: watched(amber) == [STAYS])
-        amber.ask_to_reload()
-        wait_for(until_logged(log, "reloaded"))
-        wait_for(lambda: watched(amber) == sorted([STAYS, MOVES]))
-        wait_for(lambda: getattr(amber.status().fleet, "targets", 0) == 2)
+    amber = shared.start(
+        "amber", shared.config("amber", few), reload=lambda: shared.config("amber")
+    )
+    shared.turns(2)
+    assert amber.names == [STAYS]
+    amber.read_again()
+    shared.turns(2)
+    assert amber.names == BOTH
+    assert amber.daemon.status().fleet.targets == 2
 
 
 def test_a_second_member_of_one_name_watches_nothing(shared: Shared, log: Log) -> None:
-    with shared.member("amber") as amber:
-        wait_for(lambda: watched(amber) == sorted([STAYS, MOVES]))
-        with shared.member("amber") as twin:
-            wait_for(until_logged(log, "fleet_failed"))
-            assert watched(twin) == []
-            assert "is the name of a live member" in twin.status().fleet.error
-        assert watched(amber) == sorted([STAYS, MOVES])
+    amber = shared.start("amber")
+    shared.turns(2)
+    twin = shared.start("amber")
+    shared.turns(2)
+    assert events(log, "fleet_failed")
+    assert "is the name of a live member" in twin.daemon.status().fleet.error
+    assert (amber.names, twin.names) == (BOTH, [])
 
 
-def test_a_reload_in_the_middle_of_a_turn_watches_the_new_targets(
-    postgres: PostgresServer, open_store: OpenStore
-) -> None:
+def test_a_reload_in_the_middle_of_a_turn_watches_the_new_targets(open_member: Members) -> None:
     seen: list[tuple[set[str], set[str]]] = []
     refuse = [ConfigError("its ca_file cannot be used"), None]
 
-    url = postgres.new_url()
-    everything = config_of(url, [target_of(f"http://{n}", n) for n in (STAYS, MOVES)])
+    everything = config_of(Path("none"), [target_of(f"http://{n}", n) for n in (STAYS, MOVES)])
 
     def watch(_: object) -> None:
         ours = {target.name for target in service.part_of(everything).targets}
@@ -243,8 +231,8 @@ def test_a_reload_in_the_middle_of_a_turn_watches_the_new_targets(
         if (error := refuse.pop(0)) is not None:
             raise error
 
-    clock = MovableClock()
-    service = service_of(open_store(url, member="amber"), clock, watch=watch)
+    clock = StoppedClock()
+    service = service_of(open_member("amber"), clock, watch=watch)
     service.turn()
     assert not service.watched, "what could not be watched is tried again"
     clock.forward(5)
@@ -253,7 +241,7 @@ def test_a_reload_in_the_middle_of_a_turn_watches_the_new_targets(
 
 
 def test_an_end_waits_for_the_turn_under_way_and_there_is_none_after_it(
-    postgres: PostgresServer, open_store: OpenStore
+    open_member: Members,
 ) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
@@ -261,8 +249,8 @@ def test_an_end_waits_for_the_turn_under_way_and_there_is_none_after_it(
         entered.set()
         go_on.wait(20)
 
-    clock = MovableClock()
-    service = service_of(open_store(postgres.new_url(), member="amber"), clock, watch=watch)
+    clock = StoppedClock()
+    service = service_of(open_member("amber"), clock, watch=watch)
     turn, end = threading.Thread(target=service.turn), threading.Thread(target=service.end)
     turn.start()
     entered.wait(20)
@@ -279,15 +267,15 @@ def test_an_end_waits_for_the_turn_under_way_and_there_is_none_after_it(
 
 
 def test_members_that_find_other_targets_for_a_moment_are_no_warning(
-    postgres: PostgresServer, open_store: OpenStore, log: Log
+    open_member: Members, log: Log
 ) -> None:
-    url, clock = postgres.new_url(), MovableClock()
-    services = [service_of(open_store(url, member=name), clock) for name in MEMBERS]
+    clock = StoppedClock()
+    services = [service_of(open_member(name), clock) for name in MEMBERS]
 
     def differ(seconds: int) -> None:
         services[1].configure({STAYS: STAYS})
-        for _ in range(0, seconds, 5):
-            clock.forward(5)
+        for _ in range(0, seconds, 25):
+            clock.forward(25)
             for service in services:
                 service.turn()
 
@@ -308,7 +296,7 @@ def test_members_that_discover_their_targets_divide_them(
     """None announces itself before it has read its sources: the others would take its targets."""
     listed = tmp_path / "targets.json"
     files = f"file_sd: {{files: ['{listed}'], refresh_interval: 1s}}"
-    source = source_of(f"{files}, target: {{interval: 1s}}")
+    source = source_of(f"{files}, target: {{interval: 20s}}")
     groups = [
         {"targets": [server.url.removeprefix("http://")], "labels": {"instance": name}}
         for name, server in shared.servers.items()
@@ -318,26 +306,25 @@ def test_members_that_discover_their_targets_divide_them(
         name: shared.config(name).model_copy(update={"targets": (), "discovery": (source,)})
         for name in MEMBERS
     }
-    with shared.member("amber", configs["amber"]) as amber:
-        wait_for(lambda: watched(amber) == sorted([STAYS, MOVES]))
-        with shared.member("birch", configs["birch"]) as birch:
-            wait_for(lambda: (watched(amber), watched(birch)) == ([STAYS], [MOVES]))
-            listed.write_text(json.dumps(groups[:1]))
-            wait_for(lambda: (watched(amber), watched(birch)) == ([STAYS], []))
-    assert not events(log, "fleet_differs")
-    assert not events(log, "fleet_failed") + events(log, "job_failed")
+    amber = shared.start("amber", configs["amber"])
+    shared.turns(3)
+    assert amber.names == BOTH
+    birch = shared.start("birch", configs["birch"])
+    shared.turns()
+    assert (amber.names, birch.names) == ([STAYS], [MOVES])
+    listed.write_text(json.dumps(groups[:1]))
+    shared.turns()
+    assert (amber.names, birch.names) == ([STAYS], [])
+    assert not events(log, "fleet_differs") + events(log, "fleet_failed")
 
 
-def test_a_target_on_which_the_guard_acts_stays_until_it_is_done(
-    postgres: PostgresServer, open_store: OpenStore
-) -> None:
-    url = postgres.new_url()
-    clock, acting = MovableClock(), {MOVES}
+def test_a_target_on_which_the_guard_acts_stays_until_it_is_done(open_member: Members) -> None:
+    clock, acting = StoppedClock(), {MOVES}
     watches: dict[str, set[str]] = {}
 
     def member(name: str) -> FleetService:
         service = service_of(
-            open_store(url, member=name), clock, acting=lambda: acting,
+            open_member(name), clock, acting=lambda: acting,
             watch=lambda _: watches.update({name: set(service.watched)}),
         )  # fmt: skip
         return service
@@ -356,14 +343,11 @@ def test_a_target_on_which_the_guard_acts_stays_until_it_is_done(
     assert turns() == {"amber": {STAYS}, "birch": {MOVES}}
 
 
-def test_what_is_not_written_is_not_given_back(
-    postgres: PostgresServer, open_store: OpenStore
-) -> None:
-    url = postgres.new_url()
-    clock, written = MovableClock(), [False]
+def test_what_is_not_written_is_not_given_back(open_member: Members) -> None:
+    clock, written = StoppedClock(), [False]
     services = {}
     for name in MEMBERS:
-        store = open_store(url, member=name)
+        store = open_member(name)
         services[name] = service_of(store, clock, settle=lambda: written[0])
         services[name].turn()
     for settled in (False, True):
@@ -375,10 +359,10 @@ def test_what_is_not_written_is_not_given_back(
 
 
 def test_what_was_counted_of_a_target_that_comes_back_is_written_first(
-    postgres: PostgresServer, open_store: OpenStore
+    open_member: Members,
 ) -> None:
     """From an older cursor it would count the same again, and that would be refused."""
-    store, given, written = open_store(postgres.new_url(), member="amber"), [], [False]
+    store, given, written = open_member("amber"), [], [False]
 
     def settle() -> bool:
         batch = Batch((), Cursor(MOVES, {}, None, 60.0))
@@ -386,7 +370,7 @@ def test_what_was_counted_of_a_target_that_comes_back_is_written_first(
             store.write([pack_batch(batch)], 60.0)
         return written[0]
 
-    clock = MovableClock()
+    clock = StoppedClock()
     service = service_of(store, clock, settle=settle, watch=given.append)
     service.turn()
     assert not given, "it waits until all is written"

@@ -16,7 +16,8 @@ from specwatch.guard.state import Phase
 from specwatch.rules.decisions import TargetDecision
 from specwatch.status import TargetStatus
 from specwatch.store.guard_records import GuardBook
-from tests.fixtures import Log, OpenStore
+from tests.daemon.stores import StoreOf
+from tests.fixtures import Log
 from tests.guard.daemons import ACT, GuardingDaemon, World, config, expire
 from tests.guard.living import Killed
 
@@ -31,15 +32,9 @@ def world() -> World:
 
 
 @pytest.fixture
-def pair(url: str, open_store: OpenStore, world: World) -> tuple[GuardingDaemon, GuardingDaemon]:
+def pair(guards_of: StoreOf, world: World) -> tuple[GuardingDaemon, GuardingDaemon]:
     """Two daemons of one target."""
-    return GuardingDaemon(world, open_store(url, "a")), GuardingDaemon(world, open_store(url, "b"))
-
-
-@pytest.fixture
-def alone(tmp_path_factory: pytest.TempPathFactory, open_store: OpenStore) -> str:
-    """The URL of a database where it does not matter of which kind."""
-    return f"sqlite:///{tmp_path_factory.mktemp('alone')}/s.db"
+    return GuardingDaemon(world, guards_of("a")), GuardingDaemon(world, guards_of("b"))
 
 
 def modes(world: World) -> list[Mode]:
@@ -74,12 +69,12 @@ def test_of_two_in_turn_one_restarts_once_and_the_other_looks(
     assert (a.judging.forgotten["chat"], b.judging.forgotten["chat"]) == (1, 0)
 
 
-def test_of_three_at_once_one_restarts_once(url: str, open_store: OpenStore, world: World) -> None:
-    daemons = [GuardingDaemon(world, open_store(url, name), threads=True) for name in "abc"]
+def test_of_three_at_once_one_restarts_once(guards_of: StoreOf, world: World) -> None:
+    daemons = [GuardingDaemon(world, guards_of(name), threads=True) for name in "abc"]
     ready = threading.Barrier(len(daemons) + 1)
 
     def turn(daemon: GuardingDaemon) -> None:
-        for _ in range(90):
+        for _ in range(40):
             ready.wait(120)
             daemon.turn()
             ready.wait(120)
@@ -87,7 +82,7 @@ def test_of_three_at_once_one_restarts_once(url: str, open_store: OpenStore, wor
     threads = [threading.Thread(target=turn, args=(daemon,)) for daemon in daemons]
     for thread in threads:
         thread.start()
-    for _ in range(90):
+    for _ in range(40):
         ready.wait(120)
         ready.wait(120)
         world.wait()
@@ -167,17 +162,15 @@ def test_one_that_was_too_slow_takes_no_further_step(
 
 @pytest.mark.parametrize("policy", [ACT, OBSERVE])
 def test_who_cannot_act_gives_way_to_who_can(
-    url: str, open_store: OpenStore, world: World, policy: Guard
+    guards_of: StoreOf, world: World, policy: Guard
 ) -> None:
     """Whether it may not, or has nothing to act with."""
-    looks = GuardingDaemon(
-        world, open_store(url, "looks"), config(policy=policy), acts=policy is OBSERVE
-    )
+    looks = GuardingDaemon(world, guards_of("looks"), config(policy=policy), acts=policy is OBSERVE)
     looks.live(20)
     assert looks.ours()
     assert looks.state().phase is Phase.CONFIRMED
     assert looks.state().waiting
-    acts = GuardingDaemon(world, open_store(url, "acts"))
+    acts = GuardingDaemon(world, guards_of("acts"))
     for _ in range(40):
         looks.turn()
         acts.turn()
@@ -201,11 +194,11 @@ def test_who_leaves_gives_its_lease_back(
     assert a.entry().version == before, "who has left takes no step"
 
 
-def test_who_leaves_while_it_switches_keeps_that_lease(alone: str, open_store: OpenStore) -> None:
+def test_who_leaves_while_it_switches_keeps_that_lease(guards_of: StoreOf) -> None:
     """Nobody else may throw the switch while ours is being thrown."""
     world = World("chat", "code")
     world.servers["code"].bad = False
-    daemon = GuardingDaemon(world, open_store(alone))
+    daemon = GuardingDaemon(world, guards_of())
     left: list[dict[str, bool]] = []
 
     def leave(what: str) -> None:
@@ -219,10 +212,10 @@ def test_who_leaves_while_it_switches_keeps_that_lease(alone: str, open_store: O
 
 
 def test_a_reload_while_it_switches_neither_waits_nor_restarts_again(
-    alone: str, open_store: OpenStore, world: World
+    guards_of: StoreOf, world: World
 ) -> None:
     """Though the target has changed, and with it who guards it."""
-    daemon = GuardingDaemon(world, open_store(alone), threads=True)
+    daemon = GuardingDaemon(world, guards_of(), threads=True)
     switching, go_on = threading.Event(), threading.Event()
 
     def hang(what: str) -> None:
@@ -246,11 +239,11 @@ def test_a_reload_while_it_switches_neither_waits_nor_restarts_again(
 
 
 def test_a_guard_whose_target_another_daemon_watches_begins_nothing(
-    alone: str, open_store: OpenStore, world: World
+    guards_of: StoreOf, world: World
 ) -> None:
     """The target moved during its turn: whether its server speculates is not known here any more,
     nor whether the order still has to be carried out."""
-    daemon = GuardingDaemon(world, open_store(alone))
+    daemon = GuardingDaemon(world, guards_of())
     daemon.live(4)
     daemon.guarding._status = lambda name: TargetStatus(name, "", 0.0)
     GuardBook(daemon.store).change(
@@ -263,10 +256,10 @@ def test_a_guard_whose_target_another_daemon_watches_begins_nothing(
 
 
 def test_a_reload_that_takes_the_leave_away_ends_what_is_not_begun(
-    alone: str, open_store: OpenStore, world: World
+    guards_of: StoreOf, world: World
 ) -> None:
     world.server.load = 1.0
-    daemon = GuardingDaemon(world, open_store(alone))
+    daemon = GuardingDaemon(world, guards_of())
     daemon.live(20, until=Phase.DRAINING)
     daemon.guarding.configure(config(policy=OBSERVE))
     assert daemon.live(20).phase is Phase.CONFIRMED
@@ -277,11 +270,9 @@ def test_a_reload_that_takes_the_leave_away_ends_what_is_not_begun(
     assert modes(world) == [Mode.OFF]
 
 
-def test_a_target_that_leaves_the_configuration_is_guarded_no_more(
-    alone: str, open_store: OpenStore
-) -> None:
+def test_a_target_that_leaves_the_configuration_is_guarded_no_more(guards_of: StoreOf) -> None:
     world = World("chat", "code")
-    daemon = GuardingDaemon(world, open_store(alone))
+    daemon = GuardingDaemon(world, guards_of())
     daemon.live(6)
     daemon.guarding.configure(config(["code"]))
     version = daemon.entry("chat").version
@@ -291,11 +282,9 @@ def test_a_target_that_leaves_the_configuration_is_guarded_no_more(
     assert daemon.state("code").phase is Phase.DISABLED
 
 
-def test_a_defect_in_one_does_not_stop_the_others(
-    alone: str, open_store: OpenStore, log: Log
-) -> None:
+def test_a_defect_in_one_does_not_stop_the_others(guards_of: StoreOf, log: Log) -> None:
     world = World("chat", "code", "math")
-    daemon = GuardingDaemon(world, open_store(alone))
+    daemon = GuardingDaemon(world, guards_of())
     daemon.broken.add("chat")
     daemon.live(60)
     assert daemon.state("code").phase is daemon.state("math").phase is Phase.DISABLED
@@ -331,10 +320,8 @@ def test_without_a_database_only_who_holds_the_guard_goes_on(
     assert (a.state().phase, modes(world)) == (Phase.DISABLED, [Mode.OFF])
 
 
-def test_without_a_database_nothing_begins_and_it_is_said(
-    alone: str, open_store: OpenStore, world: World
-) -> None:
-    daemon = GuardingDaemon(world, open_store(alone))
+def test_without_a_database_nothing_begins_and_it_is_said(guards_of: StoreOf, world: World) -> None:
+    daemon = GuardingDaemon(world, guards_of())
     daemon.turn()
     daemon.lose_database()
     daemon.live(60)
@@ -348,10 +335,10 @@ def test_without_a_database_nothing_begins_and_it_is_said(
 
 @pytest.mark.parametrize("away", [False, True])
 def test_a_persons_word_during_the_switch_does_not_repeat_it(
-    alone: str, open_store: OpenStore, world: World, monkeypatch: pytest.MonkeyPatch, away: bool
+    guards_of: StoreOf, world: World, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     """Where the manager cannot tell what is done, and the database was away or not."""
-    daemon = GuardingDaemon(world, open_store(alone))
+    daemon = GuardingDaemon(world, guards_of())
     plain = world.server.status
     monkeypatch.setattr(
         world.server, "status", lambda: Service(plain().life, None, None), raising=True
@@ -385,13 +372,13 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
 
 
 def test_the_server_is_taken_out_of_the_balancer_before_it_stops(
-    alone: str, open_store: OpenStore, world: World, tmp_path_factory: pytest.TempPathFactory
+    guards_of: StoreOf, world: World, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Also where requests are not waited for."""
     calls = tmp_path_factory.mktemp("hooks") / "calls"
     hooks = {which: ["/bin/sh", "-c", f"echo {which} >> {calls}"] for which in ("before", "after")}
     policy = ACT.model_copy(update={"drain_timeout": 0.0, "hooks": Hooks.model_validate(hooks)})
-    daemon = GuardingDaemon(world, open_store(alone), config(policy=policy))
+    daemon = GuardingDaemon(world, guards_of(), config(policy=policy))
     heard: list[str] = []
     world.server.point = lambda what: heard.append(calls.read_text())
     daemon.live(90)
@@ -401,7 +388,7 @@ def test_the_server_is_taken_out_of_the_balancer_before_it_stops(
 
 
 def test_a_calm_guard_looks_again_when_what_it_decides_on_changes_or_after_a_while(
-    alone: str, open_store: OpenStore, world: World, monkeypatch: pytest.MonkeyPatch
+    guards_of: StoreOf, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = world.server
     server.bad = False
@@ -413,7 +400,7 @@ def test_a_calm_guard_looks_again_when_what_it_decides_on_changes_or_after_a_whi
         return find(guard)
 
     monkeypatch.setattr(TargetGuard, "_steps", look)
-    daemon = GuardingDaemon(world, open_store(alone))
+    daemon = GuardingDaemon(world, guards_of())
     decisions = [TargetDecision()]
     monkeypatch.setattr(daemon.judging, "decision_of", lambda _: decisions[-1])
 
@@ -434,9 +421,9 @@ def test_a_calm_guard_looks_again_when_what_it_decides_on_changes_or_after_a_whi
 
 
 def test_a_calm_guard_looks_at_once_at_a_server_that_another_tool_switched(
-    alone: str, open_store: OpenStore, world: World, monkeypatch: pytest.MonkeyPatch
+    guards_of: StoreOf, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = GuardingDaemon(world, open_store(alone))
+    daemon = GuardingDaemon(world, guards_of())
     decision = TargetDecision()
     monkeypatch.setattr(daemon.judging, "decision_of", lambda _: decision)
     daemon.live(10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,9 +18,8 @@ from specwatch.guard.observation import Situation
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.switch_phases import LEASE
-from specwatch.store.repository import Store
 from tests.daemon.guard_stories import require_standby_though_killed
-from tests.daemon.stores import NewLiving
+from tests.daemon.stores import NewLiving, StoreOf
 from tests.guard.daemons import GuardingDaemon, World
 from tests.guard.living import ACT, Living
 from tests.guard.simulated_server import SimulatedServer
@@ -325,7 +323,7 @@ def test_a_hook_that_failed_runs_although_it_is_standby_now(living: Living) -> N
     assert state_machine.effect(hooked, seen, prepared=False) is Effect.AFTER
 
 
-def test_without_a_database_the_order_is_renewed(guards_of: Callable[..., Store]) -> None:
+def test_without_a_database_the_order_is_renewed(guards_of: StoreOf) -> None:
     world = World()
     server = world.server
     server.switched, server.bad = True, True
