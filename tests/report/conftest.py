@@ -53,6 +53,12 @@ def outgoing() -> Outgoing:
 
 
 @pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of an empty SQLite database; tests of what Postgres does itself ask for one."""
+    return f"sqlite:///{tmp_path}/state/specwatch.db"
+
+
+@pytest.fixture
 def start_mail() -> Iterator[StartMail]:
     """``start_mail(tls, login)``: a mail server that stops at the end."""
     with ExitStack() as stack:

@@ -98,9 +98,9 @@ MONTH = Plan(
     days=28, last=(21, 28), off_days=(1, 2, 16), idle_days=(12, 13), shorter=23 * DAY,
     restart=9 * DAY + 12 * HOUR + 35 * MINUTE, open=range(10, 14), burst=3 * MINUTE,
 )  # fmt: skip
-SIX_DAYS = Plan(
-    days=6, last=(3, 6), off_days=(1,), idle_days=(2,), shorter=5 * DAY,
-    restart=3 * DAY + 10 * HOUR + 35 * MINUTE, open=range(10, 12), burst=2 * MINUTE,
+FOUR_DAYS = Plan(
+    days=4, last=(2, 4), off_days=(1,), idle_days=(), shorter=3 * DAY,
+    restart=2 * DAY + 10 * HOUR + 35 * MINUTE, open=range(10, 12), burst=2 * MINUTE,
 )  # fmt: skip
 
 COSTS = SimulatedCosts(

@@ -9,6 +9,8 @@ from html.parser import HTMLParser
 
 _EMPTY = {"meta", "br", "hr", "img", "link", "input"}
 _SELF_CLOSED = {"line", "circle", "rect", "path"}
+_SHORT = 150
+"""Columns of an outline within which elements stay in one line."""
 
 
 @dataclass
@@ -101,3 +103,25 @@ def require_alone(root: Element) -> None:
             assert name != "style", "a strict policy forbids it, and mail clients too"
             if name in ("href", "src", "xlink:href", "action"):
                 assert value.removeprefix("#") in ids, value
+
+
+def outline(root: Element) -> str:
+    """The page as indented lines, each of an element with its attributes and, as far as it is
+    short, all that is in it; of styles and drawings only that they are there."""
+    return "\n".join(_outline(root)) + "\n"
+
+
+def _outline(parent: Element) -> Iterator[str]:
+    for child in parent.children:
+        if isinstance(child, str):
+            if words := " ".join(child.split()):
+                yield words
+            continue
+        attributes = "".join(f' {name}="{value}"' for name, value in child.attributes.items())
+        inside = [] if child.name in ("style", "svg") else list(_outline(child))
+        whole = " ".join([f"<{child.name}{attributes}>", *map(str.strip, inside)])
+        if len(inside) == 1 or len(whole) <= _SHORT:
+            yield whole
+        else:
+            yield f"<{child.name}{attributes}>"
+            yield from (f" {line}" for line in inside)

@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.config.rules import Slo
@@ -234,7 +234,6 @@ odd_windows = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(odd_windows, max_size=25), st.booleans(), st.none() | st.integers(0, 8))
 def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, known, gpus):
     """Odd ones: nothing counted, no gauges, counters that contradict one another."""
@@ -274,14 +273,14 @@ def test_health_and_objectives_are_those_of_all_the_windows(length):
                 for label in random.sample(LABELS, 4)
             },
         )
-        for at in range(-200, 200)
+        for at in range(-60, 60)
         if at % 7
     )
-    until = SINCE + 200 * length
+    until = SINCE + 60 * length
     sources = ReportSources(target=TARGET, windows=iter(windows), slos=slos)
     (models,) = build(sources, SINCE, until)
     assert models.health == health(windows, SINCE, until)
-    assert models.health.uncovered["several"] > 100
+    assert models.health.uncovered["several"] > 30
     assert models.objectives == objectives(slos, windows, SINCE, until)
     labels = {window.series.temperature for window in windows}
     assert {

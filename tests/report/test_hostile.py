@@ -21,21 +21,15 @@ from tests.report.test_markdown import KNOWN_INLINE, inline, tokens
 
 NAMES = {
     "all at once": sample.HOSTILE,
-    "markup": "<script>alert(1)</script><img src=x onerror=alert(1)>\"'`",
-    "entities": "&lt;b&gt; &amp;amp; ]]> --> <!--",
+    "markup": "<script>alert(1)</script><img src=x onerror=alert(1)>\"'` &lt;b&gt; ]]> --> <!--",
     "lines": "a\nb\r\nc\u2028d\u2029e\x0bf\x85g",
     "a table": "a | b || c \\| d\n| --- | --- |\n| x | y |",
     "control": "a\x1b[31mred\x1b[0m\x07\x08\x00\x7f\x9b2J",
-    "right to left": "abc\u202egnp.exe\u202c \u2066x\u2069 \u200f\u200e\u061c",
-    "invisible": "a\u200bb\u2060c\ufeffd\u00ad",
-    "emoji": "🦙🚀 👩‍👩‍👧‍👦 ❤️ 🇩🇪",
-    "combining": "Z" + "\u0354\u035a\u033b" * 40,
-    "very long words": "<b>lama</b> " * 1_000,
-    "templates": "{{ 7 * 7 }} {% raw %} ${7*7} %(x)s {0} #{7}",
-    "links": "[a](javascript:alert(1)) <http://x> ![b](http://x/y.png) `c` **d** # e",
+    "right to left": "abc\u202egnp.exe\u202c \u2066x\u2069 \u200f\u200e\u061c\u200b\ufeff\u00ad",
+    "emoji": "🦙🚀 👩‍👩‍👧‍👦 ❤️ 🇩🇪 Z" + "\u0354\u035a\u033b" * 40,
+    "links, templates": "[a](javascript:alert(1)) ![b](http://x/y) **d** {{ 7 * 7 }} %(x)s",
     "blank": "  ",
-    "urls": "javascript:alert(1)//http://127.0.0.1:8000/?a=1&b=<2>",
-}
+}  # fmt: skip
 BIDI = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c")
 
 
@@ -46,8 +40,12 @@ def report(request: pytest.FixtureRequest) -> Report:
 
 
 def _one(name: str) -> Report:
+    """The first model, with some hours of its series: drawings of more show nothing else."""
     report = sample.hostile(name)
-    return replace(report, targets=report.targets[:1])
+    (model, *_) = report.targets
+    acceptance = {label: points[:4] for label, points in model.series.acceptance.items()}
+    series = replace(model.series, acceptance=acceptance, latency=model.series.latency[:4])
+    return replace(report, targets=(replace(model, series=series),))
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +54,9 @@ def harmless() -> Element:
 
 
 def test_text_moves_no_cursor_and_turns_no_line(report: Report) -> None:
-    for width in (60, 80, 200):
-        text = plain(report, width)
-        assert unprintable(text) == set()
-        assert len(text) < 200_000
+    text = plain(report, 80)
+    assert unprintable(text) == set()
+    assert len(text) < 200_000
 
 
 def test_html_has_the_elements_of_any_other_report(report: Report, harmless: Element) -> None:
@@ -110,7 +107,7 @@ def unprintable(text: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", ["full", "partial", "hostile", "empty"])
+@pytest.mark.parametrize("name", ["full", "hostile"])
 def test_json_is_what_its_schema_says(name: str) -> None:
     report = getattr(sample, name)()
     encoded = msgspec.json.encode(report)

@@ -1,7 +1,7 @@
 """Days whose every request is known: what a report says of them is what the requests say.
 
-Here these are six days; ``tests/nightly/report`` has a month, in which intervals can be judged. The
-way is that of the product: samples of pages, minutes, the store and its hours, the report. The
+Here these are four days; ``tests/nightly/report`` has a month, in which intervals can be judged.
+The way is that of the product: samples of pages, minutes, the store and its hours, the report. The
 truth is computed from the request log by :mod:`tests.report.truth`, which shares nothing with that
 way but the definitions.
 """
@@ -24,7 +24,7 @@ from specwatch.simulator.page import SimulatedPage
 from specwatch.store.readers import Reader
 from tests.report import month as months
 from tests.report import truth
-from tests.report.month import DAY, SIX_DAYS, START, TARGET, Month, Plan, Request
+from tests.report.month import DAY, FOUR_DAYS, START, TARGET, Month, Plan, Request
 from tests.report.truth import BUCKETS, Timeline
 
 GPUS = 2
@@ -79,7 +79,7 @@ ReportOf = Callable[[int, int], Part]
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return SIX_DAYS
+    return FOUR_DAYS
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +126,9 @@ def of(log: Sequence[Request], label: str) -> list[Request]:
 
 def test_the_daemon_is_shown_what_stands_on_the_servers_page() -> None:
     """The month goes without the text of pages; what it takes instead is the same samples."""
-    engine = months.engine(SIX_DAYS, seed=3)
-    server = months.Server(engine, SIX_DAYS, [])
-    at = SIX_DAYS.open[0] * months.HOUR + months.BURST_AT + 60.0
+    engine = months.engine(FOUR_DAYS, seed=3)
+    server = months.Server(engine, FOUR_DAYS, [])
+    at = FOUR_DAYS.open[0] * months.HOUR + months.BURST_AT + 60.0
     samples = server.page(at)
     read = PageReader().read(SimulatedPage(engine).render())
     assert read == {series: value for series, value in samples.items() if not series.temperature}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests.cli import history
 from tests.fixtures import OpenStore
+from tests.postgres import PostgresServer
 from tests.report.experiments import probe, switchback
 from tests.store.examples import T0, batch, minute
 
@@ -84,12 +87,12 @@ def test_a_period_that_has_not_begun_is_refused() -> None:
 
 
 def test_a_period_and_the_one_before_it_are_read_as_hours(store: Store, taken: Any) -> None:
-    store.write([batch(*(minute(T0 + HOUR * at) for at in range(8 * 24)))], now=0)
-    store.roll_up(T0 + 5 * DAY)
-    _read(store, T0 + 5 * DAY, T0 + 7 * DAY)
+    store.write([batch(*(minute(T0 + HOUR * at) for at in range(0, 6 * 24, 4)))], now=0)
+    store.roll_up(T0 + 4 * DAY)
+    _read(store, T0 + 4 * DAY, T0 + 5 * DAY)
     _, windows = taken["chat"]
     starts = [window.start for window in windows]
-    assert starts == [T0 + 3 * DAY + HOUR * at for at in range(4 * 24)]
+    assert starts == [T0 + 3 * DAY + HOUR * at for at in range(0, 2 * 24, 4)]
     assert {window.length for window in windows} == {HOUR}
 
 
@@ -215,6 +218,46 @@ def test_pods_whose_minutes_are_in_those_of_their_workload_are_left_out(
     taken.clear()
     _read(store, T0 - HOUR, targets=["ns/big-0"])
     assert list(taken) == ["ns/big-0"], "it is there for who asks"
+
+
+def test_processes_share_the_targets_after_the_connections_are_closed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes cannot use one connection. Real ones make a report nightly."""
+    store.write([batch(*(minute(T0 + HOUR * at) for at in range(3)))], now=0)
+    alone = _read(store)
+    opened: list[bool] = []
+
+    @contextmanager
+    def spread(function: Any, names: Any, prepare: Callable[[], None]) -> Iterator[Any]:
+        prepare()
+        opened.append(store._database.engine.pool.checkedin() > 0)
+        yield map(function, names)
+
+    monkeypatch.setattr(reader, "spread", spread)
+    assert _read(store) == alone
+    assert opened == [False]
+
+
+def test_a_report_from_postgres_is_that_from_sqlite(
+    store: Store, open_store: OpenStore, postgres: PostgresServer
+) -> None:
+    """With hours, minutes that are not rolled up yet, a baseline, a guard and an experiment."""
+    with postgres.lent_url() as lent:
+        stores = (store, open_store(lent))
+        for one in stores:
+            one.write([batch(*(minute(T0 + HOUR * at) for at in range(0, 48, 3)))], now=0)
+            one.roll_up(T0 + 40 * HOUR)
+            one.write([batch(minute(T0 + 46 * HOUR), minute(T0, target="other"))], now=0)
+            one.write_measurements([history._measurement()], 0)
+            one.add_experiment(probe(T0 + HOUR), T0)
+            book = GuardBook(one)
+            book.hold(["chat"], "left:1:abc", T0, able=True)
+            entry = book.look("chat")["chat"]
+            book.advance(entry, Step(entry.state, "because"), T0 + 30.0 * HOUR, by="left")
+        found, expected = (_read(one, T0 + 24 * HOUR, T0 + 48 * HOUR) for one in stores)
+    assert expected.targets
+    assert found == expected
 
 
 def test_a_target_that_nobody_knows_is_refused_with_the_nearest(store: Store) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import (
@@ -40,7 +42,7 @@ SERIES = SeriesId("left", "chat", "llama", "0")
 COUNTS = (0, 1, 17, 2**31, 2**55, 2**62)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@given(seed=st.integers(0, 2**32))
 def test_minutes_fold_into_what_merging_them_one_by_one_gives(seed: int) -> None:
     """Whatever is unknown, empty, of unlike lengths, or too large for a float."""
     chance = random.Random(seed)
@@ -268,25 +270,20 @@ def test_two_runs_of_one_daemon_add_up(url: str, open_store: OpenStore) -> None:
     assert [found] == _rolled_up(second)
 
 
-@pytest.mark.parametrize(
-    ("since", "until", "hours"),
-    [
-        (T0, T0 + HOUR, [0]),
-        (T0 + 1, T0 + 3 * HOUR, [1, 2]),
-        (T0 + HOUR, T0 + 2 * HOUR + 1, [1, 2]),
-        (T0 - 90 * HOUR, T0, []),
-        (T0 + 3 * HOUR, T0 + 90 * HOUR, []),
-    ],
-)
-@pytest.mark.parametrize("rolled", [False, True])
-def test_hours_start_in_the_span(
-    store: Store, since: float, until: float, hours: list[int], *, rolled: bool
-) -> None:
+def test_hours_start_in_the_span(store: Store) -> None:
+    """Whether they are rolled up or not."""
     store.write([batch(*_history())], now=0)
-    if rolled:
+    for _ in range(2):
+        for since, until, hours in (
+            (T0, T0 + HOUR, [0]),
+            (T0 + 1, T0 + 3 * HOUR, [1, 2]),
+            (T0 + HOUR, T0 + 2 * HOUR + 1, [1, 2]),
+            (T0 - 90 * HOUR, T0, []),
+            (T0 + 3 * HOUR, T0 + 90 * HOUR, []),
+        ):
+            found = {(each.start - T0) // HOUR for each in _hours(store, until, since)}
+            assert sorted(found) == hours, (since, until)
         store.roll_up(T0 + 30 * HOUR)
-    found = _hours(store, until, since)
-    assert sorted({(each.start - T0) // HOUR for each in found}) == hours
 
 
 def test_of_an_hour_that_is_not_rolled_up_only_minutes_before_the_end_count(store: Store) -> None:

@@ -1,6 +1,6 @@
 """A month whose every request is known: speedups, intervals and savings are the true ones.
 
-All that holds for six days in ``tests/report/test_month.py`` is asserted of the month, too.
+All that holds for four days in ``tests/report/test_month.py`` is asserted of the month, too.
 """
 
 from __future__ import annotations
