@@ -19,13 +19,11 @@ from specwatch.guard.state import Cause, GuardState, Order, Phase
 from specwatch.status import TargetStatus
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.guard_rows import Entry
-from specwatch.store.repository import Store
 from tests.fixtures import OpenStore
 from tests.guard.daemons import ACT as SHORT
 from tests.guard.daemons import GuardingDaemon, World, config, expire
 from tests.guard.situations import ACT, CALM, CONFIRMED, DISABLED, NOW, TRIAL, check_step, seen
 
-MEMBERS = ("a", "b", "c", "d", "e")
 QUICK = SHORT.model_copy(update={"cooldown": 0.0})
 
 
@@ -125,8 +123,11 @@ def test_the_group_is_stored_with_the_next_step_or_by_itself() -> None:
     check_step(replace(CALM, group="tiny"), seen(breaches=()), None)
 
 
-def test_targets_whose_group_is_not_known_form_none(store: Store) -> None:
+def test_targets_whose_group_is_not_known_form_none(
+    sqlite_file: Path, open_store: OpenStore
+) -> None:
     world = World("a", "b")
+    store = open_store(f"sqlite:///{sqlite_file}")
     daemon = GuardingDaemon(world, store, config(world.servers, QUICK, group=""))
     no_model_yet = {"last_scrape": 1.0}
     daemon.guarding._status = lambda name: TargetStatus(name, "", 0.0, **no_model_yet)
@@ -174,55 +175,63 @@ def test_a_member_without_a_daemon_counts_until_its_restart_must_have_ended() ->
 # Several daemons
 
 
-def pool(url: str, open_store: OpenStore, world: World, policy: Guard) -> list[GuardingDaemon]:
+def pool(
+    url: str, open_store: OpenStore, world: World, policy: Guard, names: str = "xy"
+) -> list[GuardingDaemon]:
     configured = config(world.servers, policy, group="")
-    return [GuardingDaemon(world, open_store(url, name), configured) for name in "xyz"]
+    return [GuardingDaemon(world, open_store(url, name), configured) for name in names]
 
 
 def unavailable(world: World) -> list[str]:
     return [name for name, server in world.servers.items() if not server.up]
 
 
-def test_a_group_of_five_is_switched_off_one_after_the_other(
-    url: str, open_store: OpenStore
-) -> None:
-    world = World(*MEMBERS)
-    daemons = pool(url, open_store, world, QUICK)
+def check_one_after_the_other(world: World, daemons: list[GuardingDaemon]) -> None:
+    """One is switched off and verified before the others follow, one at a time."""
+    members = [*world.servers]
     first: list[str] = []
     verified: list[str] = []
     turn = 0
-    while len(verified) < len(MEMBERS) and turn < 250:
+    while len(verified) < len(members) and turn < 50 * len(members):
         turn += 1
         for daemon in random.Random(turn).sample(daemons, len(daemons)):
             daemon.turn()
             assert len(unavailable(world)) <= 1
-        off = [name for name in MEMBERS if daemons[0].state(name).goal is Mode.OFF]
+        off = [name for name in members if daemons[0].state(name).goal is Mode.OFF]
         if len(off) == 1 and not first:
             first = off
-        verified = [name for name in MEMBERS if daemons[0].state(name).phase is Phase.DISABLED]
+        verified = [name for name in members if daemons[0].state(name).phase is Phase.DISABLED]
         assert len(off) <= 1 or first[0] in verified
         world.wait()
-    assert [len(server.starts) for server in world.servers.values()] == [1] * 5
-    assert {daemons[0].state(name).phase for name in MEMBERS} == {Phase.DISABLED}
-    assert {daemons[0].state(name).group for name in MEMBERS} == {"tiny"}
+    assert [len(server.starts) for server in world.servers.values()] == [1] * len(members)
+    assert {daemons[0].state(name).phase for name in members} == {Phase.DISABLED}
+    assert {daemons[0].state(name).group for name in members} == {"tiny"}
 
 
-def test_a_first_one_that_fails_stops_the_others(url: str, open_store: OpenStore) -> None:
-    world = World(*MEMBERS)
+def test_a_group_is_switched_off_one_after_the_other(
+    sqlite_file: Path, open_store: OpenStore
+) -> None:
+    world = World("a", "b", "c")
+    daemons = pool(f"sqlite:///{sqlite_file}", open_store, world, QUICK)
+    check_one_after_the_other(world, daemons)
+
+
+def test_a_first_one_that_fails_stops_the_others(sqlite_file: Path, open_store: OpenStore) -> None:
+    world = World("a", "b", "c")
     for server in world.servers.values():
         server.fault = "crash"  # without speculation
-    daemons = pool(url, open_store, world, QUICK)
-    for _ in range(60):  # it is held after a third of them
+    daemons = pool(f"sqlite:///{sqlite_file}", open_store, world, QUICK)
+    for _ in range(30):  # it is held after two thirds of them
         for daemon in daemons:
             daemon.turn()
         world.wait()
-    phases = [daemons[0].state(name).phase for name in MEMBERS]
-    assert sorted(phases) == [Phase.CONFIRMED] * 4 + [Phase.HELD]
+    states = [daemons[0].state(name) for name in world.servers]
+    assert sorted(state.phase for state in states) == [Phase.CONFIRMED] * 2 + [Phase.HELD]
     assert unavailable(world) == []
-    (held,) = (name for name in MEMBERS if daemons[0].state(name).phase is Phase.HELD)
-    assert {
-        daemons[0].state(name).waiting.partition(":")[0] for name in MEMBERS if name != held
-    } == {f"it waits for its group (switching failed for {held}"}
+    (held,) = (state.target for state in states if state.phase is Phase.HELD)
+    assert {state.waiting.partition(":")[0] for state in states if state.target != held} == {
+        f"it waits for its group (switching failed for {held}"
+    }
 
 
 @pytest.fixture
@@ -243,32 +252,37 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> random.Random:
     return chance
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_never_too_many_restart_whoever_dies(
-    sqlite_file: Path, open_store: OpenStore, failing: random.Random, seed: int
+def check_room(
+    url: str, open_store: OpenStore, chance: random.Random, members: str, daemons: str, turns: int
 ) -> None:
     """Daemons stop for good or for a while, leases end early, persons give orders, vLLMs break."""
-    failing.seed(seed)
-    most = failing.choice([1, 1, 2])
-    world = World(*MEMBERS)
+    most = chance.choice([1, 1, 2])
+    world = World(*members)
     for server in world.servers.values():
-        server.fault = failing.choices(["", "crash", "sick", "timeout"], [12, 1, 1, 1])[0]
+        server.fault = chance.choices(["", "crash", "sick", "timeout"], [12, 1, 1, 1])[0]
     policy = QUICK.model_copy(update={"max_unavailable": most})
-    daemons = pool(f"sqlite:///{sqlite_file}", open_store, world, policy)
+    guarding = pool(url, open_store, world, policy, daemons)
     asleep: dict[int, int] = {}
-    for turn in range(200):
-        if failing.random() < 0.1:
-            asleep[failing.randrange(3)] = turn + failing.randrange(1, 20)
-        if failing.random() < 0.05:
-            expire(daemons[0].store)
-        if failing.random() < 0.02:
-            name, goal = failing.choice(MEMBERS), failing.choice([Mode.ON, Mode.OFF])
-            book = GuardBook(daemons[0].store)
+    for turn in range(turns):
+        if chance.random() < 0.1:
+            asleep[chance.randrange(len(daemons))] = turn + chance.randrange(1, 20)
+        if chance.random() < 0.05:
+            expire(guarding[0].store)
+        if chance.random() < 0.02:
+            name, goal = chance.choice(members), chance.choice([Mode.ON, Mode.OFF])
+            book = GuardBook(guarding[0].store)
             if name in book.look():
                 told = partial(state_machine.order, goal=goal, by="ann", now=world.now)
                 book.change(name, told, world.now, by="ann")
-        for number, daemon in enumerate(daemons):
+        for number, daemon in enumerate(guarding):
             if asleep.get(number, 0) <= turn:
                 daemon.turn()
                 assert len(unavailable(world)) <= most
         world.wait()
+
+
+def test_never_too_many_restart_whoever_dies(
+    sqlite_file: Path, open_store: OpenStore, failing: random.Random
+) -> None:
+    failing.seed(2)
+    check_room(f"sqlite:///{sqlite_file}", open_store, failing, "abc", "xy", 60)
