@@ -160,6 +160,7 @@ def _matrix(labels: Labels, points: Sequence[tuple[float, float]]) -> dict[str, 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # heads and bodies are sent apart
     server: SimulatedPrometheus
 
     def do_POST(self) -> None:

@@ -7,15 +7,16 @@ as are ordered, or as launched if the server does not obey.
 from __future__ import annotations
 
 import contextlib
-import time
+import threading
 from pathlib import Path
 from typing import Self
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.engines.switch import SwitchState
 from specwatch.runtime.http_server import HttpServer
-from specwatch.tap import Tap
+from specwatch.tap import Tap, switch
 from specwatch.tap.exchange import Receive, Send
 from specwatch.tap.server_facts import Scope
 from specwatch.tap.settings import Settings
@@ -58,6 +59,8 @@ class SwitchedServer(contextlib.ExitStack):
         server.start()
         self.callback(server.stop, 5.0)
         self.url = server.url
+        patch = self.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(switch, "_SECONDS", 0.005)
         self.switch.turn()
         self.switch.start()
         self.callback(self.switch.stop)
@@ -65,8 +68,9 @@ class SwitchedServer(contextlib.ExitStack):
 
     def hang(self) -> None:
         """Look for orders no more, as a process that was stopped: it keeps its lock."""
-        self.switch.turn = lambda: None  # type: ignore[method-assign]
-        time.sleep(0.15)
+        hangs = threading.Event()
+        self.switch.turn = hangs.set  # type: ignore[method-assign]
+        assert hangs.wait(10)
 
     async def _application(self, scope: Scope, receive: Receive, send: Send) -> None:
         text = self._page() if scope["path"] == "/metrics" else b"{}"

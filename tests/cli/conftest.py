@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -16,17 +17,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from structlog.testing import capture_logs
 
 from specwatch.cli import group, options
 from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Experiment
+from specwatch.runtime import logs
 from specwatch.runtime.http_server import HttpServer
-from specwatch.simulator.server import SimulatedServer
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests import pages
 from tests.cli.guards import NOW, Guards
-from tests.simulated_load import server
 from tests.web.statuses import Surface, daemon, serving
 
 Run = Callable[..., Result]
@@ -93,18 +94,15 @@ def run() -> Run:
     return invoke
 
 
-@pytest.fixture(scope="module")
-def off() -> Iterator[SimulatedServer]:
-    """A simulated vLLM without speculation."""
-    with server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def on() -> Iterator[SimulatedServer]:
-    """A simulated vLLM with speculation."""
-    with server(speculates=True) as running:
-        yield running
+@pytest.fixture
+def daemon_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Lets ``specwatch run`` begin in this process, whose signals and logs stay as they are; what
+    it logs."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+    with capture_logs() as captured:
+        yield captured
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests import pages
 from tests.cli.conftest import Run
-from tests.simulated_prometheus import SimulatedPrometheus
+from tests.simulated_prometheus import Recording, SimulatedPrometheus
 
 BEGUN = int(time.time() // HOUR - 30) * HOUR
 INSTANCE = "127.0.0.1:8000"
@@ -38,14 +38,22 @@ def page(number: int) -> str:
     return pages.page(running) + pages.speculation(number, (number,), model="m")
 
 
-@pytest.fixture
-def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedPrometheus]:
+@pytest.fixture(scope="module")
+def recording() -> Recording:
     """Two hours of one server, the first scrape half a minute into an hour."""
+    made = Recording()
+    for number in range(120):
+        made.scrape(page(number), BEGUN + 30.0 + 60 * number, instance=INSTANCE, job="vllm")
+    return made
+
+
+@pytest.fixture
+def prometheus(
+    monkeypatch: pytest.MonkeyPatch, recording: Recording
+) -> Iterator[SimulatedPrometheus]:
     monkeypatch.setattr(api, "_DELAYS", (0.0, 0.0))
     with SimulatedPrometheus() as server:
-        for number in range(120):
-            at = BEGUN + 30.0 + 60 * number
-            server.recording.scrape(page(number), at, instance=INSTANCE, job="vllm")
+        server.recording.add(recording)
         yield server
 
 

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from specwatch import __version__
-from specwatch.cli import group, options
+from specwatch.cli import group, main, options
 from specwatch.cli.examples import EXAMPLES
 from tests.cli.conftest import Run
 
@@ -103,15 +103,14 @@ def test_a_mistyped_command_gets_the_nearest_and_an_unlike_one_gets_them_all(
     assert "\x1b" not in done.stderr
 
 
-def test_a_specwatch_error_has_no_traceback(specwatch: list[str]) -> None:
-    done = subprocess.run(
-        [*specwatch, "status", "--url", "http://127.0.0.1:1"], capture_output=True, text=True,
-        timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "no daemon answers" in done.stderr
+def test_a_specwatch_error_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--url", "http://127.0.0.1:1"])
+    assert ended.value.code == 1
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert len(done.err.splitlines()) == 1
+    assert "no daemon answers" in done.err
 
 
 def test_a_closed_pipe_prints_no_error(specwatch: list[str]) -> None:

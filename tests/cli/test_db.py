@@ -23,12 +23,10 @@ from tests.web.statuses import minute
 COMMANDS = ("upgrade", "current", "prune", "check", "repair")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/new/history.db"
-    return str(request.getfixturevalue("postgres").new_url())
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of a database that does not exist, in a folder that does not either."""
+    return f"sqlite:///{tmp_path}/new/history.db"
 
 
 def filled(url: str, start: int) -> None:

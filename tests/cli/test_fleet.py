@@ -15,6 +15,12 @@ TARGETS = ["chat", "code", "search"]
 
 
 @pytest.fixture
+def url(database: str) -> str:
+    """The URL of a database."""
+    return database
+
+
+@pytest.fixture
 def members(url: str, open_store: OpenStore) -> tuple[Joined, Joined]:
     """``one`` watches every target, and ``two`` none yet."""
     one, two = (Joined(open_store(url, member=name), name) for name in ("one", "two"))

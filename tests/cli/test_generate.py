@@ -7,27 +7,34 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.generate import alerts
 from specwatch.generate.dashboards.build import BOARDS, OVERVIEW
 from tests.cli.conftest import Run
 
 
-def test_a_stale_file_is_shown_and_rewritten(run: Run, tmp_path: Path) -> None:
-    assert run("generate", "dashboards", "-o", tmp_path).exit_code == 0
-    stale = tmp_path / OVERVIEW.file
-    stale.write_text(stale.read_text().replace('"refresh": "30s"', '"refresh": "1d"'))
-    done = run("generate", "dashboards", "-o", tmp_path, "--check")
-    assert done.exit_code == 1
-    assert '+  "refresh": "30s",' in done.stdout
-    run("generate", "dashboards", "-o", tmp_path)
-    assert run("generate", "dashboards", "-o", tmp_path, "--check").exit_code == 0
+def test_a_file_is_rewritten_where_it_is_stale(run: Run, tmp_path: Path) -> None:
+    words = ("generate", "systemd", "-o", tmp_path)
+    written = run(*words).stdout.splitlines()
+    stale = tmp_path / "specwatch.service"
+    stale.write_text(f"{stale.read_text()}# stale")
+    assert run(*words, "--check").exit_code == 1
+    assert run(*words).stdout.splitlines() == [line for line in written if stale.name in line]
+    assert run(*words, "--check").exit_code == 0
 
 
-def test_the_runbook_can_be_elsewhere(run: Run, tmp_path: Path) -> None:
+def test_the_runbook_can_be_elsewhere_and_a_stale_file_is_shown(run: Run, tmp_path: Path) -> None:
     there = "https://wiki.example/specwatch"
-    assert run("generate", "dashboards", "-o", tmp_path, "--runbook-url", there).exit_code == 0
+    words = ("generate", "dashboards", "-o", tmp_path, "--runbook-url", there)
+    assert run(*words).exit_code == 0
     for board in BOARDS:
         links = json.loads((tmp_path / board.file).read_text())["links"]
         assert there in [link["url"] for link in links]
+    stale = tmp_path / OVERVIEW.file
+    stale.write_text(stale.read_text().replace('"refresh": "30s"', '"refresh": "1d"'))
+    done = run(*words, "--check")
+    assert done.exit_code == 1
+    assert '+  "refresh": "30s",' in done.stdout
+    assert done.stdout.count("@@") == 2, "one place in one file"
 
 
 @pytest.mark.parametrize(
@@ -65,36 +72,39 @@ def test_alerts_are_written_for_the_objectives_of_the_configuration(
     assert run(*words).exit_code == 0
     assert "snappy" in (tmp_path / "vllm.rules.yml").read_text()
     assert 'job="watchers"' in (tmp_path / "specwatch.rules.yml").read_text()
-    assert run(*words, "--check").exit_code == 0
-    assert run("generate", "alerts", "-o", tmp_path, "--check").exit_code == 1
     config.write_text("targets: [{name: chat, url: http://127.0.0.1:8000}]\n")
     assert run(*words).exit_code == 0
     assert "VllmLatencySloBurn" not in (tmp_path / "vllm.rules.yml").read_text()
 
 
+DEFAULTS = {
+    "runbook_url": "http://127.0.0.1:9469/runbook", "status_url": "http://127.0.0.1:9469",
+    "grafana_url": None,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("configured", "words", "runbook", "dashboard"),
+    ("configured", "words", "links"),
     [
-        ("", (), "http://127.0.0.1:9469/runbook", "http://127.0.0.1:9469/"),
-        ("external_url: http://watch:1\n", (), "http://watch:1/runbook", "http://watch:1/"),
+        ("", (), {}),
+        (
+            "external_url: http://watch:1\n", (),
+            {"runbook_url": "http://watch:1/runbook", "status_url": "http://watch:1"},
+        ),
         (
             "alertmanager: {urls: ['http://a:1'], grafana_url: 'http://g', runbook_url: 'http://r'}\n",
-            (), "http://r", "http://g/d/specwatch-overview?",
+            (), {"runbook_url": "http://r", "grafana_url": "http://g"},
         ),
-        (
-            "", ("--grafana-url", "http://g/x/"), "http://127.0.0.1:9469/runbook",
-            "http://g/x/d/specwatch-overview?",
-        ),
+        ("", ("--grafana-url", "http://g/x/"), {"grafana_url": "http://g/x"}),
     ],
 )  # fmt: skip
 def test_alerts_link_to_where_the_configuration_says(
-    run: Run, tmp_path: Path, configured: str, words: tuple[str, ...], runbook: str, dashboard: str
-) -> None:
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str,
+    words: tuple[str, ...], links: dict[str, str],
+) -> None:  # fmt: skip
     config = tmp_path / "specwatch.yml"
     config.write_text(f"targets: [{{name: chat, url: 'http://127.0.0.1:8000'}}]\n{configured}")
+    asked: dict[str, object] = {}
+    monkeypatch.setattr(alerts, "alert_files", lambda **given: asked.update(given) or {})
     assert run("generate", "alerts", "-o", tmp_path, "--config", config, *words).exit_code == 0
-    text = (tmp_path / "specwatch.rules.yml").read_text()
-    assert f"runbook_url: {runbook}#specwatchdown\n" in text
-    assert f"dashboard_url: {dashboard}" in text
-    of_vllm = (tmp_path / "vllm.rules.yml").read_text()
-    assert ("/d/specwatch-stock?" in of_vllm) is ("/d/" in dashboard)
+    assert {name: asked[name] for name in DEFAULTS} == {**DEFAULTS, **links}

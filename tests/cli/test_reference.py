@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,29 +10,20 @@ import click
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.cli import group
+from specwatch.cli import group, reference
 from specwatch.config.loading import Config, sections_in
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.sections import Section
+from tests.cli.conftest import Run
 from tests.web.decided import START, decided
 from tests.web.exported import page
 from tests.web.statuses import daemon, of_tap, target, whole
 
 
-def generate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``specwatch generate reference``, in a process of its own: it parses our sources, which may
-    fail in a process of Python 3.11 that has many threads (python/cpython#106905)."""
-    words = ("-m", "specwatch", "generate", "reference", "-o", str(folder), *arguments)
-    return subprocess.run((sys.executable, *words), capture_output=True, text=True, timeout=60)
-
-
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    folder = tmp_path_factory.mktemp("reference")
-    done = generate(folder)
-    assert done.returncode == 0, done.stderr
-    return {file.name: file.read_text() for file in folder.iterdir()}
+def pages() -> Mapping[str, str]:
+    return reference.reference()
 
 
 def keys(section: type[Section]) -> Iterator[str]:
@@ -102,9 +91,13 @@ def test_every_path_of_the_daemon_says_what_it_answers(pages: Mapping[str, str])
         assert re.search(rf"^## {path}\n\n\S", page_text, re.M)
 
 
-def test_a_stale_page_is_shown(pages: Mapping[str, str], tmp_path: Path) -> None:
-    for name, text in pages.items():
-        (tmp_path / name).write_text(text.replace("### garbage", "### rubbish"))
-    done = generate(tmp_path, "--check")
-    assert done.returncode == 1
+def test_a_stale_page_is_shown(
+    run: Run, pages: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "reference", lambda: pages)
+    assert run("generate", "reference", "-o", tmp_path).exit_code == 0
+    page = tmp_path / "rules.md"
+    page.write_text(pages["rules.md"].replace("### garbage", "### rubbish"))
+    done = run("generate", "reference", "-o", tmp_path, "--check")
+    assert done.exit_code == 1
     assert "+### garbage" in done.stdout

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import msgspec
 import pytest
 from starlette.responses import Response
 
-from specwatch.cli import options, status, tables
+from specwatch.cli import group, options, status, tables
 from specwatch.cli.tables import coverage_lines
 from specwatch.domain.breakeven import BinBreakEven
 from specwatch.domain.interval import Interval
@@ -387,30 +389,31 @@ def test_hostile_names_neither_command_nor_fill_the_terminal(run: Run, surface: 
 
 
 def test_styles_are_for_terminals(
-    surface: Surface, specwatch: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+    surface: Surface, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a pipe only with FORCE_COLOR, and never with NO_COLOR."""
     failure = Failure(ScrapeReason.REFUSED, "word " * 50, NOW)
     surface.status = daemon(target(recent=BUCKETS, decision=decided(), failure=failure))
-    command = [*specwatch, "status", "--url", surface.url]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
 
     def piped(**more: str) -> str:
         with monkeypatch.context() as patch:
-            for name, value in {"TERM": "xterm", "COLUMNS": "80", **more}.items():
+            for name, value in more.items():
                 patch.setenv(name, value)
             return run("status", "--url", surface.url).stdout
 
     text = piped()
     assert "\x1b" not in text
     assert "word " * 49 in text
-    coloured = _on_a_terminal(command, environment)
+    coloured = on_a_terminal(monkeypatch, "status", "--url", surface.url)
     for start in (b"\x1b[31mfailing", b"\x1b[31mbreach: too-slow", b"\x1b[31m>1 ",
                   b"\x1b[2mpending: soon"):  # fmt: skip
         assert start in coloured
     assert "\x1b[31mbreach: too-slow" in piped(FORCE_COLOR="1")
     assert "\x1b" not in piped(FORCE_COLOR="1", NO_COLOR="1")
-    plain = _on_a_terminal(command, {**environment, "NO_COLOR": "1"})
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = on_a_terminal(monkeypatch, "status", "--url", surface.url)
     assert b"\x1b" not in plain
     assert b"word" in plain
     assert max(map(len, plain.decode().splitlines())) <= 80
@@ -440,18 +443,22 @@ def test_on_a_narrow_terminal_columns_go_below_with_the_first_one(
     assert "..." not in text
 
 
-def _on_a_terminal(command: list[str], environment: dict[str, str]) -> bytes:
-    """What a command writes on a terminal of 80 columns."""
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *words: str) -> bytes:
+    """What a command writes on a terminal."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdout=theirs, env=environment) as process:
-        os.close(theirs)
-        parts = []
-        try:
+    parts: list[bytes] = []
+
+    def read() -> None:
+        with suppress(OSError):  # once the other end is closed
             while part := os.read(ours, 65536):
                 parts.append(part)
-        except OSError:  # the terminal's other end is closed
-            pass
-        process.wait(60)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with open(theirs, "w") as screen, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        group.main(list(words), standalone_mode=False)
+    reader.join()
     os.close(ours)
     return b"".join(parts)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,16 +159,15 @@ def test_a_file_and_a_command_that_do_not_fit_exit_with_2(
 
 
 def test_a_command_that_cannot_be_started_exits_with_2(
-    specwatch: list[str], tmp_path: Path
+    run: Run, daemon_here: list[Any], tmp_path: Path
 ) -> None:
     """The first word of a command ends the options of run."""
     command = [str(tmp_path / "vllm"), "serve", "m", "--config", "of-the-command.yml"]
     ours = ["run", "--listen", "127.0.0.1:0", "--target", "http://127.0.0.1:1"]
-    done = subprocess.run([*specwatch, *ours, *command], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    *logged, problem = done.stderr.splitlines()
-    assert problem == f"COMMAND: cannot start {command[0]}: No such file or directory"
-    assert all(json.loads(line)["event"].startswith("vllm_") for line in logged)
+    done = run(*ours, *command)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"COMMAND: cannot start {command[0]}: No such file or directory\n"
+    assert all(entry["event"].startswith("vllm_") for entry in daemon_here)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -16,10 +17,15 @@ from tests.switched_server import LAUNCH, TOKEN, SwitchedServer
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorter waits: the server counts by page, not by time."""
-    monkeypatch.setattr(switch, "_SETTLES", 0.01)
-    monkeypatch.setattr(switch, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(switch, "_WATCHED_SECONDS", 0.3)
+    """No waits: the server counts by page, not by time."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(switch, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(switch, "_WATCHED_SECONDS", 5.0)
+    monkeypatch.setattr("specwatch.actuators.switch._LOOK_SECONDS", 0.005)
 
 
 @pytest.fixture

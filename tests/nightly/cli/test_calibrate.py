@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from specwatch.simulator.server import SimulatedServer
-from tests.cli.conftest import Run, bare_machine, database, off, run
+from tests.cli.conftest import Run, bare_machine, database, run
 from tests.cli.test_calibrate import QUICK, inside
 from tests.simulated_load import server
 
-__all__ = ["bare_machine", "database", "off", "run"]
+__all__ = ["bare_machine", "database", "run"]
 
 
-def test_a_tap_separates_concurrent_temperatures(
-    run: Run, off: SimulatedServer, database: str
-) -> None:
-    with server(speculates=True, middleware=("specwatch.tap.Tap",)) as tapped:
+def test_a_tap_separates_concurrent_temperatures(run: Run, database: str) -> None:
+    with server() as off, server(speculates=True, middleware=("specwatch.tap.Tap",)) as tapped:
         done = run(
             "calibrate", "--off", off.url, "--on", tapped.url, "--concurrency", 2, "--json",
             "--temperature", "0,1.2", "--dry-run", "--database", database, *QUICK,
