@@ -32,16 +32,19 @@ def slow(_: Request) -> Response:
     return PlainTextResponse("slow")
 
 
+LARGE = b"x" * (16 << 20)
+"""More than the buffers of two sockets take."""
+
+
 def large(_: Request) -> Response:
-    return PlainTextResponse("x" * (16 << 20))
+    return PlainTextResponse(LARGE)
 
 
 APP = Starlette(routes=[Route("/", quick), Route("/slow", slow), Route("/large", large)])
 
 
+@contextlib.contextmanager
 def serving(*, bounded: bool) -> Iterator[HttpServer]:
-    entered.clear()
-    leave.clear()
     running = HttpServer(APP, "127.0.0.1", 0, name="http", bounded=bounded)
     running.start()
     yield running
@@ -49,9 +52,19 @@ def serving(*, bounded: bool) -> Iterator[HttpServer]:
     assert running.stop(timeout=10)
 
 
+@pytest.fixture(autouse=True)
+def slow_answers() -> Iterator[None]:
+    """Those that a test asks for end with it."""
+    entered.clear()
+    leave.clear()
+    yield
+    leave.set()
+
+
 @pytest.fixture
 def server() -> Iterator[HttpServer]:
-    yield from serving(bounded=False)
+    with serving(bounded=False) as running:
+        yield running
 
 
 def get(server: HttpServer) -> str:
@@ -99,7 +112,7 @@ def test_stopping_lets_a_stream_of_events_of_a_proxy_end(server: HttpServer) -> 
     client = threading.Thread(target=ask)
     client.start()
     assert entered.wait(10)
-    assert not server.stop(timeout=0.2)
+    assert not server.stop(timeout=0.02)
     leave.set()
     client.join(10)
     assert answers == ["slow"]
@@ -112,13 +125,13 @@ def test_stopping_what_never_started_is_nothing() -> None:
 def test_clients_that_send_or_read_slowly_hold_nobody_up(server: HttpServer) -> None:
     """Half requests, requests under way, and answers that nobody takes."""
     address = ("127.0.0.1", server.port)
-    clients = [socket.create_connection(address, timeout=10) for _ in range(60)]
+    clients = [socket.create_connection(address, timeout=10) for _ in range(32)]
     try:
-        for client in clients[:40]:
+        for client in clients[:20]:
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-        for client in clients[40:50]:
+        for client in clients[20:22]:
             client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        for client in clients[50:]:
+        for client in clients[22:]:
             client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
         assert entered.wait(60)
         assert get(server) == "quick"
@@ -128,9 +141,10 @@ def test_clients_that_send_or_read_slowly_hold_nobody_up(server: HttpServer) -> 
             client.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bounded() -> Iterator[HttpServer]:
-    yield from serving(bounded=True)
+    with serving(bounded=True) as running:
+        yield running
 
 
 Connect = Callable[[HttpServer], socket.socket]
@@ -174,19 +188,19 @@ def test_of_too_many_connections_those_that_wait_longest_make_room(
 ) -> None:
     """Whether they ask for nothing, for half of something, or do not take their answer; what is
     being answered is answered."""
-    monkeypatch.setattr("specwatch.runtime.http_server.MOST_CONNECTIONS", 20)
+    monkeypatch.setattr("specwatch.runtime.http_server.MOST_CONNECTIONS", 10)
     asking = connect(bounded)
     asking.sendall(ASK % b"/slow")
     assert entered.wait(10)
-    idle = [connect(bounded) for _ in range(6)]
-    halves = [connect(bounded) for _ in range(6)]
+    idle = [connect(bounded) for _ in range(3)]
+    halves = [connect(bounded) for _ in range(3)]
     for client in halves:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-    deaf = [connect(bounded) for _ in range(2)]
+    deaf = [connect(bounded)]
     for client in deaf:
         client.sendall(ASK % b"/large")
         assert client.recv(1)
-    for _ in range(40):
+    for _ in range(20):
         late = connect(bounded)
         late.sendall(ASK % b"/")
         assert answer(late, b"quick")
@@ -199,7 +213,7 @@ def test_of_too_many_connections_those_that_wait_longest_make_room(
 def test_a_request_that_does_not_come_in_time_is_not_waited_for(
     bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.02)
     client = connect(bounded)
     client.sendall(sent)
     assert closed(client)
@@ -210,11 +224,11 @@ def test_a_server_without_bounds_does_not_wait_for_requests_either(
     server: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """What it answers may take longer."""
-    monkeypatch.setattr("specwatch.runtime.http_server.IDLE_SECONDS", 0.1)
-    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.1)
     asking = connect(server)
     asking.sendall(ASK % b"/slow")
     assert entered.wait(10)
+    monkeypatch.setattr("specwatch.runtime.http_server.IDLE_SECONDS", 0.02)
+    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.02)
     client = connect(server)
     client.sendall(sent)
     assert closed(client)
@@ -227,35 +241,32 @@ def test_a_connection_is_not_kept_for_ever_after_an_answer(
     bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """The last of these is a body that nobody waits for, sent byte by byte."""
-    monkeypatch.setattr("specwatch.runtime.http_server.IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("specwatch.runtime.http_server.IDLE_SECONDS", 0.02)
     client = connect(bounded)
     body = b"Content-Length: 1000\r\n" if sent == b"1" else b""
     client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + body + b"\r\n")
     assert answer(client, b"quick")
-    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.02)
     with contextlib.suppress(ConnectionError):
         client.sendall(sent)
     assert closed(client)
 
 
-@pytest.mark.parametrize("kind", ["server", "bounded"])
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
 @pytest.mark.parametrize("path", [b"/", b"/slow", b"/large"])
 def test_a_body_that_goes_wrong_is_refused_without_a_traceback(
-    request: pytest.FixtureRequest,
+    bounded: HttpServer,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
-    kind: str,
     method: bytes,
     path: bytes,
 ) -> None:
     """Before the answer, while it is made or sent, and after it: a client could fill the log."""
-    server = request.getfixturevalue(kind)
-    client = connect(server)
+    client = connect(bounded)
     head = b"%s %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % (method, path)
     client.sendall(head + b"zz\r\n")
     assert closed(client)
-    late = connect(server)
+    late = connect(bounded)
     late.sendall(head)
     if path == b"/slow":
         assert entered.wait(10)
@@ -266,7 +277,7 @@ def test_a_body_that_goes_wrong_is_refused_without_a_traceback(
     assert closed(late)
     leave.set()
     with capture_logs() as logs:
-        assert get(server) == "quick"
+        assert get(bounded) == "quick"
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
     assert logs == []
 
@@ -274,10 +285,11 @@ def test_a_body_that_goes_wrong_is_refused_without_a_traceback(
 def test_an_answer_that_nobody_takes_is_given_up(
     bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.runtime.http_server.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("specwatch.runtime.http_server.ANSWER_SECONDS", 0.02)
     client = connect(bounded)
     client.sendall(ASK % b"/slow")
     assert closed(client)
+    assert entered.wait(10)
 
 
 def test_a_connection_that_is_used_is_kept(bounded: HttpServer, connect: Connect) -> None:
@@ -307,4 +319,4 @@ def test_stopping_waits_for_no_slow_client(server: HttpServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
         client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
         assert entered.wait(10)
-        assert not server.stop(timeout=0.1)
+        assert not server.stop(timeout=0.02)

@@ -75,7 +75,7 @@ def test_nothing_begins_after_stop_which_may_come_at_any_time() -> None:
     wait_for(lambda: seen)
     made.stop()
     count = len(seen)
-    time.sleep(0.1)
+    time.sleep(0.05)
     assert len(seen) <= count + 1
 
 

@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from specwatch.runtime import workers
 from specwatch.runtime.workers import spread
 
-
-def run(script: str, processors: int = 2) -> subprocess.CompletedProcess[str]:
-    """Run what a program of one thread does, as the one of these tests has several."""
-    begun = f"""
-import os, signal, sys, time
+PROGRAM = """
+import json, os, signal, sys, time
 from specwatch.runtime import workers
 from specwatch.runtime.workers import spread
 from specwatch.errors import StoreUnavailable
-workers._processors = lambda: {processors}
 prepared = []
 def prepare():
     prepared.append(os.getpid())
+for line in sys.stdin:
+    script, out, err = json.loads(line)
+    if child := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    for number, name in ((1, out), (2, err)):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
+    workers._processors = lambda: 2
+    exec(script)
+    sys.exit()
 """
-    return subprocess.run(
-        [sys.executable, "-c", begun + textwrap.dedent(script)],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+Run = Callable[[str], subprocess.CompletedProcess[str]]
 
 
-def test_many_things_are_made_by_several_processes_in_their_order() -> None:
+@pytest.fixture(scope="module")
+def program() -> Iterator[subprocess.Popen[str]]:
+    """Copies itself for each script that it is given: a script starts at once."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def run(program: subprocess.Popen[str], tmp_path: Path) -> Run:
+    """Runs what a program of one thread does, as the one of these tests has several."""
+
+    def ran(script: str) -> subprocess.CompletedProcess[str]:
+        out, err = tmp_path / "out", tmp_path / "err"
+        program.stdin.write(json.dumps([textwrap.dedent(script), str(out), str(err)]) + "\n")
+        program.stdin.flush()
+        status = int(program.stdout.readline())
+        return subprocess.CompletedProcess([], status, out.read_text(), err.read_text())
+
+    return ran
+
+
+def test_many_things_are_made_by_several_processes_in_their_order(run: Run) -> None:
     done = run("""
         with spread(lambda n: (n * n, os.getpid(), list(prepared)), range(11), prepare) as found:
             made = list(found)
@@ -43,16 +73,15 @@ def test_many_things_are_made_by_several_processes_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(("things", "processors"), [(7, 8), (100, 1)])
-def test_few_things_or_one_processor_need_no_other_process(things: int, processors: int) -> None:
-    done = run(
-        f"""
-        with spread(lambda n: os.getpid(), range({things}), prepare) as found:
-            assert set(found) == {{os.getpid()}}
-        assert not prepared
-        """,
-        processors,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_few_things_or_one_processor_need_no_other_process(
+    monkeypatch: pytest.MonkeyPatch, things: int, processors: int
+) -> None:
+    monkeypatch.setattr(workers, "_processors", lambda: processors)
+    monkeypatch.setattr(workers.threading, "active_count", lambda: 1)
+    prepared: list[int] = []
+    with spread(lambda n: os.getpid(), range(things), lambda: prepared.append(1)) as found:
+        assert set(found) == {os.getpid()}
+    assert not prepared
 
 
 def test_a_program_of_several_threads_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +93,7 @@ def test_a_program_of_several_threads_is_not_copied(monkeypatch: pytest.MonkeyPa
     assert seen == list(range(20))
 
 
-def test_where_no_process_is_to_be_had_the_work_is_done_all_the_same() -> None:
+def test_where_no_process_is_to_be_had_the_work_is_done_all_the_same(run: Run) -> None:
     done = run("""
         start, count = workers._start, 0
         def refused(*arguments):
@@ -84,7 +113,7 @@ def test_where_no_process_is_to_be_had_the_work_is_done_all_the_same() -> None:
     assert (done.stdout, done.stderr) == ("nobody is left\n", "")
 
 
-def test_what_a_process_raises_is_raised_where_it_is_asked_for() -> None:
+def test_what_a_process_raises_is_raised_where_it_is_asked_for(run: Run) -> None:
     done = run("""
         def make(n):
             if n == 5:
@@ -101,7 +130,7 @@ def test_what_a_process_raises_is_raised_where_it_is_asked_for() -> None:
     assert (done.stdout, done.stderr) == ("[0, 1, 2, 3, 4] the database is away\n", "")
 
 
-def test_a_process_that_is_killed_is_named_and_the_others_end() -> None:
+def test_a_process_that_is_killed_is_named_and_the_others_end(run: Run) -> None:
     done = run("""
         def make(n):
             if n == 2:
@@ -122,7 +151,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_end() -> None:
     assert (left, done.stderr) == ("nobody is left", "")
 
 
-def test_a_fault_of_ours_shows_its_traceback() -> None:
+def test_a_fault_of_ours_shows_its_traceback(run: Run) -> None:
     done = run("""
         with spread(lambda n: 1 / (n - 3), range(12), prepare) as found:
             list(found)
@@ -132,7 +161,7 @@ def test_a_fault_of_ours_shows_its_traceback() -> None:
     assert "WorkerLostError" in done.stderr
 
 
-def test_whoever_stops_asking_leaves_nobody_behind() -> None:
+def test_whoever_stops_asking_leaves_nobody_behind(run: Run) -> None:
     done = run("""
         with spread(lambda n: bytes(1 << 20), range(40), prepare) as found:
             next(found)
@@ -144,7 +173,7 @@ def test_whoever_stops_asking_leaves_nobody_behind() -> None:
     assert (done.stdout, done.stderr) == ("nobody is left\n", "")
 
 
-def test_processes_end_with_the_one_that_asked() -> None:
+def test_processes_end_with_the_one_that_asked(run: Run) -> None:
     done = run("""
         read, write = os.pipe()
         asking = os.fork()
