@@ -221,7 +221,7 @@ values: st.SearchStrategy[Any] = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=6,
+    max_leaves=3,
 )
 keys = st.sampled_from(
     ["temperature", "n", "best_of", "prompt", "messages", "tools", "use_beam_search", "}", '"', "x"]

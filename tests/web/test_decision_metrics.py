@@ -124,26 +124,7 @@ def test_the_page_has_exactly_these_samples(
     assert {name: samples(status, f"specwatch_{name}") for name in values} == values
 
 
-def test_the_interval_of_a_speedup_is_around_it() -> None:
-    value, lower, upper = (
-        samples(FULL, f"specwatch_speedup_ratio{end}") for end in ("", "_lower", "_upper")
-    )
-    assert all(lower[labels] < value[labels] < upper[labels] for labels in value)
-
-
-def test_verdicts_have_three_states() -> None:
-    values = samples(FULL, "specwatch_rule_verdict")
-    assert {labels[1]: value for labels, value in values.items() if "chat" in labels} == {
-        "too-slow": 1, "fine": 0, "silent": -1, "soon": -1,
-    }  # fmt: skip
-
-
-def test_a_breach_that_has_not_held_for_long_enough_is_pending() -> None:
-    """Its verdict goes on being that of before, as alerts read it."""
-    values = samples(FULL, "specwatch_rule_pending")
-    assert {labels[1]: value for labels, value in values.items() if "chat" in labels} == {
-        "too-slow": 0, "fine": 0, "silent": 0, "soon": 1,
-    }  # fmt: skip
+def test_a_breach_that_has_ended_is_not_pending() -> None:
     passing = replace(decided().findings[1], seen=Verdict.PASS)
     ended = of_decision(TargetDecision(findings=(passing,)))
     assert set(samples(ended, "specwatch_rule_pending").values()) == {0}
@@ -169,20 +150,6 @@ def test_the_mean_break_even_weighs_loads_by_their_tokens() -> None:
     assert samples(FULL, "specwatch_mean_break_even_acceptance_ratio") == about({CHAT: 0.125})
 
 
-def test_an_objective_has_its_threshold() -> None:
-    values = samples(FULL, "specwatch_slo_threshold_seconds")
-    assert values["ttft", *FIRST_TOKEN] == 0.1
-
-
-def test_objectives_have_budget_burn_rate_and_the_watched_share_of_each_window() -> None:
-    assert samples(FULL, "specwatch_slo_error_ratio")[FIRST_TOKEN] == 0.5
-    assert samples(FULL, "specwatch_slo_budget_left_ratio")[FIRST_TOKEN] == pytest.approx(-49)
-    assert samples(FULL, "specwatch_slo_burn_rate")[*FIRST_TOKEN, "5m"] == pytest.approx(50)
-    watched = samples(FULL, "specwatch_slo_watched_ratio")
-    for window, share in (("5m", 1.0), ("30m", 18 / 30), ("1h", 18 / 60)):
-        assert watched[*FIRST_TOKEN, window] == pytest.approx(share)
-
-
 @pytest.fixture
 def few_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_subjects, "MOST_SERIES", 50)
@@ -194,23 +161,6 @@ def test_objectives_that_are_too_many_are_left_out_and_counted() -> None:
     status = of_decision(TargetDecision(slos=many))
     assert len(samples(status, "specwatch_slo_objective_ratio")) == 50
     assert samples(status, "specwatch_series_left_out") == {("chat",): 10}
-
-
-def test_a_rule_shows_what_it_compares_with_what() -> None:
-    """Where it has a value, even if there are too few drafts for a verdict."""
-    value = samples(FULL, "specwatch_rule_value")
-    threshold = samples(FULL, "specwatch_rule_threshold")
-    assert value.keys() == threshold.keys()
-    chat = {labels[0:3:2]: number for labels, number in value.items() if "chat" in labels}
-    assert chat == {
-        ("speedup_ratio", "too-slow"): pytest.approx(2 / 1.002),
-        ("acceptance_ratio", "soon"): 0.5,
-        ("ttft_p99", "fine"): pytest.approx(0.5),
-        ("ttft_p99", "silent"): pytest.approx(0.5),
-    }
-    guessed = {labels[2] for labels in value if "guessed" in labels}
-    assert guessed == {"soon", "fine", "silent"}, "what was not measured has no value"
-    assert threshold["speedup_ratio", "llama", "too-slow", "chat", "all"] == 2.5
 
 
 def test_latencies_of_the_baseline_are_those_of_minutes_without_speculation() -> None:

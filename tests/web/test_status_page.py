@@ -189,6 +189,8 @@ def told(surface: Surface) -> dict[str, Any]:
         mark = element.attributes.get("class", "").removesuffix(" calm")
         if mark in marks:
             parts.setdefault(mark, []).append(element.words)
+        elif element.name == "p" and not mark and element.words not in parts["banner"][0]:
+            parts.setdefault("facts", []).append(element.words)
     for one in root.all("table"):
         caption = re.split("[.;]", next(one.all("caption")).words)[0]
         lines = [" | ".join(cell.words for cell in row.all("th", "td")) for row in one.all("tr")]
