@@ -1,9 +1,9 @@
 """All end-to-end tests, in processes side by side: ``python -m tests.e2e [pytest options]``.
 
-Two have the tests that wait most of the time: one for timeouts and for restarts, the other for
-whole minutes of what it watches. They yield the processor a little to the third, which has those
-that work and measure. The exit status is 0 if all passed; the last line counts the tests. An
-interrupt ends all, in order.
+They take groups of files from a common queue: two of them first those that work and measure, the
+others those that wait most of the time, for timeouts, restarts and whole minutes of what is
+watched. The latter yield the processor a little. The exit status is 0 if all passed; the seconds of
+each file close the run, and the last line counts the tests. An interrupt ends all, in order.
 
 Two processors are few for so many servers and their clients, and a few tests measure: up to
 ``_SECOND_LOOK`` tests or fixtures that fail run again, with nothing beside them, and what fails
@@ -12,45 +12,27 @@ again has failed. They are named in any case: each is a race in a test or in the
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from tests.e2e import groups
+from tests.e2e.groups import HERE, WAITS, WORKS
 from tests.lab import vllm_install as lab
 
-HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1]
-WORKS = "works"
-WAITING = {
-    # The first beside what measures latency: they hardly take any time of a processor.
-    "waits": (
-        "test_alertmanager.py", "test_systemd.py", "test_guard.py", "test_guard_failures.py",
-        "test_guard_helper.py", "test_systemd_words.py", "test_guard_killed.py",
-        "test_supervised.py", "test_switch_guard.py", "test_experiment.py",
-    ),
-    "watches": (
-        "test_stores.py", "test_report_timer.py", "test_backfill.py", "test_tap_daemon.py",
-        "test_watching.py", "test_demo.py", "test_kubernetes.py", "test_fleet.py",
-        "test_group_restarts.py", "test_llama.py",
-        # These work, and keep all three as long as one another.
-        "test_report_pages.py", "test_dashboard_schema.py", "test_strip.py", "test_wheel.py",
-        "test_kubernetes_files.py", "test_discovery.py", "test_workloads.py",
-    ),
-}  # fmt: skip
-SHARING = (
-    # What measures first; who shares a server with another comes after it.
-    "test_calibrate.py", "test_alert_routing.py", "test_lab.py",
-    "test_tap_clients.py", "test_queries.py",
-    "test_tap.py", "test_tap_proxy.py",
-)  # fmt: skip
-"""Of the others those that come first."""
+LANES = {"works-1": WORKS, "works-2": WORKS, "waits-1": WAITS, "waits-2": WAITS, "waits-3": WAITS}
+"""The processes, and the kind of group that each takes first."""
 _YIELDS = 2
 """Niceness of those that wait: more would starve them where the processors are slow."""
 _NOTHING_CHOSEN = 5
@@ -63,38 +45,28 @@ _COUNT = re.compile(r"(\d+) (\w+)")
 _FAILURES = ("FAILED ", "ERROR ")
 
 
-def lanes() -> dict[str, list[str]]:
-    """The files of each process, in their order; every file is in one."""
-    files = {file.name for file in HERE.glob("test_*.py")}
-    named = {*SHARING}.union(*WAITING.values())
-    if unknown := named - files:
-        raise SystemExit(f"{__file__} names files that are not there: {', '.join(sorted(unknown))}")
-    waiting = {name: list(own) for name, own in WAITING.items()}
-    return {WORKS: [*SHARING, *sorted(files - named)], **waiting}
-
-
 class Lane:
     """One pytest, whose output is passed on line by line under its name."""
 
-    def __init__(self, name: str, tests: Sequence[str], options: Sequence[str]) -> None:
+    def __init__(self, name: str, options: Sequence[str], passed_on: Sequence[int] = ()) -> None:
         self.name = name
         self.seconds = 0.0
         self.counts: Counter[str] = Counter()
         """Tests by their outcome, in pytest's words."""
         self.failures: list[str] = []
         """pytest's line for each test that failed."""
-        niceness = _YIELDS if name in WAITING else 0
+        niceness = _YIELDS if LANES.get(name) == WAITS else 0
         # Its own session: an interrupt comes once, from us. When we are killed, it ends too.
         command = [
             "setpriv", "--pdeathsig", "INT", "nice", "-n", str(niceness),
             sys.executable, "-u", "-m", "pytest", "-p", "tests.plugins.no_skips",
-            "-o", f"cache_dir=.pytest_cache/e2e-{name}", *tests, *options,
+            "-o", f"cache_dir=.pytest_cache/e2e-{name}", *options,
         ]  # fmt: skip
         self._begun = time.monotonic()
         self._process = subprocess.Popen(
             command, cwd=CHECKOUT, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace",
+            text=True, errors="replace", pass_fds=passed_on,
         )  # fmt: skip
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
@@ -128,10 +100,27 @@ def main(options: Sequence[str]) -> int:
     """Run all of it; the exit status."""
     # Before anybody uses them: pip would change what others are just loading.
     lab.add_checkout(lab.install())
-    running = [
-        Lane(name, [f"tests/e2e/{file}" for file in files], options)
-        for name, files in lanes().items()
-    ]
+    with tempfile.TemporaryDirectory(prefix="specwatch-e2e-") as folder:
+        return run(Path(folder), options)
+
+
+def run(folder: Path, options: Sequence[str]) -> int:
+    """Run them, with the queue and the results in a folder."""
+    groups.fill(folder / "groups")
+    began, busy_before = time.monotonic(), busy_seconds()
+    with (folder / "results").open("ab") as results:
+        descriptor = results.fileno()
+        running = [
+            Lane(
+                name,
+                [
+                    "-p", "tests.e2e.groups", "--file-queue", str(folder), "--lane", kind,
+                    "--file-results", str(descriptor), str(HERE), *options,
+                ],
+                [descriptor],
+            )
+            for name, kind in LANES.items()
+        ]  # fmt: skip
     interrupted = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -147,12 +136,35 @@ def main(options: Sequence[str]) -> int:
     print(*failures, sep="", end="")
     if not interrupted.is_set() and deserve_a_second_look(failures, ended):
         print(f"== again, alone: {len(failures)}", flush=True)
-        again = Lane("again", [failed_test(line) for line in failures], options)
+        again = Lane("again", [*map(failed_test, failures), *options])
         running.append(again)
         # No test to run again would be a failure that nobody looked at.
         ended = [_FAILED if (status := again.wait()) == _NOTHING_CHOSEN else status]
+    print(*by_file((folder / "results").read_text().splitlines()), sep="\n")
+    seconds, busy = time.monotonic() - began, busy_seconds() - busy_before
+    print(f"processors: busy for {busy:.0f} s of {os.cpu_count()} times {seconds:.0f} s")
     print(summary(running, interrupted=interrupted.is_set()), flush=True)
     return status_of(ended)
+
+
+def by_file(results: Iterable[str]) -> list[str]:
+    """A line for each file: its seconds, those of processors, and its tests. What ended before its
+    last test is in the second figure: no vLLM, which a fork server has started."""
+    files = []
+    for result in map(json.loads, results):
+        costs = [result["imported"], *result["tests"].values()]
+        seconds, processor = map(sum, zip(*costs, strict=True))
+        files.append((seconds, processor, len(result["tests"]), Path(result["file"]).name))
+    return [
+        f"{seconds:7.1f} s, processors {processor:6.1f} s, {tests:3} tests  {name}"
+        for seconds, processor, tests, name in sorted(files, reverse=True)
+    ]
+
+
+def busy_seconds() -> float:
+    """For how long processors of this machine have worked, all of them together."""
+    user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
 def failed_test(line: str) -> str:

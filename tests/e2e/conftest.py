@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.e2e import processes, tap_asks
+from tests.e2e.groups import share_servers
 from tests.e2e.switching import K, Switched, prepare
 from tests.lab import kubernetes_cluster as clusters
 from tests.lab import llama_server
@@ -25,7 +26,7 @@ from tests.lab import systemd_machine as machines
 from tests.lab import vllm_install as lab
 from tests.lab.kubernetes_cluster import KubernetesCluster
 from tests.lab.systemd_machine import SystemdMachine
-from tests.lab.vllm_server import VllmServer, speculation_flags
+from tests.lab.vllm_server import ForkServer, VllmServer, speculation_flags
 from tests.plugins.no_skips import in_ci
 
 StartVllm = Callable[..., VllmServer]
@@ -46,8 +47,6 @@ The tapped one has the tap; the keyed one has none, but a key and tools, for com
 SEGMENTS = {"SPECWATCH_TAP_SEGMENTS": "prompt_length,output"}
 """What the tapped one counts beside temperatures."""
 _running: dict[str, VllmServer] = {}
-_last_users: dict[str, pytest.Item] = {}
-"""By shared server: the last test of the last file that uses it."""
 _servers: list[VllmServer] = []
 _SHOWN = 8000
 """Characters of a log that are shown with a failure, at most."""
@@ -120,8 +119,21 @@ def tiny_ggufs(tiny_models: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def fork_server(
+    vllm_install: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ForkServer]:
+    """Starts servers without importing everything anew for each."""
+    forks = ForkServer(vllm_install, tmp_path_factory.mktemp("forks") / "log")
+    with contextlib.closing(forks):
+        yield forks
+
+
+@pytest.fixture(scope="session")
 def start_vllm(
-    vllm_install: Path, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
+    vllm_install: Path,
+    tiny_models: Path,
+    fork_server: ForkServer,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[StartVllm]:
     """``start_vllm(*flags, speculation, k, wait, models, environment)``: a server of the target.
 
@@ -144,7 +156,7 @@ def start_vllm(
         log = logs / f"vllm-{len(_servers)}.log"
         server = VllmServer(
             vllm_install, models, log, *flags,
-            speculation=speculation, k=k, environment=environment,
+            speculation=speculation, k=k, environment=environment, forks=fork_server,
         )  # fmt: skip
         _servers.append(server)
         stopping.callback(server.stop)
@@ -184,8 +196,8 @@ def start_switched(
 def shared_vllm(start_vllm: StartVllm, request: pytest.FixtureRequest) -> SharedVllm:
     """``shared_vllm(name)`` is one of :data:`SHARED`; it may not answer yet.
 
-    It is started if it does not run, keeps its counters from file to file, and is stopped after the
-    last test that uses it.
+    It is started if it does not run, keeps its counters from file to file of a group, and is
+    stopped after the last.
     """
 
     def flags_of(name: str) -> tuple[str, ...]:
@@ -230,24 +242,17 @@ def _shared_by(item: pytest.Item) -> set[str]:
     return SHARED.keys() & set(getattr(item, "fixturenames", ()))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Find the last test that may use a shared server: the last of a file, because of fixtures."""
-    used: dict[Path, set[str]] = {}
-    for item in session.items:
-        used.setdefault(item.path, set()).update(_shared_by(item))
-    for item in session.items:
-        _last_users.update(dict.fromkeys(used[item.path], item))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Stop the servers that no later test uses; what a file left open is its own failure."""
+    """Stop servers that are not shared with the next file; what a file left open is its own
+    failure."""
     yield
-    for name, last in _last_users.items():
-        if last is item and name in _running:
-            _running.pop(name).stop()
-    if nextitem is None or nextitem.path != item.path:
-        gc.collect()
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    if nextitem is None or not share_servers(item.path.name, nextitem.path.name):
+        while _running:
+            _running.popitem()[1].stop()
+    gc.collect()
 
 
 @pytest.fixture(scope="module")

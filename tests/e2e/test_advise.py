@@ -172,7 +172,7 @@ def test_abbreviations_are_those_that_vllm_takes(oracle: Oracle) -> None:
 
 
 SPACE = 2**30
-"""Bytes that ``serve_vllm.sh`` gives the KV cache; it serves in float32."""
+"""Bytes that ``vllm_server.ENVIRONMENT`` gives the KV cache; it serves in float32."""
 CONTEXT = 1024
 
 

@@ -9,18 +9,30 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.lab.http_get import is_ok, page
 
-SERVE = Path(__file__).parent / "serve_vllm.sh"
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # The server has an engine beside its front end, and a test machine has two cores.
+    "OMP_NUM_THREADS": "1",
+    # This spares it two thirds of a start.
+    "VLLM_WORKER_MULTIPROC_METHOD": "fork",
+}
 START_TIMEOUT = 600.0
 """Seconds until a tiny model must be served; 10 to 30 on an idle machine with two cores."""
 STOP_TIMEOUT = 120.0
 """Seconds that a server has to obey SIGTERM."""
 
+FORK_SERVER = Path(__file__).parent / "fork_server.py"
 _DEBRIS = re.compile(r"nanobind: | - leaked |See .*nanobind| - \.\.\. skipped")
 
 
@@ -53,6 +65,88 @@ def speculation_flags(models: Path, speculation: str | None, k: int) -> list[str
     ]  # fmt: skip
 
 
+def serve_command(vllm: Path, models: Path, port: int) -> list[str]:
+    """The command that serves the tiny target, without speculation.
+
+    With float32, because some virtual CPUs announce bfloat16 instructions and then refuse them.
+    """
+    return [
+        str(vllm / "bin/vllm"), "serve", str(models / "target"), "--served-model-name", "tiny",
+        "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024", "--enforce-eager",
+        "--dtype", "float32",
+    ]  # fmt: skip
+
+
+class ForkServer:
+    """Starts vLLMs by :mod:`tests.lab.fork_server`; ``log`` gets what is wrong with it."""
+
+    def __init__(self, vllm: Path, log: Path) -> None:
+        self._lock = threading.Lock()
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                # Without the folder of the program among those with modules.
+                ["setpriv", "--pdeathsig", "TERM", vllm / "bin/python", "-P", FORK_SERVER],
+                env={**os.environ, **ENVIRONMENT}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=errors, start_new_session=True, text=True, bufsize=1,
+            )  # fmt: skip
+        self._ready = False
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
+        """Start a server as that command does, in its own session."""
+        asked = {"command": command, "environment": environment, "log": str(log)}
+        return Forked(self, self._ask(asked))
+
+    def exit_status(self, pid: int) -> int | None:
+        """Of a server that it started; None while it runs."""
+        found: int | None = self._ask(pid)
+        return found
+
+    def close(self) -> None:
+        """End it, and the servers that are left."""
+        self._process.communicate()
+
+    def _ask(self, asked: object) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            if not self._ready:
+                self._ready = self._process.stdout.readline() == "ready\n"
+            print(json.dumps(asked), file=self._process.stdin)
+            answer = self._process.stdout.readline()
+        if not answer:
+            raise ServerFailed(f"the fork server ended with status {self._process.wait()}")
+        return json.loads(answer)
+
+
+class Forked:
+    """A process of a :class:`ForkServer`, with what a ``Popen`` has."""
+
+    def __init__(self, parent: ForkServer, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._parent = parent
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._parent.exit_status(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Its exit status, once it has ended; :class:`subprocess.TimeoutExpired` if it has not."""
+        deadline = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.02)
+        return status
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+
 class ServerFailed(Exception):
     """The server ended, or did not answer in time; the text ends with the tail of its log."""
 
@@ -60,7 +154,8 @@ class ServerFailed(Exception):
 class VllmServer:
     """One port on which a vLLM process is served, with one log for all its lives.
 
-    ``flags`` go to ``vllm serve`` as they are; ``environment`` is added to that of the tests.
+    ``flags`` go to ``vllm serve`` as they are; ``environment`` is added to that of the tests. With
+    ``forks`` it is started by that one, in a third of the time.
     """
 
     def __init__(
@@ -72,6 +167,7 @@ class VllmServer:
         speculation: str | None = None,
         k: int = 4,
         environment: Mapping[str, str] | None = None,
+        forks: ForkServer | None = None,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -82,7 +178,8 @@ class VllmServer:
         self._speculation = speculation
         self._k = k
         self._environment = environment or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forks = forks
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def pid(self) -> int:
@@ -101,15 +198,15 @@ class VllmServer:
         if self.running:
             raise ServerFailed(f"the server on port {self.port} is running already")
         flags = speculation_flags(self._models, self._speculation, self._k)
-        # Should the test run be killed, its servers end with it.
-        command = [
-            "setpriv", "--pdeathsig", "TERM",
-            str(SERVE), str(self._vllm), str(self._models), *flags, *self._flags,
-        ]  # fmt: skip
-        environment = {**os.environ, **self._environment, "PORT": str(self.port)}
+        command = [*serve_command(self._vllm, self._models, self.port), *flags, *self._flags]
+        environment = {**os.environ, **ENVIRONMENT, **self._environment}
+        if self._forks is not None:
+            self._process = self._forks.start(command, environment, self.log)
+            return
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
-                command,
+                # Should the test run be killed, its servers end with it.
+                ["setpriv", "--pdeathsig", "TERM", *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,38 +1,47 @@
-"""The end-to-end tests run in three processes: none is left out, and each of them counts."""
+"""End-to-end tests run in processes that take groups of files: none is left out, each counts."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from tests.e2e.__main__ import (
-    HERE,
-    SHARING,
-    WORKS,
-    deserve_a_second_look,
-    failed_test,
-    lanes,
-    status_of,
-)
+from tests.e2e.__main__ import by_file, deserve_a_second_look, failed_test, status_of
 from tests.e2e.conftest import SHARED
+from tests.e2e.groups import HERE, WAITS, WORKS, fill, groups, share_servers, take
 
 
-def test_every_file_is_in_one_lane() -> None:
-    files = [file for lane in lanes().values() for file in lane]
+def test_every_file_is_in_one_group() -> None:
+    files = [file for kind in groups().values() for group in kind for file in group]
     assert sorted(files) == sorted(file.name for file in HERE.glob("test_*.py"))
 
 
-def test_files_that_share_a_server_come_after_one_another() -> None:
-    """In one of them, or each would start its own."""
-    assert tuple(lanes()[WORKS][: len(SHARING)]) == SHARING
-    users: dict[str, list[int]] = {}
-    for at, file in enumerate(lanes()[WORKS]):
-        for name in SHARED:
-            if name in (HERE / file).read_text():
-                users.setdefault(name, []).append(at)
-    assert users.keys() == SHARED.keys()
-    assert all(len(found) > 1 for found in users.values())
-    others = {file for name, files in lanes().items() if name != WORKS for file in files}
-    assert [file for file in others if any(n in (HERE / file).read_text() for n in SHARED)] == []
+def test_files_that_share_a_server_are_in_one_group() -> None:
+    """Or each would start its own."""
+    texts = {file.name: file.read_text() for file in HERE.glob("test_*.py")}
+    for name in SHARED:
+        used = re.compile(rf'\b{name}(: VllmServer|")')
+        first, *others = [file for file, text in texts.items() if used.search(text)]
+        assert others, name
+        assert [file for file in others if not share_servers(first, file)] == []
+
+
+def test_a_process_takes_groups_of_its_kind_and_then_those_of_the_other(tmp_path: Path) -> None:
+    queue = tmp_path / "groups"
+    fill(queue)
+    both = groups()
+    taken = [take(queue, WAITS) for _ in range(len(both[WORKS]) + len(both[WAITS]))]
+    assert taken == [*both[WAITS], *both[WORKS]]
+    assert take(queue, WORKS) == ()
+
+
+def test_the_seconds_of_files_come_in_their_order() -> None:
+    result = '{"file": "tests/e2e/%s", "imported": [1, 0.5], "tests": {"a": [%d, 1.0]}}'
+    assert by_file([result % ("test_a.py", 1), result % ("test_b.py", 10)]) == [
+        "   11.0 s, processors    1.5 s,   1 tests  test_b.py",
+        "    2.0 s, processors    1.5 s,   1 tests  test_a.py",
+    ]
 
 
 @pytest.mark.parametrize(
