@@ -12,7 +12,7 @@ from specwatch.config.rules import Condition, Rule, Scope
 from specwatch.domain.baseline import MAX_AGE, BaselineKey, Origin, join, measured
 from specwatch.domain.model import MINUTE, Environment, Mode, Objective, Window
 from specwatch.domain.sample import samples_of, total
-from specwatch.rules.judge import MOST_MODELS, Judge
+from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
 from tests.scrape.closing import START, minute
 
@@ -82,28 +82,27 @@ def baseline(running: float = 3.0, step: float = 0.02) -> list[Any]:
 
 def test_a_rule_fires_after_its_time_and_clears_after_its_time() -> None:
     judge = judge_of(LOW)
-    assert feed(judge, 0, 20, acceptance=0.6) == []
-    fired = feed(judge, 20, 60, acceptance=0.2)
+    assert feed(judge, 0, 10, acceptance=0.6) == []
+    fired = feed(judge, 10, 25, acceptance=0.2)
     assert [finding.verdict for _, finding in fired] == [Verdict.BREACH]
-    cleared = feed(judge, 60, 100, acceptance=0.6)
+    cleared = feed(judge, 25, 40, acceptance=0.6)
     assert [finding.verdict for _, finding in cleared] == [Verdict.PASS]
     # Of five minutes at 0.6 and 0.2 the third at 0.2 brings the rate below 0.4; two more confirm.
-    assert fired[0][0] == 25 - 1
+    assert fired[0][0] == 15 - 1
     # The fourth at 0.6 brings it above 0.45: 0.6 * 4/5 + 0.2 / 5 = 0.52; three more clear.
-    assert cleared[0][0] == 66
+    assert cleared[0][0] == 31
 
 
 def test_a_loss_against_the_baseline_is_a_breach_and_a_gain_is_not() -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline()
-    assert feed(judge, 0, 30, step=0.03, acceptance=0.5) == []  # tau 3, cost 1.5
-    ((number, finding),) = feed(judge, 30, 60, step=0.03, acceptance=0.05)  # tau 1.2
+    assert feed(judge, 0, 20, step=0.03, acceptance=0.5) == []  # tau 3, cost 1.5
+    ((number, finding),) = feed(judge, 20, 35, step=0.03, acceptance=0.05)  # tau 1.2
     assert finding.verdict is Verdict.BREACH
-    assert 30 + 5 <= number <= 30 + 12
     (reading,) = [reading for _, reading in finding.readings]
     assert reading.interval is not None
     assert reading.interval.upper < 1.0
-    assert number <= 30 + 7 + 2, "seven minutes of a loss, confirmed by two"
+    assert 20 + 5 <= number <= 20 + 7 + 2, "seven minutes of a loss, confirmed by two"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ def test_a_loss_against_the_baseline_is_a_breach_and_a_gain_is_not() -> None:
 def test_a_loss_that_cannot_be_measured_is_no_data(known: bool, restarts: int) -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline() if known else []
-    assert feed(judge, 0, 60, step=0.2, acceptance=0.1, restarts=restarts) == []
+    assert feed(judge, 0, 20, step=0.2, acceptance=0.1, restarts=restarts) == []
     (finding,) = judge.findings()
     assert (finding.verdict, finding.seen) == (Verdict.NO_DATA, Verdict.NO_DATA)
 
@@ -134,7 +133,7 @@ def test_a_baseline_of_another_version_or_model_is_not_used(changes: dict[str, s
     judge.measurements = measured(
         other, Origin.CALIBRATION, samples_of(minute_windows(range(-60, -30)))
     )
-    feed(judge, 0, 20, step=0.2, acceptance=0.1)
+    feed(judge, 0, 2, step=0.2, acceptance=0.1)
     assert judge.baselines()["m"].bins == {}
 
 
@@ -148,7 +147,7 @@ def test_minutes_without_speculation_make_a_baseline() -> None:
     (measurement,) = judge.take_measurements()
     assert (measurement.origin, len(measurement.points)) == (Origin.WINDOWS, 30)
     assert judge.take_measurements() == []
-    ((_, finding),) = feed(judge, 30, 60, step=0.07, acceptance=0.5)
+    ((_, finding),) = feed(judge, 30, 42, step=0.07, acceptance=0.5)
     assert finding.verdict is Verdict.BREACH
     assert judge.assessments()["m"].measured
 
@@ -214,7 +213,7 @@ def test_minutes_before_an_upgrade_do_not_count() -> None:
     judge = judge_of(LOSES)
     fast = replace(baseline(step=0.01)[0], key=BaselineKey("t", "m", "0.33.0", "c"))
     judge.measurements = [*baseline(), fast]
-    assert feed(judge, 0, 30, step=0.05, acceptance=0.5) == []
+    assert feed(judge, 0, 20, step=0.05, acceptance=0.5) == []
 
     def upgraded(number: int, mode: Mode) -> list[Window]:
         return [
@@ -225,7 +224,7 @@ def test_minutes_before_an_upgrade_do_not_count() -> None:
             for window in minute(number, mode, step=0.01)
         ]
 
-    for mode, numbers in ((Mode.OFF, range(30, 45)), (Mode.ON, range(45, 50))):
+    for mode, numbers in ((Mode.OFF, range(20, 35)), (Mode.ON, range(35, 40))):
         for number in numbers:
             assert judge.observe(upgraded(number, mode), at(number + 1)) == ()
     assert judge.assessments()["m"].samples == 5
@@ -268,17 +267,20 @@ def test_the_breach_of_a_temperature_unseen_for_a_day_ends() -> None:
     assert judge.findings() == ()
 
 
-def test_a_model_that_is_replaced_ends_its_breach_and_keeps_its_measurements() -> None:
+def test_a_model_that_is_replaced_ends_its_breach_and_keeps_its_measurements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specwatch.rules.judge.MOST_MODELS", 3)
     judge = judge_of(LOW)
     feed(judge, 0, 12, mode=Mode.OFF)
-    feed(judge, 12, 40, acceptance=0.2)
+    feed(judge, 12, 25, acceptance=0.2)
     ended = [
         finding
-        for n in range(MOST_MODELS)
-        for finding in judge.observe(minute(40 + n, model_name=f"m{n}"), at(41 + n))
+        for n in range(3)
+        for finding in judge.observe(minute(25 + n, model_name=f"m{n}"), at(26 + n))
     ]
     assert [(finding.model_name, finding.verdict) for finding in ended] == [("m", Verdict.NO_DATA)]
-    assert len(judge.findings()) == MOST_MODELS
+    assert len(judge.findings()) == 3
     (measurement,) = judge.take_measurements()
     assert len(measurement.points) == 12
     assert judge.take_measurements() == []
@@ -311,10 +313,10 @@ def test_a_restored_breach_continues_and_is_not_reported_again() -> None:
     judge = judge_of(LOW)
     judge.restore("low", "m", "all", at(-10))
     judge.restore("gone", "m", "all", at(-10))
-    assert feed(judge, 0, 30, acceptance=0.2) == []
+    assert feed(judge, 0, 12, acceptance=0.2) == []
     (finding,) = judge.findings()
     assert (finding.verdict, finding.since) == (Verdict.BREACH, at(-10))
-    assert [ended.verdict for _, ended in feed(judge, 30, 60, acceptance=0.7)] == [Verdict.PASS]
+    assert [ended.verdict for _, ended in feed(judge, 12, 24, acceptance=0.7)] == [Verdict.PASS]
 
 
 def test_loaded_minutes_are_not_judged() -> None:
@@ -330,20 +332,20 @@ def test_loaded_minutes_are_not_judged() -> None:
 def test_a_scope_of_each_temperature_judges_each_by_itself() -> None:
     by_temperature = LOW.model_copy(update={"scope": Scope(temperature="each")})
     judge = judge_of(by_temperature)
-    changed = feed(judge, 0, 30, acceptance=0.5, buckets={"0": (500, 0.8), ">1": (500, 0.1)})
+    changed = feed(judge, 0, 12, acceptance=0.5, buckets={"0": (500, 0.8), ">1": (500, 0.1)})
     assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
         (">1", Verdict.BREACH)
     ]
     positive = LOW.model_copy(update={"scope": Scope(temperature="positive")})
     judge = judge_of(positive)
-    feed(judge, 0, 30, acceptance=0.5, buckets={"0": (500, 0.1), ">1": (500, 0.8)})
+    feed(judge, 0, 2, acceptance=0.5, buckets={"0": (500, 0.1), ">1": (500, 0.8)})
     assert [finding.temperature for finding in judge.findings()] == [">1"]
 
 
 def test_a_scope_of_segments_judges_each_by_itself() -> None:
     counted = {"output=text": (500, 0.8), "output=tool_call": (500, 0.1), "stream=yes": (1000, 0.1)}
     judge = judge_of(LOW.model_copy(update={"scope": Scope(segment="output=*")}))
-    changed = feed(judge, 0, 30, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
+    changed = feed(judge, 0, 12, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
     assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
         ("output=tool_call", Verdict.BREACH)
     ]
@@ -351,7 +353,7 @@ def test_a_scope_of_segments_judges_each_by_itself() -> None:
         "output=text", "output=tool_call",
     }  # fmt: skip
     by_temperature = judge_of(LOW.model_copy(update={"scope": Scope(temperature="each")}))
-    feed(by_temperature, 0, 30, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
+    feed(by_temperature, 0, 2, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
     assert {finding.temperature for finding in by_temperature.findings()} == {"0"}
 
 
@@ -366,7 +368,7 @@ def test_a_scope_names_targets_and_models_by_pattern() -> None:
 
 def test_new_rules_keep_the_findings_of_unchanged_rules() -> None:
     judge = judge_of(LOW, LOSES)
-    feed(judge, 0, 30, acceptance=0.2)
+    feed(judge, 0, 12, acceptance=0.2)
     judge.rules = [LOW]
     assert [finding.rule.name for finding in judge.findings()] == ["low"]
     changed = LOW.model_copy(update={"for_": 60.0})
@@ -382,7 +384,7 @@ def test_a_baseline_that_ages_is_chosen_anew_every_hour() -> None:
         for one in baseline()
     ]
     judge.measurements = aged
-    feed(judge, 0, 50, step=0.03, acceptance=0.05)
+    feed(judge, 40, 50, step=0.03, acceptance=0.05)
     assert judge.assessments()["m"].speedup is not None
-    feed(judge, 50, 130, step=0.03, acceptance=0.05)
+    feed(judge, 110, 130, step=0.03, acceptance=0.05)
     assert judge.assessments()["m"].speedup is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.config.rules import Slo
@@ -80,8 +80,8 @@ def test_burn_rates_are_of_their_own_windows():
     assert rates[3600] == rates[259200] == pytest.approx(10 / 3)
 
 
-@pytest.mark.parametrize("minutes", [12 * 60, 11 * 60 + 17])
-def test_a_burn_rate_is_exact_to_the_minute_for_six_hours(minutes):
+def test_a_burn_rate_is_exact_to_the_minute_for_six_hours():
+    minutes = 7 * 60 + 17
     book = SloBook([slo(objective="90%")])
     for n in range(minutes):
         book.add(T0 + n * MINUTE, MINUTE, requests(9, 1 if n % 7 else 0))
@@ -130,15 +130,15 @@ def test_hours_of_a_store_stand_for_their_minutes():
     assert (reported.total, reported.good) == (4000, 3900)
 
 
-def test_a_month_of_hours_and_a_minute_of_today_are_one_window():
-    book = SloBook([slo(window="30d", objective="99%")])
-    for n in range(29 * 24):
+def test_days_of_hours_and_a_minute_of_today_are_one_window():
+    book = SloBook([slo(window="10d", objective="99%")])
+    for n in range(9 * 24):
         book.add(T0 + n * HOUR, HOUR, requests(995, 5))
-    now = T0 + 29 * 24 * HOUR
+    now = T0 + 9 * 24 * HOUR
     assert status(book, now).error_ratio == pytest.approx(0.005)
     assert status(book, now).burn_rates[86400] == pytest.approx(0.5)
     assert status(book, now).burn_rates[300] is None
-    book.add(now, MINUTE, requests(0, 29 * 24 * 5))
+    book.add(now, MINUTE, requests(0, 9 * 24 * 5))
     assert status(book, now + MINUTE).budget_left == pytest.approx(0, abs=0.01)
 
 
@@ -151,12 +151,14 @@ def test_an_hour_that_is_half_inside_counts_by_its_middle():
 
 
 def test_memory_is_bounded():
-    """Six days of minutes leave four of hours, and minutes of six hours and a piece."""
+    """Days of minutes leave the hours of the longest window, and minutes of six and a piece."""
     book = SloBook([slo(window="96h")])
     counted = requests(9, 1)
-    for n in range(6 * 24 * 60):
+    for hour in range(4 * 24):
+        book.add(T0 + hour * HOUR, HOUR, requests(540, 60))
+    for n in range(4 * 24 * 60, 5 * 24 * 60):
         book.add(T0 + n * MINUTE, MINUTE, counted)
-    now = T0 + 6 * 24 * HOUR
+    now = T0 + 5 * 24 * HOUR
     assert len(book._hours) <= 4 * 24 + 2
     assert sum(len(hour.minutes) for hour in book._hours.values()) <= 7 * 60
     reported = status(book, now)
@@ -258,7 +260,6 @@ def test_another_length_is_refused():
         SloBook([slo()]).add(T0, 300, requests(1))
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.integers(0, 50), min_size=4, max_size=4), st.integers(1, 2000), st.integers(1, 2000)
 )
@@ -274,7 +275,6 @@ def test_a_stricter_threshold_leaves_no_more_budget(counts, one, other):
 _SLOW = st.frozensets(st.integers(0, 29), max_size=30)
 
 
-@settings(max_examples=100)
 @given(st.lists(_SLOW, min_size=3, max_size=3), st.integers(1, 3), st.integers(0, 29))
 def test_goodput_lies_within_its_bounds(slow, metrics, brief):
     """Thirty requests, some of which miss each objective, and some have no time per token."""

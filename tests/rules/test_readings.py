@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.config.rules.metrics import MEASURES
@@ -179,18 +179,14 @@ def test_a_few_loops_that_a_tap_saw_of_many_requests_prove_nothing():
     assert reading.missing == "too few requests with an exact record of their acceptance"
 
 
-@pytest.mark.parametrize("metric", MEASURES)
-def test_a_metric_has_an_interval_if_the_table_says_so(metric):
-    if MEASURES[metric].instead_of:
-        reading = read(metric, hourly(measured=False), window=HOUR)
-    else:
-        reading = read(metric, hourly(), window=HOUR)
-    assert (reading.interval is not None) is MEASURES[metric].has_interval
-    if reading.interval is not None:
-        assert reading.interval.lower <= reading.value <= reading.interval.upper
+def test_a_metric_has_an_interval_if_the_table_says_so():
+    for metric, measure in MEASURES.items():
+        reading = read(metric, hourly(measured=not measure.instead_of), window=HOUR)
+        assert (reading.interval is not None) is measure.has_interval, metric
+        if reading.interval is not None:
+            assert reading.interval.lower <= reading.value <= reading.interval.upper, metric
 
 
-@pytest.mark.parametrize("metric", MEASURES)
 @pytest.mark.parametrize(
     "samples",
     [
@@ -205,32 +201,34 @@ def test_a_metric_has_an_interval_if_the_table_says_so(metric):
     ],
     ids=["nothing", "off", "mixed"],
 )
-def test_without_speculation_there_is_no_value_and_a_reason(metric, samples):
-    if metric in ("running", "waiting") and samples and samples[0].sound:
-        assert read(metric, full(samples), window=HOUR).value == 0
-        return
-    reading = read(metric, full(samples), window=HOUR)
-    assert reading.value is None
-    assert reading.interval is None
-    assert reading.missing
+def test_without_speculation_there_is_no_value_and_a_reason(samples):
+    known = full(samples)
+    for metric in MEASURES:
+        reading = read(metric, known, window=HOUR)
+        if metric in ("running", "waiting") and samples and samples[0].sound:
+            assert reading.value == 0, metric
+            continue
+        assert (reading.value, reading.interval) == (None, None), metric
+        assert reading.missing, metric
 
 
-@pytest.mark.parametrize("metric", MEASURES)
-def test_a_single_empty_minute_is_no_data(metric):
+def test_a_single_empty_minute_is_no_data():
     """Counts that are there and zero divide nothing."""
     nothing = Histogram(TPOT_BOUNDS, (0,) * (len(TPOT_BOUNDS) + 1), 0.0)
     empty = tally(drafts=0, requests=0, output_length=nothing, request_acceptance=nothing)
-    reading = read(metric, full([minute(0, empty, buckets={"0": empty})]), window=60)
-    assert reading.value is None or metric in ("running", "waiting")
-    assert reading.drafts == reading.requests == 0
+    known = full([minute(0, empty, buckets={"0": empty})])
+    for metric in MEASURES:
+        reading = read(metric, known, window=60)
+        assert reading.value is None or metric in ("running", "waiting"), metric
+        assert (reading.drafts, reading.requests) == (0, 0), metric
 
 
-@pytest.mark.parametrize("metric", MEASURES)
-def test_traffic_is_that_of_the_window_and_the_temperature(metric):
-    samples = [busy(n) for n in range(10)]
-    reading = read(metric, full(samples), window=300, temperature=HOT)
-    by_temperature = MEASURES[metric].by_temperature
-    assert (reading.drafts, reading.requests) == ((1500, 200) if by_temperature else (5000, 500))
+def test_traffic_is_that_of_the_window_and_the_temperature():
+    known = full([busy(n) for n in range(10)])
+    for metric, measure in MEASURES.items():
+        reading = read(metric, known, window=300, temperature=HOT)
+        traffic = (1500, 200) if measure.by_temperature else (5000, 500)
+        assert (reading.drafts, reading.requests) == traffic, metric
 
 
 def test_an_assumption_counts_without_a_baseline_or_beyond_its_loads():
@@ -247,27 +245,27 @@ def test_an_assumption_counts_without_a_baseline_or_beyond_its_loads():
         assert reading.missing == "there is a baseline to measure by"
 
 
-@pytest.mark.parametrize("metric", MEASURES)
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.MIXED])
-def test_metrics_of_speculation_have_no_value_once_it_is_off(metric, mode):
+@pytest.mark.parametrize("measured", [True, False])
+def test_metrics_of_speculation_have_no_value_once_it_is_off(mode, measured):
     """The window still has the minutes of before; what runs in any mode is of now all the same."""
-    if MEASURES[metric].instead_of:
-        samples, known = HOURLY, None
-    else:
-        samples, known = HOURLY, baseline()
-    ended = [*samples, minute(60, mode=mode, sound=mode is Mode.OFF)]
+    known = baseline() if measured else None
     kept = {"baseline": known, "reference": REFERENCE, "finished": FINISHED}
-    reading = read(metric, evidence(ended, **kept), window=HOUR)
-    if metric in ("experiment_speedup_ratio", "outlier_ranks"):
-        assert reading.moot
-        return
-    if metric in ("running", "waiting"):
-        assert reading.value is not None
-        return
-    assert (reading.value, reading.interval, reading.open_ended) == (None, None, False)
-    assert reading.missing == "speculation was off in the newest minute"
-    reading = read(metric, evidence([*ended, minute(61)], **kept), window=HOUR)
-    assert reading.value is not None
+    ended = [*HOURLY, minute(60, mode=mode, sound=mode is Mode.OFF)]
+    off, on_again = evidence(ended, **kept), evidence([*ended, minute(61)], **kept)
+    for metric, measure in MEASURES.items():
+        if measured is bool(measure.instead_of):
+            continue
+        reading = read(metric, off, window=HOUR)
+        if metric in ("experiment_speedup_ratio", "outlier_ranks"):
+            assert reading.moot, metric
+            continue
+        if metric in ("running", "waiting"):
+            assert reading.value is not None, metric
+            continue
+        assert (reading.value, reading.interval, reading.open_ended) == (None, None, False), metric
+        assert reading.missing == "speculation was off in the newest minute", metric
+        assert read(metric, on_again, window=HOUR).value is not None, metric
 
 
 def test_the_speedup_by_experiment_is_that_of_the_arm_that_is_certainly_the_fastest():
@@ -364,17 +362,18 @@ def test_a_load_without_baseline_is_left_out_while_it_is_the_lesser_part():
     assert reading.missing == "no TPOT without speculation at the load that there was"
 
 
-@pytest.mark.parametrize("metric", RATIOS)
 @pytest.mark.parametrize("origin", [Origin.CALIBRATION, Origin.IMPORTED])
-def test_latencies_of_traffic_are_not_compared_with_a_fixed_workload(metric, origin):
+def test_latencies_of_traffic_are_not_compared_with_a_fixed_workload(origin):
     """Its prompts and lengths are others, and so are its first tokens and its tail."""
     own = baseline(ttft=0.02)
     fixed = Baseline({bin_: replace(sample, origin=origin) for bin_, sample in own.bins.items()})
-    reading = read(metric, evidence(HOURLY, baseline=fixed), window=HOUR)
-    assert reading.value is None
-    assert reading.missing == "the server's own traffic was never measured without speculation"
-    beside = Baseline(fixed.bins, own.bins)
-    assert read(metric, evidence(HOURLY, baseline=beside), window=HOUR).value is not None
+    alone = evidence(HOURLY, baseline=fixed)
+    beside = evidence(HOURLY, baseline=Baseline(fixed.bins, own.bins))
+    for metric in RATIOS:
+        reading = read(metric, alone, window=HOUR)
+        assert reading.value is None, metric
+        assert reading.missing == "the server's own traffic was never measured without speculation"
+        assert read(metric, beside, window=HOUR).value is not None, metric
 
 
 @pytest.mark.parametrize("requests", [1, 30])
@@ -406,18 +405,17 @@ def test_a_p99_that_has_just_crossed_a_bound_is_no_regression():
     assert reading.interval.lower < 1.1
 
 
-@pytest.mark.parametrize("metric", RATIOS)
-def test_a_ratio_to_a_baseline_beyond_its_last_bound_is_not_known(metric):
-    slow = baseline(tpot=3.0, ttft=30.0)
-    reading = read(metric, evidence(HOURLY, baseline=slow), window=HOUR)
-    assert reading.value is None
-    assert reading.missing == "beyond the last bound of the histogram"
+def test_a_ratio_to_a_baseline_beyond_its_last_bound_is_not_known():
+    known = evidence(HOURLY, baseline=baseline(tpot=3.0, ttft=30.0))
+    for metric in RATIOS:
+        reading = read(metric, known, window=HOUR)
+        missing = "beyond the last bound of the histogram"
+        assert (reading.value, reading.missing) == (None, missing), metric
 
 
 counts = st.tuples(st.sampled_from([0.3, 0.6, 0.9]), st.sampled_from([0, 7, 2000]))
 
 
-@settings(max_examples=10)
 @given(made=st.lists(counts, min_size=1, max_size=8), seed=st.randoms(use_true_random=False))
 def test_the_order_of_minutes_changes_no_reading_and_none_is_nan(made, seed):
     contents = [

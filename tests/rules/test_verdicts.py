@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.config.rules import DEFAULT_RULES, Condition, Rule
@@ -457,7 +457,6 @@ troubles = st.lists(
 )
 
 
-@settings(max_examples=25)
 @given(troubles)
 def test_restarts_gaps_and_changes_of_mode_never_breach(made):
     """Whatever their latencies say, while the minutes around them are good."""
