@@ -78,8 +78,8 @@ def _monitoring(external_url: str) -> Iterator[tuple[str, str]]:
     resource = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": "specwatch", "labels": yaml.safe_load(str(_KUSTOMIZE["labels"]))},
-        "spec": yaml.safe_load(rules["specwatch.rules.yml"]),
+        "metadata": {"name": "specwatch", "labels": environment.parsed(str(_KUSTOMIZE["labels"]))},
+        "spec": environment.parsed(rules["specwatch.rules.yml"]),
     }
     text = yaml.safe_dump(resource, sort_keys=False, allow_unicode=True, width=10**6)
     yield f"{_CHART}files/prometheus_rule.yml", text

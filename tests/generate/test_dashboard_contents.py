@@ -163,11 +163,3 @@ def test_all_columns_of_the_fleet_join_by_target_and_model() -> None:
     """One query with other labels would give rows of its own."""
     for query in panel(FLEET, "Servers, the worst first")["targets"]:
         assert re.match(r"(max|min|sum|1 / min) by \(target, model_name\) \(", query["expr"])
-
-
-def test_every_bucket_has_a_group_of_its_own() -> None:
-    rows = [board for board in boards()[TEMPERATURE.uid]["panels"] if board["type"] == "row"]
-    assert [row["title"] for row in rows if row.get("repeat") == "temperature"] == [
-        "Temperature $temperature"
-    ]
-    assert rows[-1]["repeat"] == "temperature", "what followed would be repeated, too"

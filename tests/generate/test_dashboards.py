@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from grafanalib import core
 
 import specwatch
-from specwatch.generate.dashboards import dashboards, provisioning
+from specwatch.generate.dashboards import provisioning
 from specwatch.generate.dashboards.build import (
     BOARDS,
-    FLEET,
     OVERVIEW,
     STOCK,
     TEMPERATURE,
@@ -29,7 +27,7 @@ from specwatch.generate.dashboards.build import (
     arrange,
 )
 from specwatch.generate.dashboards.panels import text
-from tests.generate.boards import Json, boards, everything, shown, variables_in
+from tests.generate.boards import Json, boards, everything, generated, shown, variables_in
 
 RUNBOOK = "${specwatch_url:raw}/runbook"
 """At the address that the daemon exports."""
@@ -169,16 +167,6 @@ def test_a_number_is_of_now(uid: str) -> None:
         for query in panel["targets"]:
             assert (query["instant"], query["range"]) == (True, False), panel["title"]
             assert "vector(" not in query["expr"], f"{panel['title']} is 0 where all is gone"
-
-
-@pytest.mark.parametrize("board", [OVERVIEW, FLEET], ids=lambda board: board.uid)
-def test_one_sees_how_old_the_last_look_is_when_nobody_looks_any_more(board: Board) -> None:
-    (panel,) = (panel for panel in shown(boards()[board.uid]) if panel["title"] == "Last look")
-    (query,) = panel["targets"]
-    assert "time() - max by (target) (max_over_time(specwatch_last_scrape" in query["expr"]
-    assert "[1d]" in query["expr"]
-    colors = [step["color"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
-    assert colors == ["green", "orange", "red"]
 
 
 def chosen(expr: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -330,7 +318,8 @@ def test_the_folder_holds_what_is_generated_and_nothing_else() -> None:
         for path in FOLDER.rglob("*")
         if path.is_file()
     }
-    assert found == {**dashboards(), **provisioning()}
+    assert found == {**generated(), **provisioning()}
+    assert "DO NOT EDIT" in found["provisioning/dashboards/specwatch.yml"].splitlines()[0]
 
 
 def test_only_the_dashboards_need_grafanalib() -> None:
@@ -340,27 +329,9 @@ def test_only_the_dashboards_need_grafanalib() -> None:
     importing = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
-        if eager.search(path.read_text())
+        if "grafanalib" in (text := path.read_text()) or "generate.dashboards" in text
+        if eager.search(text)
     }
     assert importing > {"generate/kubernetes.py"}
     importing.remove("generate/kubernetes.py")  # which generates them too
     assert {str(Path(path).parent) for path in importing} == {"generate/dashboards"}
-
-
-def provisioned(path: str) -> Json:
-    text = provisioning()[f"provisioning/{path}/specwatch.yml"]
-    assert "DO NOT EDIT" in text.splitlines()[0]
-    return dict(yaml.safe_load(text))
-
-
-def test_a_second_default_data_source_would_keep_grafana_from_starting() -> None:
-    (source,) = provisioned("datasources")["datasources"]
-    assert source["type"] == "prometheus"
-    assert not source.get("isDefault", False)
-
-
-def test_dashboards_are_read_from_files_and_stay_as_generated() -> None:
-    (provider,) = provisioned("dashboards")["providers"]
-    assert provider["type"] == "file"
-    assert provider["options"]["path"].startswith("/")
-    assert provider["allowUiUpdates"] is False

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-import yaml
-
 from specwatch.alerts.firing import IMPLIED
 from specwatch.config.guard import DEFAULT_RUNBOOK_URL, DEFAULT_URL
 from specwatch.config.rules import DEFAULT_RULES, Slo
@@ -111,7 +109,7 @@ def runbook_sections() -> tuple[Section, ...]:
 
 def sent_sections() -> tuple[Section, ...]:
     """The runbook of the alerts that the daemon itself sends to Alertmanager."""
-    entries = yaml.safe_load(environment.source("sent_alerts.yml"))
+    entries = environment.parsed(environment.source("sent_alerts.yml"))
     return tuple(Section(**entry) for entry in entries)
 
 

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import yaml
 from grafanalib import core
 
 from specwatch.generate.dashboards import panels, queries
 from specwatch.generate.dashboards.panels import Mappings, Panel, row
-from specwatch.generate.environment import render_text, source
+from specwatch.generate.environment import parsed, render_text, source
 from specwatch.guard.state import Phase
 
 COLUMNS = 24
@@ -173,7 +172,7 @@ def _link(board: Board, other: Board) -> Any:
 
 
 def _document(name: str) -> Any:
-    return yaml.safe_load(source(f"dashboards/{name}"))
+    return parsed(source(f"dashboards/{name}"))
 
 
 def _band(fields: dict[str, Any], values: dict[str, Any]) -> Band:
