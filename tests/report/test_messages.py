@@ -22,22 +22,21 @@ def _of(model: ModelReport, name: str, outcome: Any) -> ModelReport:
     return replace(model, target=name, answer=replace(model.answer, outcome=outcome))
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "message"),
-    [
-        ((), "nothing was watched"),
-        (("pays",), "speculation pays on a"),
-        (("not_worth_it",), "speculation hardly pays on a"),
-        (("unknown",), "speculation has not been measured on a"),
-        (("pays", "pays", "unknown"), "speculation pays on 2 of 3 targets"),
-        (("pays", "loses", "off"), "speculation pays on 1 and loses on 1 of 3 targets"),
-        (("loses", "even"), "speculation loses on 1 of 2 targets"),
-        (("off", "off"), "speculation was off on 2 targets"),
-        (("even", "unknown"), "no gain was measured on 2 targets"),
-    ],
-)
-def test_the_answer_in_some_words(outcomes: tuple[str, ...], message: str) -> None:
-    assert answer(report(*outcomes)) == message
+ANSWERS = {
+    (): "nothing was watched",
+    ("pays",): "speculation pays on a",
+    ("not_worth_it",): "speculation hardly pays on a",
+    ("unknown",): "speculation has not been measured on a",
+    ("pays", "pays", "unknown"): "speculation pays on 2 of 3 targets",
+    ("pays", "loses", "off"): "speculation pays on 1 and loses on 1 of 3 targets",
+    ("loses", "even"): "speculation loses on 1 of 2 targets",
+    ("off", "off"): "speculation was off on 2 targets",
+    ("even", "unknown"): "no gain was measured on 2 targets",
+}
+
+
+def test_the_answer_in_some_words() -> None:
+    assert {outcomes: answer(report(*outcomes)) for outcomes in ANSWERS} == ANSWERS
 
 
 def test_models_are_counted_where_targets_have_several() -> None:

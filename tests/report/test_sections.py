@@ -81,12 +81,10 @@ def test_what_lies_beyond_the_last_bound_says_so() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(-0.108, "any"), (0.412, "41.2%"), (1.37, "out of reach")]
-)
-def test_a_line_that_cannot_be_missed_or_reached_is_told_in_words(value: float, text: str) -> None:
-    load = replace(PAYS.loads[0], break_even_acceptance=Ratio(value=value))
-    assert table(replace(PAYS, loads=(load,)), "Speculation by load")[1][5] == text
+def test_a_line_that_cannot_be_missed_or_reached_is_told_in_words() -> None:
+    for value, text in ((-0.108, "any"), (0.412, "41.2%"), (1.37, "out of reach")):
+        load = replace(PAYS.loads[0], break_even_acceptance=Ratio(value=value))
+        assert table(replace(PAYS, loads=(load,)), "Speculation by load")[1][5] == text
 
 
 def test_an_assumed_ratio_shows_no_interval() -> None:
@@ -96,33 +94,25 @@ def test_an_assumed_ratio_shows_no_interval() -> None:
     assert layout.ratio(None).text == "-"
 
 
-@pytest.mark.parametrize(
-    ("amount", "text"),
-    [
+def test_hours_have_two_figures() -> None:
+    for amount, text in (
         (Amount(value=41.3, lower=37.6, upper=45.2), "41 h (38 to 45)"),
         (Amount(value=-1.26), "-1.3 h"),
         (Amount(value=-0.14, lower=-0.18, upper=-0.1), "-0.14 h (-0.18 to -0.10)"),
         (Amount(value=-0.001), "0.00 h"),
         (None, "-"),
-    ],
-)
-def test_hours_have_two_figures(amount: Amount | None, text: str) -> None:
-    assert layout.hours(amount) == text
+    ):
+        assert layout.hours(amount) == text
 
 
-@pytest.mark.parametrize(
-    ("ratio", "style"),
-    [
+def test_a_speedup_is_coloured_where_its_whole_interval_is_on_one_side() -> None:
+    for ratio, style in (
         (Ratio(value=0.9, lower=0.8, upper=0.99), "bad"),
         (Ratio(value=0.9, lower=0.8, upper=1.01), ""),
         (Ratio(value=1.2, lower=1.01, upper=1.3), "good"),
         (Ratio(value=1.2, lower=1.01, upper=1.3, basis="assumed"), ""),
-    ],
-)
-def test_a_speedup_is_coloured_where_its_whole_interval_is_on_one_side(
-    ratio: Ratio, style: str
-) -> None:
-    assert layout.ratio(ratio).style == style
+    ):
+        assert layout.ratio(ratio).style == style
 
 
 def test_where_every_load_loses_it_is_to_be_switched_off() -> None:

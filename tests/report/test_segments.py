@@ -123,22 +123,21 @@ def test_losing_prompt_lengths_with_neighbours_are_one() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("label", "words"),
-    [
-        ("prompt_length=16385+", "prompts above 16,384 tokens"),
-        ("prompt_length=1-256", "prompts up to 256 tokens"),
-        ("prompt_length=257-2048", "prompts of 257 to 2,048 tokens"),
-        ("prompt_length=8193-16384", "prompts of 8,193 to 16,384 tokens"),
-        ("prompt_length=unknown", "requests of unknown prompt length"),
-        ("output=tool_call", "tool calls"),
-        ("stream=no", "requests that are not streamed"),
-        ("adapter=sql", "adapter sql"),
-        ("adapter=none", "the model without an adapter"),
-        ("header:x-tenant=acme", "x-tenant acme"),
-        ("header:x-tenant=none", "requests without x-tenant"),
-        ("header:x-tenant=other", "other x-tenant"),
-    ],
-)
-def test_what_segments_are_called(label: str, words: str) -> None:
-    assert segment_words(label) == words
+WORDS = {
+    "prompt_length=16385+": "prompts above 16,384 tokens",
+    "prompt_length=1-256": "prompts up to 256 tokens",
+    "prompt_length=257-2048": "prompts of 257 to 2,048 tokens",
+    "prompt_length=8193-16384": "prompts of 8,193 to 16,384 tokens",
+    "prompt_length=unknown": "requests of unknown prompt length",
+    "output=tool_call": "tool calls",
+    "stream=no": "requests that are not streamed",
+    "adapter=sql": "adapter sql",
+    "adapter=none": "the model without an adapter",
+    "header:x-tenant=acme": "x-tenant acme",
+    "header:x-tenant=none": "requests without x-tenant",
+    "header:x-tenant=other": "other x-tenant",
+}
+
+
+def test_what_segments_are_called() -> None:
+    assert {label: segment_words(label) for label in WORDS} == WORDS

@@ -83,19 +83,16 @@ def test_optional_columns_go_first_and_make_room_for_bars() -> None:
     assert _texts(list(table(24, bars=[Bar(1.0)])))[1] == "aaaaaaaa 456 " + 10 * "#"
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "expected"),
-    [
+def test_paragraphs_are_wrapped() -> None:
+    for text, width, expected in (
         ("one two three", 8, ["one two", "  three"]),
         ("  one two three", 9, ["  one two", "    three"]),
         ("x" * 10, 4, ["xxxx", "  xx", "  xx", "  xx"]),
         ("日本語 日本", 6, ["日本語", "  日本"]),
         ("a\nb", 80, [r"a\nb"]),
         ("", 80, []),
-    ],
-)
-def test_paragraphs_are_wrapped(text: str, width: int, expected: list[str]) -> None:
-    assert list(columns.wrapped(text, width, indent=2)) == expected
+    ):
+        assert list(columns.wrapped(text, width, indent=2)) == expected
 
 
 def test_wide_characters_are_cut_by_their_columns() -> None:
