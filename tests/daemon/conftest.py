@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from tests.daemon.stores import database, empty_database, guard_database, guards_of, new_living
+from tests.daemon.stores import (
+    database,
+    empty_database,
+    guard_database,
+    guards_of,
+    new_living,
+    shared_database,
+    stores,
+)
 
-__all__ = ["database", "empty_database", "guard_database", "guards_of", "new_living"]
+__all__ = [
+    "database", "empty_database", "guard_database", "guards_of", "new_living", "shared_database",
+    "stores",
+]  # fmt: skip

@@ -12,13 +12,27 @@ from typing import Any
 from specwatch.daemon.scraper import Scraper
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Batch, Moment, Window
+from tests.daemon.stepped import MINUTE, StoppedClock, StoppedLoop
 from tests.fixtures import Serve, target_of
 from tests.hostile import Behaviour, HostileServer, Visit
 from tests.scrape.pages import vllm
 
-MINUTE = 1_790_000_040.0
-_LOOP = asyncio.new_event_loop()
+_TIME = StoppedClock()
+"""By which pages come too late."""
+_LOOP = StoppedLoop(_TIME)
 threading.Thread(target=_LOOP.run_forever, daemon=True).start()
+
+
+def take(seconds: float) -> None:
+    """Let time pass while an answer is waited for."""
+    _TIME.forward(seconds)
+    _LOOP.call_soon_threadsafe(lambda: None)
+
+
+def late(visit: Visit) -> None:
+    """Takes the request and never answers in time, which passes at once."""
+    take(1000)
+    visit.hang()
 
 
 def turn(scraper: Scraper) -> None:

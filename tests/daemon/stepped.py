@@ -16,8 +16,8 @@ from specwatch.domain.model import Moment
 from specwatch.runtime.http_server import HttpServer
 from specwatch.runtime.scheduler import Schedule
 from specwatch.status import TargetStatus
-from tests.daemon.scraping import MINUTE
 
+MINUTE = 1_790_000_040.0
 WITHIN = 60.0
 """Seconds in which the turns of a test end, on any machine."""
 

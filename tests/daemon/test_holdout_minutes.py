@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -13,8 +10,11 @@ from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import Baseline, Origin
 from specwatch.domain.holdout import WARM_UP, Holdout
 from specwatch.domain.model import HOUR, MINUTE, Batch, Histogram, Mode, Window
+from tests.daemon.stores import StoreOf
 from tests.daemon.test_rule_service import Scene, acceptance
 from tests.store.examples import T0, batch
+
+pytestmark = pytest.mark.usefixtures("log")
 
 BEGAN = T0 + HOUR
 SINCE = BEGAN + 3 * MINUTE
@@ -22,10 +22,8 @@ HOLDOUT = Holdout("b", float(BEGAN), float(SINCE))
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path)
-    yield scene
-    scene.close()
+def scene(stores: StoreOf) -> Scene:
+    return Scene(stores)
 
 
 def timed(start: int, target: str, mode: Mode, tpot: float) -> Window:
@@ -38,6 +36,7 @@ def timed(start: int, target: str, mode: Mode, tpot: float) -> Window:
 
 def pass_time(scene: Scene, judging: RuleService | None, count: int, *, holdout: float) -> None:
     """Minutes of ``chat``, which takes 20 ms per token, and of ``b``, which has ``holdout``."""
+    unwritten = []
     for _ in range(count):
         start = int(scene.time)
         shaken = 1 + 0.01 * (start // MINUTE % 5)
@@ -45,10 +44,13 @@ def pass_time(scene: Scene, judging: RuleService | None, count: int, *, holdout:
         mode = Mode.ON if start < BEGAN else Mode.OFF
         theirs = timed(start, "b", mode, holdout * shaken)
         scene.time += MINUTE
-        scene.store.write([batch(own), batch(theirs)], now=scene.time)
+        unwritten += [batch(own), batch(theirs)]
         if judging is not None:
+            scene.store.write(unwritten, now=scene.time)
+            unwritten = []
             judging.observe("chat", Batch((own,), None))
             judging.catch_up()
+    scene.store.write(unwritten, now=scene.time)
 
 
 def baseline(judging: RuleService) -> Baseline:
@@ -59,7 +61,7 @@ def test_the_others_are_compared_with_it_at_the_same_time(scene: Scene) -> None:
     pass_time(scene, None, 60, holdout=0.02)
     judging = scene.judging()
     judging.holdouts = {"chat": (HOLDOUT,)}
-    pass_time(scene, judging, 40, holdout=0.03)
+    pass_time(scene, judging, 36, holdout=0.03)
     known = judging.decision_of("chat").models["llama"]
     (measurement,) = known.baseline.holdouts
     assert (measurement.holdout, measurement.origin) == ("b", Origin.HOLDOUT)
@@ -81,7 +83,7 @@ def test_a_slower_server_is_no_baseline_as_it_is(scene: Scene) -> None:
     pass_time(scene, None, 60, holdout=0.04)
     judging = scene.judging()
     judging.holdouts = {"chat": (HOLDOUT,)}
-    pass_time(scene, judging, 40, holdout=0.06)
+    pass_time(scene, judging, 24, holdout=0.06)
     (measurement,) = baseline(judging).holdouts
     assert measurement.pace is not None
     assert measurement.pace.ratio.value == pytest.approx(2.0, rel=0.01)

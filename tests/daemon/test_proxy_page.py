@@ -9,9 +9,9 @@ import pytest
 
 from specwatch.domain.model import Moment, Source
 from tests import pages
-from tests.daemon.scraping import Bench, Engine
+from tests.daemon.scraping import Bench, Engine, late
 from tests.fixtures import CERTIFICATE, Log, Serve, events
-from tests.hostile import Behaviour, Visit, hanging
+from tests.hostile import Behaviour, Visit
 from tests.scrape.pages import vllm
 
 
@@ -75,7 +75,7 @@ BAD: dict[str, tuple[bytes | Behaviour, str]] = {
     "half a page": (tap(5)[:-9], "truncated"),
     "NaN": (tap(5).replace(b" 5\n", b" NaN\n"), "not_a_number"),
     "503": (lambda visit: visit.answer(b"", "503 Busy"), "http_status"),
-    "hanging": (hanging, "timeout"),
+    "hanging": (late, "timeout"),
 }
 
 
@@ -83,7 +83,7 @@ BAD: dict[str, tuple[bytes | Behaviour, str]] = {
 def test_a_proxy_that_fails_fails_nothing_else_and_is_told_once(
     bench: MakeBench, log: Log, answer: bytes | Behaviour, reason: str
 ) -> None:
-    one = bench(timeout=0.5 if reason == "timeout" else 60.0)
+    one = bench()
     one.turn()
     one.turn(vllm(drafts=100), answer)
     one.turn(vllm(drafts=150))
@@ -109,7 +109,7 @@ def test_a_proxy_is_given_what_the_server_left_of_the_time(bench: MakeBench) -> 
         one.now = Moment(one.now.wall + 5.0, one.now.monotonic + 5.0)  # longer than the timeout
         visit.answer(vllm(drafts=1))
 
-    one.turn(slow, hanging)
+    one.turn(slow, late)
     proxy = one.scraper.status().tap.proxy
     assert proxy.failures == {"timeout": 1}
 

@@ -12,7 +12,13 @@ from specwatch.daemon.recorder import Recorder
 from specwatch.domain.model import Batch, Moment
 from specwatch.errors import StoreUnavailable
 from specwatch.store.repository import Store
+from tests.daemon.stores import StoreOf
 from tests.store.examples import T0, minute
+
+
+@pytest.fixture
+def store(stores: StoreOf) -> Store:
+    return stores("left")
 
 
 @pytest.fixture

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import requests
 
 from specwatch.config.loading import Config
 from specwatch.config.rules import Condition, Rule, Rules, Scope, Slo
 from specwatch.config.sections import Baselines
 from specwatch.config.target import Experiments, Target
 from specwatch.daemon import rule_service as judging_module
-from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
@@ -27,13 +25,17 @@ from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
 from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
-from specwatch.simulator.server import SimulatedServer
 from specwatch.store.repository import Store
-from tests.daemon.running import FAST, MovableClock, Running, config_of, scraped, until_logged, work
-from tests.fixtures import Log, events, target_of
-from tests.hostile import wait_for
+from tests.daemon.running import config_of
+from tests.daemon.stepped import Stepped, StoppedClock
+from tests.daemon.stores import StoreOf
+from tests.fixtures import Log, Serve, events, target_of
+from tests.hostile import Visit
 from tests.report.experiments import switchback
+from tests.scrape.pages import vllm
 from tests.store.examples import FOREVER, T0, batch, minute
+
+pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
 
 LOW = Rule(
     name="low",
@@ -61,24 +63,12 @@ def acceptance(start: int, rate: float, **changes: Any) -> Window:
 class Scene:
     """A store, a clock, and judges in a row: a new one is a daemon that was restarted."""
 
-    def __init__(self, path: Path) -> None:
-        self.url = f"sqlite:///{path}/state/s.db"
+    def __init__(self, stores: StoreOf) -> None:
+        self.opened = stores
+        """A store for a daemon of that name."""
         self.time = float(T0)
         self.config = self.ruled(LOW)
-        self._stores: list[Store] = []
         self.store = self.opened("left")
-
-    def opened(self, daemon: str) -> Store:
-        """A store for a daemon of that name."""
-        store = Store(self.url, daemon=daemon)
-        store.open(self.time)
-        self._stores.append(store)
-        return store
-
-    def close(self) -> None:
-        """Disconnect."""
-        for store in self._stores:
-            store._database.dispose()
 
     def now(self) -> Moment:
         return Moment(self.time, self.time)
@@ -119,11 +109,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(stores: StoreOf) -> Scene:
     """An empty store at a full hour."""
-    new_scene = Scene(tmp_path)
-    yield new_scene
-    new_scene.close()
+    return Scene(stores)
 
 
 def verdicts(judging: RuleService, target: str = "chat") -> list[Verdict]:
@@ -317,9 +305,9 @@ def test_two_daemons_on_one_target_keep_each_its_own(scene: Scene) -> None:
 
 def test_hours_and_minutes_of_the_past_are_counted_once(scene: Scene) -> None:
     scene.config = scene.ruled(LOW, slos=(SLO,))
-    written = [acceptance(T0 + 1200 * n, 0.8, drafts=7) for n in range(3 * 40)]
+    written = [acceptance(T0 + 1200 * n, 0.8, drafts=7) for n in range(3 * 8)]
     scene.store.write([batch(*written)], now=0)
-    scene.time = T0 + 40 * HOUR + 400
+    scene.time = T0 + 8 * HOUR + 400
     scene.store.roll_up(scene.time)
     (slo,) = scene.judging().decision_of("chat").slos
     assert slo.total == sum(one.tally.ttft.count for one in written if one.tally.ttft)
@@ -331,7 +319,7 @@ def test_the_day_before_the_start_is_known_by_temperature(scene: Scene) -> None:
     rule = LOW.model_copy(update={"conditions": (fall,), "window": 600.0})
     scene.config = scene.ruled(rule)
     both = ("all", "0")
-    day = [acceptance(T0 + 600 * n, 0.8, temperature=t) for n in range(6 * 25) for t in both]
+    day = [acceptance(T0 + 3600 * n, 0.8, temperature=t) for n in range(25) for t in both]
     scene.store.write([batch(*day)], now=0)
     scene.time = T0 + 25.0 * HOUR
     scene.store.roll_up(scene.time)
@@ -578,6 +566,7 @@ def test_a_clock_that_was_set_back_leaves_no_breach_open(scene: Scene) -> None:
 
 def test_what_a_rule_found_is_not_held_after_the_rule_is_gone(scene: Scene) -> None:
     """A daemon may be told to read its rules again for years."""
+    gc.freeze()  # what other tests left is not looked at
     judging = scene.judging()
     for _ in range(3):
         judging.configure(scene.ruled(LOW))
@@ -768,31 +757,29 @@ def test_baselines_that_did_not_change_are_not_held_twice(scene: Scene) -> None:
 
 
 def test_the_daemon_judges_what_it_watches_and_goes_on_after_a_restart(
-    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, database: Path, log: Log
 ) -> None:
-    """The simulated engine accepts some drafts: a rule that wants none is in breach."""
-    for name in ("_FLUSH_SECONDS", "_CATCH_UP_SECONDS", "_LOOK_SECONDS"):
-        monkeypatch.setattr(f"specwatch.daemon.daemon.{name}", 0.05)
+    """The engine accepts some drafts: a rule that wants none is in breach."""
+
+    def counting(visit: Visit) -> bool:
+        drafts = 100 * server.paths.count("/metrics")
+        visit.answer(vllm(drafts, drafts=drafts))
+        return True
+
+    server = serve(counting)
     none = Condition(metric="acceptance_ratio", above=0.01)
     rule = LOW.model_copy(update={"conditions": (none,), "for_": 0.0})
-    clock = MovableClock()
-    with SimulatedServer(FAST) as server:
-        target = target_of(server.url, interval=0.05)
-        config = config_of(tmp_path / "state" / "d.db", [target])
-        config = config.model_copy(update={"rules": Rules(use_defaults=False, extra=(rule,))})
-        with Running(Daemon(config, environ={}, now=clock, seed=1)) as daemon:
-            scraped(daemon)
-            work(server)
-            scraped(daemon, 2)
-            clock.forward(60)
-            wait_for(until_logged(log, "rule_breach"))
-            url = f"{daemon.http.url}/api/v1/decisions?until=2000000000"
-            wait_for(lambda: len(requests.get(url, timeout=10).json()["decisions"]) == 1)
-        with Running(Daemon(config, environ={}, now=clock, seed=1)) as daemon:
-            wait_for(lambda: daemon._rule_service.caught_up)
-            (finding,) = daemon.status().targets[0].decision.findings
-            assert (finding.verdict, finding.rule) == (Verdict.BREACH, rule)
-            wait_for(lambda: daemon.status().judging.queued == 0)
-            page = requests.get(f"{daemon.http.url}/metrics", timeout=10).text
-            assert "\nspecwatch_rule_verdict{" in page
+    config = config_of(database, [target_of(server.url)])
+    config = config.model_copy(update={"rules": Rules(use_defaults=False, extra=(rule,))})
+    clock = StoppedClock()
+    with Stepped(config, clock=clock) as daemon:
+        daemon.scrape(36)
+        assert len(events(log, "rule_breach")) == 1
+        (stored,) = daemon.daemon._recorder.store.verdicts(**FOREVER)
+        assert stored.rule == "low"
+    with Stepped(config, clock=clock) as daemon:
+        daemon.jobs.run_due()
+        (finding,) = daemon.target().decision.findings
+        assert (finding.verdict, finding.rule) == (Verdict.BREACH, rule)
+        assert daemon.daemon.status().judging.queued == 0
     assert len(events(log, "rule_breach")) == 1
