@@ -201,7 +201,7 @@ class Surface:
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 return Answer(response.status, _lower(response.headers), response.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -28,6 +28,15 @@ from tests.web.statuses import NOW, Surface, daemon, minute, serving, target
 from tests.web.test_status_page import START, dead, hour, read, with_all
 
 
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Surface]:
+    """A surface of its own, which keeps what it has made for as long as a test may take."""
+    for name in ("_STATUS_SECONDS", "_PAGE_SECONDS", "_HISTORY_SECONDS"):
+        monkeypatch.setattr(status_route, name, 3600.0)
+    with serving() as running:
+        yield running
+
+
 def test_a_store_that_hangs_holds_no_page_for_long(
     surface: Surface, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,17 +54,16 @@ def test_a_store_that_hangs_holds_no_page_for_long(
         over.set()
 
 
-def test_many_viewers_cost_one_reading() -> None:
+def test_many_viewers_cost_one_reading(fresh: Surface) -> None:
     asked: list[Any] = []
-    with serving() as fresh:
-        with_all(fresh)
-        fresh.windows = lambda **selection: asked.append(selection) or hour(**selection)
-        viewers = [threading.Thread(target=fresh.get, args=("/",)) for _ in range(8)]
-        for viewer in viewers:
-            viewer.start()
-        for viewer in viewers:
-            viewer.join()
-        read(fresh, "/?refresh=0")
+    with_all(fresh)
+    fresh.windows = lambda **selection: asked.append(selection) or hour(**selection)
+    viewers = [threading.Thread(target=fresh.get, args=("/",)) for _ in range(8)]
+    for viewer in viewers:
+        viewer.start()
+    for viewer in viewers:
+        viewer.join()
+    read(fresh, "/?refresh=0")
     assert asked == [
         {"since": NOW - 3600, "until": NOW, "target": name} for name in ("chat", "guessed")
     ]
@@ -92,45 +100,44 @@ def asking(surface: Surface, paths: list[str]) -> tuple[list[threading.Thread], 
 
 
 def test_equal_questions_are_one_page_however_they_are_put(
-    monkeypatch: pytest.MonkeyPatch,
+    fresh: Surface, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
     over.set()
     begun, _ = making(monkeypatch, over)
-    with serving() as fresh:
-        for query in ("target=chat&refresh=60", "refresh=60&target=chat", "refresh=060&target=chat",
-                      "target=x&target=chat&refresh=60&state=&page=0"):  # fmt: skip
-            assert fresh.get(f"/?{query}").status == 200
+    for query in ("target=chat&refresh=60", "refresh=60&target=chat", "refresh=060&target=chat",
+                  "target=x&target=chat&refresh=60&state=&page=0"):  # fmt: skip
+        assert fresh.get(f"/?{query}").status == 200
     assert begun == [(Selection(target="chat", refresh=60),)]
 
 
-def test_only_a_few_pages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_pages_are_made_at_once(fresh: Surface, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many different ones are asked for; beyond some more, who asks is told to wait."""
     over = threading.Event()
     _, at_once = making(monkeypatch, over)
-    with serving() as fresh:
-        most = status_route._MOST_MAKING
-        threads, codes = asking(fresh, [f"/?refresh={n}" for n in range(10, 10 + most + 4)])
-        try:
-            wait_for(lambda: len(codes) >= 4 and max(at_once) >= 2, 10)
-            assert codes == [503] * 4
-        finally:
-            over.set()
-            for thread in threads:
-                thread.join()
+    most = status_route._MOST_MAKING
+    threads, codes = asking(fresh, [f"/?refresh={n}" for n in range(10, 10 + most + 4)])
+    try:
+        wait_for(lambda: len(codes) >= 4 and max(at_once) >= 2)
+        assert codes == [503] * 4
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
     assert sorted(codes) == [200] * most + [503] * 4
     assert max(at_once) == status_route._MOST_RENDERED
 
 
-def test_what_cannot_be_asked_takes_no_place_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_asked_takes_no_place_of_a_page(
+    fresh: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, _ = making(monkeypatch, over := threading.Event())
     over.set()
-    with serving() as fresh:
-        assert fresh.get("/").status == 200
-        for n in range(12):
-            assert fresh.get(f"/?x{n}=1").status == 400
-            assert fresh.get(f"/?target=x{n}").status == 404
-        assert fresh.get("/").status == 200
+    assert fresh.get("/").status == 200
+    for n in range(12):
+        assert fresh.get(f"/?x{n}=1").status == 400
+        assert fresh.get(f"/?target=x{n}").status == 404
+    assert fresh.get("/").status == 200
     assert len(begun) == 1
 
 
@@ -346,32 +353,28 @@ def test_the_viewer_of_a_target_follows_that_target_alone(surface: Surface) -> N
 
 
 def test_more_listeners_than_a_daemon_has_time_for_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    fresh: Surface, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status_route, "_MOST_LISTENERS", 1)
-    monkeypatch.setattr(status_route, "_LOOK_SECONDS", 0.01)
-    with serving() as fresh:
-        assert fresh.get("/events", "HEAD").status == 200
-        with urllib.request.urlopen(f"{fresh.url}/events", timeout=30) as stream:
-            assert stream.readline().startswith(b"data: ")
-            assert fresh.get("/events").status == 503
-        wait_for(lambda: events_begin(fresh), 10)  # who left makes room
+    monkeypatch.setattr(status_route, "_LOOK_SECONDS", 0.05)
+    assert fresh.get("/events", "HEAD").status == 200
+    with urllib.request.urlopen(f"{fresh.url}/events", timeout=30) as stream:
+        assert stream.readline().startswith(b"data: ")
+        assert fresh.get("/events").status == 503
+    wait_for(lambda: events_begin(fresh))  # who left makes room
 
 
 def test_a_daemon_that_stops_waits_for_no_page_that_is_open(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fresh: Surface, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(status_route, "_LOOK_SECONDS", 60.0)
-    with serving() as fresh:
-        # As a browser asks.
-        request = urllib.request.Request(
-            f"{fresh.url}/events", headers={"Accept": "text/event-stream"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as stream:
-            assert stream.readline().startswith(b"data: ")
-            assert fresh.server.stop(30.0)
-            with pytest.raises(http.client.IncompleteRead):
-                stream.read()
+    # As a browser asks.
+    request = urllib.request.Request(f"{fresh.url}/events", headers={"Accept": "text/event-stream"})
+    with urllib.request.urlopen(request, timeout=30) as stream:
+        assert stream.readline().startswith(b"data: ")
+        assert fresh.server.stop(30.0)
+        with pytest.raises(http.client.IncompleteRead):
+            stream.read()
     assert "CancelledError" not in caplog.text
 
 
