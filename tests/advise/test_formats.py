@@ -52,47 +52,47 @@ def test_a_format_of_unknown_bits_gives_no_size() -> None:
     assert first_with_bits(None, None) is None
 
 
-@pytest.mark.parametrize(
-    ("declared", "expected"),
-    [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq"),
-        ({"quant_method": "gptq", "bits": 4}, "gptq"),
-        ({"quant_method": "gptq", "bits": 8}, "gptq-int8"),
-        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
-        ({"quant_method": "fbgemm_fp8"}, "fp8"),
-        ({"quant_method": "mxfp4"}, "mxfp4"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb-int4"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bnb-int8"),
-        ({"quant_method": "brand_new"}, "brand_new"),
-        ({}, None),
-        ("fp8", None),
-    ],
-)
-def test_what_a_config_declares(declared: Any, expected: str | None) -> None:
-    assert declared_format({"quantization_config": declared}) == expected
+DECLARED: list[tuple[Any, str | None]] = [
+    ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq"),
+    ({"quant_method": "gptq", "bits": 4}, "gptq"),
+    ({"quant_method": "gptq", "bits": 8}, "gptq-int8"),
+    ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
+    ({"quant_method": "fbgemm_fp8"}, "fp8"),
+    ({"quant_method": "mxfp4"}, "mxfp4"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb-int4"),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bnb-int8"),
+    ({"quant_method": "brand_new"}, "brand_new"),
+    ({}, None),
+    ("fp8", None),
+]
 
 
-@pytest.mark.parametrize(
-    ("weights", "activations", "expected"),
-    [
-        ({"num_bits": 8, "type": "int"}, {"num_bits": 8}, "w8a8"),
-        ({"num_bits": 8, "type": "int"}, None, "int8"),
-        ({"num_bits": 8, "type": "float"}, {"num_bits": 8}, "fp8"),
-        ({"num_bits": 4, "type": "int", "group_size": 128}, None, "w4a16"),
-        ({"num_bits": 4, "type": "float", "group_size": 16}, None, "nvfp4"),
-        ({"num_bits": 4, "type": "float", "group_size": 32}, None, "mxfp4"),
-        ({"num_bits": 3}, None, "unknown"),
-        (None, None, "unknown"),
-    ],
-)
-def test_what_compressed_tensors_declare(
-    weights: dict[str, Any] | None, activations: dict[str, Any] | None, expected: str
-) -> None:
-    group = {"weights": weights, "input_activations": activations}
-    declared = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
-    assert declared_format({"quantization_config": declared}) == expected
+def test_what_a_config_declares() -> None:
+    found = [declared_format({"quantization_config": declared}) for declared, _ in DECLARED]
+    assert found == [form for _, form in DECLARED]
+
+
+COMPRESSED: list[tuple[dict[str, Any] | None, dict[str, Any] | None, str]] = [
+    ({"num_bits": 8, "type": "int"}, {"num_bits": 8}, "w8a8"),
+    ({"num_bits": 8, "type": "int"}, None, "int8"),
+    ({"num_bits": 8, "type": "float"}, {"num_bits": 8}, "fp8"),
+    ({"num_bits": 4, "type": "int", "group_size": 128}, None, "w4a16"),
+    ({"num_bits": 4, "type": "float", "group_size": 16}, None, "nvfp4"),
+    ({"num_bits": 4, "type": "float", "group_size": 32}, None, "mxfp4"),
+    ({"num_bits": 3}, None, "unknown"),
+    (None, None, "unknown"),
+]
+
+
+def test_what_compressed_tensors_declare() -> None:
+    found = []
+    for weights, activations, _ in COMPRESSED:
+        group = {"weights": weights, "input_activations": activations}
+        declared = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+        found.append(declared_format({"quantization_config": declared}))
+    assert found == [form for _, _, form in COMPRESSED]
 
 
 def parameters(name: str) -> Parameters:
@@ -117,37 +117,37 @@ def test_embeddings_stay_as_they_are_in_the_formats_of_vllm() -> None:
     assert size(llama, "int8") == llama.total + embedding
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "gigabytes"),
-    [
-        ("gpt-oss-20b", "mxfp4", 13.8),  # only experts; openai/gpt-oss-20b
-        ("gpt-oss-120b", "mxfp4", 65.2),
-        ("Qwen2.5-32B", "awq", 19.3),  # Qwen/Qwen2.5-32B-Instruct-AWQ
-        ("Qwen2.5-72B", "awq", 41.6),
-        ("Llama-3.1-8B", "Q4_K_M", 4.9),  # llama.cpp, tools/quantize/README.md
-        ("Llama-3.1-70B", "Q4_K_M", 43.1),
-    ],
-)
-def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: float) -> None:
+def test_sizes_are_those_of_published_files() -> None:
     """Those of llama.cpp as its README has them; the others typed in, not downloaded."""
-    assert (size(parameters(name), form) or 0) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+    gigabytes = {
+        ("gpt-oss-20b", "mxfp4"): 13.8,  # only experts; openai/gpt-oss-20b
+        ("gpt-oss-120b", "mxfp4"): 65.2,
+        ("Qwen2.5-32B", "awq"): 19.3,  # Qwen/Qwen2.5-32B-Instruct-AWQ
+        ("Qwen2.5-72B", "awq"): 41.6,
+        ("Llama-3.1-8B", "Q4_K_M"): 4.9,  # llama.cpp, tools/quantize/README.md
+        ("Llama-3.1-70B", "Q4_K_M"): 43.1,
+    }
+    found = {key: (size(parameters(key[0]), key[1]) or 0) / 1e9 for key in gigabytes}
+    assert found == pytest.approx(gigabytes, rel=0.02)
+
+
+NAMED_SIZES = {
+    "Qwen3-0.6B": "0.6B", "Llama-3.2-1B": "1B", "Llama-3.2-3B": "3B", "Qwen2.5-7B": "7B",
+    "Llama-3.1-8B": "8B", "Qwen3-8B": "8B", "Qwen3-32B": "32B", "Llama-3.1-70B": "70B",
+    "Qwen2.5-72B": "72B", "Qwen3-30B-A3B": "30B-A3B", "gpt-oss-20b": "20B-A3.6B",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", ["awq", "fp8"])
-@pytest.mark.parametrize(
-    ("size_text", "name"),
-    [("0.6B", "Qwen3-0.6B"), ("1B", "Llama-3.2-1B"), ("3B", "Llama-3.2-3B"), ("7B", "Qwen2.5-7B"),
-     ("8B", "Llama-3.1-8B"), ("8B", "Qwen3-8B"), ("32B", "Qwen3-32B"), ("70B", "Llama-3.1-70B"),
-     ("72B", "Qwen2.5-72B"), ("30B-A3B", "Qwen3-30B-A3B"), ("20B-A3.6B", "gpt-oss-20b")],
-)  # fmt: skip
-def test_a_size_alone_gives_about_what_the_config_gives(
-    size_text: str, name: str, form: str
-) -> None:
+def test_a_size_alone_gives_about_what_the_config_gives(form: str) -> None:
     """Bits times parameters were 14 to 30 % less: embeddings and output head have 16 bits."""
-    plain, exact = plain_size(size_text), size(parameters(name), form)
+    found = {name: usual_bytes(text, form) for name, text in NAMED_SIZES.items()}
     # 1B is 1.24 billion, 7B 7.6: what a size is rounded to is not ours.
-    rounded = exact * plain.total / parameters(name).total
-    assert usual_bytes(size_text, form) == pytest.approx(rounded, rel=0.1)
+    exact = {
+        name: size(parameters(name), form) * plain_size(text).total / parameters(name).total
+        for name, text in NAMED_SIZES.items()
+    }
+    assert found == pytest.approx(exact, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,12 @@ PER_TOKEN = {
 }
 
 
-@pytest.mark.parametrize(("name", "expected"), PER_TOKEN.values(), ids=PER_TOKEN)
-def test_bytes_of_a_token(name: str, expected: int) -> None:
-    assert kv_bytes_per_token(shape(name)) == expected
-    assert kv_bytes_per_token(shape(name), bits=8) == expected / 2
+@pytest.mark.parametrize("bits", [16, 8])
+def test_bytes_of_a_token(bits: int) -> None:
+    found = {
+        why: kv_bytes_per_token(shape(name), bits=bits) for why, (name, _) in PER_TOKEN.items()
+    }
+    assert found == {why: size * bits / 16 for why, (_, size) in PER_TOKEN.items()}
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,12 @@ def words(*texts: str) -> list[str]:
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize("start", ["vllm serve M", "python -m vllm.entrypoints.openai.api_server"])
-def test_only_speculation_goes(start: str, spelling: str) -> None:
+def test_only_speculation_goes(spelling: str) -> None:
     before, after = "--port 80 --served-model-name a b", "--enforce-eager"
-    stripped = strip(words(start, before, spelling, after))
-    assert list(stripped.command) == words(start, before, after)
-    assert list(stripped.removed) == words(spelling)
+    for start in ("vllm serve M", "python -m vllm.entrypoints.openai.api_server"):
+        stripped = strip(words(start, before, spelling, after))
+        assert list(stripped.command) == words(start, before, after)
+        assert list(stripped.removed) == words(spelling)
 
 
 @given(
