@@ -105,17 +105,20 @@ def events(log: Log, event: str) -> Log:
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else waits for the database while hours are built or deleted one by one."""
-    monkeypatch.setattr(rollups_and_retention, "_PAUSE", 0.001)
+    monkeypatch.setattr(rollups_and_retention, "_PAUSE", 0.0)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty database; on Postgres it has its tables."""
-    if request.param == "sqlite":
+    """The URL of an empty database: SQLite, or Postgres, with its tables, where a test says so."""
+    if getattr(request, "param", "sqlite") == "sqlite":
         yield f"sqlite:///{tmp_path}/state/specwatch.db"
     else:
         with request.getfixturevalue("postgres").lent_url() as lent:
             yield lent
+
+
+each_database = pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 
 
 @pytest.fixture

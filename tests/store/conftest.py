@@ -14,3 +14,12 @@ def empty_url(request: pytest.FixtureRequest, sqlite_file: Path) -> str:
         return f"sqlite:///{sqlite_file}"
     new: str = request.getfixturevalue("postgres").new_url()
     return new
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """At night every test of an empty database runs on Postgres too."""
+    nightly = metafunc.config.getoption("--hypothesis-profile") == "nightly"
+    marked = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    chosen = "url" in (*marked, *vars(metafunc.module)) or metafunc.cls
+    if nightly and "url" in metafunc.fixturenames and not chosen:
+        metafunc.parametrize("url", ["sqlite", "postgres"], indirect=True)

@@ -26,7 +26,7 @@ from specwatch.store.guard_records import GuardBook
 from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
 from specwatch.store.write_queue import WriteQueue
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.store.examples import FOREVER, T0, batch, cursor, fill_tables, minute, read, starts
 
 NOW = T0 + 5 * HOUR
@@ -84,22 +84,22 @@ def aside(store: Store) -> list[tuple[str, str]]:
         return [(row.table, row.target) for row in damaged_rows.read(connection)]
 
 
-@pytest.mark.parametrize("table", TABLES)
+@each_database
 def test_a_damaged_row_hides_no_other_and_is_set_aside(
-    filled: Store, recorder: Recorder, url: str, table: str
+    filled: Store, recorder: Recorder, url: str
 ) -> None:
-    column, value, count = TABLES[table]
-    assert count(filled) == 2
-    where = OF_CHAT if table in ("minutes", "hours") else "target = 'chat'"
-    write(url, f"UPDATE {table} SET {column} = :value WHERE {where}", value=value)
-    assert count(filled) == 1
-    (row,) = filled.damage.rows
-    assert row.table == table
-    recorder.flush()
-    assert (filled.damage.count, filled.damage.rows) == (1, [])
-    assert aside(filled) == [(table, "chat")]
-    # A guard without a state is held.
-    assert count(filled) == (2 if table == "guards" else 1)
+    for number, (table, (column, value, count)) in enumerate(TABLES.items()):
+        assert count(filled) == 2, table
+        where = OF_CHAT if table in ("minutes", "hours") else "target = 'chat'"
+        write(url, f"UPDATE {table} SET {column} = :value WHERE {where}", value=value)
+        assert count(filled) == 1, table
+        (row,) = filled.damage.rows
+        assert row.table == table
+        recorder.flush()
+        assert (filled.damage.count, filled.damage.rows) == (number + 1, [])
+        # A guard without a state is held.
+        assert count(filled) == (2 if table == "guards" else 1), table
+    assert sorted(aside(filled)) == sorted((table, "chat") for table in TABLES)
     assert check(url).sound
 
 
@@ -188,6 +188,7 @@ def test_a_guard_whose_row_is_damaged_is_held_until_a_person_resumes_it(
     assert book.history(target="chat")[0].version > 1, "its steps go on where they were"
 
 
+@each_database
 def test_a_damaged_context_is_repaired_when_a_daemon_writes_it_again(
     filled: Store, url: str, open_store: OpenStore
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_damaged_context_is_repaired_when_a_daemon_writes_it_again(
     assert aside(filled) == [], "a daemon moves nothing that may be repaired"
 
 
+@each_database
 def test_a_repair_moves_the_rows_of_a_lost_context(filled: Store, url: str) -> None:
     write(url, "UPDATE contexts SET content = '{}'")
     done = repair(url, NOW)
@@ -243,6 +245,7 @@ def test_a_damaged_experiment_is_named(filled: Store, url: str) -> None:
         filled.experiment(1)
 
 
+@each_database
 def test_rows_are_written_beside_and_over_damaged_ones(
     filled: Store, recorder: Recorder, url: str
 ) -> None:

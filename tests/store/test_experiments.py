@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from specwatch.domain.experiments import Comparison, Experiment, read
+from specwatch.domain.experiments import Comparison, read
 from specwatch.domain.model import HOUR
 from specwatch.domain.switchback import Moments, Switchback, SwitchbackDesign, SwitchbackState
 from specwatch.errors import ConfigError
 from specwatch.store import schema
 from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.store.examples import SUBJECT, T0, WORKLOAD, bench
 
 
@@ -27,13 +27,15 @@ def comparison(ended: float) -> Comparison:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("experiment", [bench(T0 + 0.5), comparison(T0), bench(T0, "nul \0")])
-def test_an_experiment_is_read_equal(store: Store, experiment: Experiment) -> None:
-    number = store.add_experiment(experiment, T0)
-    assert store.experiment(number) == experiment
-    assert store.experiment(number + 1) is None
+@each_database
+def test_an_experiment_is_read_equal(store: Store) -> None:
+    for experiment in (bench(T0 + 0.5), comparison(T0), bench(T0, "nul \0")):
+        number = store.add_experiment(experiment, T0)
+        assert store.experiment(number) == experiment
+        assert store.experiment(number + 1) is None
 
 
+@each_database
 def test_experiments_are_selected_by_time_and_target(store: Store) -> None:
     other = bench(T0 + 1, "other")
     for experiment in (bench(T0 + HOUR), bench(T0), other, comparison(T0 + 2 * HOUR)):
@@ -89,6 +91,7 @@ def put(store: Store, one: Switchback) -> None:
     assert store.change_switchback(one.target, lambda _: one, T0) == one
 
 
+@each_database
 def test_a_target_has_one_experiment_on_live_traffic_read_equal(store: Store) -> None:
     put(store, switchback())
     put(store, switchback("nul \0"))

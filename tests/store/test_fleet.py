@@ -15,7 +15,7 @@ from specwatch.errors import ConfigError
 from specwatch.store import fleet_rows, schema
 from specwatch.store.fleet_rows import FleetBook, Standing
 from specwatch.store.repository import Store
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.postgres import PostgresServer
 from tests.store.examples import T0, batch, cursor, minute, read, starts
 
@@ -81,6 +81,7 @@ def test_a_lone_member_has_all(join: Join) -> None:
     assert (standing.fleet.targets, standing.fleet.unwatched) == (20, ())
 
 
+@each_database
 def test_a_member_that_joins_gets_only_what_is_given_back(join: Join) -> None:
     one, two = join("one"), join("two")
     one.renew()
@@ -106,6 +107,7 @@ def test_pods_follow_their_workload(join: Join) -> None:
     assert two.renew(places=places).share == set(places)
 
 
+@each_database
 def test_the_targets_of_a_dead_member_are_taken_over(join: Join) -> None:
     one, two = join("one"), join("two")
     one.renew()
@@ -115,6 +117,7 @@ def test_the_targets_of_a_dead_member_are_taken_over(join: Join) -> None:
     assert one.renew().held == set(), "it has lost them all, and gets its share later"
 
 
+@each_database
 def test_a_target_moves_with_its_cursor(join: Join) -> None:
     one, two = join("one"), join("two")
     one.renew(["chat"])
@@ -125,6 +128,7 @@ def test_a_target_moves_with_its_cursor(join: Join) -> None:
     assert two.store.cursors(["chat"]) == {"chat": replace(stored, after=None)}
 
 
+@each_database
 def test_what_another_member_watches_is_not_written(join: Join) -> None:
     one, two = join("one"), join("two")
     one.renew(["chat"])
@@ -175,6 +179,7 @@ def test_what_waits_from_an_earlier_time_does_not_take_the_rest_with_it(
         assert [window.tally.drafts for window in read(one)] == [100, 100]
 
 
+@each_database
 def test_members_are_no_rivals_and_strangers_are(url: str, open_store: OpenStore) -> None:
     one, two = open_store(url, member="one", pid=1), open_store(url, member="two", pid=2)
     stranger = open_store(url, host="elsewhere", pid=3)
@@ -185,6 +190,7 @@ def test_members_are_no_rivals_and_strangers_are(url: str, open_store: OpenStore
     assert len(stranger.rivals(T0 + 90)) == 1
 
 
+@each_database
 def test_a_name_in_use_is_refused_until_its_owner_is_dead(join: Join) -> None:
     one = join("one")
     one.renew()
@@ -214,6 +220,7 @@ def test_a_target_that_only_some_members_know_is_watched_by_one_of_those(join: J
     assert all(share.intersection(new) for share in held)
 
 
+@each_database
 def test_targets_that_have_left_every_configuration_are_forgotten(join: Join) -> None:
     one, two = join("one"), join("two")
     one.renew()
@@ -224,6 +231,7 @@ def test_targets_that_have_left_every_configuration_are_forgotten(join: Join) ->
     assert one.renew(["engine-1"]).fleet.targets == 1
 
 
+@each_database
 def test_a_member_that_leaves_gives_everything_back(join: Join) -> None:
     one, two = join("one"), join("two")
     one.renew()
@@ -290,14 +298,14 @@ def test_two_members_never_claim_the_same_target(
 ) -> None:
     """However much at the same time they begin."""
     url = postgres.new_url()
-    targets = [f"engine-{number}" for number in range(200)]
-    members = [Joined(open_store(url, member=f"m{n}"), f"m{n}") for n in range(6)]
+    targets = [f"engine-{number}" for number in range(50)]
+    members = [Joined(open_store(url, member=f"m{n}"), f"m{n}") for n in range(4)]
     together = threading.Barrier(len(members))
     held: dict[str, frozenset[str]] = {}
 
     def begin(member: Joined) -> None:
         together.wait(30)
-        for _ in range(5):
+        for _ in range(3):
             standing = member.renew(targets)
             member.book.release(standing.held - standing.share, 0.0)
         together.wait(30)

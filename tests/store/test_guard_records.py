@@ -21,7 +21,7 @@ from specwatch.store.guard_records import GuardBook, Lost
 from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
 from specwatch.store.schema import guards
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 
 NOW = 1_800_000_000.0
 HOSTILE = ["a", "~a", "a~", "%", "_", "a:b", "~", "'; --", 'a"b', "\\", "ä" * 128, "東京\U0001f600"]
@@ -52,6 +52,7 @@ def to(entry: Entry, phase: Phase, reason: str = "because", incident: str = "") 
     )
 
 
+@each_database
 def test_a_step_is_stored_with_its_reason_and_its_numbers(book: GuardBook) -> None:
     entry = held(book)
     after = book.advance(entry, to(entry, Phase.SUSPECT, incident="i"), NOW + 1, by="d")
@@ -64,6 +65,7 @@ def test_a_step_is_stored_with_its_reason_and_its_numbers(book: GuardBook) -> No
     assert record.inputs == {"x": [1, None, "ä"]}
 
 
+@each_database
 def test_a_step_that_does_not_follow_is_refused_and_not_stored(
     store: Store, book: GuardBook
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_step_that_does_not_follow_is_refused_and_not_stored(
     book.advance(theirs, to(theirs, Phase.CONFIRMED), NOW, by="other")
 
 
+@each_database
 def test_steps_and_changes_of_many_at_once_are_each_stored_once(
     url: str, book: GuardBook, open_store: OpenStore
 ) -> None:
@@ -144,6 +147,7 @@ def test_a_change_that_changes_nothing_stores_nothing(book: GuardBook) -> None:
         book.change("nobody", lambda s: state_machine.resume(s, by="a", now=NOW), NOW, by="p")
 
 
+@each_database
 def test_guards_are_read_again_only_after_a_change(
     url: str, store: Store, book: GuardBook, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +190,7 @@ def test_guards_are_read_again_only_after_a_change(
     assert found == {}
 
 
+@each_database
 def test_a_lease_belongs_to_its_holder_until_it_ends_or_is_released(
     store: Store, book: GuardBook
 ) -> None:
@@ -205,6 +210,7 @@ def test_a_lease_belongs_to_its_holder_until_it_ends_or_is_released(
     assert book.look()["chat"].held_by("d:1")
 
 
+@each_database
 def test_a_holder_that_can_act_takes_the_lease_from_one_that_cannot(book: GuardBook) -> None:
     book.hold(["chat"], "looks:1", NOW, able=False)
     assert book.look()["chat"].held_by("looks:1")
@@ -217,6 +223,7 @@ def test_a_holder_that_can_act_takes_the_lease_from_one_that_cannot(book: GuardB
     assert book.look()["chat"].held_by("other:1")
 
 
+@each_database
 def test_names_with_a_meaning_in_sql_keep_their_own_leases(book: GuardBook) -> None:
     """Neither of a daemon nor of a target, whatever means something to SQL or to us."""
     for name in HOSTILE:
@@ -235,6 +242,7 @@ def test_names_with_a_meaning_in_sql_keep_their_own_leases(book: GuardBook) -> N
         assert [step.daemon for step in book.history(target=name, incident=name)] == [name]
 
 
+@each_database
 def test_history_is_newest_first_and_selected(book: GuardBook) -> None:
     for number, target in enumerate(["a", "b", "a", "a"]):
         entry = held(book, target)
@@ -253,6 +261,7 @@ def test_history_is_newest_first_and_selected(book: GuardBook) -> None:
     assert reasons(target="a", limit=1) == "3"
 
 
+@each_database
 def test_the_state_of_a_guard_is_read_equal(book: GuardBook) -> None:
     entry = held(book)
     incident = Incident("i", Cause.TRIAL_LOST, NOW, "r", "tiny", "all", {"speedup": 0.5, "n": None})
@@ -266,6 +275,7 @@ def test_the_state_of_a_guard_is_read_equal(book: GuardBook) -> None:
     assert book.look()["chat"].state == state
 
 
+@each_database
 def test_daemons_that_begin_at_once_create_each_guard_once(url: str, open_store: OpenStore) -> None:
     books = [GuardBook(open_store(url, name)) for name in "abcd"]
     names = [f"t{number}" for number in range(20)]
@@ -281,6 +291,7 @@ def test_daemons_that_begin_at_once_create_each_guard_once(url: str, open_store:
     assert all(entry.state == GuardState(name, since=NOW) for name, entry in entries.items())
 
 
+@each_database
 def test_leases_are_measured_by_the_clock_of_the_database(store: Store, book: GuardBook) -> None:
     """A daemon whose own clock is off by years holds a lease as long as any other."""
     book.hold(["chat"], "d:1", 5.0, able=True)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.baseline import MAX_AGE, MOST_POINTS, BaselineKey, Measurement, Origin
@@ -18,7 +18,7 @@ from specwatch.domain.model import HOUR, Histogram
 from specwatch.store.database import Database
 from specwatch.store.repository import Store
 from specwatch.store.schema import baselines
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.store.examples import T0, histograms
 
 KEY = BaselineKey("chat", "llama", "0.32.0", "abc")
@@ -45,10 +45,10 @@ _points = st.lists(
 )  # fmt: skip
 
 
+@each_database
 def test_any_measurement_is_read_equal(store: Store) -> None:
     written: list[Measurement] = []
 
-    @settings(max_examples=30, deadline=None)
     @given(
         _points,
         st.none() | histograms(),
@@ -73,6 +73,7 @@ def test_any_measurement_is_read_equal(store: Store) -> None:
     assert len(store.measurements()) == len(written)
 
 
+@each_database
 def test_a_new_calibration_replaces_the_older_of_its_key_load_and_origin_only(
     store: Store, url: str, open_store: OpenStore
 ) -> None:
@@ -123,6 +124,7 @@ def test_latencies_stay_counted_when_the_oldest_points_go(store: Store) -> None:
     assert stored.ttft.count == stored.points_behind == len(times)
 
 
+@each_database
 def test_two_daemons_that_write_one_row_at_once_lose_nothing(
     url: str, open_store: OpenStore
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from msgspec.structs import replace
 
 from specwatch.domain.model import Cursor, Histogram, Series, SeriesId, Tally, Window
@@ -12,7 +12,6 @@ from specwatch.store.packing import assemble, pack
 from tests.store.examples import T0, before_down_seconds, cursors, minute, unpack, windows
 
 
-@settings(max_examples=40, deadline=None)
 @given(windows)
 def test_a_window_is_unpacked_equal_in_every_field(window: Window) -> None:
     assert unpack(pack(window)) == window

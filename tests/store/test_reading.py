@@ -13,10 +13,22 @@ from specwatch.errors import StoreUnavailable
 from specwatch.store import readers, schema
 from specwatch.store.readers import Reader, WatchedModel
 from specwatch.store.repository import Store
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.store.examples import FOREVER, T0, batch, minute, read, starts
 
+SELECTIONS: list[dict[str, str]] = [
+    {"target": "b"},
+    {"temperature": "0"},
+    {"target": "b", "temperature": "all"},
+    {"model_name": "llama", "target": "a"},
+    {"daemon": "left"},
+    {"daemon": "nobody"},
+    {"model_name": "nothing"},
+    {},
+]
 
+
+@each_database
 def test_a_span_includes_its_start_and_not_its_end(store: Store) -> None:
     store.write([batch(*(minute(T0 + 60 * n) for n in range(5)))], now=0)
     assert starts(read(store, since=T0 + 60, until=T0 + 180)) == [T0 + 60, T0 + 120]
@@ -28,24 +40,9 @@ def test_a_span_includes_its_start_and_not_its_end(store: Store) -> None:
         store.windows(**FOREVER, length=300)
 
 
+@each_database
 @pytest.mark.parametrize("others", [0, 40], ids=["most series", "few of many series"])
-@pytest.mark.parametrize(
-    "selection",
-    [
-        {"target": "b"},
-        {"temperature": "0"},
-        {"target": "b", "temperature": "all"},
-        {"model_name": "llama", "target": "a"},
-        {"daemon": "left"},
-        {"daemon": "nobody"},
-        {"model_name": "nothing"},
-        {},
-    ],
-    ids=str,
-)
-def test_selected_windows_are_read_in_order_of_start(
-    store: Store, selection: dict[str, str], others: int
-) -> None:
+def test_selected_windows_are_read_in_order_of_start(store: Store, others: int) -> None:
     """Few series among many are read in another way than most of them, with the same result."""
     windows = [
         minute(T0 + 60 * n, target=target, temperature=temperature)
@@ -56,12 +53,14 @@ def test_selected_windows_are_read_in_order_of_start(
     extra = [minute(T0, target=f"x{n}", model_name="m", temperature="1") for n in range(others)]
     shuffled = random.Random(1).sample(windows, len(windows))
     store.write([batch(*shuffled, *extra)], now=0)
-    expected = [
-        window
-        for window in sorted(windows + extra, key=lambda w: (w.start, w.series.target))
-        if all(getattr(window.series, name) == value for name, value in selection.items())
-    ]
-    assert read(store, **selection) == expected
+    in_order = sorted(windows + extra, key=lambda w: (w.start, w.series.target))
+    for selection in SELECTIONS:
+        expected = [
+            window
+            for window in in_order
+            if all(getattr(window.series, name) == value for name, value in selection.items())
+        ]
+        assert read(store, **selection) == expected, selection
 
 
 @pytest.mark.parametrize("others", [0, 30])
@@ -73,6 +72,7 @@ def test_minutes_of_a_mode_are_read_alone(store: Store, others: int) -> None:
     assert read(store, target="chat", mode=None) == windows
 
 
+@each_database
 def test_windows_with_long_gaps_in_many_chunks_are_all_read(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +156,7 @@ def test_segments_are_read_only_where_they_are_asked_for(store: Store) -> None:
     assert watched.temperatures == ("0", "all")
 
 
+@each_database
 def test_info_counts_rows_and_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write([batch(minute(T0), minute(T0 + 60))], now=0)
     info = store.info()

@@ -18,27 +18,36 @@ from tests.fixtures import OpenStore
 from tests.store.examples import T0, batch, minute, read, starts
 
 NOW = T0 + 400 * HOUR
-MINUTES = 600
+MINUTES = 300
 PAGE = 4096
 
 
-@pytest.fixture
-def url(sqlite_file: Path, open_store: OpenStore) -> str:
-    """A closed store with many minutes."""
-    url = f"sqlite:///{sqlite_file}"
-    store = open_store(url)
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a closed store with many minutes."""
+    path = tmp_path_factory.mktemp("source") / "source.db"
+    store = Store(f"sqlite:///{path}", daemon="left")
+    store.open(0)
     windows = (
         minute(T0 + MINUTE * number, target=("chat", "code")[number % 2])
         for number in range(MINUTES)
     )
     store.write([batch(*windows)], NOW)
     store.close(NOW)
-    return url
+    return path.read_bytes()
+
+
+@pytest.fixture
+def url(sqlite_file: Path, source: bytes) -> str:
+    """A store with many minutes."""
+    sqlite_file.parent.mkdir(mode=0o700)
+    sqlite_file.write_bytes(source)
+    return f"sqlite:///{sqlite_file}"
 
 
 def damage_page(path: Path, number: int | None = None) -> None:
-    """Overwrite a page; by default one in the middle, which has minutes."""
-    number = path.stat().st_size // PAGE * 3 // 4 if number is None else number
+    """Overwrite a page; by default the last but one, which has minutes."""
+    number = path.stat().st_size // PAGE - 2 if number is None else number
     with path.open("r+b") as file:
         file.seek(number * PAGE)
         file.write(b"\xa5" * PAGE)

@@ -164,7 +164,12 @@ def test_a_damaged_database_is_explained_and_replaced_once_moved_away(
     assert read(store) == [minute(T0)]
 
 
-def test_the_log_beside_the_file_stays_small(store: Store, sqlite_file: Path) -> None:
-    for n in range(30):
-        store.write([batch(*(minute(T0 + 60 * (500 * n + m)) for m in range(500)))], now=0)
-    assert sqlite_file.with_suffix(".db-wal").stat().st_size <= database.SQLITE_WAL_BYTES
+def test_the_log_beside_the_file_stays_small(
+    sqlite_file: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "SQLITE_WAL_PAGES", 10)
+    monkeypatch.setattr(database, "SQLITE_WAL_BYTES", 80_000)
+    store = open_store(f"sqlite:///{sqlite_file}")
+    for n in range(10):
+        store.write([batch(*(minute(T0 + 60 * (50 * n + m)) for m in range(50)))], now=0)
+    assert sqlite_file.with_suffix(".db-wal").stat().st_size <= 80_000

@@ -9,7 +9,7 @@ from specwatch.store.database import Database, parse_url
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("text", "says"),
     [
         ("", "not a database URL"),
         ("specwatch.db", "not a database URL"),
@@ -21,9 +21,9 @@ from specwatch.store.database import Database, parse_url
         ("sqlite:///file:x?uri=true", "without a file"),
     ],
 )
-def test_an_unusable_url_is_refused(url: str, says: str) -> None:
+def test_an_unusable_url_is_refused(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        parse_url(url)
+        parse_url(text)
     assert "expected sqlite:////absolute/path/file.db or postgresql://" in str(caught.value)
     assert "sesame" not in str(caught.value)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from specwatch.rules.decisions import Decision
 from specwatch.store.repository import Store
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.store.examples import FOREVER, T0
 
 
@@ -20,6 +20,7 @@ def change(time: float = T0, verdict: str = "breach", **fields: str) -> Decision
     return replace(decision, **fields)
 
 
+@each_database
 def test_changes_are_stored_once_and_read_newest_first(store: Store) -> None:
     changes = [change(T0), change(T0 + 60, "pass"), change(T0 + 120, temperature="(0,0.3]")]
     for _ in range(2):
@@ -27,6 +28,7 @@ def test_changes_are_stored_once_and_read_newest_first(store: Store) -> None:
     assert store.verdicts(**FOREVER) == changes[::-1]
 
 
+@each_database
 def test_changes_are_selected_by_time_target_and_rule(store: Store) -> None:
     changes = [change(T0), change(T0 + 60, target="code"), change(T0 + 120, rule="garbage")]
     store.write_verdicts(changes, now=0)
@@ -36,6 +38,7 @@ def test_changes_are_selected_by_time_target_and_rule(store: Store) -> None:
     assert store.verdicts(**FOREVER, limit=1) == [changes[2]]
 
 
+@each_database
 def test_a_breach_is_open_until_it_ends_in_its_own_scope_and_daemon(
     store: Store, url: str, open_store: OpenStore
 ) -> None:
@@ -57,6 +60,7 @@ def test_a_breach_is_open_until_it_ends_in_its_own_scope_and_daemon(
     assert open_store(url, "right").open_breaches() == [foreign]
 
 
+@each_database
 def test_infinite_numbers_and_hostile_names_are_stored(store: Store) -> None:
     odd = replace(change(model_name="\0" + "m" * 100_000), inputs={"value": math.inf})
     store.write_verdicts([odd, change(temperature="é" * 9000)], now=0)

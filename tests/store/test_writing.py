@@ -18,14 +18,15 @@ from specwatch.errors import StoreUnavailable
 from specwatch.store import schema
 from specwatch.store.packing import PackedBatch, pack
 from specwatch.store.repository import Store
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.store.examples import T0, batch, cursor, cursors, minute, read, windows
 
 
+@each_database
 def test_any_window_and_cursor_is_read_equal(store: Store) -> None:
     written: list[Window] = []
 
-    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(suppress_health_check=[HealthCheck.too_slow])
     @given(windows, cursors)
     def check(window: Window, cursor: Cursor) -> None:
         own = msgspec.structs.replace(window.series, target=f"t{len(written)}")
@@ -39,6 +40,7 @@ def test_any_window_and_cursor_is_read_equal(store: Store) -> None:
     assert len(read(store, segments=True)) == len(written)
 
 
+@each_database
 @pytest.mark.parametrize("since", [1.0, 59.0])
 def test_counts_that_another_process_has_written_are_left_out(store: Store, since: float) -> None:
     """Only those of its target; counts that begin where the other one stopped are written."""
@@ -66,6 +68,7 @@ def test_a_cursor_whose_time_is_damaged_is_replaced(open_store: OpenStore, tmp_p
     assert store.cursors()["chat"].wall == 60.0
 
 
+@each_database
 def test_another_process_that_writes_as_this_daemon_is_noticed(
     url: str, open_store: OpenStore
 ) -> None:
@@ -83,6 +86,7 @@ def test_another_process_that_writes_as_this_daemon_is_noticed(
     assert ours.rivals(T0 + 661) == [], "it has written nothing for ten minutes"
 
 
+@each_database
 def test_the_last_cursor_of_each_target_and_daemon_is_kept(url: str, open_store: OpenStore) -> None:
     left, right = open_store(url), open_store(url, "right")
     left.write([batch(cursor=cursor(value=n)) for n in range(3)], now=0)
@@ -120,6 +124,7 @@ def test_the_layouts_of_a_server_that_makes_up_names_are_limited(
     assert store.info().rows["contexts"] == stored + 1
 
 
+@each_database
 def test_a_write_that_fails_in_the_middle_stores_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +148,7 @@ def test_only_whole_minutes_are_written(store: Store, change: dict[str, int]) ->
         )
 
 
+@each_database
 def test_a_run_is_registered_and_ended(url: str, open_store: OpenStore) -> None:
     """The run of its successor does not end with it."""
     store = Store(url, daemon="left", version="1.2", host="h", pid=42)
@@ -157,6 +163,7 @@ def test_a_run_is_registered_and_ended(url: str, open_store: OpenStore) -> None:
     ]
 
 
+@each_database
 def test_threads_can_write_read_and_roll_up_at_once(store: Store) -> None:
     def write(target: str) -> None:
         for n in range(20):
@@ -171,6 +178,7 @@ def test_threads_can_write_read_and_roll_up_at_once(store: Store) -> None:
     assert len(read(store)) == 40
 
 
+@each_database
 def test_hostile_names_can_be_stored(store: Store) -> None:
     """One that cannot would stop everything behind it in the queue for ever."""
     long = "".join(map(chr, range(0x10000, 0x10000 + 3000)))
