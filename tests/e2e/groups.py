@@ -116,14 +116,16 @@ class GroupQueue(FileQueue):
         imported = self._clock.passed()
         self._collected += len(items)
         tests = {}
-        for item, following in zip(items, [*items[1:], successor], strict=True):
+        successors = [*items[1:], successor][: len(items)]
+        for item, following in zip(items, successors, strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             tests[item.nodeid] = self._clock.passed()
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
             if session.shouldstop:
                 raise session.Interrupted(session.shouldstop)
-        self._report(file, imported, tests)
+        if tests:
+            self._report(file, imported, tests)
 
 
 def fill(queue: Path) -> None:

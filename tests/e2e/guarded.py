@@ -158,7 +158,7 @@ class GuardService(DaemonUnit):
             rules={"use_defaults": False, "extra": [low]},
             guard={
                 "mode": "act", "cooldown": "10s", "max_actions_per_day": 20,
-                "drain_timeout": "60s", "start_timeout": start_timeout, "verify": "10s",
+                "drain_timeout": "20s", "start_timeout": start_timeout, "verify": "10s",
                 "rearm": {"after": "1m", "most": "10m", "trial": "2m"},
                 "hooks": {"before": balancer.hook("drain"), "after": balancer.hook("ready")},
             },

@@ -12,9 +12,9 @@ def test_the_demo_shows_acceptance_and_finds_the_truth_by_an_experiment() -> Non
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     predictable, creative, experiment, without = result["phases"]
-    assert [phase["speculation"] for phase in (predictable, creative, without)] == [
-        "on", "on", "off",
-    ]  # fmt: skip
+    assert (predictable["speculation"], without["speculation"]) == ("on", "off")
+    # On a slow machine the experiment begins in the second phase.
+    assert creative["speculation"] in ("on", "standby")
     assert creative["acceptance_rate"] < 0.3 < predictable["acceptance_rate"]
     assert without["acceptance_rate"] is None
     assert 0 < result["drafts_stored"] <= result["drafts_counted_by_engine"]

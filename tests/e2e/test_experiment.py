@@ -18,14 +18,14 @@ from tests.e2e.switching import Traffic, ask, seconds_per_token
 from tests.e2e.waiting import eventually
 from tests.lab.vllm_server import VllmServer
 
-EPISODES = 9
-"""Of the experiment; with the fewest, six, the interval is wide. An arm that certainly loses before
-is dropped, and no episode follows."""
-TURNS, TURN_SECONDS = 8, 4.0
+EPISODES = 6
+"""Of the experiment: the fewest that have an interval. An arm that certainly loses before is
+dropped, and no episode follows."""
+TURNS, TURN_SECONDS = 6, 3.0
 """Of the bench on each server, and how long one of them asks."""
 ARM = 1
-TWICE_THE_ERROR = 2.4
-"""Standard errors of a mean of eight: the quantile of Student's t for 95 %."""
+TWICE_THE_ERROR = 2.6
+"""Standard errors of a mean of six: the quantile of Student's t for 95 %."""
 
 
 def turn(server: VllmServer) -> float:

@@ -90,7 +90,7 @@ class Fleet:
         began = time.time()
         with ExitStack() as traffic:
             for server in self.servers.values():
-                traffic.enter_context(Clients(server.url, 1, pause=0.3))
+                traffic.enter_context(Clients(server.url, 1, pause=0.8))
             stack.enter_context(cedar)
             self._divided("one joins", *MEMBERS)
             sleep_until(time.time() + 8)

@@ -534,12 +534,11 @@ def tell(seed: int, folder: Path, seconds: float) -> Story:
 
 @pytest.fixture(scope="module")
 def stories(tmp_path_factory: pytest.TempPathFactory) -> list[Story]:
-    """Two side by side, other ones each time."""
+    """One, another each time."""
     folder = tmp_path_factory.mktemp("stories")
-    seeds = [random.randrange(10**6) for _ in range(2)]
-    print(f"seeds {seeds}")
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda seed: tell(seed, folder, 45.0), seeds))
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    return [tell(seed, folder, 45.0)]
 
 
 def test_what_must_hold_holds_whatever_happens_to_the_daemons(stories: list[Story]) -> None:
@@ -553,7 +552,7 @@ def test_what_must_hold_holds_whatever_happens_to_the_daemons(stories: list[Stor
 
 
 def test_faults_came_at_steps_of_restarts(stories: list[Story]) -> None:
-    assert sum(len(story.points) for story in stories) >= 6
+    assert sum(len(story.points) for story in stories) >= 3
     assert sum(story.facts["restarts"] for story in stories) > 0
 
 

@@ -44,7 +44,7 @@ ExecStart=/opt/lab/vllm serve tiny --host 127.0.0.1 --port {port} --speculative-
 TimeoutStopSec=60
 {more}
 """
-STARTS_WITHIN = 60
+STARTS_WITHIN = 40
 """Seconds that the guard gives a server; a simulated one takes few."""
 ENDS = {
     "crash": "vLLM does not run",

@@ -3,7 +3,8 @@
 Whichever daemon goes on, the server ends as ordered, after one restart. The server is a simulated
 vLLM that commands of the user restart with or without speculation; each run of them is noted. A
 module that Python imports when the daemon starts notes the points at which it may be killed: before
-and after every step is stored, and around and inside the command.
+and after every step is stored, and around and inside the command. Here it is killed at some; at
+each of them in tests/nightly/daemon.
 """
 
 from __future__ import annotations
@@ -226,8 +227,7 @@ class KillLab:
 
 ONCE = ["begin off", "end off"]
 INSIDE = "inside the command"
-AT_ONCE = 12
-"""Labs that run side by side."""
+PHASES = ("draining", "restarting", "verifying", "disabled")
 
 Lab = Callable[..., KillLab]
 
@@ -248,34 +248,28 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_killed_anywhere_the_order_is_carried_out_with_one_restart(lab: Lab) -> None:
-    """At points that are counted in a life that nobody ends."""
-    points = whole_life(lab("whole"))
-    assert len(points) >= 11
-    for first in range(0, len(points), AT_ONCE):
-        batch = points[first : first + AT_ONCE]
-        labs = {point: lab(point.replace(" ", "-")) for point in batch}
-        killed = {point: each.daemon(end_at=point) for point, each in labs.items()}
-        for each in labs.values():
-            each.order()
-        for point, each in labs.items():
-            each.wait_dead(killed[point])
-            assert each.points()[-1] == point or INSIDE in (point, each.points()[-1])
-            each.expire()
-            each.daemon()
-        for point, each in labs.items():
-            each.wait_disabled()
-            ended_well(each, point)
-            each.close()
-
-
-def whole_life(lab: KillLab) -> list[str]:
-    """The points of it."""
-    lab.daemon()
-    lab.order()
-    lab.wait_disabled()
-    ended_well(lab, "nobody")
-    lab.close()
-    return list(dict.fromkeys(lab.points()))
+    """After each step is stored, and around the command; all at once, and one that is not."""
+    points = [
+        *(f"after storing {phase}" for phase in PHASES),
+        "before the command", INSIDE, "after the command",
+    ]  # fmt: skip
+    labs = {point: lab(point.replace(" ", "-")) for point in points}
+    killed = {point: each.daemon(end_at=point) for point, each in labs.items()}
+    whole = lab("whole")
+    whole.daemon()
+    for each in (*labs.values(), whole):
+        each.order()
+    for point, each in labs.items():
+        each.wait_dead(killed[point])
+        assert each.points()[-1] == point or INSIDE in (point, each.points()[-1])
+        each.expire()
+        each.daemon()
+    for point, each in labs.items():
+        each.wait_disabled()
+        ended_well(each, point)
+    whole.wait_disabled()
+    ended_well(whole, "nobody")
+    assert {*points} <= {*whole.points()}, "nobody was killed at some"
 
 
 def ended_well(lab: KillLab, point: str) -> None:
@@ -292,7 +286,7 @@ def ended_well(lab: KillLab, point: str) -> None:
     for before, after in itertools.pairwise(history):
         assert after.phase_before == before.phase, context
     phases = [each.phase for each in history if each.phase != each.phase_before]
-    assert phases == ["draining", "restarting", "verifying", "disabled"], context
+    assert phases == list(PHASES), context
 
 
 def test_the_other_daemon_goes_on_when_the_lease_ends(lab: Lab, postgres: PostgresServer) -> None:

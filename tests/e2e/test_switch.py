@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -31,7 +32,8 @@ from tests.lab.http_get import is_ok
 from tests.lab.systemd_machine import SystemdMachine
 from tests.lab.vllm_server import VllmServer, free_port
 
-SWITCHES = 100
+SWITCHES = 40
+ATTACK_SECONDS = 4
 
 
 @pytest.fixture(scope="module")
@@ -172,16 +174,20 @@ def test_a_server_that_ignores_orders_is_found_out(
     with ignoring as (server, directory):
         with Traffic(server.url).running():
             eventually(lambda: counters(server)["tokens"] > 100, what="traffic", within=60)
-            done = specwatch(
-                "switch", "--url", server.url, "--directory", str(directory), "--k", "1"
-            )
+            asked = ("switch", "--url", server.url, "--directory", str(directory), "--k", "1")
+
+            def told() -> CompletedProcess[str] | None:
+                done = specwatch(*asked)
+                return None if "too little is generated" in done.stdout else done
+
+            done = eventually(told, what="enough is generated to see it", within=120)
         assert done.returncode == 1
         assert "not followed; the order was taken back" in done.stdout
         assert ask(server, "GET")[1]["draft_tokens"] is None
 
 
 def test_nothing_switches_without_the_token(good: Switched) -> None:
-    """Thousands of requests with wrong tokens, replayed and oversized orders."""
+    """Hundreds of requests with wrong tokens, replayed and oversized orders."""
     server = good.server
     followed = order(server, 2)
     replayed = json.dumps(
@@ -202,18 +208,21 @@ def test_nothing_switches_without_the_token(good: Switched) -> None:
         threads = [threading.Thread(target=attack) for _ in range(4)]
         for thread in threads:
             thread.start()
-        time.sleep(10)
+        time.sleep(ATTACK_SECONDS)
         attempts.set()
         for thread in threads:
             thread.join()
     assert set(refused) == {401}
-    assert len(refused) > 1000
+    assert len(refused) > 100 * ATTACK_SECONDS
     state = ask(server, "GET")[1]
     assert (state["draft_tokens"], state["number"]) == (2, followed["number"])
     assert json.loads((good.directory / "order.json").read_bytes())["draft_tokens"] == 2
     order(server, None)
     traffic.check()
-    print(f"{len(refused)} requests with wrong tokens in 10 s, {len(traffic.outcomes)} served")
+    print(
+        f"{len(refused)} requests with wrong tokens in {ATTACK_SECONDS} s,"
+        f" {len(traffic.outcomes)} served"
+    )
 
 
 def test_a_lease_ends_and_a_restart_forgets(good: Switched) -> None:
