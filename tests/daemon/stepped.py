@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -54,10 +54,16 @@ class StoppedLoop(asyncio.SelectorEventLoop):
         self.closed.set()
 
 
+SCRAPING = ("loop", "flush", "discovery", "fleet")
+"""The lanes of jobs without which nothing is found, watched or stored."""
+ALL = (*SCRAPING, "upkeep", "guard", "experiments", "gpu")
+
+
 @dataclass(slots=True)
 class Job:
-    """A job, due at ``at`` on the wall clock."""
+    """A job of a lane, due at ``at`` on the wall clock."""
 
+    lane: str
     seconds: float
     at: float
     run: Callable[..., None]
@@ -65,10 +71,12 @@ class Job:
 
 
 class Jobs:
-    """In place of a schedule: jobs run in the thread of the test, and what they raise fails it."""
+    """In place of a schedule: jobs of some lanes run in the thread of the test, and what they raise
+    fails it."""
 
-    def __init__(self, clock: StoppedClock) -> None:
+    def __init__(self, clock: StoppedClock, lanes: Collection[str]) -> None:
         self._clock = clock
+        self._lanes = lanes
         self.jobs: list[Job] = []
 
     def start(self) -> None:
@@ -80,14 +88,14 @@ class Jobs:
     def every(
         self, seconds: float, job: Callable[..., None], *args: Any, delay: float, lane: str
     ) -> Callable[[], None]:
-        added = Job(seconds, self._clock.wall + delay, job, args)
+        added = Job(lane, seconds, self._clock.wall + delay, job, args)
         self.jobs.append(added)
         return lambda: self.jobs.remove(added)
 
     def run_due(self) -> None:
         """Run each job that is due, once."""
         for job in list(self.jobs):
-            if job.at <= self._clock.wall:
+            if job.lane in self._lanes and job.at <= self._clock.wall:
                 job.at = self._clock.wall + job.seconds
                 job.run(*job.args)
 
@@ -108,7 +116,8 @@ class NoServer:
 
 
 class Stepped:
-    """A running daemon as a context manager; it serves over HTTP with ``http`` only."""
+    """A running daemon as a context manager; it serves over HTTP with ``http`` only, and does the
+    jobs of ``lanes``."""
 
     def __init__(
         self,
@@ -117,10 +126,11 @@ class Stepped:
         clock: StoppedClock | None = None,
         environ: Mapping[str, str] | None = None,
         http: bool = False,
+        lanes: Collection[str] = SCRAPING,
         **options: Any,
     ) -> None:
         self.clock = clock or StoppedClock()
-        self.jobs = Jobs(self.clock)
+        self.jobs = Jobs(self.clock, lanes)
         self._loop: StoppedLoop | None = None
         self.daemon = Daemon(
             config,

@@ -26,7 +26,7 @@ from specwatch.store.packing import pack_batch
 from specwatch.store.repository import Store
 from tests.alerts.receiver import Receiver
 from tests.daemon.running import config_of, stored, total
-from tests.daemon.stepped import Stepped, StoppedClock
+from tests.daemon.stepped import ALL, Stepped, StoppedClock
 from tests.discovery.sources import source_of
 from tests.fixtures import Log, OpenStore, Serve, events, target_of
 from tests.hostile import Visit, wait_for
@@ -160,11 +160,11 @@ def test_a_target_moves_to_a_member_that_joins_and_back_when_it_ends(
 
 def test_a_breach_goes_on_with_its_alert_when_its_target_moves(shared: Shared, log: Log) -> None:
     began = time.time()
-    amber = shared.start("amber")
+    amber = shared.start("amber", lanes=ALL)
     shared.turns(8)
     assert len(events(log, "rule_breach")) == 2
     wait_for(lambda: starts(shared.receiver, MOVES))
-    birch = shared.start("birch")
+    birch = shared.start("birch", lanes=ALL)
     shared.turns()
     assert birch.names == [MOVES]
     assert [one.daemon.status().pagers[0].firing for one in (amber, birch)] == [1, 1]

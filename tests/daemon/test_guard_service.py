@@ -112,7 +112,7 @@ def test_one_that_dies_is_followed_by_the_other(
     b.live(20)
     assert len(world.server.starts) == started, "a lease lasts"
     expire(a.store)
-    b.live(90)
+    b.live(90, until=Phase.DISABLED)
     assert b.state().phase is Phase.DISABLED
     assert modes(world) == [Mode.OFF]
     assert who(b) == ["a"] if phase is Phase.DISABLED else ["a", "b"]
@@ -136,7 +136,7 @@ def test_one_that_dies_while_it_switches_is_followed_by_the_other(
         a.live(60)
     assert a.state().phase is Phase.RESTARTING
     expire(b.store)
-    b.live(90)
+    b.live(90, until=Phase.DISABLED)
     assert b.state().phase is Phase.DISABLED
     assert modes(world) == [Mode.OFF]
 

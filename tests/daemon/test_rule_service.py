@@ -27,7 +27,7 @@ from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.store.repository import Store
 from tests.daemon.running import config_of
-from tests.daemon.stepped import Stepped, StoppedClock
+from tests.daemon.stepped import SCRAPING, Stepped, StoppedClock
 from tests.daemon.stores import StoreOf
 from tests.fixtures import Log, Serve, events, target_of
 from tests.hostile import Visit
@@ -89,11 +89,13 @@ class Scene:
 
     def pass_minutes(self, judging: RuleService, *rates: float, **changes: Any) -> None:
         """Let minutes with these acceptance rates pass, and be written to the store."""
+        unwritten = []
         for rate in rates:
             window = acceptance(int(self.time), rate, **changes)
             self.time += 60
             judging.observe(window.series.target, Batch((window,), None))
-            self.store.write([batch(window)], now=self.time)
+            unwritten.append(batch(window))
+        self.store.write(unwritten, now=self.time)
 
     def calibrate(self, *times: float) -> None:
         """Store a calibration that has a point at each of these times."""
@@ -211,6 +213,7 @@ def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_w
     judging = scene.judging()
 
     def pass_by(judging: RuleService, minutes: int, seconds: float, mode: Mode = Mode.ON) -> None:
+        unwritten = []
         for _ in range(minutes):
             one = acceptance(int(scene.time), 0.7, mode=mode, concurrency=2.0)
             tally = msgspec.structs.replace(
@@ -222,7 +225,8 @@ def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_w
             one = msgspec.structs.replace(one, tally=tally)
             scene.time += 60
             judging.observe("chat", Batch((one,), None))
-            scene.store.write([batch(one)], now=scene.time)
+            unwritten.append(batch(one))
+        scene.store.write(unwritten, now=scene.time)
 
     def read(judging: RuleService) -> dict[str, float]:
         findings = judging.decision_of("chat").findings
@@ -772,12 +776,12 @@ def test_the_daemon_judges_what_it_watches_and_goes_on_after_a_restart(
     config = config_of(database, [target_of(server.url)])
     config = config.model_copy(update={"rules": Rules(use_defaults=False, extra=(rule,))})
     clock = StoppedClock()
-    with Stepped(config, clock=clock) as daemon:
+    with Stepped(config, clock=clock, lanes=(*SCRAPING, "upkeep")) as daemon:
         daemon.scrape(36)
         assert len(events(log, "rule_breach")) == 1
         (stored,) = daemon.daemon._recorder.store.verdicts(**FOREVER)
         assert stored.rule == "low"
-    with Stepped(config, clock=clock) as daemon:
+    with Stepped(config, clock=clock, lanes=(*SCRAPING, "upkeep")) as daemon:
         daemon.jobs.run_due()
         (finding,) = daemon.target().decision.findings
         assert (finding.verdict, finding.rule) == (Verdict.BREACH, rule)
