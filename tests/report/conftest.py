@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -58,11 +59,25 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/state/specwatch.db"
 
 
+@pytest.fixture(scope="session")
+def plain_mail() -> Iterator[MailServer]:
+    """A server without TLS and login, as most tests want it."""
+    with MailServer() as server:
+        yield server
+
+
 @pytest.fixture
-def start_mail() -> Iterator[StartMail]:
-    """``start_mail(tls, login)``: a mail server that stops at the end."""
+def start_mail(plain_mail: MailServer) -> Iterator[StartMail]:
+    """``start_mail(tls, login)``: a mail server with an empty box; each has one without options."""
     with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(MailServer(**options))
+
+        def start(**options: Any) -> MailServer:
+            if options:
+                return stack.enter_context(MailServer(**options))
+            plain_mail.reset()
+            return plain_mail
+
+        yield start
 
 
 @pytest.fixture

@@ -70,7 +70,12 @@ class MailServer(Controller):
             tls_context=tls,
             authenticator=self.box.authenticate if login else None,
             auth_require_tls=False,
+            ready_timeout=60.0,
         )
+
+    def reset(self) -> None:
+        """Have an empty box again, and no faults."""
+        self.box = self.handler = Letterbox()
 
     @property
     def url(self) -> str:

@@ -22,14 +22,13 @@ from tests.report.test_markdown import KNOWN_INLINE, inline, tokens
 NAMES = {
     "all at once": sample.HOSTILE,
     "markup": "<script>alert(1)</script><img src=x onerror=alert(1)>\"'` &lt;b&gt; ]]> --> <!--",
-    "lines": "a\nb\r\nc\u2028d\u2029e\x0bf\x85g",
-    "a table": "a | b || c \\| d\n| --- | --- |\n| x | y |",
-    "control": "a\x1b[31mred\x1b[0m\x07\x08\x00\x7f\x9b2J",
-    "right to left": "abc\u202egnp.exe\u202c \u2066x\u2069 \u200f\u200e\u061c\u200b\ufeff\u00ad",
+    "tables": "a | b || c \\| d\n| --- | --- |\n| x | y |",
+    "control": "a\r\nb\u2028c\u2029d\x0be\x85f \x1b[31mred\x1b[0m\x07\x08\x00\x7f\x9b2J",
+    "invisible": "abc\u202egnp.exe\u202c \u2066x\u2069 \u200f\u200e\u061c\u200b\ufeff\u00ad",
     "emoji": "🦙🚀 👩‍👩‍👧‍👦 ❤️ 🇩🇪 Z" + "\u0354\u035a\u033b" * 40,
-    "links, templates": "[a](javascript:alert(1)) ![b](http://x/y) **d** {{ 7 * 7 }} %(x)s",
+    "links": "[a](javascript:alert(1)) ![b](http://x/y) **d** {{ 7 * 7 }} %(x)s",
     "blank": "  ",
-}  # fmt: skip
+}
 BIDI = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c")
 
 

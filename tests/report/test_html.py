@@ -76,13 +76,13 @@ def test_no_number_is_told_that_is_none(html: str) -> None:
     assert not re.search(r"[>\s\"(](nan|[-+]?inf|None)[<\s\"%)]", html)
 
 
-def test_fifty_targets_have_a_table_that_leads_to_them() -> None:
-    models = tuple(sample.blank(f"gpu-{number}") for number in range(50))
+def test_many_targets_have_a_table_that_leads_to_them() -> None:
+    models = tuple(sample.blank(f"gpu-{number}") for number in range(12))
     root = page.read(report_html(replace(sample.full(), targets=models)))
     links = [element.attributes["href"] for element in root.all("a")]
-    assert len(links) == 50
-    assert links[49] == "#target-50"
-    assert len(list(root.all("section"))) == 1 + 50
+    assert len(links) == 12
+    assert links[11] == "#target-12"
+    assert len(list(root.all("section"))) == 1 + 12
 
 
 def test_code_is_what_stands_between_backticks_and_escaped() -> None:
