@@ -200,6 +200,16 @@ def test_a_level_needs_minutes_around_and_their_noise() -> None:
     assert simultaneous(one.own[:20], with_holdout(few)) == 0.0
 
 
+def test_a_level_is_that_of_first_tokens_too() -> None:
+    one = world(DRIFTS["the baseline alone"], 4)
+    levels = choose(with_holdout(one), Environment(), now=0.0).levels.levels
+    assert [level.first_took for level in levels] == [s.tally.ttft.sum for s in one.holdout]
+    early, late = (
+        sum(e.first_took / e.first_expected for e in es) for es in (levels[:9], levels[-9:])
+    )
+    assert late / early == pytest.approx(slower(55) / slower(4), rel=0.1)
+
+
 def test_holdouts_of_another_configuration_or_of_the_past_give_no_level() -> None:
     one = world(Drift(), 4)
     other = [measured(BaselineKey("chat", "tiny", None, "other"), Origin.HOLDOUT, one.holdout)][0]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specwatch.domain.buckets import order_of
 from specwatch.domain.temperature import Buckets, bucket_labels
 from specwatch.domain.units import (
     ListenAddress,
@@ -145,6 +146,12 @@ def test_a_password_in_a_url_is_masked(url: str, masked: str) -> None:
 def test_buckets_are_labelled_as_in_the_glossary() -> None:
     assert bucket_labels((0.0, 0.3, 0.7, 1.0)) == ("0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1")
     assert bucket_labels((0.5,)) == ("[0,0.5]", ">0.5")
+
+
+def test_buckets_are_in_ascending_order_before_other_labels_and_the_unknown() -> None:
+    labels = ["unknown", "other", "0", "(0.7,1]", ">1", "another", "(0,0.3]", "[0,0.5]"]
+    ordered = ["0", "(0,0.3]", "[0,0.5]", "(0.7,1]", ">1", "another", "other", "unknown"]
+    assert sorted(labels, key=order_of) == ordered
 
 
 @pytest.mark.parametrize(
