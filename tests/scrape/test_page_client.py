@@ -144,6 +144,18 @@ def test_a_connection_that_is_closed_while_we_ask_is_tried_once_more(connect: Co
     assert (len(server.visits), server.connections) == (3, 2)
 
 
+def test_a_page_that_breaks_off_is_not_asked_for_again(connect: Connect) -> None:
+    def behave(visit: Visit) -> bool:
+        whole = len(server.visits) == 1
+        visit.answer(PAGE, length=len(PAGE) + (0 if whole else 5))
+        return whole
+
+    server, client = connect(behave)
+    client.fetch("/metrics")
+    assert failure(client).reason == ScrapeReason.TRUNCATED
+    assert len(server.visits) == 2
+
+
 @pytest.mark.parametrize("keep_alive", ["", "Connection: close\r\n"])
 def test_a_page_without_length_ends_with_the_connection(connect: Connect, keep_alive: str) -> None:
     server, client = connect(raw(f"HTTP/1.1 200 OK\r\n{keep_alive}\r\n".encode() + PAGE))
