@@ -243,6 +243,7 @@ def test_each_bad_answer_has_its_reason_and_a_remedy(
     assert server.url in str(error)
     assert len(str(error)) < 400
     assert str(error).isprintable()
+    assert len(server.visits) == 1, "it is asked again only where it had been asked before"
 
 
 def test_tensorrt_llm_without_the_page_is_told_how_to_have_it(connect: Connect) -> None:
