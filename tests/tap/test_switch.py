@@ -22,7 +22,6 @@ from specwatch.engines.switch import (
     objection,
 )
 from specwatch.tap.switch import Switch, lookup_of, schedule_of
-from tests.hostile import wait_for
 
 LAUNCH = SwitchState(server="", launch_draft_tokens=4, launch_schedule=((1, 4),))
 
@@ -276,10 +275,12 @@ def test_a_switch_that_stopped_leaves_the_directory_alone(tmp_path: Path) -> Non
     """Also where it was about to follow an order, so that the next process has it to itself."""
     tmp_path.chmod(0o770)
     following, stopped = threading.Event(), threading.Event()
+    too_early: list[bool] = []
 
     def use(_: object) -> None:
         following.set()
-        assert stopped.wait(10)
+        assert switch._stopping.wait(10)
+        too_early.append(stopped.wait(0.05))
 
     switch = Switch(tmp_path, LAUNCH, use)
     switch.turn()
@@ -287,13 +288,10 @@ def test_a_switch_that_stopped_leaves_the_directory_alone(tmp_path: Path) -> Non
     switch_files.write(tmp_path / ORDER_FILE, encode(order))
     switch.start()
     assert following.wait(10)
-    stopping = threading.Thread(target=switch.stop)
-    stopping.start()
-    wait_for(switch._stopping.is_set)
+    switch.stop()
     stopped.set()
-    stopping.join(10)
+    assert too_early == [False]
     assert not switch._thread.is_alive()
-    Engine(tmp_path).switch.stop()  # which could not be where another holds the directory
 
 
 def test_more_than_the_launch_is_refused(engine: Engine) -> None:
