@@ -182,6 +182,7 @@ class VirtualClient:
         return Answer(
             ask, sent, self._virtual.now, 200, times[0], times[-1], len(times), prompt,
             sequence.generation_tokens, sequence.finished_reason, self._record(sequence),
+            f"An answer to {ask.prompt}." if ask.read_text else "",
         )  # fmt: skip
 
     async def count_tokens(self, prompt: str) -> int | None:

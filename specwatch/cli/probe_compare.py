@@ -13,13 +13,12 @@ from specwatch.cli.progress import ProgressBar
 from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.config.target import Target
 from specwatch.errors import ConfigError, TooLittle
-from specwatch.loadtest import answers, engine
+from specwatch.loadtest import answers, engine, server
 from specwatch.loadtest.answers import AnswerComparison, Differences
 from specwatch.loadtest.answers_run import AnswersRun
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Ask, Prompt
 from specwatch.loadtest.result_parts import BUILT_IN, subject_of, workload_of
-from specwatch.loadtest.server import Server
 from specwatch.wording import figures
 from specwatch.wording.text import shown
 
@@ -44,8 +43,8 @@ def run(target: Target, given: Mapping[str, Any]) -> None:
     """
     settings = {"model": given["model"], "endpoint": given["endpoint"]}
     other = load.second_target(target, "--compare", given["compare"], given)
-    on = Server(target, where="--target", **settings)
-    off = Server(other, where="--compare", **settings)
+    on = server.Server(target, where="--target", **settings)
+    off = server.Server(other, where="--compare", **settings)
     doubts = engine.check(off.engine, on.engine, options=("--compare", "--target"))
     known = load.prompts(given["prompts"])
     # The same prompt again would say nothing new.

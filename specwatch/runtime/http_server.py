@@ -161,6 +161,12 @@ class _UvicornServer(uvicorn.Server):
         self._loop.set_exception_handler(LoopErrors(time.monotonic))
         await super().startup(sockets)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Also ends connections that were made meanwhile, which nobody has told to close."""
+        await super().shutdown(sockets)
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
+
     async def main_loop(self) -> None:
         """Set the header ``Date`` each second; uvicorn's own wakes up ten times as often."""
         while not await self.on_tick(0):

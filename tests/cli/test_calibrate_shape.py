@@ -40,7 +40,7 @@ from specwatch.store.repository import Store
 from tests.cli.conftest import measurements
 from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, settings
 
-QUICK = ("--duration", "12s", "--warm-up", "1s", "--temperature", "0", "--target", "chat")
+QUICK = ("--warm-up", "100ms", "--temperature", "0", "--target", "chat")
 CLOSE = 0.08
 
 
@@ -84,9 +84,11 @@ def remember(database: str, windows: Sequence[Window]) -> Store:
     return store
 
 
-def calibrate(database: str, *arguments: object, **more: Any) -> Result:
+def calibrate(database: str, *arguments: object, seconds: float = 1.2, **more: Any) -> Result:
+    """A calibration, by default one that is too short to measure more than what it was given."""
     with in_virtual_time([SimulatedEngine(settings(**more))]) as (off,):
-        words = ["calibrate", "--off", off, "--database", database, *QUICK, *map(str, arguments)]
+        words = ["calibrate", "--off", off, "--database", database, *QUICK, "--unsteady"]
+        words += ["--duration", f"{1000 * seconds:g}ms", *map(str, arguments)]
         return CliRunner().invoke(group, words)
 
 
@@ -106,7 +108,7 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
     ]
     others = [window(now - MINUTE * number, load=60.0, target="other") for number in range(1, 61)]
     remember(database, [*minutes, *older, *others]).close(now)
-    return database, calibrate(database, "--json")
+    return database, calibrate(database, "--json", seconds=12.0)
 
 
 def test_lengths_and_loads_are_those_of_the_stored_traffic(
@@ -185,7 +187,7 @@ def test_the_announced_time_is_right(
         ended.append(asyncio.get_running_loop().time())
 
     monkeypatch.setattr(VirtualClient, "advance", noted)
-    done = calibrate(database, "--dry-run", "--json", "--concurrency", 2)
+    done = calibrate(database, "--dry-run", "--json", "--concurrency", 2, seconds=12.0)
     report_of(done)
     (announced,) = re.findall(r"1 load on 1 server, 12s each: about (\S+) in all", done.stderr)
     assert max(ended) == pytest.approx(parse_duration(announced), rel=0.1)
@@ -253,7 +255,7 @@ def test_without_stored_traffic_the_page_of_the_server_with_speculation_is_used(
     engines = [SimulatedEngine(settings()), SimulatedEngine(settings(speculates=True))]
     with in_virtual_time(engines) as (off, on):
         words = ["calibrate", "--off", off, "--on", on, "--database", database, *QUICK, "--dry-run"]
-        words += ["--json", "--concurrency", "2"]
+        words += ["--json", "--concurrency", "2", "--duration", "3s", "--unsteady"]
         before = CliRunner().invoke(
             group, [*words, "--prompt-tokens", "300", "--output-tokens", "20"]
         )
@@ -376,7 +378,7 @@ def test_no_two_prompts_begin_alike(database: str, monkeypatch: pytest.MonkeyPat
     options = ("--dry-run", "--concurrency", "1,4")
     for lengths in (("--prompt-tokens", 200), ()):
         sent.clear()
-        report_of(calibrate(database, "--json", *options, "--max-tokens", 12, *lengths))
+        report_of(calibrate(database, "--json", *options, "--max-tokens", 12, *lengths, seconds=4))
         assert len(sent) > 200
         assert len({prompt[:14] for prompt in sent}) == len(sent)
 
@@ -389,8 +391,9 @@ def test_without_a_tokenizer_lengths_follow_from_what_requests_had(
 
     monkeypatch.setattr(VirtualClient, "count_tokens", unknown)
     calibrated = calibrate(
-        database, "--json", "--concurrency", 2, "--prompt-tokens", 400, "--max-tokens", 12
-    )
+        database, "--json", "--concurrency", 2, "--prompt-tokens", 400, "--max-tokens", 12,
+        seconds=12.0,
+    )  # fmt: skip
     report_of(calibrated)
     (result,) = measurements(database)
     prompts = sorted(point.prompt or 0.0 for point in result.points)

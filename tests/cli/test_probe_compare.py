@@ -3,67 +3,59 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
-from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.workload import SimulatedTraffic
-from tests import simulated_load
+from specwatch.simulator.engine import SimulatedEngine
 from tests.cli.conftest import Run
+from tests.simulated_load import VirtualClient, in_virtual_time, settings
 
 SHORT = ("--requests", "10", "--max-tokens", "24")
-LONG_ANSWERS = SimulatedTraffic(output_tokens=1e6)
-"""That end at the limit of each request."""
 
 
-def server(*, speculates: bool) -> SimulatedServer:
-    costs = SimulatedCosts().scaled(0.02)
-    return simulated_load.server(speculates=speculates, costs=costs, traffic=LONG_ANSWERS)
+@pytest.fixture
+def on() -> SimulatedEngine:
+    return SimulatedEngine(settings(speculates=True))
 
 
-@pytest.fixture(scope="module")
-def on() -> Iterator[SimulatedServer]:
-    with server(speculates=True) as running:
-        yield running
+@pytest.fixture
+def off() -> SimulatedEngine:
+    return SimulatedEngine(settings())
 
 
-@pytest.fixture(scope="module")
-def off() -> Iterator[SimulatedServer]:
-    with server(speculates=False) as running:
-        yield running
+def asked(run: Run, on: SimulatedEngine, off: SimulatedEngine, *arguments: object) -> Result:
+    with in_virtual_time([on, off]) as (first, second):
+        return run("probe", "--target", first, "--compare", second, *SHORT, *arguments)
 
 
 def compared(
-    run: Run, on: SimulatedServer, off: SimulatedServer, *arguments: object, code: int = 0
+    run: Run, on: SimulatedEngine, off: SimulatedEngine, *arguments: object, code: int = 0
 ) -> tuple[dict[str, Any], str]:
     """The result, and the text of standard error."""
-    done = run("probe", "--json", "--target", on.url, "--compare", off.url, *SHORT, *arguments)
+    done = asked(run, on, off, "--json", *arguments)
     assert done.exit_code == code, done.stderr
-    return json.loads(done.stdout[done.stdout.index("{\n") :]), done.stderr
+    return json.loads(done.stdout), done.stderr
 
 
-def differing(patch: pytest.MonkeyPatch, of: SimulatedServer, text: str = "another text") -> None:
+def differing(patch: pytest.MonkeyPatch, of: SimulatedEngine, text: str = "another text") -> None:
     """Has one of the servers answer with another text."""
-    send = LoadClient.send
+    send = VirtualClient.send
 
-    async def changed(client: LoadClient, ask: Ask) -> Answer:
+    async def changed(client: VirtualClient, ask: Ask) -> Answer:
         answer = await send(client, ask)
-        return replace(answer, text=text) if client._url.startswith(of.url) else answer
+        return replace(answer, text=text) if client._engine is of else answer
 
-    patch.setattr(LoadClient, "send", changed)
+    patch.setattr(VirtualClient, "send", changed)
 
 
 def test_servers_that_answer_alike_differ_nowhere(
-    run: Run, on: SimulatedServer, off: SimulatedServer, tmp_path: Path
+    run: Run, on: SimulatedEngine, off: SimulatedEngine, tmp_path: Path
 ) -> None:
-    before = len(off.engine.log)
     found, stderr = compared(run, on, off, "-o", tmp_path / "out.json")
     assert found["outcome"] == "no_more"
     assert (found["compared"], found["complete"], found["errors"]) == (10, True, {})
@@ -72,14 +64,14 @@ def test_servers_that_answer_alike_differ_nowhere(
     assert (found["concurrency"], found["again_concurrency"]) == (1, 8)
     assert (found["on"]["mode"], found["off"]["mode"]) == ("on", "off")
     assert json.loads((tmp_path / "out.json").read_text()) == found
-    asked = [entry.request for entry in off.engine.log[before:]]
-    assert len(asked) == 1 + 2 * 10
-    assert {request.temperature for request in asked} == {0.0}
+    requests = [entry.request for entry in off.log]
+    assert len(requests) == 1 + 2 * 10
+    assert {request.temperature for request in requests} == {0.0}
     assert "10 of 10 prompts answered, 0 failed" in stderr
 
 
 def test_another_text_with_speculation_is_exit_code_1(
-    run: Run, on: SimulatedServer, off: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+    run: Run, on: SimulatedEngine, off: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     differing(monkeypatch, on)
     found, stderr = compared(run, on, off, "--concurrency", 3, code=1)
@@ -90,10 +82,10 @@ def test_another_text_with_speculation_is_exit_code_1(
 
 
 def test_the_tables_say_where_answers_part(
-    run: Run, on: SimulatedServer, off: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+    run: Run, on: SimulatedEngine, off: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     differing(monkeypatch, on, "\x1b[31mred")
-    done = run("probe", "--target", on.url, "--compare", off.url, *SHORT)
+    done = asked(run, on, off)
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Answers differ more often with speculation than the server")
@@ -105,7 +97,7 @@ def test_the_tables_say_where_answers_part(
 
 
 def test_the_same_prompt_is_not_asked_again(
-    run: Run, on: SimulatedServer, off: SimulatedServer, tmp_path: Path
+    run: Run, on: SimulatedEngine, off: SimulatedEngine, tmp_path: Path
 ) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\ntwo\nthree\n")
@@ -114,16 +106,16 @@ def test_the_same_prompt_is_not_asked_again(
 
 
 def test_failed_requests_are_exit_code_1(
-    run: Run, on: SimulatedServer, off: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+    run: Run, on: SimulatedEngine, off: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, sent = LoadClient.send, []
+    send, sent = VirtualClient.send, []
 
-    async def failing(client: LoadClient, ask: Ask) -> Answer:
+    async def failing(client: VirtualClient, ask: Ask) -> Answer:
         sent.append(ask)
         answer = await send(client, ask)
         return replace(answer, error=ErrorKind.TIMEOUT) if len(sent) == 5 else answer
 
-    monkeypatch.setattr(LoadClient, "send", failing)
+    monkeypatch.setattr(VirtualClient, "send", failing)
     found, stderr = compared(run, on, off, code=1)
     assert (found["compared"], found["errors"]) == (9, {"timeout": 1})
     assert "requests failed: 1 timeout" in stderr
@@ -138,19 +130,19 @@ def test_failed_requests_are_exit_code_1(
 )
 def test_what_cannot_be_compared_is_refused(
     run: Run,
-    on: SimulatedServer,
-    off: SimulatedServer,
+    on: SimulatedEngine,
+    off: SimulatedEngine,
     swapped: bool,
     arguments: tuple[str, ...],
     message: str,
 ) -> None:
     first, second = (off, on) if swapped else (on, off)
-    done = run("probe", "--target", first.url, "--compare", second.url, *SHORT, *arguments)
+    done = asked(run, first, second, *arguments)
     assert done.exit_code == 2
     assert message in done.stderr
 
 
-def test_a_target_without_speculation_is_refused(run: Run, off: SimulatedServer) -> None:
-    done = run("probe", "--target", off.url, "--compare", off.url, *SHORT)
+def test_a_target_without_speculation_is_refused(run: Run, off: SimulatedEngine) -> None:
+    done = asked(run, off, SimulatedEngine(settings()))
     assert done.exit_code == 2
     assert "--target: this server does not speculate" in done.stderr

@@ -19,10 +19,10 @@ UNTIL = history.T0 + 2 * 3600
 PERIOD = ("--since", str(history.T0), "--until", str(UNTIL))
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two hours of two targets, the second without a baseline."""
-    url = f"sqlite:///{tmp_path}/specwatch.db"
+    url = f"sqlite:///{tmp_path_factory.mktemp('history')}/specwatch.db"
     minutes = (history.minute(n, target=name) for n in range(120) for name in ("chat", "code"))
     history.fill(url, chain.from_iterable(minutes))
     return url

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.interval import LEAST_SAMPLES
@@ -29,9 +29,9 @@ def alike(count: int, over: float = 1.0, under: float = 1.0) -> list[Pair]:
     return [Pair(over, under)] * count
 
 
-@pytest.mark.parametrize(("batches", "runs"), [(5, 1000), (10, 1000), (30, 500)])
-def test_95_of_100_intervals_contain_the_truth(batches: int, runs: int) -> None:
-    """Of batches with unlike traffic and skewed noise, however few."""
+def covered(batches: int, runs: int) -> float:
+    """The share of intervals that contain the truth, of batches with unlike traffic and skewed
+    noise."""
     generator = np.random.default_rng(7)
     missed = 0
     for _ in range(runs):
@@ -42,12 +42,19 @@ def test_95_of_100_intervals_contain_the_truth(batches: int, runs: int) -> None:
             list(map(Pair, tokens * noise[1], tokens)),
         )
         missed += interval.below(TRUTH) or interval.above(TRUTH)
-    assert 0.93 <= 1 - missed / runs <= 0.97
+    return 1 - missed / runs
 
 
-def test_a_common_disturbance_of_paired_turns_does_not_widen_the_interval() -> None:
+def test_95_of_100_intervals_contain_the_truth() -> None:
+    """Of how many batches ever: more of them at night."""
+    assert 0.91 <= covered(8, 100) <= 0.99
+
+
+def disturbed(runs: int) -> tuple[float, float]:
+    """The share of intervals of disturbed pairs of turns that contain the truth, and of those that
+    are narrower than if turns were not paired."""
     generator = np.random.default_rng(7)
-    runs, missed, narrower = 400, 0, 0
+    missed = narrower = 0
     for _ in range(runs):
         trouble, first, second = np.exp(generator.normal(0, [[0.3], [0.02], [0.02]], (3, 10)))
         over = list(map(Pair, 100 * TRUTH * trouble * first, [100.0] * 10))
@@ -55,12 +62,16 @@ def test_a_common_disturbance_of_paired_turns_does_not_widen_the_interval() -> N
         together, apart = paired_interval(over, under), quotient_interval(over, under)
         missed += together.below(TRUTH) or together.above(TRUTH)
         narrower += together.upper / together.lower < apart.upper / apart.lower
-    assert 0.92 <= 1 - missed / runs <= 0.98
-    assert narrower == runs
+    return 1 - missed / runs, narrower / runs
+
+
+def test_a_common_disturbance_of_paired_turns_does_not_widen_the_interval() -> None:
+    contain, narrower = disturbed(50)
+    assert contain >= 0.88
+    assert narrower == 1.0
 
 
 @given(pairs, pairs, st.randoms(use_true_random=False))
-@settings(max_examples=40)
 def test_the_order_of_samples_does_not_matter(over, under, random):
     one, quotient = ratio_interval(over), quotient_interval(over, under)
     random.shuffle(over)
@@ -70,7 +81,6 @@ def test_the_order_of_samples_does_not_matter(over, under, random):
 
 
 @given(pairs_apart, pairs_apart, st.floats(0.01, 100.0))
-@settings(max_examples=40)
 def test_the_unit_of_time_does_not_matter(over, under, factor):
     interval = quotient_interval(over, under)
     scaled = [[Pair(s * factor, t) for s, t in one] for one in (over, under)]
@@ -81,7 +91,6 @@ def test_the_unit_of_time_does_not_matter(over, under, factor):
 
 
 @given(pairs, pairs)
-@settings(max_examples=40)
 def test_the_estimate_is_the_ratio_of_sums_and_lies_inside(over, under):
     def rate(samples: list[Pair]) -> float:
         return sum(s for s, _ in samples) / sum(t for _, t in samples)

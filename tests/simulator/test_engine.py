@@ -71,7 +71,7 @@ def check_conservation(engine: SimulatedEngine) -> None:
     assert lengths == [sum(entry.accepted_histogram[j] for entry in log) for j in range(K + 1)]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     steps=st.lists(

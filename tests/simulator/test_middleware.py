@@ -171,6 +171,6 @@ def test_stopping_under_load_ends_at_once_each_time() -> None:
     """A cancellation that comes together with news of tokens must not be lost."""
     traffic = dataclasses.replace(TRAFFIC, rate=100.0)
     with SimulatedServer(dataclasses.replace(SETTINGS, traffic=traffic)) as server:
-        for _ in range(10):
+        for _ in range(4):
             wait_for(lambda: server.engine.running > 0)
             server.restart()  # raises RuntimeError if it does not end

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tracemalloc
@@ -16,9 +18,12 @@ from typing import Any
 import pytest
 import requests
 from prometheus_client import CollectorRegistry, Counter
+from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specwatch.errors import ConfigError
+from specwatch.runtime.http_server import HttpServer
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
@@ -221,15 +226,16 @@ def test_a_body_above_the_limit_is_refused(server: SimulatedServer, path: str) -
     assert f"The body has {len(body)} bytes" in response.json()["error"]["message"]
 
 
-def test_unused_parameters_and_prompts_take_no_memory(server: SimulatedServer) -> None:
+def test_unused_parameters_and_prompts_take_no_memory() -> None:
     """What is not drawn from, such as best_of, and the prompt beside each of many answers."""
     body = {
         "prompt": "x" * 16000, "n": 100, "best_of": 10**9, "logprobs": 20, "max_tokens": 1,
     }  # fmt: skip
-    tracemalloc.start()
-    answer = post(server, "/v1/completions", body).json()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with SimulatedServer(dataclasses.replace(FAST, time_scale=100.0)) as server:
+        tracemalloc.start()
+        answer = post(server, "/v1/completions", body).json()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
     assert len(answer["choices"]) == 100
     assert peak < 1_000_000
 
@@ -252,7 +258,7 @@ def test_a_client_that_goes_away_frees_the_engine(server: SimulatedServer, strea
             assert server.engine.running + server.engine.waiting == 1
     else:
         with pytest.raises(requests.ReadTimeout):
-            requests.post(f"{server.url}/v1/completions", json=body, timeout=0.1)
+            requests.post(f"{server.url}/v1/completions", json=body, timeout=0.03)
     wait_for(lambda: not server.engine.running + server.engine.waiting)
     with server.synced() as engine:
         last = engine.log[-1]
@@ -285,6 +291,22 @@ def test_restart_comes_back_on_the_same_port_with_new_counters() -> None:
         server.restart(speculation=True)
         answer = post(server, "/v1/completions", {"prompt": "x", "max_tokens": 5}).json()
         assert answer["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
+
+
+def test_a_connection_that_is_made_as_it_stops_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not among those that are told to close."""
+    monkeypatch.setattr(H11Protocol, "shutdown", lambda _: None)
+    running = HttpServer(Starlette(), "127.0.0.1", 0, name="stops", grace=0.01)
+    running.start()
+    with socket.create_connection(("127.0.0.1", running.port)) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"Not Found"):
+            answer += client.recv(4096)
+        assert running.stop()
+        client.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(4096) == b""
 
 
 def test_acceptance_can_be_changed_while_it_runs(server: SimulatedServer) -> None:

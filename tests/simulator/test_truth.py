@@ -53,7 +53,7 @@ def test_true_speedup_falls_with_temperature_and_with_the_batch() -> None:
         assert all(better > worse for better, worse in pairwise(row))
 
 
-@pytest.mark.parametrize(("batch", "temperature"), [(1, 0.0), (4, 0.7), (16, 1.0), (48, 0.4)])
+@pytest.mark.parametrize(("batch", "temperature"), [(1, 0.0), (4, 0.7), (16, 1.0)])
 def test_measured_cost_and_acceptance_are_the_true_ones(batch: int, temperature: float) -> None:
     """o(b) = TPOT_on * tau_on / TPOT_off, as the product will compute it, within 4 %."""
     tokens_per_second = {}
@@ -63,9 +63,9 @@ def test_measured_cost_and_acceptance_are_the_true_ones(batch: int, temperature:
         engine.restart(speculation=speculation)
         # Past the first wave, whose requests all end at the same time.
         start = engine.now
-        engine.advance(start + 60.0)
+        engine.advance(start + 40.0)
         tally = engine.tally()
-        tokens_per_second[speculation] = (tally.generation_tokens or 0) / 60.0
+        tokens_per_second[speculation] = (tally.generation_tokens or 0) / 40.0
         if tally.drafts:
             tau = 1 + (tally.accepted_tokens or 0) / tally.drafts
     assert tau == pytest.approx(engine.true_acceptance_length(temperature), rel=0.04)
@@ -79,7 +79,7 @@ def test_tpot_of_the_histogram_shows_the_true_speedup() -> None:
     for speculation in (True, False):
         engine = engine_with(8, 0.0)
         engine.restart(speculation=speculation)
-        engine.advance(120.0)
+        engine.advance(60.0)
         tpot = engine.tally().tpot
         assert tpot is not None
         means[speculation] = tpot.sum / tpot.count
