@@ -74,9 +74,16 @@ def with_all(surface: Surface) -> None:
         ),
         target("guessed", decision=decided(measured=False, target="guessed")),
         fleet=FLEET,
-        deliveries=(DeliveryStatus("webhook", undelivered=False, last_delivery=NOW - 60),),
+        deliveries=(
+            DeliveryStatus("webhook", undelivered=False, last_delivery=NOW - 60),
+            DeliveryStatus("mail", undelivered=False),
+        ),
         discovery=(SourceStatus("file_sd c.json", 1, NOW - 5),),
-        pagers=(PagerStatus("http://a:9093", firing=2, last_success=NOW - 20),),
+        pagers=(
+            PagerStatus("http://a:9093", firing=2, last_success=NOW - 20),
+            PagerStatus("http://b:9093", behind=True, last_success=NOW - 20),
+            PagerStatus("http://c:9093"),
+        ),
     )  # fmt: skip
     surface.windows = hour
     surface.verdicts = lambda **_: [change()]
@@ -94,16 +101,19 @@ def with_troubles(surface: Surface) -> None:
         target("odd", tap=TapStatus(trouble=(Trouble("x", "it counts twice", "llama"),))),
         stuck=("odd",),
         store=StoreStatus(
-            "SQLite", error="disk full", behind_since=NOW - 300, queued=7, damaged=2,
+            "SQLite", error="disk full", behind_since=NOW - 300, queued=7, dropped=3, damaged=2,
             last_damaged="minutes (start=60): no msgpack",
         ),
-        judging=JudgingStatus(defects=2),
+        judging=JudgingStatus(defects=2, dropped=4, error="it is locked"),
         pagers=(PagerStatus("http://a:9093", failing_since=NOW - 60, error="no route"),),
         discovery=(
             SourceStatus("dns A a.example:1", 3, failure=Failure("timeout", "no answer", NOW - 60)),
             SourceStatus("file_sd b.json", 2, NOW - 5, refused=("'a/b' is not an address",)),
         ),
-        deliveries=(DeliveryStatus("mail", undelivered=True, error="it was refused"),),
+        deliveries=(
+            DeliveryStatus("mail", undelivered=True, error="it was refused"),
+            DeliveryStatus("webhook", undelivered=False, error="the file of its token is missing"),
+        ),
     )  # fmt: skip
 
 
