@@ -75,7 +75,7 @@ def told() -> Report:
         slos=slos,
         gpus=8,
         experiments={MODEL: [measured(noon), probe(noon + HOUR), comparison(noon + 2 * HOUR)]},
-        switchback=switchback(SINCE + HOUR),
+        switchback=switchback(SINCE + HOUR, stopped="ann: a demo"),
     )  # fmt: skip
     return Report(
         version="0.1.0", generated=SINCE + HOURS * HOUR + 300.0, since=SINCE,

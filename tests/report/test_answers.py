@@ -197,13 +197,13 @@ def test_traffic_of_which_it_is_not_known_whether_it_speculates():
     assert model.traffic.seconds_off == 0
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_nobody_asked(mode):
+def test_nobody_asked():
     nothing = counted(tokens=0, requests=0, rate=None)
-    windows = flat(hour(at, nothing, mode=mode, busy=0.0) for at in range(HOURS))
-    result = answer(windows, measurement())
-    assert result.outcome == "no_traffic"
-    assert result.speedup is None
+    for mode in Mode:
+        windows = flat(hour(at, nothing, mode=mode, busy=0.0) for at in range(3))
+        result = answer(windows, measurement())
+        assert result.outcome == "no_traffic", mode
+        assert result.speedup is None
 
 
 def test_each_hour_is_compared_with_the_baseline_of_its_own_server():

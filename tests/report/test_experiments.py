@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from specwatch.domain.switchback import new_state
 from specwatch.loadtest.compare import compare
-from specwatch.pages.report_html import report_html
 from specwatch.report.estimates import Ratio
 from specwatch.report.experiments import (
     MOST,
@@ -21,10 +19,8 @@ from specwatch.report.experiments import (
     notes,
 )
 from specwatch.report.layout import Sentence, Table
-from specwatch.report.markdown import markdown
 from specwatch.report.model import Report
 from specwatch.report.sections import sections
-from specwatch.report.text import plain
 from tests.report import sample
 from tests.report.experiments import comparison, measured, probe, switchback
 
@@ -145,35 +141,6 @@ def test_the_experiment_on_live_traffic_has_its_answer_its_groups_and_its_cost()
     assert (live.share, live.share_allowed, live.regret, live.covered) == (0.04, 0.05, 0.005, 0.9)
 
 
-def test_the_section_of_the_experiment_on_live_traffic() -> None:
-    live = live_experiment(switchback(NOON, stopped="ann: <b>a demo"))
-    model = msgspec.structs.replace(sample.blank(), live_experiment=live)
-    (section,) = [one for one in sections(model) if one.title == "Experiment on live traffic"]
-    answer, table, cost, covered, dropped, stopped = section.parts
-    assert isinstance(answer, Sentence)
-    assert answer.text.startswith("2 draft tokens is 1.11 times as fast as the launch")
-    assert isinstance(table, Table)
-    assert [[cell.text for cell in row] for row in table.rows] == [
-        ["all", "0 draft tokens (standby)", "0.82x (0.79 to 0.85)", "42", "100.0%"],
-        ["all", "2 draft tokens", "1.11x (1.07 to 1.14)", "42", "100.0%"],
-        ["3-4 running", "0 draft tokens (standby)", "-", "3", "100.0%"],
-        ["3-4 running", "2 draft tokens", "1.11x (1.07 to 1.14)", "42", "100.0%"],
-        ["temperature >1", "0 draft tokens (standby)", "-", "0", "90.0%"],
-        ["temperature >1", "2 draft tokens", "0.82x (0.79 to 0.85)", "42", "90.0%"],
-    ]
-    texts = [part.text for part in (cost, covered, dropped, stopped) if isinstance(part, Sentence)]
-    assert texts[0] == (
-        "42 episodes since 2026-11-02 12:00 UTC, 3 left out. Other arms than the launch were in"
-        " force for 4.0% of the time (5.0% allowed), and lost 0.5% of it at most (2.0% allowed)."
-    )
-    assert "known of 90.0% of the tokens" in texts[1]
-    assert texts[2:] == [
-        "No longer ordered, slower than the launch: 0 draft tokens (standby).",
-        "Stopped by ann: <b>a demo.",
-    ]
-    assert "Experiment on live traffic" not in [one.title for one in sections(sample.blank())]
-
-
 def test_an_experiment_that_has_just_begun_says_how_far_it_is() -> None:
     begun = switchback(NOON)
     state = new_state(begun.design, "e", NOON)
@@ -187,18 +154,6 @@ def test_an_experiment_that_has_just_begun_says_how_far_it_is() -> None:
     assert [row[2].text for row in table.rows] == ["-", "-"]
     assert isinstance(cost, Sentence)
     assert cost.text.startswith("0 episodes since 2026-11-02 12:00 UTC. Other arms than")
-
-
-@pytest.mark.parametrize("render", [plain, markdown, report_html], ids=["text", "md", "html"])
-def test_every_format_has_the_experiment_on_live_traffic(render: Callable[[Report], str]) -> None:
-    live = live_experiment(switchback(NOON, stopped="ann: <b>a demo"))
-    report = sample.full()
-    model = msgspec.structs.replace(report.targets[0], live_experiment=live)
-    text = render(msgspec.structs.replace(report, targets=(model,)))
-    assert "1.11 times as fast as the launch" in text
-    assert "temperature" in text
-    assert "4.0%" in text
-    assert ("<b>a demo" in text) == (render is plain)
 
 
 def test_of_a_model_that_was_not_watched_each_is_a_note() -> None:
