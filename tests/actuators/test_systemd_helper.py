@@ -97,8 +97,8 @@ def test_it_returns_once_nothing_is_asked_and_all_is_answered(
         sock.connect(str(tmp_path / "vllm.sock"))
         sock.sendall(b'{"do": "disable", "incident": "a"}\n')
         GuardHelper(listening, actuator, idle=0.0).serve()
+        assert actuator.done == [("disable", "a"), ("close",)]
         assert sock.makefile().readline() == "{}\n"
-    assert actuator.done == [("disable", "a"), ("close",)]
 
 
 def test_a_plan_and_a_status_arrive_as_they_are(client: HelperClient, actuator: Recorder) -> None:
