@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from specwatch.simulator.engine import SimulatedEngine
 from tests.cli.conftest import Run, experiments, measurements, texts
 from tests.hostile import wait_for
 from tests.loadtest.benches import batches, bench, level, noise
+from tests.plugins.golden import Golden
 from tests.simulated_load import (
     COSTS,
     MortalEngine,
@@ -329,6 +331,18 @@ def test_a_comparison_of_files_is_read_in_eighty_columns(
     assert any(line.endswith("do not") for line in lines)
     other = run("bench", "compare", *reversed(names))
     assert other.stdout == done.stdout
+
+
+@pytest.mark.golden
+def test_a_bench_and_a_comparison_are_tables_and_a_chart(golden: Golden) -> None:
+    for fancy in (True, False):
+        comparison = texts(comparison_lines(compare(*made(), version="1"), 80, fancy=fancy))
+        golden(f"cli/bench-comparison{'' if fancy else '-ascii'}.txt", page(comparison))
+    golden("cli/bench.txt", page(texts(bench_lines(made()[1], 80))))
+
+
+def page(lines: Sequence[str]) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def test_the_chart_marks_values_between_the_lines_at_1_and_at_1_3() -> None:

@@ -30,6 +30,7 @@ from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording import experiment
 from tests.cli.conftest import Run
+from tests.plugins.golden import Golden
 from tests.report import history
 from tests.web.statuses import HOSTILE, NOW, Surface, daemon, target
 
@@ -92,39 +93,11 @@ def refusal(run: Run, database: str, *words: object, code: int) -> str:
     return str(done.stderr.splitlines()[-1])
 
 
-def test_results_begin_with_the_answer(run: Run, database: str, put: Put) -> None:
+@pytest.mark.golden
+def test_results_begin_with_the_answer(run: Run, database: str, put: Put, golden: Golden) -> None:
+    """Then come tables by load, temperature and prompt length."""
     put(switchback())
-    printed = lines(run, database, "results")
-    answer = "chat: 2 draft tokens is 1.11 times as fast as the launch (1.07 to 1.14), by"
-    assert (printed[0], printed[1].strip()) == (answer, "experiment, 42 episodes")
-    rows = [line.split() for line in printed[3:8]]
-    assert rows[0] == ["running", "arm", "speedup", "95", "%", "interval", "episodes"]
-    assert rows[1][:6] == ["all", "0", "draft", "tokens", "(standby)", "0.81"]
-    assert rows[2] == ["all", "2", "draft", "tokens", "1.11", "1.07", "to", "1.14", "42"]
-    assert rows[3] == ["3-4", "0", "draft", "tokens", "(standby)", "-", "-", "3"]
-    assert rows[4] == ["3-4", *rows[2][1:]]
-    best = "3 episodes left out; the first 30.0 s of"
-    assert any(line.startswith(best) for line in printed)
-
-
-def test_results_by_temperature_and_prompt_length(run: Run, database: str, put: Put) -> None:
-    put(switchback())
-    rows = [" ".join(line.split()) for line in lines(run, database, "results")[8:]]
-    assert rows[:6] == [
-        "",
-        "temperature arm speedup 95 % interval episodes of tokens",
-        "0 0 draft tokens (standby) - - 0 60.0%",
-        "0 2 draft tokens 1.22 1.18 to 1.26 42 60.0%",
-        ">1 0 draft tokens (standby) - - 0 30.0%",
-        ">1 2 draft tokens 0.82 0.79 to 0.85 42 30.0%",
-    ]
-    assert rows[7:9] == [
-        "prompt tokens arm episodes of tokens",
-        "16385+ 0 draft tokens (standby) 0 90.0%",
-    ]
-    assert " ".join(rows[11:13]).startswith(
-        "temperature and prompt length are known of 90.0% of the tokens"
-    )
+    golden("cli/experiment-results.txt", "\n".join(lines(run, database, "results")) + "\n")
 
 
 def test_without_groups_there_is_one_table(run: Run, database: str, put: Put) -> None:

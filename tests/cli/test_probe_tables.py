@@ -21,6 +21,7 @@ from specwatch.domain.experiments import (
 )
 from specwatch.loadtest.break_even_zones import line_sentence
 from tests.cli.conftest import texts
+from tests.plugins.golden import Golden
 
 ASSUMED = Line(acceptance=Estimate(value=0.1), basis="assumed")
 
@@ -127,12 +128,10 @@ def test_the_break_even_line_is_described(line: Line, sentence: str, drawn: bool
     assert ("│" in "".join(lines(probe(line)))) is drawn
 
 
-def test_zones_are_listed_by_temperature() -> None:
-    """In the first sentence, the best first."""
-    assert " ".join(" ".join(lines(probe())).split()).startswith(
-        "Speculation pays at temperature 0; is near break-even at temperature 0.7; loses at"
-        " temperature 1.3; break-even: about 10%, by the assumed draft cost. "
-    )
+@pytest.mark.golden
+def test_a_probe_is_a_sentence_a_chart_and_tables(golden: Golden) -> None:
+    """The sentence lists zones, the best first."""
+    golden("cli/probe.txt", "\n".join(lines(probe(measured(0.3)))) + "\n")
     every = probe(ASSUMED, one(0.0, 0.8, "wins"), one(0.7, 0.6, "wins"))
     assert lines(every)[0].startswith("Speculation pays at every temperature; break-even: ")
 
