@@ -215,7 +215,7 @@ def scrapes(daemon: Stepped, names: Iterable[str]) -> list[int]:
 
 
 class Manager:
-    """The end of systemd, read when a test asks."""
+    """The end of systemd, which holds ten messages until a test reads them."""
 
     def __init__(self, address: Path) -> None:
         self.address = str(address)

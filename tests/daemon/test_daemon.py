@@ -122,8 +122,8 @@ def test_two_daemons_of_one_name_count_everything_once(
 
     def minutes(*daemons: Stepped) -> None:
         for _ in range(2):
-            work(server)
             for daemon in daemons:
+                work(server)  # the one before has not seen it
                 daemon.scrape()
             clock.forward(60)
 

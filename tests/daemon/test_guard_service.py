@@ -51,7 +51,7 @@ def test_of_two_in_turn_one_restarts_once_and_the_other_looks(
     pair: tuple[GuardingDaemon, GuardingDaemon], world: World
 ) -> None:
     a, b = pair
-    for _ in range(40):
+    for _ in range(32):
         a.turn()
         b.turn()
         world.wait()
@@ -74,7 +74,7 @@ def test_of_three_at_once_one_restarts_once(guards_of: StoreOf, world: World) ->
     ready = threading.Barrier(len(daemons) + 1)
 
     def turn(daemon: GuardingDaemon) -> None:
-        for _ in range(40):
+        for _ in range(32):
             ready.wait(120)
             daemon.turn()
             ready.wait(120)
@@ -82,7 +82,7 @@ def test_of_three_at_once_one_restarts_once(guards_of: StoreOf, world: World) ->
     threads = [threading.Thread(target=turn, args=(daemon,)) for daemon in daemons]
     for thread in threads:
         thread.start()
-    for _ in range(40):
+    for _ in range(32):
         ready.wait(120)
         ready.wait(120)
         world.wait()
@@ -171,7 +171,7 @@ def test_who_cannot_act_gives_way_to_who_can(
     assert looks.state().phase is Phase.CONFIRMED
     assert looks.state().waiting
     acts = GuardingDaemon(world, guards_of("acts"))
-    for _ in range(40):
+    for _ in range(32):
         looks.turn()
         acts.turn()
         world.wait()
@@ -266,7 +266,9 @@ def test_a_reload_that_takes_the_leave_away_ends_what_is_not_begun(
     daemon.guarding.configure(config(policy=ACT))
     daemon.live(30, until=Phase.VERIFYING)
     daemon.guarding.configure(config(policy=OBSERVE))
-    assert daemon.live(90).phase is Phase.DISABLED, "what is begun is finished"
+    assert daemon.live(90, until=Phase.DISABLED).phase is Phase.DISABLED, (
+        "what is begun is finished"
+    )
     assert modes(world) == [Mode.OFF]
 
 
@@ -286,12 +288,12 @@ def test_a_defect_in_one_does_not_stop_the_others(guards_of: StoreOf, log: Log) 
     world = World("chat", "code", "math")
     daemon = GuardingDaemon(world, guards_of())
     daemon.broken.add("chat")
-    daemon.live(60)
+    daemon.live(60, until=Phase.DISABLED, name="math")
     assert daemon.state("code").phase is daemon.state("math").phase is Phase.DISABLED
     assert daemon.entry("chat").version == 0
     assert {entry["target"] for entry in log if entry["event"] == "guard_failed"} == {"chat"}
     daemon.broken.clear()
-    assert daemon.live(60).phase is Phase.DISABLED
+    assert daemon.live(60, until=Phase.DISABLED).phase is Phase.DISABLED
 
 
 def test_without_a_database_only_who_holds_the_guard_goes_on(
@@ -365,7 +367,7 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
             "chat", lambda s: state_machine.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
         )
         daemon.find_database()
-    assert daemon.live(60).phase is Phase.DISABLED
+    assert daemon.live(60, until=Phase.DISABLED).phase is Phase.DISABLED
     assert modes(world) == [Mode.OFF]
     reasons = [step.reason for step in GuardBook(daemon.store).history()]
     assert "the pause of ann is over" in reasons
@@ -381,7 +383,8 @@ def test_the_server_is_taken_out_of_the_balancer_before_it_stops(
     daemon = GuardingDaemon(world, guards_of(), config(policy=policy))
     heard: list[str] = []
     world.server.point = lambda what: heard.append(calls.read_text())
-    daemon.live(90)
+    daemon.live(90, until=Phase.DISABLED)
+    daemon.live(6)
     assert set(heard) == {"before\n"}
     assert calls.read_text() == "before\nafter\n"
     assert daemon.state().phase is Phase.DISABLED

@@ -182,7 +182,7 @@ def test_without_a_service_the_switch_is_enough(new_living: NewLiving) -> None:
 @pytest.mark.parametrize("can_skip", [False, True])
 def test_killed_at_some_points_it_never_restarts(new_living: NewLiving, can_skip: bool) -> None:
     """The nightly tests have every point."""
-    require_standby_though_killed(new_living, can_skip=can_skip, step=9)
+    require_standby_though_killed(new_living, can_skip=can_skip, step=14)
 
 
 def order_of(living: Living, goal: Mode) -> None:

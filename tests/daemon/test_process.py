@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
-import requests
 
 from tests.daemon.running import stored
 from tests.fixtures import Serve
@@ -28,107 +26,73 @@ LEAVES_WITHIN = 30.0
 class Process:
     """A daemon of its own, logging to a file."""
 
-    def __init__(self, folder: Path, **environ: str) -> None:
-        self._log = folder / "log"
-        self._read_from = self._log.stat().st_size if self._log.exists() else 0
-        with self._log.open("ab") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "specwatch", "run", "--config", folder / "c.yml"],
-                cwd=ROOT,
-                env={**os.environ, **environ},
-                stderr=log,
-                stdout=log,
-            )
-
-    @property
-    def log(self) -> list[dict[str, Any]]:
-        """What this process has logged."""
-        lines = self._log.read_bytes()[self._read_from :].decode().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    def __init__(self, popen: subprocess.Popen[bytes], log: Path) -> None:
+        self.popen, self._log = popen, log
 
     def wait_for(self, event: str) -> dict[str, Any]:
         """The first log entry of an event, once it is there."""
+        found: list[dict[str, Any]] = []
 
         def there() -> bool:
             ended = self.popen.poll() is not None
-            assert not ended or self._has(event), self._log.read_text()
-            return self._has(event)
+            lines = self._log.read_text().splitlines()
+            entries = [json.loads(line) for line in lines if line.endswith("}")]
+            found.extend(entry for entry in entries if entry["event"] == event)
+            assert found or not ended, lines
+            return bool(found)
 
         wait_for(there)
-        return next(entry for entry in self.log if entry["event"] == event)
-
-    def _has(self, event: str) -> bool:
-        return any(entry["event"] == event for entry in self.log)
-
-    def scraped(self, times: int, target: str = "t") -> None:
-        """Wait until a target was scraped so many times more."""
-        url = self.wait_for("started")["listen"]
-
-        def count() -> int:
-            targets = requests.get(f"{url}/api/v1/targets", timeout=10).json()["targets"]
-            return next((int(t["scrapes"]) for t in targets if t["name"] == target), 0)
-
-        before = count()
-        wait_for(lambda: count() >= before + times)
-
-    def end(self, how: signal.Signals) -> int:
-        """Send a signal; the exit code, which must come in time."""
-        self.popen.send_signal(how)
-        return self.popen.wait(LEAVES_WITHIN)
+        return found[0]
 
 
-Start = Callable[..., Process]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    running: list[Process] = []
-
-    def started(*urls: str, **environ: str) -> Process:
-        configure(tmp_path, *urls)
-        running.append(Process(tmp_path, **environ))
-        running[-1].wait_for("started")
-        return running[-1]
-
-    yield started
-    for process in running:
-        if process.popen.poll() is None:
-            process.popen.kill()
-            process.popen.wait(10)
+@contextmanager
+def running(folder: Path, **environ: str) -> Iterator[Process]:
+    command = [sys.executable, "-m", "specwatch", "run", "--config", folder / "c.yml"]
+    with (folder / "log").open("wb") as log:
+        popen = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | environ, stderr=log, stdout=log
+        )  # fmt: skip
+    try:
+        yield Process(popen, folder / "log")
+    finally:
+        if popen.poll() is None:
+            popen.kill()
+            popen.wait(10)
 
 
 def configure(folder: Path, *urls: str, more: str = "") -> None:
-    """Write the configuration; targets are called t, t1, t2."""
-    targets = [
-        f"  - {{name: t{n or ''}, url: '{url}', interval: 1s}}" for n, url in enumerate(urls)
-    ]
+    """Write the configuration; targets are called t0, t1, t2."""
+    targets = [f"  - {{name: t{n}, url: '{url}', interval: 1s}}" for n, url in enumerate(urls)]
     head = [f"database: sqlite:///{folder}/d.db", "listen: 127.0.0.1:0", "daemon: d", "targets:"]
     (folder / "c.yml").write_text("\n".join([*head, *targets, more]) + "\n")
 
 
 def test_signals_read_the_file_again_refuse_a_bad_one_and_end_it_in_time(
-    start: Start, serve: Serve, tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
     """In time, although a target hangs; and a bad file changes nothing."""
-    url, other, hung = serve(page(vllm())).url, serve(page(vllm())).url, serve(hanging)
-    with NotifySocket(str(tmp_path / "n")) as notify:
-        process = start(url, NOTIFY_SOCKET=notify.address)
+    first, second, hung = serve(page(vllm())), serve(page(vllm())), serve(hanging)
+    configure(tmp_path, first.url)
+    with (
+        NotifySocket(str(tmp_path / "n")) as notify,
+        running(tmp_path, NOTIFY_SOCKET=notify.address) as process,
+    ):
         notify.until(lambda message: "READY" in message)
-        configure(tmp_path, url, other, hung.url)
+        configure(tmp_path, first.url, second.url, hung.url)
         process.popen.send_signal(signal.SIGHUP)
         notify.until(lambda message: "RELOADING" in message)
         notify.until(lambda message: message.get("STATUS", "").startswith("Watching 3 targets"))
-        process.scraped(1, "t1")
-        # It takes a fifth of the memory, and is for benches and probes.
-        assert "/numpy/" not in Path(f"/proc/{process.popen.pid}/maps").read_text()
-        configure(tmp_path, url, more="tragets: []")
+        configure(tmp_path, first.url, more="tragets: []")
         process.popen.send_signal(signal.SIGHUP)
         refused = process.wait_for("reload_refused")
         assert f"{tmp_path}/c.yml:" in refused["detail"]
         assert 'did you mean "targets"?' in refused["detail"]
         notify.until(lambda message: "READY" in message)
-        wait_for(lambda: hung.visits)
-        assert process.end(signal.SIGTERM) == 0
+        wait_for(lambda: second.paths.count("/metrics") > 1 and hung.visits)
+        # It takes a fifth of the memory, and is for benches and probes.
+        assert "/numpy/" not in Path(f"/proc/{process.popen.pid}/maps").read_text()
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.popen.wait(LEAVES_WITHIN) == 0
         notify.until(lambda message: "STOPPING" in message)
-    assert process.wait_for("stopped")["unwritten"] == 0
-    assert {window.series.target for window in stored(tmp_path / "d.db")} >= {"t", "t1"}
+        assert process.wait_for("stopped")["unwritten"] == 0
+    assert {window.series.target for window in stored(tmp_path / "d.db")} >= {"t0", "t1"}

@@ -122,14 +122,14 @@ def test_killed_at_some_points_it_goes_on_and_restarts_no_more_than_without(
     new_living: NewLiving,
 ) -> None:
     """The nightly tests have every point."""
-    require_restarts_though_killed(new_living, step=7)
+    require_restarts_though_killed(new_living, step=12)
 
 
 def test_without_a_database_nothing_begins_and_what_began_is_finished(
     new_living: NewLiving,
 ) -> None:
     """Where it goes at some of the steps; the nightly tests have all."""
-    require_restarts_without_database(new_living, step=7)
+    require_restarts_without_database(new_living, step=12)
 
 
 def test_a_failed_restart_is_put_right_though_the_database_is_away(new_living: NewLiving) -> None:
