@@ -150,13 +150,10 @@ def test_the_mean_break_even_weighs_loads_by_their_tokens() -> None:
     assert samples(FULL, "specwatch_mean_break_even_acceptance_ratio") == about({CHAT: 0.125})
 
 
-@pytest.fixture
-def few_series(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objectives_that_are_too_many_are_left_out_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(metric_subjects, "MOST_SERIES", 50)
-
-
-@pytest.mark.usefixtures("few_series")
-def test_objectives_that_are_too_many_are_left_out_and_counted() -> None:
     many = tuple(replace(UNUSED, model_name=f"m{number}") for number in range(60))
     status = of_decision(TargetDecision(slos=many))
     assert len(samples(status, "specwatch_slo_objective_ratio")) == 50
@@ -181,12 +178,16 @@ def test_a_quantile_of_the_baseline_beyond_the_last_bound_is_infinite() -> None:
     assert {labels[:1] + labels[2:3] for labels in shown} == {("ttft", "0.5"), ("ttft", "0.95")}
 
 
-@pytest.mark.usefixtures("few_series")
-def test_however_many_findings_there_are_breaches_are_shown() -> None:
+@pytest.mark.parametrize(("most", "shown"), [(50, 50), (1, 32)])
+def test_however_many_findings_there_are_breaches_are_shown(
+    monkeypatch: pytest.MonkeyPatch, most: int, shown: int
+) -> None:
+    """And some in each target, however many targets there are."""
+    monkeypatch.setattr(metric_subjects, "MOST_SERIES", most)
     findings = {finding.rule.name: finding for finding in decided().findings}
     many = [replace(findings["fine"], temperature=f"t{number}") for number in range(300)]
     status = of_decision(TargetDecision(findings=(*many, findings["too-slow"])))
     values = samples(status, "specwatch_rule_verdict")
-    assert len(values) == 50
+    assert len(values) == shown
     assert values["llama", "too-slow", "chat", "all"] == 1
-    assert samples(status, "specwatch_series_left_out") == {("chat",): 301 - 50}
+    assert samples(status, "specwatch_series_left_out") == {("chat",): 301 - shown}
