@@ -1,4 +1,4 @@
-"""Mend two things in the CPU build of vLLM 0.32; vLLM loads this plugin in each of its processes.
+"""Mend three things in the CPU build of vLLM 0.32; vLLM loads this plugin in each of its processes.
 
 That build spreads each request's temperature over its draft tokens with a kernel that casts to
 int64, so that 0.7 becomes 0 and a sampled request never has a draft token accepted. This plugin
@@ -8,6 +8,9 @@ it.
 It also imports everything again in the engine and in the worker, whatever is asked for in
 VLLM_WORKER_MULTIPROC_METHOD, and that is most of a start. Builds for GPUs do as that variable says,
 and so does this one with the plugin.
+
+Its engine and its worker each keep a processor busy while they wait for one another, and for a
+second after that, which is all that a machine with two cores has. With the plugin they sleep.
 """
 
 from __future__ import annotations
@@ -50,11 +53,25 @@ def _obey_the_start_method() -> None:
     CpuPlatform.check_and_update_config = staticmethod(obeying)
 
 
+def _wait_asleep() -> None:
+    """Have who waits for a message wait at once for the note that it is there."""
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    waiting = shm_broadcast.SpinCondition.__init__
+
+    def asleep(self: Any, *args: Any, **options: Any) -> None:
+        waiting(self, *args, **options)
+        self.busy_loop_s = 0
+
+    shm_broadcast.SpinCondition.__init__ = asleep
+
+
 def register() -> None:
     """Entry point of ``vllm.general_plugins``."""
     from vllm.triton_utils.dispatcher import register_kernels
     from vllm.utils import cpu_triton_utils
 
     _obey_the_start_method()
+    _wait_asleep()
     cpu_triton_utils._expand_kernel_impl = expand
     register_kernels({"vllm.v1.sample.rejection_sampler.expand_kernel": expand})
