@@ -31,7 +31,10 @@ from tests.e2e.groups import HERE, WAITS, WORKS
 from tests.lab import vllm_install as lab
 
 CHECKOUT = HERE.parents[1]
-LANES = {"works-1": WORKS, "works-2": WORKS, "waits-1": WAITS, "waits-2": WAITS, "waits-3": WAITS}
+LANES = {
+    "works-1": WORKS, "works-2": WORKS,
+    "waits-1": WAITS, "waits-2": WAITS, "waits-3": WAITS, "waits-4": WAITS,
+}  # fmt: skip
 """The processes, and the kind of group that each takes first."""
 _YIELDS = 2
 """Niceness of those that wait: more would starve them where the processors are slow."""

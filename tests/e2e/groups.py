@@ -1,8 +1,9 @@
 """The files of end-to-end tests in groups, in the order in which they begin; who takes the next.
 
 ``python -m pytest -p tests.e2e.groups --file-queue FOLDER --file-results FD --lane NAME``: one of
-several processes that take groups from a common queue. Files of a group share servers and run in
-one process, one after another. A group that is not begun is taken by whoever has nothing else.
+several processes that take groups from a common queue. Files of a group use the same servers and
+run in one process, one after another. A group that is not begun is taken by whoever has nothing
+else.
 """
 
 from __future__ import annotations
@@ -25,29 +26,32 @@ Group = tuple[str, ...]
 GROUPS: dict[str, list[Group]] = {
     # What measures latency comes first, beside what hardly takes any time of a processor.
     WORKS: [
-        ("test_calibrate.py", "test_alert_routing.py", "test_bench.py", "test_probe.py",
-         "test_advise.py", "test_lab.py"),
-        ("test_queries.py", "test_tap_clients.py", "test_tap.py", "test_tap_proxy.py"),
+        ("test_calibrate.py", "test_bench.py", "test_probe.py", "test_advise.py", "test_lab.py"),
+        ("test_experiment.py",),
+        ("test_queries.py",),
+        ("test_tap.py", "test_tap_proxy.py"),
         ("test_switch.py",),
+        ("test_tap_clients.py",),
         ("test_tap_servers.py",),
-        ("test_tap_daemon.py",),
         ("test_report_pages.py",),
-        ("test_backfill.py",),
+        ("test_supervised.py",),
     ],
     WAITS: [
         ("test_guard.py",),
-        ("test_experiment.py",),
-        ("test_watching.py",),
         ("test_switch_guard.py",),
-        ("test_guard_helper.py",),
+        ("test_watching.py",),
+        ("test_backfill.py",),
         ("test_fleet.py",),
+        ("test_alert_routing.py",),
+        ("test_tap_daemon.py",),
         ("test_group_restarts.py",),
-        ("test_stores.py",),
         ("test_kubernetes.py",),
-        ("test_guard_failures.py",),
-        ("test_llama.py",),
-        ("test_guard_killed.py",),
         ("test_demo.py",),
+        ("test_stores.py",),
+        ("test_llama.py",),
+        ("test_guard_failures.py",),
+        ("test_guard_helper.py",),
+        ("test_guard_killed.py",),
     ],
 }  # fmt: skip
 """By what they do most of the time. Files that are not named are short, work, and come last."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.__main__ import by_file, deserve_a_second_look, failed_test, status_of
-from tests.e2e.conftest import SHARED
 from tests.e2e.groups import HERE, WAITS, WORKS, fill, groups, share_servers, take
 
 
@@ -17,14 +15,9 @@ def test_every_file_is_in_one_group() -> None:
     assert sorted(files) == sorted(file.name for file in HERE.glob("test_*.py"))
 
 
-def test_files_that_share_a_server_are_in_one_group() -> None:
-    """Or each would start its own."""
-    texts = {file.name: file.read_text() for file in HERE.glob("test_*.py")}
-    for name in SHARED:
-        used = re.compile(rf'\b{name}(: VllmServer|")')
-        first, *others = [file for file, text in texts.items() if used.search(text)]
-        assert others, name
-        assert [file for file in others if not share_servers(first, file)] == []
+def test_files_of_a_group_share_servers() -> None:
+    assert share_servers("test_tap.py", "test_tap_proxy.py")
+    assert not share_servers("test_tap.py", "test_calibrate.py")
 
 
 def test_a_process_takes_groups_of_its_kind_and_then_those_of_the_other(tmp_path: Path) -> None:
