@@ -1,7 +1,7 @@
-"""Databases of tests: the tables of a new SQLite file are copied, not created one by one.
+"""Stores of tests: many are opened, each for a moment, and importing this makes that cheap.
 
-Importing this makes every store of the process do so. Tests of migrations call the real
-:func:`specwatch.store.database.create`.
+The tables of a new SQLite file are copied, not created one by one; tests of migrations call the
+real :func:`specwatch.store.database.create`. A statement is compiled once, not for each database.
 """
 
 from __future__ import annotations
@@ -9,13 +9,21 @@ from __future__ import annotations
 import functools
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import sqlalchemy as sa
 
 from specwatch.store import database, repository
+from specwatch.store.database import Database
 
 _lock = threading.Lock()
+_dialects: dict[str, sa.Dialect] = {}
+_statements: dict[Any, Any] = {}
+"""Compiled, by dialect and statement."""
 
 
 def create(url: str) -> bool:
@@ -48,4 +56,24 @@ def _template() -> sqlite3.Connection:
     return template
 
 
+def _sharing_statements(make: Callable[[Database], sa.Engine]) -> Callable[[Database], sa.Engine]:
+    """Engines with one dialect, which a statement is compiled for, but for those of migrations:
+    they find tables by the schema that the dialect remembers."""
+
+    def made(self: Database) -> sa.Engine:
+        engine = make(self)
+        if self._migrating:
+            return engine
+        name, own = engine.dialect.name, engine.dialect
+        if name in _dialects:
+            engine.dialect = _dialects[name]
+        else:  # it knows the version of its server once it has connected
+            sa.event.listen(engine, "first_connect", lambda *_: _dialects.setdefault(name, own))
+        return engine.execution_options(compiled_cache=_statements)
+
+    return made
+
+
 repository.create = create
+for kind in ("_sqlite", "_postgres"):
+    setattr(Database, kind, _sharing_statements(getattr(Database, kind)))

@@ -78,6 +78,7 @@ class PostgresServer:
         self._names = (f"test_{os.getpid()}_{number}" for number in itertools.count())
         self._emptied: list[str] = []
         """Schemas with empty tables that nobody uses."""
+        self._emptying: psycopg.Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._prefix: list[str] = []
 
@@ -118,15 +119,21 @@ class PostgresServer:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server: SIGINT breaks connections off properly, SIGQUIT as a crash would."""
+        self.disconnect()
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(timeout=30)
             self._process = None
 
+    def disconnect(self) -> None:
+        """Close the connection that stays open for the next schema to be emptied."""
+        if self._emptying is not None:
+            self._emptying.close()
+            self._emptying = None
+
     def execute(self, statements: str) -> None:
         """Run statements outside of any transaction of ours."""
-        where = f"host={self.directory} user=specwatch dbname=postgres connect_timeout=3"
-        with psycopg.connect(where, autocommit=True) as connection:
+        with self._connect() as connection:
             connection.execute(statements)
 
     def new_url(self) -> str:
@@ -157,9 +164,14 @@ class PostgresServer:
             self._empty(name)
             self._emptied.append(name)
 
+    def _connect(self) -> psycopg.Connection:
+        where = f"host={self.directory} user=specwatch dbname=postgres connect_timeout=3"
+        return psycopg.connect(where, autocommit=True)
+
     def _empty(self, name: str) -> None:
+        self._emptying = self._emptying or self._connect()
         deletions = (f"DELETE FROM {table}" for table in reversed(schema.metadata.sorted_tables))
-        self.execute(
+        self._emptying.execute(
             EMPTY.format(
                 schema=name,
                 deletions="; ".join(deletions),
@@ -250,6 +262,7 @@ def shared_postgres(folder: Path) -> Iterator[PostgresServer]:
         try:
             yield server
         finally:
+            server.disconnect()
             if ours:
                 with _locked(folder / "postgres.start"):
                     address.unlink()

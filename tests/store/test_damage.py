@@ -54,14 +54,35 @@ def write(url: str, *statements: str, **values: object) -> None:
     database.dispose()
 
 
-@pytest.fixture
-def filled(url: str, open_store: OpenStore) -> Store:
-    """A store with two rows in every table, of two targets."""
-    store = open_store(url)
+def fill(store: Store) -> None:
+    """Write two rows into every table, of two targets."""
     for number, target in enumerate(("chat", "code")):
         fill_tables(store, T0 + number, target)
     store.roll_up(NOW)
-    return store
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a filled store."""
+    path = tmp_path_factory.mktemp("source") / "source.db"
+    store = Store(f"sqlite:///{path}", daemon="left")
+    store.open(0)
+    fill(store)
+    store.close(0)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def filled(url: str, source: bytes, open_store: OpenStore) -> Store:
+    """A store with two rows in every table, of two targets."""
+    if url.startswith("postgres"):
+        store = open_store(url)
+        fill(store)
+        return store
+    path = Path(url.removeprefix("sqlite:///"))
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_bytes(source)
+    return open_store(url)
 
 
 def note(state: GuardState) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ TODAY = T0 // DAY * DAY
 AHEAD = ["minutes_20231114", "minutes_20231115", "minutes_20231116"]
 PARTITIONS = """
 SELECT relname FROM pg_class JOIN pg_inherits ON inhrelid = oid
-WHERE inhparent = 'minutes'::regclass ORDER BY relname
+WHERE inhparent = 'minutes'::regclass AND relname !~ '^minutes_1970' ORDER BY relname
 """
 STORAGE = """
 SELECT relname, reloptions FROM pg_class
@@ -29,8 +30,10 @@ WHERE relnamespace = current_schema()::regnamespace AND reloptions IS NOT NULL
 
 
 @pytest.fixture
-def url(postgres: PostgresServer) -> str:
-    return postgres.new_url()
+def url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a database with the partitions of three days long ago, which are left out here."""
+    with postgres.lent_url() as lent:
+        yield lent
 
 
 @pytest.fixture
@@ -142,8 +145,10 @@ def test_one_process_changes_partitions_at_a_time(
 
 
 def test_a_filled_table_gets_partitions_and_loses_them_with_all_its_rows(
-    url: str, open_store: OpenStore
+    postgres: PostgresServer, open_store: OpenStore
 ) -> None:
+    url = postgres.new_url()
+
     def to(run: Any, revision: str) -> None:
         with changing_tables(url) as (connection, _):
             run(migrate.config(connection), revision)
