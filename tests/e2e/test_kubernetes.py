@@ -221,6 +221,7 @@ def test_role_of_the_manual_is_enough(kubernetes_cluster: KubernetesCluster) -> 
         with pods.actuator(kubeconfig=kubeconfig, timeout="5s") as actuator:
             assert actuator.plan().notes == ()
             assert "did not end within" in str(failure(lambda: actuator.disable("incident-1")))
+        with pods.actuator(kubeconfig=kubeconfig) as actuator:
             actuator.enable("incident-1")  # for this it deletes a pod
         assert pods.speculating() == [True]
 
