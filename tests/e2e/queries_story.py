@@ -79,8 +79,9 @@ class Story:
             with RunningPrometheus(
                 self._folder / "prometheus", jobs, rule_files=rule_files, interval=SCRAPE_SECONDS
             ) as prometheus:
-                begun = time.time()
-                whole = next_minute(begun + LEAST_SECONDS) + minutes * MINUTE
+                whole = next_minute(time.time() + LEAST_SECONDS) + minutes * MINUTE
+                begun = whole - minutes * MINUTE - LEAST_SECONDS
+                sleep_until(begun)
                 with users_of(self._server):
                     sleep_until(whole)
                     daemon.wait_written(whole)
