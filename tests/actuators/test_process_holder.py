@@ -151,6 +151,21 @@ def test_when_the_holder_is_killed_a_stubborn_family_is_ended(tmp_path: Path) ->
     assert alive(pids) == []
 
 
+def test_when_the_holder_is_killed_a_child_with_another_environment_is_ended(
+    tmp_path: Path,
+) -> None:
+    """It is known by the program's session."""
+    child = tmp_path / "child"
+    stubborn = f"trap '' TERM; echo \\$\\$ > {child}; exec sleep 600"
+    life = held(["sh", "-c", f'env -i sh -c "{stubborn}" & wait'], grace=0.05)
+    program, events = started(life)
+    wait_for(lambda: child.exists() and child.read_text())
+    os.kill(holder_of(program), signal.SIGKILL)
+    assert list(events) == []
+    assert not life.finish()
+    assert alive([int(child.read_text())]) == []
+
+
 def test_when_the_holder_is_killed_the_kernel_tells_the_program() -> None:
     """Where both are killed, nobody else does."""
     life = held(["sleep", "600"])
