@@ -100,7 +100,7 @@ def test_own_traffic_ranks_first_and_the_newest_of_equals():
     best = measurement(at=-500.0, count=30)
     others = [
         measurement(origin=Origin.IMPORTED), measurement(origin=Origin.CALIBRATION),
-        measurement(at=-900.0, count=30),
+        measurement(at=-900.0, count=30), measurement(origin=Origin.HOLDOUT, count=30),
     ]  # fmt: skip
     for order in ([best, *others], [*others, best]):
         assert chosen(*order).bins == {2: best}

@@ -80,6 +80,15 @@ def test_the_predicted_length_is_that_of_the_present_mix(
     assert interval.value == pytest.approx(length / 2.0, rel=0.01)
 
 
+def test_the_mix_is_of_tokens_after_the_first_of_each_request() -> None:
+    sample = off(100_000, 16.0, {"0": 800, ">1": 800})
+    brief = Tally(generation_tokens=8800, requests={"stop": 8000})
+    mixed = replace(sample, buckets={"0": sample.buckets["0"], ">1": brief})
+    interval = KNOWN.speedup([replace(mixed, start=mixed.start + 60 * n) for n in range(10)])
+    assert interval is not None
+    assert interval.value == pytest.approx(8 / 3 / 2.0, rel=0.01)
+
+
 def test_the_load_is_that_which_speculation_would_lead_to() -> None:
     """27 run without it: at a speedup of 1.5 those are 18, halfway between 12 and 24."""
     experience = Experience.of(

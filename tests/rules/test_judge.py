@@ -309,6 +309,17 @@ def test_the_past_may_come_after_the_present() -> None:
     assert total(judge.recent("m")).drafts == 35 * 2000
 
 
+def test_minutes_are_kept_for_the_longest_window_of_a_rule() -> None:
+    long = LOW.model_copy(update={"name": "long", "window": 7200.0})
+    judge = judge_of(LOW, long)
+    judge.load(window for number in range(130) for window in minute(number))
+    feed(judge, 130, 131)
+    assert 115 <= (total(judge.recent("m")).drafts or 0) / 2000 <= 120
+    judge.rules = [LOW]
+    feed(judge, 131, 132)
+    assert 55 <= (total(judge.recent("m")).drafts or 0) / 2000 <= 60
+
+
 def test_a_restored_breach_continues_and_is_not_reported_again() -> None:
     judge = judge_of(LOW)
     judge.restore("low", "m", "all", at(-10))
