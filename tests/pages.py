@@ -170,8 +170,8 @@ def tap(*requests: Request, failures: float = 0.0) -> str:
     """The tap's families after these requests, which may be none, written by hand.
 
     Each request is ``{"model_name", "temperature"}`` and any of ``accepted`` (accepted tokens of
-    each draft), ``k``, ``method``, ``uncovered``, ``finish_reason``, ``tokens``, ``ttft`` and
-    ``tpot`` (seconds).
+    each draft, or how many drafts had so many), ``k``, ``method``, ``uncovered``,
+    ``finish_reason``, ``tokens``, ``ttft`` and ``tpot`` (seconds).
     """
     families: dict[str, Family] = {}
     buckets: dict[tuple[str, str], list[Request]] = {}
@@ -186,17 +186,21 @@ def tap(*requests: Request, failures: float = 0.0) -> str:
 
 
 def _tap_families(requests: Sequence[Request], labels: Mapping[str, str]) -> list[Family]:
-    known = [request for request in requests if "accepted" in request]
+    known = [
+        (request.get("k", 4), Counter(request["accepted"]))
+        for request in requests
+        if "accepted" in request
+    ]
     families: list[Family] = []
     if known:
         drafts: Counter[int] = Counter()
-        for request in known:
-            drafts.update(request["accepted"])
+        for _, made in known:
+            drafts.update(made)
         accepted = sum(kept * count for kept, count in drafts.items())
-        widths = [(request.get("k", 4), len(request["accepted"])) for request in known]
+        draft_tokens = sum(k * made.total() for k, made in known)
         families += [
             counter("specwatch_drafts", drafts.total(), **labels),
-            counter("specwatch_draft_tokens", sum(k * count for k, count in widths), **labels),
+            counter("specwatch_draft_tokens", draft_tokens, **labels),
             counter("specwatch_accepted_tokens", accepted, **labels),
         ]
         families += [
@@ -206,12 +210,12 @@ def _tap_families(requests: Sequence[Request], labels: Mapping[str, str]) -> lis
                 **labels,
                 position=str(at),
             )
-            for at in range(max(k for k, _ in widths))
+            for at in range(max(k for k, _ in known))
         ]
         rates = [
-            sum(request["accepted"]) / (request.get("k", 4) * len(request["accepted"]))
-            for request in known
-            if request["accepted"]
+            sum(kept * count for kept, count in made.items()) / (k * made.total())
+            for k, made in known
+            if made.total()
         ]
         bounds = tuple(step / 20 for step in range(1, 21))
         families += _observed("specwatch_request_acceptance_ratio", bounds, rates, labels)

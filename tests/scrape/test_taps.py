@@ -25,7 +25,7 @@ def drafts(
 ) -> pages.Request:
     """One request of that many drafts, all of one token kept of four."""
     made = {"model_name": model, "temperature": temperature, "method": "record"}
-    return {**made, "accepted": [kept] * count, **more}
+    return {**made, "accepted": {kept: count}, **more}
 
 
 def engine(
