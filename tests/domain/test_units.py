@@ -20,6 +20,7 @@ from specwatch.domain.units import (
     masked_url,
     parse_duration,
     parse_edges,
+    parse_gpus,
     parse_listen,
     parse_moment,
     parse_name,
@@ -52,6 +53,7 @@ INVALID = {
     (parse_edges, r"edge|ascend|list of numbers"): [
         [], [0, 0], [-1, 1], [math.nan], [True], ["0"], "0", list(range(21)),
     ],
+    (parse_gpus, "GPU"): ["0", 0, {}, [-1], [1024], [True], [0.0], ["0"], [1, 0, 1]],
 }  # fmt: skip
 
 
@@ -64,6 +66,11 @@ def test_an_invalid_scalar_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         parse(value)
+
+
+def test_gpus_are_chosen_by_a_word_or_by_their_indices() -> None:
+    assert [parse_gpus(word) for word in ("auto", "none")] == ["auto", "none"]
+    assert parse_gpus([1, 0, 1023]) == (1, 0, 1023)
 
 
 @pytest.mark.parametrize(
