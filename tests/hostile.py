@@ -189,11 +189,12 @@ def hanging(visit: Visit) -> None:
 
 def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until something is true; fails when it is not in time."""
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, 0.001
     while not what():
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds:g} s without success for {what}")
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.016)
 
 
 @contextlib.contextmanager
