@@ -25,7 +25,7 @@ from specwatch.cli.advise_models import LocalModels
 from specwatch.errors import ConfigError
 from specwatch.vllm_cli.flags import FLAGS, resolve
 from tests.e2e.oracle import Oracle
-from tests.lab.vllm_server import VllmServer
+from tests.lab.vllm_server import KV_CACHE_BYTES, VllmServer
 
 LINES = 200
 Words = list[str]
@@ -171,8 +171,6 @@ def test_abbreviations_are_those_that_vllm_takes(oracle: Oracle) -> None:
         assert shorter is not FLAGS[name]
 
 
-SPACE = 2**30
-"""Bytes that ``vllm_server.ENVIRONMENT`` gives the KV cache; it serves in float32."""
 CONTEXT = 1024
 
 
@@ -201,12 +199,13 @@ def test_the_planned_cache_is_the_one_that_the_server_allots(
     target = footprint(tiny_models, "target")
     theirs = None if draft is None else footprint(tiny_models, draft)
     models = [model for model in (target, theirs) if model is not None]
-    assert int(kv_cache["kv_cache_memory_bytes"]) == SPACE
+    assert int(kv_cache["kv_cache_memory_bytes"]) == KV_CACHE_BYTES
+    weights = sum(model.weights or 0 for model in models)
     memory, _ = plan_memory(
-        target, theirs, gpus=1, gpu_memory=SPACE + sum(model.weights or 0 for model in models),
+        target, theirs, gpus=1, gpu_memory=KV_CACHE_BYTES + weights,
         context=CONTEXT, utilization=1.0, kv_bits=32, reserved=0,
     )  # fmt: skip
-    assert memory.kv_with == SPACE
+    assert memory.kv_with == KV_CACHE_BYTES
     assert memory.tokens_with == pytest.approx(int(kv_cache["kv_cache_size_tokens"]), rel=0.1)
     concurrency = float(kv_cache["kv_cache_max_concurrency"])
     assert memory.requests_with == pytest.approx(concurrency, rel=0.1)
