@@ -12,9 +12,6 @@ import yaml
 from specwatch.config.guard import Alertmanager, Guard, Maintenance
 from specwatch.config.loading import parse
 from specwatch.config.service import (
-    CommandService,
-    KubernetesService,
-    SupervisedService,
     SystemdService,
 )
 from specwatch.errors import ConfigError
@@ -37,53 +34,9 @@ def test_without_a_guard_section_it_observes() -> None:
     assert config.targets[0].service is None
 
 
-def test_every_kind_of_service_reaches_its_target(folder: Path) -> None:
-    assert [target.service for target in valid("guard/valid.yml", folder).targets] == [
-        SystemdService(kind="systemd", unit="vllm@chat.service", scope="user", timeout="5m"),
-        SupervisedService(kind="supervised"),
-        CommandService(
-            kind="command",
-            disable=("/usr/local/bin/switch", "off", "$HOME"),
-            enable=("/usr/local/bin/switch", "on"),
-            status=("/usr/local/bin/switch",),
-            timeout="90s",
-        ),
-        None,
-        KubernetesService(
-            kind="kubernetes",
-            workload="statefulset/vllm",
-            namespace="serving",
-            context="eu",
-            timeout="30m",
-        ),
-    ]
-
-
-def test_every_key_of_the_guard_reaches_its_place(folder: Path) -> None:
-    guard = valid("guard/valid.yml", folder).guard
-    assert (guard.mode, guard.cooldown, guard.max_actions_per_day) == ("act", 3600.0, 2)
-    assert (guard.drain_timeout, guard.start_timeout, guard.verify) == (0.0, 1200.0, 300.0)
-    assert (guard.respect, guard.restart_cost) == (12 * 3600.0, 90.0)
-    weekend, nightly = guard.windows.allow
-    assert (weekend.days, weekend.from_, weekend.to) == (("sat", "sun"), "22:00", "05:30")
-    assert weekend.timezone == "Europe/Berlin"
-    assert (len(nightly.days), nightly.from_, nightly.timezone) == (7, "01:00", "UTC")
-    (forbidden,) = guard.windows.forbid
-    assert (forbidden.from_, forbidden.to) == ("00:00", "00:00")
-    assert guard.hooks.before == ("/usr/local/bin/lb", "drain")
-    assert guard.hooks.after == ("/usr/local/bin/lb", "ready")
-    assert guard.hooks.timeout == 30.0
-    assert (guard.rearm.after, guard.rearm.most, guard.rearm.trial) == (7200.0, 172800.0, 900.0)
-
-
-def test_every_key_of_alertmanager_reaches_its_place(folder: Path) -> None:
+def test_secrets_of_alertmanager_reach_their_place(folder: Path) -> None:
     section = valid("guard/valid.yml", folder).alertmanager
     assert section is not None
-    assert section.urls == ("http://127.0.0.1:9093", "https://alerts.example/am")
-    assert section.labels == {"team": "ml", "_site": "eu-1"}
-    assert (section.resend, section.timeout) == (30.0, 2.0)
-    assert section.runbook_url == "https://wiki.example/specwatch"
-    assert section.ca_file == folder / "ca.pem"
     assert section.request_headers() == {
         "X-Scope-OrgID": "scope-hunter2",
         "Authorization": "Basic c3BlY3dhdGNoOnBhc3MtaHVudGVyMg==",
@@ -151,11 +104,6 @@ def test_the_public_configuration_reads_back_equal(folder: Path) -> None:
     """In the syntax of the file, with units, under the names that a file has; secrets aside."""
     config = valid("guard/valid.yml", folder)
     public = without_nulls(config.public())
-    assert public["alertmanager"]["headers"] == {"X-Scope-OrgID": "***"}
-    assert public["guard"]["windows"]["allow"][0]["from"] == "22:00"
-    assert public["guard"]["rearm"] == {
-        "after": "2h", "most": "2d", "trial": "15m", "budget": 0.02,
-    }  # fmt: skip
     keys = ("targets", "guard", "alertmanager")
     text = yaml.safe_dump({key: public[key] for key in keys}).replace("$HOME", "$$HOME")
     again = parse(text.replace("***", "scope-hunter2"), "public", environ={}, hostname="gpu-7")

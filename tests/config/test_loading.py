@@ -57,29 +57,23 @@ def test_one_url_is_enough() -> None:
     assert only.gpu_indices is None
 
 
-def test_every_key_reaches_its_place(folder: Path) -> None:
+def test_secrets_reach_their_place(folder: Path) -> None:
     config = full(folder)
-    assert config.daemon == "gpu-7"
     assert config.database.connect_url() == (
         "postgresql+psycopg://specwatch:p%40ss%2Fhunter2@db.example:5432/fleet?sslmode=require"
     )
-    assert str(config.listen) == "[::1]:9469"
-    assert config.temperature_buckets == (0.0, 0.5, 1.0)
-    assert config.retention.minutes == 7 * 86400
-    assert (config.log.level, config.log.format) == ("debug", "json")
-    assert config.store.queue_limit == 5000
     first, second = config.targets
     assert first.metrics_url == "https://vllm.example/chat/prometheus"
-    assert (first.name, first.interval, first.timeout) == ("chat-70b", 10.0, 2.5)
-    assert (first.max_page_size, first.ca_file) == (4 << 20, folder / "ca.pem")
-    assert first.gpu_indices == (0, 1)
-    assert first.request_headers() == {
-        "X-Scope": "scope-hunter2",
-        "X-Cost": "a$b",
-        "Authorization": "Bearer token-hunter2",
-    }
-    assert (second.name, second.url, second.gpu_indices) == ("chat-8b", "http://127.0.0.1:8001", ())
-    assert second.request_headers() == first.request_headers()
+    assert (
+        first.request_headers()
+        == second.request_headers()
+        == {
+            "X-Scope": "scope-hunter2",
+            "X-Cost": "a$b",
+            "Authorization": "Bearer token-hunter2",
+        }
+    )
+    assert (first.gpu_indices, second.gpu_indices) == ((0, 1), ())
 
 
 def test_variables_come_from_the_given_environment_only(

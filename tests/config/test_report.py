@@ -24,30 +24,19 @@ def section(config: Config) -> Delivery:
     return config.report
 
 
-def test_every_key_reaches_its_place(folder: Path) -> None:
+def test_secrets_reach_their_place(folder: Path) -> None:
     report = section(valid("report/valid.yml", folder))
-    assert (report.since, report.keep) == (14 * 86400.0, 90 * 86400.0)
-    assert (report.directory, report.formats) == (folder / "reports", ("json", "md"))
     mail = report.email
     assert mail is not None
-    assert (mail.smtp, str(mail.server), mail.encrypted) == (
-        "smtp://mail.example:25", "mail.example:25", False,
+    assert (str(mail.server), mail.encrypted, mail.password()) == (
+        "mail.example:25", False, "pass-hunter2",
     )  # fmt: skip
     assert mailbox(mail.from_).display_name == "Specwatch, at night"
     assert mailbox(mail.from_).addr_spec == "specwatch@example.com"
-    assert mail.to == ("ops@example.com", "boss@example.com")
-    assert (mail.username, mail.password(), mail.starttls) == (
-        "specwatch", "pass-hunter2", "required",
-    )  # fmt: skip
-    assert (mail.ca_file, mail.subject, mail.attach) == (
-        folder / "ca.pem", "[gpu] {answer}", False,
-    )  # fmt: skip
-    assert mail.timeout == 10.0
     slack, archive = report.webhooks
     assert slack.address() == "https://hooks.example/services/T0/B0/hunter2"
-    assert (slack.kind, slack.request_headers()) == ("slack", {"X-Scope": "scope-hunter2"})
+    assert slack.request_headers() == {"X-Scope": "scope-hunter2"}
     assert archive.address() == "https://archive.example/in?key=hunter2"
-    assert (archive.kind, archive.timeout) == ("json", 60.0)
     assert report.channels == ["email", "webhook", "archive"]
 
 
@@ -58,12 +47,6 @@ def test_without_a_report_section_nothing_is_delivered() -> None:
     assert report.directory == Path("/var/lib/specwatch/reports")
     assert (report.since, report.formats) == (7 * 86400.0, ("html", "json"))
     assert (report.email, report.webhooks, report.channels) == (None, (), [])
-
-
-def test_the_public_configuration_has_the_syntax_of_the_file(folder: Path) -> None:
-    report = valid("report/valid.yml", folder).public()["report"]
-    assert report["email"]["from"] == "Specwatch, at night <specwatch@example.com>"
-    assert report["webhooks"][1]["url"] == "***"
 
 
 def test_a_secret_file_that_has_gone_is_an_error_when_it_is_used(folder: Path) -> None:
