@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -28,7 +27,7 @@ from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import BACKFILL, Hold
 from tests import pages
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.simulated_prometheus import Recording, SimulatedPrometheus
 from tests.store.examples import T0, batch, read, starts
 
@@ -73,13 +72,13 @@ def page(number: int, *, process: int = 0, since: int = 0) -> str:
 
 
 def timeline(since: float = T0 + 7.0, until: float = T0 + 2 * HOUR) -> list[Scrape]:
-    """Scrapes of two hours: a restart in the first, a gap over the edge of the hours."""
+    """Scrapes of parts of two hours: a restart in the first, a gap over the edge of the hours."""
     scrapes = []
     for number in range(int((until - since) // EVERY) + 1):
         time = since + EVERY * number
-        if T0 + HOUR - 300 <= time < T0 + HOUR + 420:
+        if T0 + 1200 <= time < T0 + HOUR + 420 or time >= T0 + HOUR + 840:
             continue
-        started = 0 if time < T0 + 1234 else 40
+        started = 0 if time < T0 + 434 else 14
         scrapes.append((time, page(number, process=started, since=min(started, number))))
     return scrapes
 
@@ -139,18 +138,6 @@ def recorded() -> Recording:
 def full(server: SimulatedPrometheus) -> SimulatedPrometheus:
     server.recording = recorded()
     return server
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database: SQLite, or Postgres where a test says so."""
-    if getattr(request, "param", "sqlite") == "sqlite":
-        return f"sqlite:///{tmp_path}/state/specwatch.db"
-    new: str = request.getfixturevalue("postgres").new_url()
-    return new
-
-
-each_database = pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 
 
 def client(server: SimulatedPrometheus) -> Prometheus:
@@ -269,28 +256,27 @@ def test_hours_around_one_that_is_stored_are_filled_in(
     server: SimulatedPrometheus, store: Store
 ) -> None:
     """One of them is stored in half."""
-    scrapes = [(T0 + 10.0 + 120 * number, page(number)) for number in range(90)]
+    scrapes = [(T0 + 10.0 + 240 * number, page(number)) for number in range(45)]
     record(server, scrapes)
     fill(server, store, Span(T0 + HOUR, T0 + 2 * HOUR + 1800))
     filled = fill(server, store, Span(T0, T0 + 3 * HOUR))
-    assert (filled.skipped_hours, filled.minutes_written) == (1, 45)
-    assert ordered(read(store)) == ordered(watched(scrapes, 120.0))
+    assert (filled.skipped_hours, filled.minutes_written) == (1, 22)
+    assert ordered(read(store)) == ordered(watched(scrapes, 240.0))
 
 
-@each_database
 def test_live_windows_stay_as_they_are(full: SimulatedPrometheus, store: Store) -> None:
     """Those of another daemon on the target too; together everything is counted once."""
     live = [
         msgspec.structs.replace(w, series=msgspec.structs.replace(w.series, daemon=who))
-        for first, last, who in ((T0 + 600, T0 + 1800, DAEMON), (T0 + 1800, T0 + 2400, "right"))
+        for first, last, who in ((T0 + 300, T0 + 600, DAEMON), (T0 + 600, T0 + 900, "right"))
         for w in as_live()
         if first <= w.start < last
     ]
     store.write([batch(*live)], NOW)
     filled = fill(full, store)
-    assert filled.minutes_kept == 30
+    assert filled.minutes_kept == 10
     everything = read(store)
-    assert [w for w in everything if T0 + 600 <= w.start < T0 + 2400] == ordered(live)
+    assert [w for w in everything if T0 + 300 <= w.start < T0 + 900] == ordered(live)
     assert drafts(everything) == drafts(as_live())
     assert starts(everything) == starts(ordered(as_live()))
 
@@ -298,21 +284,21 @@ def test_live_windows_stay_as_they_are(full: SimulatedPrometheus, store: Store) 
 def test_a_gap_that_a_live_window_counts_is_not_filled(
     full: SimulatedPrometheus, store: Store
 ) -> None:
-    """The daemon was away for ten minutes, and its next window has what happened meanwhile."""
+    """The daemon was away for five minutes, and its next window has what happened meanwhile."""
     expected = as_live()
-    lost = [w for w in expected if T0 + 1500 <= w.start < T0 + 2100]
+    lost = [w for w in expected if T0 + 600 <= w.start < T0 + 900]
     made_up = [
         msgspec.structs.replace(
             w,
-            observed_seconds=w.observed_seconds + 600,
+            observed_seconds=w.observed_seconds + 300,
             tally=msgspec.structs.replace(w.tally, drafts=(w.tally.drafts or 0) + drafts(lost)),
         )
         for w in expected
-        if w.start == T0 + 2100 and w.series.temperature == "all"
+        if w.start == T0 + 900 and w.series.temperature == "all"
     ]
     store.write([batch(*made_up)], NOW)
     fill(full, store)
-    assert not [w for w in read(store) if T0 + 1500 <= w.start < T0 + 2100]
+    assert not [w for w in read(store) if T0 + 600 <= w.start < T0 + 900]
     llama = [w for w in read(store) if w.series.model_name == "llama"]
     assert drafts(llama) == drafts([w for w in expected if w.series.model_name == "llama"])
 
@@ -333,7 +319,6 @@ def test_a_window_that_would_count_what_a_live_one_has_is_left_out(
     assert first_after in {w.start for w in read(store) if w.series.model_name == "qwen"}
 
 
-@each_database
 def test_minutes_written_meanwhile_are_not_written_twice(
     full: SimulatedPrometheus, store: Store, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,11 +354,11 @@ def test_nothing_is_written_after_the_last_scrape_of_a_daemon(
     full: SimulatedPrometheus, store: Store, open_store: OpenStore, daemon: str
 ) -> None:
     """It counts the rest itself when it runs again."""
-    open_store(store.url, daemon=daemon, now=T0).write([stopped_at(T0 + 1000.0)], NOW)
+    open_store(store.url, daemon=daemon, now=T0).write([stopped_at(T0 + 500.0)], NOW)
     filled = fill(full, store)
-    assert filled.until == T0 + 960
-    assert filled.held_by == Hold(daemon, T0 + 1000.0, runs=True)
-    assert sorted(set(starts(read(store)))) == list(range(T0, T0 + 1020, MINUTE))
+    assert filled.until == T0 + 480
+    assert filled.held_by == Hold(daemon, T0 + 500.0, runs=True)
+    assert sorted(set(starts(read(store)))) == list(range(T0, T0 + 540, MINUTE))
 
 
 @each_database
@@ -383,18 +368,17 @@ def test_the_old_cursor_of_a_daemon_that_ended_can_be_passed(
     """With the first window after it the cursor goes, so that the daemon counts none of it again;
     one that may run is never passed."""
     right = open_store(store.url, daemon="right", now=T0)
-    right.write([stopped_at(T0 + 1000.0)], NOW)
+    right.write([stopped_at(T0 + 500.0)], NOW)
     much_later = NOW + OLD
-    assert fill(full, store, past_cursors=True, now=much_later).until == T0 + 960
-    right.close(T0 + 1000.0)
-    assert fill(full, store, past_cursors=True).until == T0 + 960, "too young"
+    assert fill(full, store, past_cursors=True, now=much_later).until == T0 + 480
+    right.close(T0 + 500.0)
+    assert fill(full, store, past_cursors=True).until == T0 + 480, "too young"
     filled = fill(full, store, past_cursors=True, now=much_later)
     assert (filled.until, filled.held_by) == (SPAN.until, None)
     assert right.cursors() == {}
     assert max(starts(read(store))) == max(starts(as_live()))
 
 
-@each_database
 def test_an_hour_is_completed_under_the_daemon_that_has_it(
     full: SimulatedPrometheus, store: Store, open_store: OpenStore
 ) -> None:
@@ -402,7 +386,7 @@ def test_an_hour_is_completed_under_the_daemon_that_has_it(
     right = [
         msgspec.structs.replace(w, series=msgspec.structs.replace(w.series, daemon="right"))
         for w in as_live()
-        if T0 + 600 <= w.start < T0 + 1200
+        if T0 + 300 <= w.start < T0 + 600
     ]
     open_store(store.url, daemon="right").write([batch(*right)], NOW)
     fill(full, store)
@@ -427,7 +411,6 @@ def test_a_gap_after_any_minute_of_an_earlier_backfill_is_counted(
     assert ordered(read(store)) == ordered(watched(scrapes, 10.0))
 
 
-@each_database
 def test_hours_are_right_and_stay_so_when_minutes_are_pruned(
     full: SimulatedPrometheus, store: Store
 ) -> None:
@@ -446,7 +429,6 @@ def test_hours_are_right_and_stay_so_when_minutes_are_pruned(
     assert read(store, length=HOUR) == before
 
 
-@each_database
 def test_a_daemon_does_not_see_a_backfill_as_a_rival(
     full: SimulatedPrometheus, store: Store, open_store: OpenStore
 ) -> None:
@@ -466,10 +448,10 @@ def test_a_daemon_does_not_see_a_backfill_as_a_rival(
 def test_slices_are_halved_if_the_server_refuses_their_size(
     full: SimulatedPrometheus, store: Store
 ) -> None:
-    full.most_samples = 200
+    full.most_samples = 20
     with pytest.raises(NoAnswer, match="too many samples"):
         fill(full, store)
-    full.most_samples = 1500
+    full.most_samples = 500
     fill(full, store)
     assert ordered(read(store)) == ordered(as_live())
 
@@ -483,7 +465,7 @@ def test_a_history_of_fewer_samples_has_the_same_counts(
     assert drafts(minutely) == pytest.approx(drafts(as_live()), rel=0.02)
     of_minute = {w.start: w.tally for w in as_live() if in_all(w)}
     apart = {w.start - T0 for w in minutely if in_all(w) and w.tally != of_minute[w.start]}
-    assert apart <= {0, 1200}, "only where there is no look before, and at the restart"
+    assert apart <= {0, 420}, "only where there is no look before, and at the restart"
     assert {w.scrapes_ok for w in minutely if w.series.temperature == "all"} == {1}
 
 
@@ -491,8 +473,8 @@ def test_pages_with_changed_labels_are_one_history(
     server: SimulatedPrometheus, store: Store
 ) -> None:
     """The pages under the new ones follow those under the old ones."""
-    server.recording.add(recorded(), until=T0 + 2000.0, pod="old")
-    server.recording.add(recorded(), since=T0 + 2000.0, pod="new")
+    server.recording.add(recorded(), until=T0 + 700.0, pod="old")
+    server.recording.add(recorded(), since=T0 + 700.0, pod="new")
     fill(server, store)
     assert ordered(read(store)) == ordered(as_live())
 
