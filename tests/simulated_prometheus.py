@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import io
 import json
 import math
 import re
@@ -17,7 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl
 
+import requests
+import urllib3
 from prometheus_client.parser import text_string_to_metric_families
+from requests.adapters import HTTPAdapter
 
 Labels = dict[str, str]
 Series = tuple[Labels, list[tuple[float, float]]]
@@ -141,6 +145,22 @@ class SimulatedPrometheus(ThreadingHTTPServer):
             raise OverflowError("query processing would load too many samples into memory")
         return found
 
+    def respond(
+        self, what: str, asked: dict[str, str], headers: Mapping[str, str]
+    ) -> tuple[int, bytes, dict[str, str]]:
+        """The status, body and headers of the answer to a query."""
+        self.asked.append((what, asked, dict(headers)))
+        if self.refusals:
+            return self.refusals.pop(0)
+        try:
+            result = self.answer(what, asked)
+        except ValueError as error:
+            return _failure(400, "bad_data", str(error))
+        except OverflowError as error:
+            return _failure(422, "execution", str(error))
+        data = {"resultType": "matrix", "result": result}
+        return 200, json.dumps({"status": "success", "data": data}).encode(), {}
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -148,6 +168,29 @@ class SimulatedPrometheus(ThreadingHTTPServer):
     def __exit__(self, *_exception: object) -> None:
         self.shutdown()
         self.server_close()
+
+
+class InProcess(HTTPAdapter):
+    """Has a session of requests ask a Prometheus that does not listen."""
+
+    def __init__(self, prometheus: SimulatedPrometheus) -> None:
+        super().__init__()
+        self._prometheus = prometheus
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        assert request.url is not None
+        asked = dict(parse_qsl(str(request.body)))
+        what = request.url.partition("/api/v1/")[2]
+        status, body, headers = self._prometheus.respond(what, asked, request.headers)
+        raw = urllib3.HTTPResponse(
+            io.BytesIO(body), headers, status=status, preload_content=False, decode_content=False
+        )
+        return self.build_response(request, raw)
+
+
+def _failure(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]]:
+    body = {"status": "error", "errorType": kind, "error": text}
+    return status, json.dumps(body).encode(), {}
 
 
 def _matches(found: str, operator: str, wanted: str) -> bool:
@@ -165,32 +208,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        asked = dict(parse_qsl(body))
         what = self.path.removeprefix("/api/v1/")
-        self.server.asked.append((what, asked, dict(self.headers)))
-        if self.server.refusals:
-            self._send(*self.server.refusals.pop(0))
-            return
-        try:
-            result = self.server.answer(what, asked)
-        except ValueError as error:
-            self._fail(400, "bad_data", str(error))
-        except OverflowError as error:
-            self._fail(422, "execution", str(error))
-        else:
-            data = {"resultType": "matrix", "result": result}
-            self._send(200, json.dumps({"status": "success", "data": data}).encode(), {})
-
-    def _fail(self, status: int, kind: str, said: str) -> None:
-        body = {"status": "error", "errorType": kind, "error": said}
-        self._send(status, json.dumps(body).encode(), {})
-
-    def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        asked = dict(parse_qsl(body))
+        status, text, headers = self.server.respond(what, asked, dict(self.headers))
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        for name, value in {"Content-Length": str(len(text)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(text)
 
     def log_message(self, *_arguments: object) -> None:
         pass

@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 from click.testing import Result
 from rich.console import Console
 
@@ -25,7 +27,7 @@ from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests import pages
 from tests.cli.conftest import Run
-from tests.simulated_prometheus import Recording, SimulatedPrometheus
+from tests.simulated_prometheus import InProcess, Recording, SimulatedPrometheus
 
 BEGUN = int(time.time() // HOUR - 30) * HOUR
 INSTANCE = "127.0.0.1:8000"
@@ -52,9 +54,18 @@ def prometheus(
     monkeypatch: pytest.MonkeyPatch, recording: Recording
 ) -> Iterator[SimulatedPrometheus]:
     monkeypatch.setattr(api, "_DELAYS", (0.0, 0.0))
-    with SimulatedPrometheus() as server:
-        server.recording.add(recording)
-        yield server
+    server = SimulatedPrometheus()
+    server.recording.add(recording)
+    new_session = api.new_session
+
+    def session(*given: Any) -> requests.Session:
+        made = new_session(*given)
+        made.mount(server.url, InProcess(server))
+        return made
+
+    monkeypatch.setattr(api, "new_session", session)
+    yield server
+    server.server_close()
 
 
 def windows(database: str, length: int = MINUTE) -> list[Window]:

@@ -161,7 +161,8 @@ def test_the_text_fits_eighty_columns(run: Run, database: str) -> None:
     with in_virtual_time(engines) as (off, on):
         done = run(
             "calibrate", "--off", off, "--on", on, "--concurrency", "2,4", "--temperature", "0,1.2",
-            "--database", database, "--target", "chat", "--duration", "6s", "--max-tokens", 80,
+            "--database", database, "--target", "chat", "--duration", "2s", "--max-tokens", 40,
+            "--unsteady",
         )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()

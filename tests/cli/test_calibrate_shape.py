@@ -199,7 +199,7 @@ def test_hours_are_read_if_minutes_were_pruned(database: str) -> None:
         database,
         [
             window(now - HOUR * hours - MINUTE * minutes, load=3.0 if hours == 40 else 1.0)
-            for hours in range(30, 50)
+            for hours in range(36, 44)
             for minutes in range(0, 60, 10)
         ],
     )
@@ -255,7 +255,7 @@ def test_without_stored_traffic_the_page_of_the_server_with_speculation_is_used(
     engines = [SimulatedEngine(settings()), SimulatedEngine(settings(speculates=True))]
     with in_virtual_time(engines) as (off, on):
         words = ["calibrate", "--off", off, "--on", on, "--database", database, *QUICK, "--dry-run"]
-        words += ["--json", "--concurrency", "2", "--duration", "3s", "--unsteady"]
+        words += ["--json", "--concurrency", "2", "--duration", "2s", "--unsteady"]
         before = CliRunner().invoke(
             group, [*words, "--prompt-tokens", "300", "--output-tokens", "20"]
         )

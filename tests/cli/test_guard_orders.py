@@ -26,7 +26,7 @@ def living(guards: Guards, monkeypatch: pytest.MonkeyPatch) -> Iterator[Living]:
 
     def pause(_: float) -> None:
         made.book.changed = True
-        made.live(2)
+        made.live(6)
 
     monkeypatch.setattr("specwatch.cli.guard_orders.sleep", pause)
     with capture_logs():  # which would go to standard output, among what the command prints

@@ -245,7 +245,10 @@ def test_without_drafts_on_the_page_and_records_the_acceptance_is_unknown(
     assert experiments(database) == []
 
 
-def test_with_other_traffic_counters_are_refused(run: Run, database: str) -> None:
+def test_with_other_traffic_counters_are_refused(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specwatch.loadtest.probe_run._IDLES", 0.5)
     with in_virtual_time([busy_engine(speculates=True, record="none")]) as (busy,):
         done = run("probe", "--target", busy, *SWEEP, "--database", database)
     assert done.exit_code == 1, done.stderr

@@ -23,7 +23,9 @@ PERIOD = ("--since", str(history.T0), "--until", str(UNTIL))
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two hours of two targets, the second without a baseline."""
     url = f"sqlite:///{tmp_path_factory.mktemp('history')}/specwatch.db"
-    minutes = (history.minute(n, target=name) for n in range(120) for name in ("chat", "code"))
+    minutes = (
+        history.minute(n, target=name) for n in range(0, 120, 4) for name in ("chat", "code")
+    )
     history.fill(url, chain.from_iterable(minutes))
     return url
 

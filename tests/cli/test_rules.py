@@ -110,7 +110,7 @@ def test_in_words(run: Run, config: Path) -> None:
 
 def test_a_measured_loss_fires_too_and_the_baseline_is_named(run: Run, history: str) -> None:
     words = ("--database", history, "--target", "chat", "--rule", "net-negative")
-    replay = judged(run, *words, code=1)
+    replay = judged(run, *words, code=1, since=T0 + 60 * 50, until=T0 + 60 * 75)
     (firing,) = only_course(replay)["firings"]
     assert T0 + 60 * (60 + 3) <= firing["fired"] <= T0 + 60 * (60 + 10)
     reading = firing["readings"][0]

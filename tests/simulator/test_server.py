@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
+from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, Counter
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from specwatch.cli import simulate
 from specwatch.errors import ConfigError
 from specwatch.runtime.http_server import HttpServer
 from specwatch.simulator.costs import SimulatedCosts
@@ -321,10 +322,12 @@ def test_acceptance_can_be_changed_while_it_runs(server: SimulatedServer) -> Non
 
 
 def test_built_in_traffic_runs_with_the_clock_times_its_scale() -> None:
-    traffic = dataclasses.replace(FAST.traffic, rate=20.0)
+    traffic = dataclasses.replace(FAST.traffic, rate=1.0)
     settings = dataclasses.replace(FAST, traffic=traffic, time_scale=50.0)
     with SimulatedServer(settings) as server:
-        wait_for(lambda: counter(server, "generation_tokens_total") >= 1000)
+        began = server.engine.now
+        wait_for(lambda: counter(server, "generation_tokens_total") >= 100)
+        assert server.engine.now > began
 
 
 def test_middleware_is_loaded_from_its_path_and_its_metrics_are_on_the_page() -> None:
@@ -357,20 +360,31 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy(server: SimulatedServer
         SimulatedServer(dataclasses.replace(FAST, port=server.port)).start()
 
 
-def test_the_command_serves_until_sigterm_and_leaves_with_0() -> None:
-    code = "from specwatch.cli.simulate import command; command()"
+def test_the_command_serves_until_sigterm_and_leaves_with_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages: list[str] = []
+
+    class Signalled(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pages.append(requests.get(f"{servers[0].url}/metrics", timeout=10).text)
+            signal.raise_signal(signal.SIGTERM)
+            return self.is_set()
+
+    def started(settings: SimulatedSettings) -> SimulatedServer:
+        servers.append(SimulatedServer(settings))
+        return servers[0]
+
+    servers: list[SimulatedServer] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(simulate, "SimulatedServer", started)
+    monkeypatch.setattr(simulate, "threading", SimpleNamespace(Event=Signalled))
     arguments = ["M", "--port", "0", "--spec-method", "ngram", "--spec-tokens", "3", "--dtype", "x"]
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        url = next(line for line in process.stdout if "simulated vLLM at" in line).split()[-1]
-        text = requests.get(f"{url}/metrics", timeout=10).text
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
-    assert 'position="2"' in text
-    assert 'position="3"' not in text
+    done = CliRunner().invoke(simulate.command, arguments)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert done.exit_code == 0, done.output
+    assert f"simulated vLLM at {servers[0].url}\n" in done.output
+    assert 'position="2"' in pages[0]
+    assert 'position="3"' not in pages[0]
+    assert not servers[0]._http.running
