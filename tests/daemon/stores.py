@@ -1,27 +1,25 @@
-"""Databases that tests share: to make the tables and to compile each statement takes longer than
-what most tests do with them."""
+"""Databases of tests of the daemon."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
-from specwatch.store.database import create
 from specwatch.store.repository import Store
-from specwatch.store.schema import guard_steps, guards, metadata
+from specwatch.store.schema import guard_steps, guards
+from tests.fixtures import OpenStore
 from tests.guard.living import Book, Living
 
 StoreOf = Callable[..., Store]
 """The store of a daemon, by its name."""
+NewLiving = Callable[..., Living]
 
 
-class SharedDatabase:
-    """A database that tests use one after another, and its stores by daemon."""
+class GuardDatabase:
+    """A database that tests of guards use one after another, and its stores by daemon."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -30,77 +28,52 @@ class SharedDatabase:
     def store(self, daemon: str = "d") -> Store:
         if daemon not in self._stores:
             self._stores[daemon] = Store(self._url, daemon=daemon)
-        self._stores[daemon].open(0.0)
+            self._stores[daemon].open(0.0)
         return self._stores[daemon]
 
-    def clear_guards(self) -> None:
-        """Delete every guard, which is all that tests of guards store."""
-        self._delete(guard_steps, guards)
-
     def clear(self) -> None:
-        """Delete everything."""
-        self._delete(*reversed(metadata.sorted_tables))
-        for store in self._stores.values():
-            store._forget()
-
-    def _delete(self, *tables: sa.Table) -> None:
+        """Delete every guard, which is all that these tests store."""
         with self.store().writing(1.0) as connection:
-            for table in tables:
-                connection.execute(table.delete())
+            connection.execute(guard_steps.delete())
+            connection.execute(guards.delete())
 
     def close(self) -> None:
         for store in self._stores.values():
             store._database.dispose()
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with the tables, to be copied."""
-    file = tmp_path_factory.mktemp("empty") / "d.db"
-    assert create(f"sqlite:///{file}")
-    return file
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Where the database of a daemon will lie."""
+    return tmp_path / "d.db"
 
 
 @pytest.fixture
-def database(tmp_path: Path, empty_database: Path) -> Path:
-    """A database of a test's own."""
-    return Path(shutil.copy(empty_database, tmp_path / "d.db"))
+def stores(database: Path, open_store: OpenStore) -> StoreOf:
+    """The stores of a new database."""
+    return lambda daemon: open_store(f"sqlite:///{database}", daemon)
 
 
 @pytest.fixture(scope="session")
-def shared_database(empty_database: Path) -> Iterator[SharedDatabase]:
-    made = SharedDatabase(f"sqlite:///{shutil.copy(empty_database, f'{empty_database}.shared')}")
+def guard_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardDatabase]:
+    made = GuardDatabase(f"sqlite:///{tmp_path_factory.mktemp('guards')}/s.db")
     yield made
     made.close()
 
 
 @pytest.fixture
-def stores(shared_database: SharedDatabase) -> StoreOf:
-    """The stores of an empty database."""
-    shared_database.clear()
-    return shared_database.store
-
-
-@pytest.fixture(scope="session")
-def guard_database(empty_database: Path) -> Iterator[SharedDatabase]:
-    made = SharedDatabase(f"sqlite:///{shutil.copy(empty_database, f'{empty_database}.guards')}")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def guards_of(guard_database: SharedDatabase) -> StoreOf:
+def guards_of(guard_database: GuardDatabase) -> StoreOf:
     """The stores of a database without any guard."""
-    guard_database.clear_guards()
+    guard_database.clear()
     return guard_database.store
 
 
 @pytest.fixture
-def new_living(guard_database: SharedDatabase) -> Callable[..., Living]:
+def new_living(guard_database: GuardDatabase) -> NewLiving:
     """Makes a guardian whose guard is the only one; see ``Living``."""
 
     def made(**options: Any) -> Living:
-        guard_database.clear_guards()
+        guard_database.clear()
         living = Living(Path("not used"), **{"every": 5.0} | options)
         living.store = guard_database.store()
         living.book = Book(living.store, living.point)
@@ -108,6 +81,3 @@ def new_living(guard_database: SharedDatabase) -> Callable[..., Living]:
         return living
 
     return made
-
-
-NewLiving = Callable[..., Living]

@@ -344,18 +344,18 @@ def test_a_target_on_which_the_guard_acts_stays_until_it_is_done(open_member: Me
 
 
 def test_what_is_not_written_is_not_given_back(open_member: Members) -> None:
-    clock, written = StoppedClock(), [False]
-    services = {}
-    for name in MEMBERS:
-        store = open_member(name)
-        services[name] = service_of(store, clock, settle=lambda: written[0])
-        services[name].turn()
+    clock, written = StoppedClock(), [True]
+    amber = service_of(open_member("amber"), clock, settle=lambda: written[0])
+    birch = service_of(open_member("birch"), clock)
+    for service in (amber, birch):
+        service.turn()
+    assert amber.watched == {STAYS, MOVES}
     for settled in (False, True):
         written[0] = settled
-        for name in MEMBERS:
+        for service in (amber, birch):
             clock.forward(5)
-            services[name].turn()
-        assert (services["birch"].watched == {MOVES}) is settled
+            service.turn()
+        assert (birch.watched == {MOVES}) is settled
 
 
 def test_what_was_counted_of_a_target_that_comes_back_is_written_first(

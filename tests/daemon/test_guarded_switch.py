@@ -361,3 +361,12 @@ def test_a_schedule_is_an_order_of_others_only_if_a_person_gave_it(
         GuardedSwitch("chat", client).query(GuardState("chat"), shown=True).get("overridden")
         == overridden
     )
+
+
+def test_a_renewal_replaces_no_order_of_a_person() -> None:
+    """Given since the guard looked last."""
+    state = SwitchState(server="s", launch_draft_tokens=4, draft_tokens=2, by="ann")
+    orders: list[Any] = []
+    client = SimpleNamespace(state=lambda: state, order=lambda k, **_: orders.append(k))
+    GuardedSwitch("chat", cast(Any, client)).renew("7", deep=False)
+    assert orders == []

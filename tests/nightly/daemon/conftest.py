@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from tests.daemon.stores import (
-    database,
-    empty_database,
-    guard_database,
-    guards_of,
-    new_living,
-    shared_database,
-    stores,
-)
+from tests.daemon.stores import database, guard_database, guards_of, new_living, stores
 
-__all__ = [
-    "database", "empty_database", "guard_database", "guards_of", "new_living", "shared_database",
-    "stores",
-]  # fmt: skip
+__all__ = ["database", "guard_database", "guards_of", "new_living", "stores"]
