@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from starlette.routing import Route
 
 from specwatch.config.target import Target
 from specwatch.domain.model import Mode
+from specwatch.errors import ConfigError
 from specwatch.loadtest.client import CHAT
 from specwatch.loadtest.requests import Answer, Ask
 from specwatch.loadtest.server import Server
 from specwatch.runtime.http_server import HttpServer
+from tests import simulated_load
 from tests.loadtest.test_client import DETAILS, SGLANG, USAGE, piece, streamed
 from tests.pages import faithful
 
@@ -64,3 +67,28 @@ def test_sglang_is_asked_for_the_record_of_each_request(sglang: SimulatedSGLang)
     assert answer.acceptance == SGLANG
     assert (server.engine.model_name, server.engine.mode) == ("org/m", Mode.ON)
     assert server.engine.environment.engine_version == "0.5.23"
+
+
+def test_a_server_with_a_key_is_asked_with_it(tmp_path: Path) -> None:
+    """Its answers and its page are read over HTTP."""
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+
+    async def asked(server: Server) -> tuple[Answer, float]:
+        async with server:
+            answer = await server.try_out(Ask("hello", 5))
+            samples = await server.read()
+        counted = [value for series, value in samples.items() if series.quantity == "drafts"]
+        return answer, sum(counted)
+
+    def server(**more: Any) -> Server:
+        target = Target(url=guarded.url, **more)
+        return Server(target, model="tiny", endpoint=CHAT, where="--on")
+
+    with simulated_load.server(speculates=True, api_keys=("secret",)) as guarded:
+        answer, drafts = asyncio.run(asked(server(bearer_token_file=key)))
+        with pytest.raises(ConfigError, match="give its key with --bearer-token-file"):
+            asyncio.run(asked(server()))
+    assert (answer.tokens, answer.finish_reason) == (5, "length")
+    assert answer.acceptance is not None
+    assert answer.acceptance.drafts == drafts > 0
