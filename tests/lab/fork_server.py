@@ -16,7 +16,7 @@ import json
 import os
 import signal
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 MODULES = (
     "vllm.entrypoints.cli.main",
@@ -75,7 +75,15 @@ def main() -> None:
     ended: dict[int, int] = {}
     for line in sys.stdin:
         asked = json.loads(line)
-        answer = ended_with(asked, ended) if isinstance(asked, int) else fork(asked, answers)
+        if isinstance(asked, int):
+            answer = ended_with(asked, ended)
+        elif answer := os.fork():
+            # An earlier one may have had the same id.
+            ended.pop(answer, None)
+        else:
+            answers.close()
+            serve(asked)
+            return
         print(json.dumps(answer), file=answers)
 
 
@@ -87,23 +95,6 @@ def ended_with(pid: int, ended: dict[int, int]) -> int | None:
             return None
         ended[pid] = os.waitstatus_to_exitcode(status)
     return ended[pid]
-
-
-def fork(asked: dict[str, Any], answers: TextIO) -> int:
-    """The process id of a new server."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        answers.close()
-        serve(asked)
-    except SystemExit as error:
-        os._exit(error.code if isinstance(error.code, int) else 1)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    finally:
-        os._exit(0)
 
 
 def serve(asked: dict[str, Any]) -> None:
@@ -122,7 +113,6 @@ def serve(asked: dict[str, Any]) -> None:
     title = importlib.import_module("setproctitle")
     title.setproctitle(" ".join([sys.executable, *sys.argv]))
     main()
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
