@@ -134,6 +134,25 @@ def test_a_small_loss_before_a_great_one_began_when_it_did() -> None:
     assert seen[-1].losing_since == 190.0 * MINUTE
 
 
+def test_a_server_that_has_become_slower_altogether_loses_only_without_the_adjustment() -> None:
+    """Each step takes twice as long, and accepts as much as before."""
+    known = ModelRecord("chat", "tiny", HOUR, ())
+    known.compare_with(measurements([off(n) for n in range(10)]), max_age=10 * HOUR)
+    for n in range(100, 160):
+        slower = (1 + 0.02 * (n % 3 - 1)) * (1 if n < 140 else 2)
+        sample = on(n, tpot=0.0625 * slower * 400 / 800, accepted=400)
+        assert known.history.add(sample)
+        known.learn(sample)
+    examined = known.examine(160.0 * MINUTE)
+    for seconds in (10 * MINUTE, 20 * MINUTE):
+        adjusted = examined.compared(seconds).interval()
+        plain = examined.compared(seconds, adjusted=False).interval()
+        assert adjusted is not None
+        assert plain is not None
+        assert adjusted.value == pytest.approx(1.6, rel=0.05)
+        assert plain.value == pytest.approx(0.8, rel=0.05)
+
+
 def test_a_server_that_does_not_speculate_now_does_not_lose() -> None:
     known = ModelRecord("chat", "tiny", HOUR, ())
     assert known.history.add(off(0))
