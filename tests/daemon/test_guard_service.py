@@ -18,12 +18,20 @@ from specwatch.status import TargetStatus
 from specwatch.store.guard_records import GuardBook
 from tests.daemon.stores import StoreOf
 from tests.fixtures import Log
-from tests.guard.daemons import ACT, GuardingDaemon, World, config, expire
+from tests.guard import daemons as in_turns
+from tests.guard.daemons import ACT, GuardingDaemon, config, expire
 from tests.guard.living import Killed
 
 pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
 
 OBSERVE = ACT.model_copy(update={"mode": "observe"})
+
+
+class World(in_turns.World):
+    """Its daemons take a turn every four seconds: half as many as they really do."""
+
+    def wait(self, seconds: float = 4.0) -> None:
+        super().wait(seconds)
 
 
 @pytest.fixture
@@ -51,7 +59,7 @@ def test_of_two_in_turn_one_restarts_once_and_the_other_looks(
     pair: tuple[GuardingDaemon, GuardingDaemon], world: World
 ) -> None:
     a, b = pair
-    for _ in range(32):
+    for _ in range(18):
         a.turn()
         b.turn()
         world.wait()
@@ -74,7 +82,7 @@ def test_of_three_at_once_one_restarts_once(guards_of: StoreOf, world: World) ->
     ready = threading.Barrier(len(daemons) + 1)
 
     def turn(daemon: GuardingDaemon) -> None:
-        for _ in range(32):
+        for _ in range(18):
             ready.wait(120)
             daemon.turn()
             ready.wait(120)
@@ -82,7 +90,7 @@ def test_of_three_at_once_one_restarts_once(guards_of: StoreOf, world: World) ->
     threads = [threading.Thread(target=turn, args=(daemon,)) for daemon in daemons]
     for thread in threads:
         thread.start()
-    for _ in range(32):
+    for _ in range(18):
         ready.wait(120)
         ready.wait(120)
         world.wait()
@@ -105,7 +113,7 @@ def test_one_that_dies_is_followed_by_the_other(
     world.server.load = 1.0
     if phase is Phase.CONFIRMED:
         world.server.fault = "no-status"  # or else it is over at once
-    a.live(60, until=phase)
+    a.live(90, until=phase)
     assert a.state().phase is phase
     world.server.fault = ""
     started = len(world.server.starts)
@@ -171,7 +179,7 @@ def test_who_cannot_act_gives_way_to_who_can(
     assert looks.state().phase is Phase.CONFIRMED
     assert looks.state().waiting
     acts = GuardingDaemon(world, guards_of("acts"))
-    for _ in range(32):
+    for _ in range(18):
         looks.turn()
         acts.turn()
         world.wait()
@@ -288,12 +296,12 @@ def test_a_defect_in_one_does_not_stop_the_others(guards_of: StoreOf, log: Log) 
     world = World("chat", "code", "math")
     daemon = GuardingDaemon(world, guards_of())
     daemon.broken.add("chat")
-    daemon.live(60, until=Phase.DISABLED, name="math")
+    daemon.live(90, until=Phase.DISABLED, name="math")
     assert daemon.state("code").phase is daemon.state("math").phase is Phase.DISABLED
     assert daemon.entry("chat").version == 0
     assert {entry["target"] for entry in log if entry["event"] == "guard_failed"} == {"chat"}
     daemon.broken.clear()
-    assert daemon.live(60, until=Phase.DISABLED).phase is Phase.DISABLED
+    assert daemon.live(90, until=Phase.DISABLED).phase is Phase.DISABLED
 
 
 def test_without_a_database_only_who_holds_the_guard_goes_on(
@@ -367,7 +375,7 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
             "chat", lambda s: state_machine.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
         )
         daemon.find_database()
-    assert daemon.live(60, until=Phase.DISABLED).phase is Phase.DISABLED
+    assert daemon.live(90, until=Phase.DISABLED).phase is Phase.DISABLED
     assert modes(world) == [Mode.OFF]
     reasons = [step.reason for step in GuardBook(daemon.store).history()]
     assert "the pause of ann is over" in reasons
@@ -410,7 +418,7 @@ def test_a_calm_guard_looks_again_when_what_it_decides_on_changes_or_after_a_whi
     def looked() -> bool:
         before = len(looks)
         daemon.turn()
-        world.wait()
+        world.wait(2.0)
         return len(looks) > before
 
     assert [looked() for _ in range(3)] == [True, True, False]

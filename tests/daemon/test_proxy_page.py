@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specwatch.daemon.proxy_page import ProxyPage
 from specwatch.domain.model import Moment, Source
 from tests import pages
 from tests.daemon.scraping import Bench, Engine, late
@@ -101,15 +102,25 @@ def test_a_proxy_that_fails_fails_nothing_else_and_is_told_once(
     assert windows["all"].scrapes_failed == 0
 
 
-def test_a_proxy_is_given_what_the_server_left_of_the_time(bench: MakeBench) -> None:
+def test_a_proxy_is_given_what_the_server_left_of_the_time(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both pages together take no longer than one scrape may."""
-    one = bench(timeout=2.0)
+    one = bench(timeout=6.0)
+    left = []
+    read = ProxyPage.read
+
+    async def reading(proxy: ProxyPage, now: float, seconds: float) -> Any:
+        left.append(seconds)
+        return await read(proxy, now, seconds)
 
     def slow(visit: Visit) -> None:
-        one.now = Moment(one.now.wall + 5.0, one.now.monotonic + 5.0)  # longer than the timeout
+        one.now = Moment(one.now.wall + 5.0, one.now.monotonic + 5.0)
         visit.answer(vllm(drafts=1))
 
+    monkeypatch.setattr(ProxyPage, "read", reading)
     one.turn(slow, late)
+    assert left == [1.0]
     proxy = one.scraper.status().tap.proxy
     assert proxy.failures == {"timeout": 1}
 
