@@ -38,7 +38,7 @@ TEXTS: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
     ),
     (
         figures.budget_spent,
-        {None: "-", 0.4: "40%", 1.0: "100%", 1.5: "1.5x", 66.24: "66x", 5000.0: ">99x"},
+        {None: "-", 0.4: "40%", 1.5: "1.5x", 66.24: "66x", 98.6: "99x", 5000.0: ">99x"},
     ),
     (
         lambda bounds: figures.within(*bounds),
