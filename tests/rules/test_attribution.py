@@ -17,7 +17,7 @@ from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Environment, Gauges, Histogram, Mode
 from specwatch.domain.sample import Sample
 from specwatch.rules.attribution import Attribution, Factor, attribute, explain
-from tests.domain.minutes import K
+from tests.domain.minutes import K, per_request
 from tests.domain.minutes import on as one_minute
 from tests.domain.samples import baseline_of_paces
 
@@ -166,6 +166,16 @@ def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
         for s in minutes(60)
     ]
     assert attribute(minutes(), older, baseline()).metric == "acceptance_length"
+
+
+def test_time_by_request_has_the_same_causes() -> None:
+    now, reference = (
+        [per_request(sample) for sample in minutes(count, mix=mix)]
+        for count, mix in ((10, BAD), (60, HALF))
+    )
+    attribution = attribute(now, reference, NOTHING)
+    assert attribution.metric == "tokens_per_second"
+    assert contributions(attribution)[Factor.ACCEPTANCE] == pytest.approx(math.log(2.0 / 3.0))
 
 
 def test_without_temperatures_the_mix_counts_as_acceptance() -> None:
