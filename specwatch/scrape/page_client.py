@@ -49,6 +49,9 @@ _STATUS_HINTS = {
     503: "; is it starting or overloaded?",
 }
 _REDIRECTS = (301, 302, 303, 307, 308)
+_ZIPPED_AT_ONCE = 8192
+"""Bytes that are decompressed at a time: what follows a member is copied at its end, and a page may
+have very many members."""
 
 
 class PageClient:
@@ -323,13 +326,15 @@ class _Unzip:
 
     def feed(self, data: bytes, most: int) -> bytes:
         """Decompress up to ``most`` bytes, at least 1. Raises zlib.error for other data."""
-        unpacked = b""
-        while data and len(unpacked) < most:
-            if self._member.eof:
-                self._member = zlib.decompressobj(wbits=31)
-            unpacked += self._member.decompress(data, most - len(unpacked))
-            data = self._member.unused_data
-        return unpacked
+        unpacked = bytearray()
+        for start in range(0, len(data), _ZIPPED_AT_ONCE):
+            piece = data[start : start + _ZIPPED_AT_ONCE]
+            while piece and len(unpacked) < most:
+                if self._member.eof:
+                    self._member = zlib.decompressobj(wbits=31)
+                unpacked += self._member.decompress(piece, most - len(unpacked))
+                piece = self._member.unused_data
+        return bytes(unpacked)
 
 
 def _about_tls(url: str, error: ssl.SSLError) -> str:
