@@ -69,12 +69,18 @@ def guards_of(guard_database: GuardDatabase) -> StoreOf:
 
 
 @pytest.fixture
-def new_living(guard_database: GuardDatabase) -> NewLiving:
+def turn_seconds() -> float:
+    """Seconds between two turns of a guard while something may happen soon: two, in fact."""
+    return 10.0
+
+
+@pytest.fixture
+def new_living(guard_database: GuardDatabase, turn_seconds: float) -> NewLiving:
     """Makes a guardian whose guard is the only one; see ``Living``."""
 
     def made(**options: Any) -> Living:
         guard_database.clear()
-        living = Living(Path("not used"), **{"every": 5.0} | options)
+        living = Living(Path("not used"), **{"every": turn_seconds} | options)
         living.store = guard_database.store()
         living.book = Book(living.store, living.point)
         living.guardian = living._born()

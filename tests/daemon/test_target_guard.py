@@ -13,7 +13,7 @@ from tests.daemon.guard_stories import (
     require_restarts_without_database,
 )
 from tests.daemon.stores import NewLiving
-from tests.guard.living import ACT, Living
+from tests.guard.living import ACT, TURN, Living
 from tests.guard.simulated_server import SimulatedServer
 
 pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
@@ -93,7 +93,8 @@ def test_whatever_fails_vllm_runs_as_before_and_a_person_is_wanted(
     assert living.live(1000).phase is Phase.HELD
 
 
-def test_a_restart_that_failed_is_put_right_at_once(living: Living) -> None:
+def test_a_restart_that_failed_is_put_right_at_once(new_living: NewLiving) -> None:
+    living = new_living(every=TURN)
     living.server.fault = "timeout"
     living.live(3000, until=Phase.HELD)
     (failed, _), (put_right, mode) = living.server.starts

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from tests.daemon.stores import database, guard_database, guards_of, new_living, stores
+from tests.daemon.stores import (
+    database,
+    guard_database,
+    guards_of,
+    new_living,
+    stores,
+    turn_seconds,
+)
 
-__all__ = ["database", "guard_database", "guards_of", "new_living", "stores"]
+__all__ = ["database", "guard_database", "guards_of", "new_living", "stores", "turn_seconds"]
