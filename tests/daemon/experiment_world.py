@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,17 +14,16 @@ from specwatch.actuators.switch import SwitchClient
 from specwatch.config.service import SwitchAccess
 from specwatch.config.target import Experiments
 from specwatch.daemon.target_experiment import TargetExperiment
+from specwatch.domain.model import Series
 from specwatch.domain.switchback import TUNED, Moments, Switchback
 from specwatch.domain.tuning import tuned_schedule
 from specwatch.engines.switch import Schedule, SwitchState, schedule_number
 from specwatch.errors import ActuatorError, StoreUnavailable
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
-from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
 from specwatch.store.repository import Store
-from tests import pages
 from tests.fixtures import target_of
 from tests.store.examples import minute
 
@@ -72,6 +72,13 @@ class ExperimentsInMemory:
 
 class Killed(BaseException):
     """The daemon was killed."""
+
+
+@cache
+def _series(
+    quantity: str, part: str = "", *, engine: str = "", key: str = "", temperature: str = ""
+) -> Series:
+    return Series(quantity, part, "m", engine, key, temperature)
 
 
 class Server:
@@ -130,26 +137,20 @@ class Server:
         )
         self.world.restarts += 1
 
-    def page(self) -> str:
-        labels = {"engine": "0", "model_name": "m"}
-        tokens = int(self.tokens)
-        return pages.page(
-            pages.counter("vllm:generation_tokens", tokens, **labels),
-            pages.histogram(
-                "vllm:inter_token_latency_seconds", (1.0,), (tokens, 0), self.seconds, **labels
-            ),
-            *(
-                pages.counter(
-                    f"specwatch_decode_{quantity}",
-                    value,
-                    model_name="m",
-                    temperature=temperature,
-                    prompt_length="1-256",
-                )
-                for temperature, counts in self.by_temperature.items()
-                for quantity, value in zip(("seconds", "tokens"), counts, strict=True)
-            ),
-        )
+    def samples(self) -> dict[Series, float]:
+        """What its page says."""
+        tokens = float(int(self.tokens))
+        return {
+            _series("generation_tokens", engine="0"): tokens,
+            _series("inter_token", "bucket", engine="0", key="1.0"): tokens,
+            _series("inter_token", "bucket", engine="0", key="+Inf"): tokens,
+            _series("inter_token", "count", engine="0"): tokens,
+            _series("inter_token", "sum", engine="0"): self.seconds,
+        } | {
+            _series(f"decode_{quantity}", key="1-256", temperature=temperature): value
+            for temperature, counts in self.by_temperature.items()
+            for quantity, value in zip(("seconds", "tokens"), counts, strict=True)
+        }
 
     # What a SwitchClient has.
 
@@ -201,7 +202,6 @@ class World:
         self.deaths = 0
         self.kill_at = kill_at
         self.server = Server(self)
-        self.reader = PageReader()
         self.store = store or cast(Store, ExperimentsInMemory())
         self.away = False
         self.read, self.write = self.store.switchbacks, self.store.change_switchback
@@ -269,8 +269,7 @@ class World:
         )
 
     def see(self) -> None:
-        page = self.server.page().encode()
-        self.experiment.see(self.reader.read(page), self.setting, float(RUNNING))
+        self.experiment.see(self.server.samples(), self.setting, float(RUNNING))
 
     def second(self) -> None:
         """A second of the server, a page of it, and a turn."""
