@@ -63,29 +63,23 @@ def _samples(page: str) -> list[tuple[Labels, float]]:
     ]
 
 
-class SimulatedPrometheus(ThreadingHTTPServer):
-    """As a context manager; ``asked`` has the path, parameters and headers of every query.
+class RecordedPrometheus:
+    """Answers from a recording; ``asked`` has the path, parameters and headers of every query.
 
     Refuses queries that would touch more than ``most_samples``. ``refusals`` are answers to give
     instead, each once: status, body and headers.
     """
 
-    daemon_threads = True
+    url = "http://127.0.0.1:9090"
+    """Where the API is."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.recording = Recording()
         self.most_samples = 50_000_000
         self.look_back = 29.0
         """Seconds; shorter than between scrapes, as there are no markers of staleness."""
         self.asked: list[tuple[str, dict[str, str], dict[str, str]]] = []
         self.refusals: list[tuple[int, bytes, dict[str, str]]] = []
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """Where the API is."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def page_queries(self) -> int:
         """How many queries for pages there were."""
@@ -161,6 +155,18 @@ class SimulatedPrometheus(ThreadingHTTPServer):
         data = {"resultType": "matrix", "result": result}
         return 200, json.dumps({"status": "success", "data": data}).encode(), {}
 
+
+class SimulatedPrometheus(RecordedPrometheus, ThreadingHTTPServer):
+    """Serves from entering to leaving."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        RecordedPrometheus.__init__(self)
+        ThreadingHTTPServer.__init__(self, ("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -173,7 +179,7 @@ class SimulatedPrometheus(ThreadingHTTPServer):
 class InProcess(HTTPAdapter):
     """Has a session of requests ask a Prometheus that does not listen."""
 
-    def __init__(self, prometheus: SimulatedPrometheus) -> None:
+    def __init__(self, prometheus: RecordedPrometheus) -> None:
         super().__init__()
         self._prometheus = prometheus
 

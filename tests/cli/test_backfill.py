@@ -6,7 +6,7 @@ import itertools
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests import pages
 from tests.cli.conftest import Run
-from tests.simulated_prometheus import InProcess, Recording, SimulatedPrometheus
+from tests.simulated_prometheus import InProcess, RecordedPrometheus, Recording
 
 BEGUN = int(time.time() // HOUR - 30) * HOUR
 INSTANCE = "127.0.0.1:8000"
@@ -50,11 +50,9 @@ def recording() -> Recording:
 
 
 @pytest.fixture
-def prometheus(
-    monkeypatch: pytest.MonkeyPatch, recording: Recording
-) -> Iterator[SimulatedPrometheus]:
+def prometheus(monkeypatch: pytest.MonkeyPatch, recording: Recording) -> RecordedPrometheus:
     monkeypatch.setattr(api, "_DELAYS", (0.0, 0.0))
-    server = SimulatedPrometheus()
+    server = RecordedPrometheus()
     server.recording.add(recording)
     new_session = api.new_session
 
@@ -64,8 +62,7 @@ def prometheus(
         return made
 
     monkeypatch.setattr(api, "new_session", session)
-    yield server
-    server.server_close()
+    return server
 
 
 def windows(database: str, length: int = MINUTE) -> list[Window]:
@@ -74,7 +71,7 @@ def windows(database: str, length: int = MINUTE) -> list[Window]:
 
 
 @pytest.fixture
-def backfill(run: Run, prometheus: SimulatedPrometheus, database: str) -> Callable[..., Result]:
+def backfill(run: Run, prometheus: RecordedPrometheus, database: str) -> Callable[..., Result]:
     """Runs the command; of options that are given twice the last counts."""
     words = ("--prometheus", prometheus.url, "--database", database, "--since", "2d")
     return lambda *more: run("backfill", *words, *more)
@@ -114,7 +111,7 @@ def test_json_has_the_result_of_each_target(backfill: Backfilling) -> None:
 
 
 def test_a_dry_run_creates_nothing(
-    backfill: Backfilling, prometheus: SimulatedPrometheus, tmp_path: Path
+    backfill: Backfilling, prometheus: RecordedPrometheus, tmp_path: Path
 ) -> None:
     done = backfill("--dry-run")
     assert done.exit_code == 0, done.stderr
@@ -132,7 +129,7 @@ def token(tmp_path: Path) -> Path:
 
 
 def test_queries_have_the_headers_and_credentials(
-    backfill: Backfilling, prometheus: SimulatedPrometheus, token: Path
+    backfill: Backfilling, prometheus: RecordedPrometheus, token: Path
 ) -> None:
     """Thanos must not give partial answers or downsampled data."""
     header = ("--header", "X-Scope-OrgID: team a")
@@ -148,7 +145,7 @@ def test_queries_have_the_headers_and_credentials(
     "body", [b"Bearer s3cret", b'{"status": "error", "error": "bad token s3cret"}']
 )
 def test_secrets_are_in_no_error(
-    backfill: Backfilling, prometheus: SimulatedPrometheus, token: Path, body: bytes
+    backfill: Backfilling, prometheus: RecordedPrometheus, token: Path, body: bytes
 ) -> None:
     prometheus.refusals = [(200, body, {})]
     done = backfill("--bearer-token-file", token)
@@ -193,7 +190,7 @@ def error(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]
     ],
 )  # fmt: skip
 def test_refusals_of_the_server_are_reported_with_a_remedy(
-    backfill: Backfilling, prometheus: SimulatedPrometheus,
+    backfill: Backfilling, prometheus: RecordedPrometheus,
     refusal: tuple[int, bytes, dict[str, str]], code: int, expected: str,
 ) -> None:  # fmt: skip
     prometheus.refusals = [refusal] * 100
@@ -203,7 +200,7 @@ def test_refusals_of_the_server_are_reported_with_a_remedy(
 
 
 def test_a_partial_answer_is_never_written(
-    backfill: Backfilling, prometheus: SimulatedPrometheus
+    backfill: Backfilling, prometheus: RecordedPrometheus
 ) -> None:
     """An info is not a warning."""
     partial = {"status": "success", "data": {"result": []}, "warnings": ["no store matched"]}
@@ -217,7 +214,7 @@ def test_a_partial_answer_is_never_written(
 
 
 def test_temporary_failures_are_retried_after_a_delay(
-    backfill: Backfilling, database: str, prometheus: SimulatedPrometheus,
+    backfill: Backfilling, database: str, prometheus: RecordedPrometheus,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Retry-After can only make the delay longer."""
@@ -242,7 +239,7 @@ def configured(tmp_path: Path, database: str, **target: str) -> Path:
 
 
 def test_only_targets_of_the_configuration_are_filled_unless_all_are_asked_for(
-    backfill: Backfilling, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+    backfill: Backfilling, prometheus: RecordedPrometheus, database: str, tmp_path: Path
 ) -> None:
     prometheus.recording.scrape(page(1), BEGUN + 30.0, instance="gpu-9:8000", job="vllm")
     config = ("--config", configured(tmp_path, database, proxy="http://localhost:8001"))
@@ -279,7 +276,7 @@ def test_the_daemon_that_counts_the_rest_is_named(
 
 @pytest.mark.parametrize("replicas", [False, True], ids=["no answer", "replicas"])
 def test_a_target_that_fails_does_not_end_the_others(
-    backfill: Backfilling, prometheus: SimulatedPrometheus, database: str,
+    backfill: Backfilling, prometheus: RecordedPrometheus, database: str,
     monkeypatch: pytest.MonkeyPatch, *, replicas: bool,
 ) -> None:  # fmt: skip
     for number in range(3):
@@ -370,7 +367,7 @@ def test_an_absent_server_is_reported(backfill: Backfilling) -> None:
     ],
 )
 def test_wrong_options_are_refused(
-    backfill: Backfilling, prometheus: SimulatedPrometheus, words: tuple[str, ...], expected: str
+    backfill: Backfilling, prometheus: RecordedPrometheus, words: tuple[str, ...], expected: str
 ) -> None:
     done = backfill(*words)
     assert done.exit_code == 2
