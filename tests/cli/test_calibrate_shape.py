@@ -85,7 +85,10 @@ def remember(database: str, windows: Sequence[Window]) -> Store:
 
 
 def calibrate(database: str, *arguments: object, seconds: float = 1.2, **more: Any) -> Result:
-    """A calibration, by default one that is too short to measure more than what it was given."""
+    """A calibration, by default one that is too short to measure more than what it was given, of a
+    slow server."""
+    if seconds < 12:
+        more = {"costs": COSTS.scaled(3), **more}
     with in_virtual_time([SimulatedEngine(settings(**more))]) as (off,):
         words = ["calibrate", "--off", off, "--database", database, *QUICK, "--unsteady"]
         words += ["--duration", f"{1000 * seconds:g}ms", *map(str, arguments)]
@@ -379,7 +382,7 @@ def test_no_two_prompts_begin_alike(database: str, monkeypatch: pytest.MonkeyPat
     for lengths in (("--prompt-tokens", 200), ()):
         sent.clear()
         report_of(calibrate(database, "--json", *options, "--max-tokens", 12, *lengths, seconds=4))
-        assert len(sent) > 200
+        assert len(sent) > 100
         assert len({prompt[:14] for prompt in sent}) == len(sent)
 
 
