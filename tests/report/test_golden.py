@@ -11,7 +11,7 @@ from specwatch.pages.mail_html import mail_html
 from specwatch.pages.report_html import report_html
 from specwatch.report.markdown import markdown
 from specwatch.report.messages import chat, subject
-from specwatch.report.text import plain
+from specwatch.report.text import lines, plain
 from tests.plugins.golden import Golden
 from tests.report import page, sample, story
 
@@ -20,8 +20,12 @@ pytestmark = pytest.mark.golden
 URL = "https://reports.example.com/report-2026-11-09.html"
 
 
-def test_a_week_of_three_targets_on_a_terminal(golden: Golden) -> None:
-    golden("report/week.txt", plain(sample.full(), 100))
+def test_a_week_of_three_targets_on_a_terminal_with_its_colours(golden: Golden) -> None:
+    texts = (
+        "".join(f"<{style}>{text}</>" if style and text.strip() else text for text, style in line)
+        for line in lines(sample.full(), 100)
+    )
+    golden("report/week.txt", "".join(f"{text.rstrip()}\n" for text in texts))
 
 
 def test_a_day_of_which_little_is_known_as_markdown(golden: Golden) -> None:

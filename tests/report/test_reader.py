@@ -168,13 +168,14 @@ def test_the_budget_of_an_objective_is_read_as_far_back_as_it_goes(
     ]
     store.write([batch(*windows)], now=0)
     slo = {"name": "a", "metric": "ttft", "threshold": "1s", "objective": "99%", "window": "6d"}
-    _read(store, T0 + 7 * DAY, T0 + 8 * DAY, config=_config("chat", slos=[slo]))
-    _, result = taken["chat"]
-    first = {
-        name: min(w.start for w in result if w.series.temperature == name) for name in ("all", "0")
-    }
-    assert first == {"all": T0 + 2 * DAY, "0": T0 + 6 * DAY}
-    assert [window.start for window in result] == sorted(window.start for window in result)
+    for rolled_up in (False, True):
+        if rolled_up:
+            store.roll_up(T0 + 9 * DAY)
+        _read(store, T0 + 7 * DAY, T0 + 8 * DAY, config=_config("chat", slos=[slo]))
+        result = [getattr(recorded, "window", recorded) for recorded in taken["chat"][1]]
+        wholes = [w.start for w in result if w.series.temperature == "all"]
+        assert wholes == [T0 + 2 * DAY + HOUR * n for n in range(6 * 24)], "each hour by itself"
+        assert all(w.start >= T0 + 6 * DAY for w in result if w.series.temperature == "0")
 
 
 def test_a_short_period_has_the_whole_budget_of_an_objective_too(store: Store, taken: Any) -> None:

@@ -36,21 +36,6 @@ def test_models_of_one_target_are_told_apart_in_the_overview() -> None:
     ]  # fmt: skip
 
 
-def test_what_loses_is_red_and_what_pays_green() -> None:
-    report = sample.full()
-    begins = {target.answer.outcome: target.answer.sentence[:30] for target in report.targets}
-    styles = {
-        outcome: style
-        for line in lines(report, 80)
-        for text, style in line
-        for outcome, begin in begins.items()
-        if text.startswith(begin)
-    }
-    assert (styles["pays"], styles["loses"]) == ("bold green", "bold red")
-    result = [line for line in lines(sample.full(), 80) if line and line[0][0].startswith(">1 ")]
-    assert any("red" in [style for _, style in line] for line in result)
-
-
 def test_bars_are_as_long_as_what_they_stand_for_with_a_mark_where_asked() -> None:
     rows = [[TerminalCell("a")], [TerminalCell("b")], [TerminalCell("c")]]
     bars = [Bar(2.0, mark=1.0), Bar(0.5, mark=1.0), Bar(None)]
