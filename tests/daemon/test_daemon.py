@@ -148,9 +148,7 @@ def test_its_server_shows_what_it_knows_to_whom_it_may(
     token = tmp_path / "token"
     token.write_text("first\n")
     target = target_of(serve(page(vllm())).url)
-    config = config_of(
-        database, [target], listen_token_file=token, allowed_hosts=["*.example.com"]
-    )  # fmt: skip
+    config = config_of(database, [target], listen_token_file=token, allowed_hosts=["*.example.com"])
 
     def ask(path: str, token: str = "first", **headers: str) -> requests.Response:
         headers["Authorization"] = f"Bearer {token}"

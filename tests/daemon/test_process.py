@@ -51,7 +51,7 @@ def running(folder: Path, **environ: str) -> Iterator[Process]:
     with (folder / "log").open("wb") as log:
         popen = subprocess.Popen(
             command, cwd=ROOT, env=os.environ | environ, stderr=log, stdout=log
-        )  # fmt: skip
+        )
     try:
         yield Process(popen, folder / "log")
     finally:

@@ -71,8 +71,9 @@ def test_a_target_that_fails_is_no_loop_that_hangs(
     daemon.scrape(4)
     heard = manager.heard()
     assert [line for line in heard if line in ("READY=1", "WATCHDOG=1")] == [
-        "READY=1", *4 * ["WATCHDOG=1"]
-    ]  # fmt: skip
+        "READY=1",
+        *4 * ["WATCHDOG=1"],
+    ]
     assert heard[-1] == "STATUS=Watching 2 targets, 1 failing (t1)"
 
 
