@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures import OpenStore
+from tests.fixtures import OpenStore, each_database
 from tests.guard.daemons import World
 from tests.guard.test_groups import (
     QUICK,
@@ -21,6 +21,7 @@ __all__ = ["failing"]
 MEMBERS = "abcde"
 
 
+@each_database
 def test_a_group_of_five_is_switched_off_one_after_the_other(
     url: str, open_store: OpenStore
 ) -> None:
