@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specwatch.simulator.server import SimulatedServer
-from tests.daemon import test_process as daemons
 from tests.daemon.running import FAST
 from tests.robustness.campaign import progress, show
-from tests.tap import test_proxy_process as proxies
+from tests.robustness.processes import Daemon, Proxy
 from tests.tap.proxied import request
 from tests.tap.streams import USAGE
 
@@ -150,7 +149,7 @@ async def streams(folder: Path, count: int) -> dict[str, Any]:
     both = Streams()
     upstream = await asyncio.start_server(both.answer, "127.0.0.1", 0, backlog=2 * _AT_ONCE)
     url = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}"
-    process = await asyncio.to_thread(proxies.Process, folder, url)
+    process = await asyncio.to_thread(Proxy, folder, url)
     server = Server(process.popen.pid, process.port, "/specwatch/healthz", process.log_file)
     try:
         before, started = server.megabytes(), time.monotonic()
@@ -181,7 +180,7 @@ async def streams(folder: Path, count: int) -> dict[str, Any]:
         }
         return figures
     finally:
-        _kill(process)
+        process.end(signal.SIGKILL)
         upstream.close()
 
 
@@ -191,7 +190,7 @@ def daemon_with_half_open(folder: Path, count: int) -> dict[str, Any]:
         settings = [f"database: 'sqlite:///{folder}/d.db'", "listen: 127.0.0.1:0", "targets:"]
         target = f"  - {{name: t, url: '{watched.url}', interval: 1s}}"
         (folder / "c.yml").write_text("\n".join([*settings, target, ""]))
-        process = daemons.Process(folder)
+        process = Daemon(folder)
         try:
             process.scraped(1)
             port = int(process.wait_for("started")["listen"].rpartition(":")[2])
@@ -207,18 +206,13 @@ def daemon_with_half_open(folder: Path, count: int) -> dict[str, Any]:
 def proxy_with_half_open(folder: Path, count: int) -> dict[str, Any]:
     """The figures of a proxy before a simulated server."""
     with SimulatedServer(FAST) as upstream:
-        process = proxies.Process(folder, upstream.url)
+        process = Proxy(folder, upstream.url)
         server = Server(process.popen.pid, process.port, "/specwatch/healthz", process.log_file)
         try:
             with half_open(server, count) as figures:
                 return dict(figures)
         finally:
-            _kill(process)
-
-
-def _kill(process: proxies.Process) -> None:
-    process.popen.kill()
-    process.popen.wait()
+            process.end(signal.SIGKILL)
 
 
 def run(half: int, many: int) -> dict[str, dict[str, Any]]:

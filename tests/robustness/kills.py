@@ -21,9 +21,9 @@ from specwatch.daemon.daemon import Daemon
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedRequest
 from tests.daemon.running import FAST, Running, config_of, counts, scraped, stored, total, work
-from tests.daemon.test_process import Process
 from tests.fixtures import target_of
 from tests.postgres import running_postgres
+from tests.robustness import processes
 from tests.robustness.campaign import progress
 
 LONGEST = 2.0
@@ -48,7 +48,7 @@ def run(database: str, folder: Path, count: int, seed: int, *, overlap: bool = F
         for own in folders:
             own.mkdir()
             (own / "c.yml").write_text("\n".join([*settings, target_line, ""]))
-        older: Process | None = None
+        older: processes.Daemon | None = None
 
         def look() -> None:
             with Running(Daemon(config_of(database, [target]), environ={})) as daemon:
@@ -56,7 +56,7 @@ def run(database: str, folder: Path, count: int, seed: int, *, overlap: bool = F
 
         look()
         for number in range(count):
-            daemon = Process(folders[number % 2])
+            daemon = processes.Daemon(folders[number % 2])
             try:
                 daemon.wait_for("started")
                 with server.synced() as engine:

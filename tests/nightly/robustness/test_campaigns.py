@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.robustness import pages, smuggling
+from tests.robustness import kills, pages, smuggling
 from tests.robustness.disturbances import clock, sound
 
 
@@ -12,6 +12,13 @@ def test_a_clock_that_is_set_again_and_again_loses_no_count(tmp_path: Path) -> N
     assert sound(figures)
     assert figures["requests"] > 0
     assert sum(figures["steps"].values()) == 20
+
+
+def test_daemons_that_are_killed_lose_no_count(tmp_path: Path) -> None:
+    outcome = kills.run(f"sqlite:///{tmp_path}/d.db", tmp_path, 4, seed=5)
+
+    assert outcome.counted["requests"]
+    assert outcome.stored == outcome.counted
 
 
 def test_damaged_pages_are_refused_or_read_and_break_nothing() -> None:
