@@ -44,11 +44,11 @@ def test_0_8_has_no_arguments_and_no_records() -> None:
     assert facts(state()) == facts(state(), COMPLETIONS) == expected
 
 
-@pytest.mark.parametrize(
-    ("level", "keeps"), [("summary", True), ("detailed", True), ("none", False), (None, False)]
-)
-def test_since_0_29_records_are_kept_where_the_flag_says_so(level: str, keeps: bool) -> None:
-    assert facts(state(vllm_config=speculating(level))).keeps_records is keeps
+def test_since_0_29_records_are_kept_where_the_flag_says_so() -> None:
+    expected = {"summary": True, "detailed": True, "none": False, None: False}
+    assert expected == {
+        level: facts(state(vllm_config=speculating(level))).keeps_records for level in expected
+    }
 
 
 def test_a_server_without_speculation_drafts_nothing() -> None:
@@ -70,11 +70,11 @@ DEFAULTS: dict[str, tuple[Any, float | None]] = {
 }
 
 
-@pytest.mark.parametrize(("params", "expected"), DEFAULTS.values(), ids=DEFAULTS)
-def test_the_default_temperature(params: Any, expected: float | None) -> None:
-    handler = Thing(default_sampling_params=params)
-    learned = facts(state(openai_serving_chat=handler, anthropic_serving_messages=handler))
-    assert learned.default_temperature == expected
+def test_the_default_temperature() -> None:
+    for title, (params, expected) in DEFAULTS.items():
+        handler = Thing(default_sampling_params=params)
+        learned = facts(state(openai_serving_chat=handler, anthropic_serving_messages=handler))
+        assert learned.default_temperature == expected, title
 
 
 def test_each_endpoint_has_a_default_of_its_own() -> None:
@@ -143,33 +143,29 @@ def test_a_model_without_a_name_has_none() -> None:
     assert facts(state(openai_serving_models=None)).model_name == ""
 
 
-@pytest.mark.parametrize(
-    ("speculation", "expected"),
-    [
-        ({"enable_adaptive_verification": True, "method": "dspark"}, ("adaptive_verification",)),
-        ({"num_speculative_tokens_per_batch_size": [(1, 8, 4), (9, 64, 0)]}, ("schedule",)),
-        ({"num_speculative_tokens_per_batch_size": [(1, 1, 4)]}, ()),
-        ({"num_speculative_tokens_per_batch_size": None, "method": "eagle"}, ()),
-        ({"method": "ngram"}, ("matches",)), ({"method": "suffix"}, ("matches",)), ({}, ()),
-    ],
-)  # fmt: skip
-def test_drafts_that_vary_in_length_are_known_from_the_launch(
-    speculation: dict[str, Any], expected: tuple[str, ...]
-) -> None:
+LAUNCHES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"enable_adaptive_verification": True, "method": "dspark"}, ("adaptive_verification",)),
+    ({"num_speculative_tokens_per_batch_size": [(1, 8, 4), (9, 64, 0)]}, ("schedule",)),
+    ({"num_speculative_tokens_per_batch_size": [(1, 1, 4)]}, ()),
+    ({"num_speculative_tokens_per_batch_size": None, "method": "eagle"}, ()),
+    ({"method": "ngram"}, ("matches",)),
+    ({"method": "suffix"}, ("matches",)),
+    ({}, ()),
+]
+
+
+def test_drafts_that_vary_in_length_are_known_from_the_launch() -> None:
     """A schedule with one number, which the switch needs, varies nothing."""
-    config = Thing(speculative_config=Thing(**speculation), observability_config=Thing())
-    assert facts(state(vllm_config=config)).launch == expected
+    for speculation, expected in LAUNCHES:
+        config = Thing(speculative_config=Thing(**speculation), observability_config=Thing())
+        assert facts(state(vllm_config=config)).launch == expected, speculation
 
 
-@pytest.mark.parametrize(
-    ("role", "expected"),
-    [("kv_producer", ("kv_producer",)), ("kv_consumer", ()), ("kv_both", ()), (None, ())],
-)
-def test_a_server_that_only_prefills_is_known_from_the_launch(
-    role: str | None, expected: tuple[str, ...]
-) -> None:
-    config = Thing(
-        speculative_config=None, kv_transfer_config=Thing(kv_role=role),
-        observability_config=Thing(),
-    )  # fmt: skip
-    assert facts(state(vllm_config=config)).launch == expected
+def test_a_server_that_only_prefills_is_known_from_the_launch() -> None:
+    for role in ("kv_producer", "kv_consumer", "kv_both", None):
+        config = Thing(
+            speculative_config=None, kv_transfer_config=Thing(kv_role=role),
+            observability_config=Thing(),
+        )  # fmt: skip
+        expected = (role,) if role == "kv_producer" else ()
+        assert facts(state(vllm_config=config)).launch == expected

@@ -191,55 +191,49 @@ def test_an_order_without_a_schedule_is_as_earlier_servers_know_it() -> None:
     assert objection(order, earlier) == ""
 
 
-@pytest.mark.parametrize(
-    ("schedule", "lookup"),
-    [
-        (SCHEDULE, [0, 4, 4, 4, 4, 4, 4, 4, 4, 0, 0]),
-        (((1, 1, 2), (2, 3, 1), (4, 4, 0), (5, 5, 3)), [0, 2, 1, 1, 0, 3, 3, 3, 3, 3, 3]),
-        (((1, 40, 2), (41, 50, 0)), [0, *[2] * 10]),
-    ],
-)
-def test_a_schedule_by_number_of_requests(schedule: Any, lookup: list[int]) -> None:
-    assert lookup_of(schedule, 11) == lookup
+def test_a_schedule_by_number_of_requests() -> None:
+    assert lookup_of(SCHEDULE, 11) == [0, 4, 4, 4, 4, 4, 4, 4, 4, 0, 0]
+    several = ((1, 1, 2), (2, 3, 1), (4, 4, 0), (5, 5, 3))
+    assert lookup_of(several, 11) == [0, 2, 1, 1, 0, 3, 3, 3, 3, 3, 3]
+    assert lookup_of(((1, 40, 2), (41, 50, 0)), 11) == [0, *[2] * 10]
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"{", "cannot be read: Input data was truncated"),
-        (b"", "cannot be read"),
-        (b"\xff", "cannot be read"),
-        (b'{"server":"x"}', "missing required field `number`"),
-        (b'{"server":"x","number":9,"draft_tokens":-1,"lease":1}', "Expected `int` >= 0"),
-        (b'{"server":"x","number":9,"draft_tokens":1,"lease":1e9}', "Expected `float` <= 86400"),
-        (b'{"server":"x","number":9,"draft_tokens":1,"lease":1,"k":1}', "unknown field `k`"),
-        (
-            b'{"server":"x","number":9,"draft_tokens":1,"schedule":[[1,2,3]],"lease":1}',
-            "it has draft_tokens and a schedule",
-        ),
-        *(
-            (b'{"server":"x","number":9,"draft_tokens":null,"lease":1,"schedule":%b}' % data, why)
-            for data, why in (
-                (b"[[2,4,1]]", "the range [2, 4, 1] of the schedule: expected one from 1 on"),
-                (b"[[1,2,4],[4,8,1]]", "the range [4, 8, 1] of the schedule: expected one from 3"),
-                (b"[[1,2,4],[2,8,1]]", "the range [2, 8, 1] of the schedule: expected one from 3"),
-                (b"[[1,4,4],[5,3,1]]", "the range [5, 3, 1] of the schedule: expected one from 5"),
-                (b"[[1,2,-1]]", "Expected `int` >= 0"),
-                (b"[[1,2]]", "Expected `array` of length 3"),
-                (b"[[1,2,1.5]]", "Expected `int`, got `float`"),
-                (b'{"1":2}', "Expected `array`"),
-                (b"[%b]" % b",".join(b"[%d,%d,1]" % (n, n) for n in range(1, 66)), "length <= 64"),
-            )
-        ),
-        (b" " * (LARGEST + 1), f"longer than {LARGEST} bytes"),
-    ],
+UNREADABLE = (
+    (b"{", "cannot be read: Input data was truncated"),
+    (b"", "cannot be read"),
+    (b"\xff", "cannot be read"),
+    (b'{"server":"x"}', "missing required field `number`"),
+    (b'{"server":"x","number":9,"draft_tokens":-1,"lease":1}', "Expected `int` >= 0"),
+    (b'{"server":"x","number":9,"draft_tokens":1,"lease":1e9}', "Expected `float` <= 86400"),
+    (b'{"server":"x","number":9,"draft_tokens":1,"lease":1,"k":1}', "unknown field `k`"),
+    (
+        b'{"server":"x","number":9,"draft_tokens":1,"schedule":[[1,2,3]],"lease":1}',
+        "it has draft_tokens and a schedule",
+    ),
+    *(
+        (b'{"server":"x","number":9,"draft_tokens":null,"lease":1,"schedule":%b}' % data, why)
+        for data, why in (
+            (b"[[2,4,1]]", "the range [2, 4, 1] of the schedule: expected one from 1 on"),
+            (b"[[1,2,4],[4,8,1]]", "the range [4, 8, 1] of the schedule: expected one from 3"),
+            (b"[[1,2,4],[2,8,1]]", "the range [2, 8, 1] of the schedule: expected one from 3"),
+            (b"[[1,4,4],[5,3,1]]", "the range [5, 3, 1] of the schedule: expected one from 5"),
+            (b"[[1,2,-1]]", "Expected `int` >= 0"),
+            (b"[[1,2]]", "Expected `array` of length 3"),
+            (b"[[1,2,1.5]]", "Expected `int`, got `float`"),
+            (b'{"1":2}', "Expected `array`"),
+            (b"[%b]" % b",".join(b"[%d,%d,1]" % (n, n) for n in range(1, 66)), "length <= 64"),
+        )
+    ),
+    (b" " * (LARGEST + 1), f"longer than {LARGEST} bytes"),
 )
-def test_what_cannot_be_read_means_the_launch_mode(engine: Engine, data: bytes, why: str) -> None:
-    engine.order(2)
-    state = engine.write(data)
-    assert why in state.refused
-    assert engine.used == [2, None]
-    assert engine.order(1).refused == ""
+
+
+def test_what_cannot_be_read_means_the_launch_mode(engine: Engine) -> None:
+    for data, why in UNREADABLE:
+        engine.order(2)
+        assert why in engine.write(data).refused
+        assert engine.used[-2:] == [2, None], data
+        assert engine.order(1).refused == ""
 
 
 def test_an_order_that_is_gone_means_the_launch_mode(engine: Engine) -> None:
@@ -392,14 +386,8 @@ def test_documents_are_readable_for_the_group_only(engine: Engine) -> None:
     assert json.loads((engine.directory / STATE_FILE).read_bytes())["draft_tokens"] == 1
 
 
-@pytest.mark.parametrize(
-    ("lookup", "ranges"),
-    [
-        ([0, 4, 4, 4], ((1, 4),)),
-        ([0, 4, 4, 2, 2, 0], ((1, 4), (3, 2), (5, 0))),
-        ([0, 0], ((1, 0),)),
-        ([0], ()),
-    ],
-)
-def test_a_lookup_as_ranges(lookup: list[int], ranges: tuple[tuple[int, int], ...]) -> None:
-    assert schedule_of(lookup) == ranges
+def test_a_lookup_as_ranges() -> None:
+    assert schedule_of([0, 4, 4, 4]) == ((1, 4),)
+    assert schedule_of([0, 4, 4, 2, 2, 0]) == ((1, 4), (3, 2), (5, 0))
+    assert schedule_of([0, 0]) == ((1, 0),)
+    assert schedule_of([0]) == ()
