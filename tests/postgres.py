@@ -71,6 +71,7 @@ class PostgresServer:
         self, programs: Path, directory: Path, settings: Mapping[str, str] = SETTINGS
     ) -> None:
         self.directory = directory
+        self.database = "postgres"
         self._programs = programs
         self._settings = settings
         self._data = directory / "data"
@@ -165,7 +166,7 @@ class PostgresServer:
             self._emptied.append(name)
 
     def _connect(self) -> psycopg.Connection:
-        where = f"host={self.directory} user=specwatch dbname=postgres connect_timeout=3"
+        where = f"host={self.directory} user=specwatch dbname={self.database} connect_timeout=3"
         return psycopg.connect(where, autocommit=True)
 
     def _empty(self, name: str) -> None:
@@ -183,7 +184,7 @@ class PostgresServer:
 
     def _url(self, name: str) -> str:
         options = quote(f"-csearch_path={name}")
-        return f"postgresql://specwatch@/postgres?host={self.directory}&options={options}"
+        return f"postgresql://specwatch@/{self.database}?host={self.directory}&options={options}"
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._prefix, str(self._programs / program), *arguments]
@@ -259,6 +260,9 @@ def shared_postgres(folder: Path) -> Iterator[PostgresServer]:
             else:
                 server = PostgresServer(programs, Path(address.read_text()))
             fcntl.flock(users, fcntl.LOCK_SH)
+            own = f"process_{os.getpid()}"
+            server.execute(f"CREATE DATABASE {own}")
+            server.database = own  # advisory locks are of a database
         try:
             yield server
         finally:

@@ -21,13 +21,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def test_a_whole_file_has_no_damage(source: bytes, tmp_path: Path) -> None:
-    """Nothing that a campaign finds comes from the file itself."""
-    path = tmp_path / "whole.db"
-    path.write_bytes(source)
-    assert corruption.start(path) == corruption.Outcome()
-
-
 @pytest.mark.parametrize("kind", corruption.KINDS)
 def test_a_daemon_starts_on_a_damaged_file(source: bytes, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "damaged.db"

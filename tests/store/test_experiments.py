@@ -15,7 +15,7 @@ from specwatch.errors import ConfigError
 from specwatch.store import schema
 from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
-from tests.fixtures import OpenStore, each_database
+from tests.fixtures import each_database
 from tests.store.examples import SUBJECT, T0, WORKLOAD, bench
 
 
@@ -113,34 +113,36 @@ def test_it_disturbs_no_result_of_probe_or_bench(store: Store) -> None:
         store.experiment(number + 1)
 
 
-@pytest.mark.parametrize(
-    ("data", "damaged"),
-    [
-        (b'{"kind": "switchback", "format": 1, "target": "chat"}', True),
-        (msgspec.json.encode(switchback()).replace(b'["launch","0"]', b'["launch"]', 1), True),
-        (b"\xff", True),
-        (b'{"kind": "switchback", "format": 2, "target": 5}', False),
-    ],
-    ids=["incomplete", "impossible", "garbage", "another version"],
-)
-def test_one_that_cannot_be_decoded_is_skipped_and_set_aside(
-    url: str, open_store: OpenStore, data: bytes, damaged: bool
+DAMAGED = {
+    "incomplete": b'{"kind": "switchback", "format": 1, "target": "chat"}',
+    "impossible": msgspec.json.encode(switchback()).replace(b'["launch","0"]', b'["launch"]', 1),
+    "garbage": b"\xff",
+}
+OF_ANOTHER_VERSION = b'{"kind": "switchback", "format": 2, "target": 5}'
+
+
+def test_those_that_cannot_be_decoded_are_skipped_and_the_damaged_set_aside(
+    url: str, store: Store
 ) -> None:
-    store = open_store(url)
+    def overwrite(target: str, data: bytes) -> None:
+        table = schema.experiments
+        chosen = sa.update(table).where(table.c.kind == "switchback", table.c.target == target)
+        with store.writing(T0) as connection:
+            connection.execute(chosen.values(data=data))
+
     store.add_experiment(bench(T0), T0)
-    put(store, switchback())
-    put(store, switchback("code"))
+    for target in ("code", "newer", *DAMAGED):
+        put(store, switchback(target))
+    overwrite("newer", OF_ANOTHER_VERSION)
     assert check(url).sound
-    with store.writing(T0) as connection:
-        chosen = (schema.experiments.c.kind == "switchback") & (
-            schema.experiments.c.target == "chat"
-        )
-        connection.execute(sa.update(schema.experiments).where(chosen).values(data=data))
+    for target, data in DAMAGED.items():
+        overwrite(target, data)
     assert [one.target for one in store.switchbacks()] == ["code"]
     assert len(store.experiments(0, T0 + HOUR)) == 1
-    assert check(url).sound is not damaged
+    assert len(check(url).damaged) == len(DAMAGED)
     done = repair(url, T0)
-    assert (check(url).sound, done.left) == (True, [])
+    assert (len(done.moved), done.left) == (len(DAMAGED), [])
+    assert check(url).sound
     assert [one.target for one in store.switchbacks()] == ["code"]
-    put(store, switchback())
+    put(store, switchback("garbage"))
     assert len(store.switchbacks()) == 2

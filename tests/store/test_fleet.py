@@ -117,7 +117,6 @@ def test_the_targets_of_a_dead_member_are_taken_over(join: Join) -> None:
     assert one.renew().held == set(), "it has lost them all, and gets its share later"
 
 
-@each_database
 def test_a_target_moves_with_its_cursor(join: Join) -> None:
     one, two = join("one"), join("two")
     one.renew(["chat"])
@@ -179,7 +178,6 @@ def test_what_waits_from_an_earlier_time_does_not_take_the_rest_with_it(
         assert [window.tally.drafts for window in read(one)] == [100, 100]
 
 
-@each_database
 def test_members_are_no_rivals_and_strangers_are(url: str, open_store: OpenStore) -> None:
     one, two = open_store(url, member="one", pid=1), open_store(url, member="two", pid=2)
     stranger = open_store(url, host="elsewhere", pid=3)
@@ -190,7 +188,6 @@ def test_members_are_no_rivals_and_strangers_are(url: str, open_store: OpenStore
     assert len(stranger.rivals(T0 + 90)) == 1
 
 
-@each_database
 def test_a_name_in_use_is_refused_until_its_owner_is_dead(join: Join) -> None:
     one = join("one")
     one.renew()
@@ -220,7 +217,6 @@ def test_a_target_that_only_some_members_know_is_watched_by_one_of_those(join: J
     assert all(share.intersection(new) for share in held)
 
 
-@each_database
 def test_targets_that_have_left_every_configuration_are_forgotten(join: Join) -> None:
     one, two = join("one"), join("two")
     one.renew()

@@ -52,7 +52,6 @@ def to(entry: Entry, phase: Phase, reason: str = "because", incident: str = "") 
     )
 
 
-@each_database
 def test_a_step_is_stored_with_its_reason_and_its_numbers(book: GuardBook) -> None:
     entry = held(book)
     after = book.advance(entry, to(entry, Phase.SUSPECT, incident="i"), NOW + 1, by="d")
@@ -210,7 +209,6 @@ def test_a_lease_belongs_to_its_holder_until_it_ends_or_is_released(
     assert book.look()["chat"].held_by("d:1")
 
 
-@each_database
 def test_a_holder_that_can_act_takes_the_lease_from_one_that_cannot(book: GuardBook) -> None:
     book.hold(["chat"], "looks:1", NOW, able=False)
     assert book.look()["chat"].held_by("looks:1")

@@ -29,7 +29,7 @@ def url(postgres: PostgresServer) -> Iterator[str]:
     postgres.execute(f"CREATE ROLE {USER} SUPERUSER LOGIN")
     with postgres.lent_url() as lent:
         yield lent.replace("specwatch@", f"{USER}@")
-    postgres.execute(f"DROP ROLE {USER}")
+    postgres.execute(f"REASSIGN OWNED BY {USER} TO specwatch; DROP ROLE {USER}")
 
 
 def break_connections(postgres: PostgresServer) -> None:

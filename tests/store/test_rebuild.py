@@ -18,7 +18,7 @@ from tests.fixtures import OpenStore
 from tests.store.examples import T0, batch, minute, read, starts
 
 NOW = T0 + 400 * HOUR
-MINUTES = 300
+MINUTES = 150
 PAGE = 4096
 
 

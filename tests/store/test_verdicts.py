@@ -20,7 +20,6 @@ def change(time: float = T0, verdict: str = "breach", **fields: str) -> Decision
     return replace(decision, **fields)
 
 
-@each_database
 def test_changes_are_stored_once_and_read_newest_first(store: Store) -> None:
     changes = [change(T0), change(T0 + 60, "pass"), change(T0 + 120, temperature="(0,0.3]")]
     for _ in range(2):
@@ -28,7 +27,6 @@ def test_changes_are_stored_once_and_read_newest_first(store: Store) -> None:
     assert store.verdicts(**FOREVER) == changes[::-1]
 
 
-@each_database
 def test_changes_are_selected_by_time_target_and_rule(store: Store) -> None:
     changes = [change(T0), change(T0 + 60, target="code"), change(T0 + 120, rule="garbage")]
     store.write_verdicts(changes, now=0)

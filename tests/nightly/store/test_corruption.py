@@ -15,6 +15,14 @@ from tests.store.test_corruption import source
 
 __all__ = ["source"]
 
+
+def test_a_whole_file_has_no_damage(source: bytes, tmp_path: Path) -> None:
+    """Nothing that a campaign finds comes from the file itself."""
+    path = tmp_path / "whole.db"
+    path.write_bytes(source)
+    assert corruption.start(path) == corruption.Outcome()
+
+
 FILES = [(kind, f"{kind}-{seed}") for kind in corruption.KINDS for seed in range(20)]
 FAILED_ONCE = [("bytes", "1-366")]
 """Of campaigns, with their seed and number: a row that SQLite found by another key than its own."""
