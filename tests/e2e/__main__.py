@@ -29,6 +29,7 @@ from types import FrameType
 from tests.e2e import groups
 from tests.e2e.groups import HERE, WAITS, WORKS
 from tests.lab import vllm_install as lab
+from tests.lab.vllm_server import FORKS, fork_server
 
 CHECKOUT = HERE.parents[1]
 LANES = {
@@ -103,7 +104,11 @@ def main(options: Sequence[str]) -> int:
     """Run all of it; the exit status."""
     # Before anybody uses them: pip would change what others are just loading.
     lab.add_checkout(lab.install())
-    with tempfile.TemporaryDirectory(prefix="specwatch-e2e-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="specwatch-e2e-") as folder,
+        fork_server(lab.vllm_folder(), Path(folder)) as forks,
+    ):
+        os.environ[FORKS] = str(forks)
         return run(Path(folder), options)
 
 

@@ -26,7 +26,8 @@ from tests.lab import systemd_machine as machines
 from tests.lab import vllm_install as lab
 from tests.lab.kubernetes_cluster import KubernetesCluster
 from tests.lab.systemd_machine import SystemdMachine
-from tests.lab.vllm_server import ForkServer, VllmServer, speculation_flags
+from tests.lab.vllm_server import FORKS, ForkServer, VllmServer, speculation_flags
+from tests.lab.vllm_server import fork_server as fork_server_process
 from tests.plugins.no_skips import in_ci
 
 StartVllm = Callable[..., VllmServer]
@@ -122,10 +123,12 @@ def tiny_ggufs(tiny_models: Path) -> Path:
 def fork_server(
     vllm_install: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ForkServer]:
-    """Starts servers without importing everything anew for each."""
-    forks = ForkServer(vllm_install, tmp_path_factory.mktemp("forks") / "log")
-    with contextlib.closing(forks):
-        yield forks
+    """Starts servers without importing everything anew for each: one process for all of a run."""
+    with contextlib.ExitStack() as stack:
+        shared = os.environ.get(FORKS)
+        own = (vllm_install, tmp_path_factory.mktemp("forks"))
+        path = shared or str(stack.enter_context(fork_server_process(*own)))
+        yield stack.enter_context(contextlib.closing(ForkServer(path)))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ START_TIMEOUT = 600.0
 STOP_TIMEOUT = 120.0
 """Seconds that a server has to obey SIGTERM."""
 
+FORKS = "SPECWATCH_FORK_SERVER"
+"""Environment variable: the socket of a fork server that several test runs share."""
 FORK_SERVER = Path(__file__).parent / "fork_server.py"
 _DEBRIS = re.compile(r"nanobind: | - leaked |See .*nanobind| - \.\.\. skipped")
 
@@ -78,19 +80,36 @@ def serve_command(vllm: Path, models: Path, port: int) -> list[str]:
     ]  # fmt: skip
 
 
-class ForkServer:
-    """Starts vLLMs by :mod:`tests.lab.fork_server`; ``log`` gets what is wrong with it."""
+@contextlib.contextmanager
+def fork_server(vllm: Path, folder: Path) -> Iterator[Path]:
+    """A process of :mod:`tests.lab.fork_server` for a ``with`` block: the path of its socket."""
+    path = folder / "forks"
+    with (folder / "forks.log").open("ab") as log:
+        process = subprocess.Popen(
+            # Without the folder of the program among those with modules.
+            ["setpriv", "--pdeathsig", "TERM", vllm / "bin/python", "-P", FORK_SERVER, path],
+            env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield path
+    finally:
+        process.terminate()
+        process.wait(STOP_TIMEOUT)
 
-    def __init__(self, vllm: Path, log: Path) -> None:
+
+class ForkServer:
+    """A connection to a fork server, which need not listen yet."""
+
+    def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                # Without the folder of the program among those with modules.
-                ["setpriv", "--pdeathsig", "TERM", vllm / "bin/python", "-P", FORK_SERVER],
-                env={**os.environ, **ENVIRONMENT}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=errors, start_new_session=True, text=True, bufsize=1,
-            )  # fmt: skip
-        self._ready = False
+        self._connection = socket.socket(socket.AF_UNIX)
+        deadline = time.monotonic() + START_TIMEOUT
+        while self._connection.connect_ex(path):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"no fork server at {path}")
+            time.sleep(0.05)
+        self._stream = self._connection.makefile("rw")
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
         """Start a server as that command does, in its own session."""
@@ -98,24 +117,21 @@ class ForkServer:
         return Forked(self, self._ask(asked))
 
     def exit_status(self, pid: int) -> int | None:
-        """Of a server that it started; None while it runs."""
+        """Of a server that was started here; None while it runs."""
         found: int | None = self._ask(pid)
         return found
 
     def close(self) -> None:
-        """End it, and the servers that are left."""
-        self._process.communicate()
+        """Disconnect, which ends the servers that are left."""
+        self._stream.close()
+        self._connection.close()
 
     def _ask(self, asked: object) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with self._lock:
-            if not self._ready:
-                self._ready = self._process.stdout.readline() == "ready\n"
-            print(json.dumps(asked), file=self._process.stdin)
-            answer = self._process.stdout.readline()
+            print(json.dumps(asked), file=self._stream, flush=True)
+            answer = self._stream.readline()
         if not answer:
-            raise ServerFailed(f"the fork server ended with status {self._process.wait()}")
+            raise ServerFailed("the fork server has ended")
         return json.loads(answer)
 
 
@@ -156,7 +172,7 @@ class VllmServer:
     """One port on which a vLLM process is served, with one log for all its lives.
 
     ``flags`` go to ``vllm serve`` as they are; ``environment`` is added to that of the tests. With
-    ``forks`` it is started by that one, in a third of the time.
+    ``forks`` it is started by that one, in a fifth of the time.
     """
 
     def __init__(
