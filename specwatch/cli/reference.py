@@ -6,10 +6,11 @@ They contain docstrings unchanged: those are written for users, in Markdown.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import json
 import re
-import textwrap
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any
@@ -121,13 +122,19 @@ def _keys(section: type[Section], path: str) -> Iterator[tuple[str, str, str, st
 
 
 def _field_docstrings(section: type[Section]) -> Mapping[str, str]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     return {
         field.target.id: " ".join(ast.literal_eval(after.value).split())
-        for field, after in pairwise(getattr(tree, "body", ()))
+        for field, after in pairwise(_classes(section.__module__)[section.__name__].body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         and isinstance(after, ast.Expr)
     }  # fmt: skip
+
+
+@functools.cache
+def _classes(module: str) -> Mapping[str, ast.ClassDef]:
+    """The classes of a module by name, as they are written."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _type(annotation: str, field: FieldInfo, path: str, key: str) -> str:
