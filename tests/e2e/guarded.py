@@ -18,7 +18,7 @@ from tests.e2e.waiting import eventually
 from tests.e2e.witness import speculates
 from tests.lab.http_get import is_ok
 from tests.lab.systemd_machine import SystemdMachine
-from tests.lab.vllm_server import free_port, speculation_flags
+from tests.lab.vllm_server import ENVIRONMENT, free_port, serve_command, speculation_flags
 
 # Stopped while requests run, this vLLM waits for them for ever, without an engine.
 _VLLM = """\
@@ -26,12 +26,9 @@ _VLLM = """\
 Description=a real vLLM
 
 [Service]
-Environment=HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 HOME=/root
-Environment=VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
-Environment=VLLM_WORKER_MULTIPROC_METHOD=fork
+Environment=HOME=/root {environment}
 EnvironmentFile=/etc/default/{name}
-ExecStart={vllm} serve {model} --served-model-name tiny --host 127.0.0.1 --port ${{PORT}} \\
-    --max-model-len 1024 --enforce-eager --dtype float32 $SPECULATION
+ExecStart={command} $SPECULATION
 TimeoutStopSec=10
 """
 _SPECWATCH = f"""\
@@ -89,7 +86,9 @@ class GuardedVllm(Guarded):
         self.machine.write_file(
             f"/etc/default/{self.name}", f'PORT={self.port}\nSPECULATION="{quoted}"\n'
         )
-        text = _VLLM.format(name=self.name, vllm=self.vllm, model=self.models / "target")
+        environment = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
+        command = " ".join(serve_command(self.vllm, self.models, "${PORT}"))
+        text = _VLLM.format(name=self.name, environment=environment, command=command)
         self.machine.write_file(f"{UNITS}/{self.unit}", text)
         self.machine.run("systemctl", "daemon-reload")
 

@@ -55,8 +55,7 @@ def story(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Story]:
     servers = {
-        name: GuardedVllm(systemd_machine, name, vllm_install / "bin/vllm", tiny_models)
-        for name in (KEPT, LOST)
+        name: GuardedVllm(systemd_machine, name, vllm_install, tiny_models) for name in (KEPT, LOST)
     }
     alertmanager = RunningAlertmanager(tmp_path_factory.mktemp("alertmanager"))
     balancer = LoadBalancer()

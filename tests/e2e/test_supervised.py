@@ -26,7 +26,13 @@ from tests.e2e.processes import Specwatch
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import speculates
 from tests.lab.http_get import is_ok
-from tests.lab.vllm_server import START_TIMEOUT, free_port, speculation_flags
+from tests.lab.vllm_server import (
+    ENVIRONMENT,
+    START_TIMEOUT,
+    free_port,
+    serve_command,
+    speculation_flags,
+)
 
 pytestmark = pytest.mark.usefixtures("only_ours")
 GONE_WITHIN = 120.0
@@ -40,17 +46,10 @@ class Served:
     def __init__(self, vllm: Path, models: Path, processes: str = "fork") -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        environment = {
-            "HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1,
-            "OMP_NUM_THREADS": 1, "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_WORKER_MULTIPROC_METHOD": processes,
-        }  # fmt: skip
+        environment = {**ENVIRONMENT, "VLLM_WORKER_MULTIPROC_METHOD": processes}
         self.command = [
             "env", *(f"{name}={value}" for name, value in environment.items()),
-            str(vllm / "bin/vllm"), "serve", str(models / "target"),
-            "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port),
-            "--max-model-len", "1024", "--enforce-eager", "--dtype", "float32",
-            *speculation_flags(models, "ngram", 4),
+            *serve_command(vllm, models, self.port), *speculation_flags(models, "ngram", 4),
         ]  # fmt: skip
 
     def healthy(self) -> bool:

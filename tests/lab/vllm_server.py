@@ -68,7 +68,7 @@ def speculation_flags(models: Path, speculation: str | None, k: int) -> list[str
     ]  # fmt: skip
 
 
-def serve_command(vllm: Path, models: Path, port: int) -> list[str]:
+def serve_command(vllm: Path, models: Path, port: int | str) -> list[str]:
     """The command that serves the tiny target, without speculation.
 
     With float32, because some virtual CPUs announce bfloat16 instructions and then refuse them.
