@@ -26,7 +26,7 @@ from specwatch.simulator.server import SimulatedServer
 from tests.daemon.running import FAST, config_of, counts, stored, total, work
 from tests.daemon.stepped import ALL, Stepped, StoppedClock, scrapes
 from tests.fixtures import Log, Serve, events, target_of
-from tests.hostile import Visit, deaf_port, hanging, page
+from tests.hostile import Visit, deaf_port, hanging, page, wait_for
 from tests.scrape.pages import vllm
 
 pytestmark = pytest.mark.usefixtures("log")
@@ -136,6 +136,9 @@ def test_two_daemons_of_one_name_count_everything_once(
             second.scrape()
             assert events(log, "identity_shared")
         minutes(second)
+        second.scrape()
+    require_all_stored(database, server)
+    work(server)
     with daemon_of(database, target, clock=clock) as last:
         last.scrape()
     require_all_stored(database, server)
@@ -179,7 +182,9 @@ def test_targets_that_hang_delay_no_other_and_have_no_more_than_one_turn_each(
     targets = [target_of(hung.url, f"hung{n}", timeout=60.0) for n in range(3)]
     targets += [target_of(fine.url, f"ok{n}", timeout=60.0) for n in range(3)]
     with daemon_of(database, *targets) as daemon:
-        daemon.scrape(4, hung=3)
+        daemon.scrape(hung=3)
+        wait_for(lambda: len(hung.visits) == 3)
+        daemon.scrape(3, hung=3)
         assert min(scrapes(daemon, [target.name for target in targets[3:]])) >= 4
         assert scrapes(daemon, [target.name for target in targets[:3]]) == [0, 0, 0]
         assert all(target.skipped >= 3 for target in daemon.daemon.status().targets[:3])
