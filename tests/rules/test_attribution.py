@@ -272,7 +272,7 @@ _periods = st.lists(
         drafted=st.floats(0.1, 1),
     ),
     min_size=1,
-    max_size=6,
+    max_size=4,
 )
 _baselines = st.sampled_from([NOTHING, baseline()])
 

@@ -416,7 +416,7 @@ def test_a_ratio_to_a_baseline_beyond_its_last_bound_is_not_known():
 counts = st.tuples(st.sampled_from([0.3, 0.6, 0.9]), st.sampled_from([0, 7, 2000]))
 
 
-@given(made=st.lists(counts, min_size=1, max_size=8), seed=st.randoms(use_true_random=False))
+@given(made=st.lists(counts, min_size=1, max_size=4), seed=st.randoms(use_true_random=False))
 def test_the_order_of_minutes_changes_no_reading_and_none_is_nan(made, seed):
     contents = [
         minute(

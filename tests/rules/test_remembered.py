@@ -129,7 +129,7 @@ def check_remembered(seed: int, minutes: int) -> int:
 
 
 def test_what_is_remembered_changes_nothing() -> None:
-    assert check_remembered(0, 36) > 5
+    assert check_remembered(0, 30) > 5
 
 
 def _set_anew(judge: Judge, count: int, seed: int) -> None:
