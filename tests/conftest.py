@@ -12,7 +12,6 @@ from hypothesis import settings
 
 from tests.fixtures import (
     log,
-    no_test_hangs,
     only_ours,
     open_store,
     serve,
@@ -25,7 +24,7 @@ from tests.fixtures import (
 from tests.postgres import postgres
 
 __all__ = [
-    "log", "no_test_hangs", "only_ours", "open_store", "postgres", "serve", "server_tls",
+    "log", "only_ours", "open_store", "postgres", "serve", "server_tls",
     "short_pauses", "sqlite_file", "store", "url",
 ]  # fmt: skip
 

@@ -1,13 +1,10 @@
-"""Fixtures that tests of several rooms share: servers, captured logs, databases, and a limit."""
+"""Fixtures that tests of several rooms share: servers, captured logs, and databases."""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import ssl
-import sys
-import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,6 @@ from tests.postgres import folder_in_memory
 
 CERTIFICATE = Path(__file__).parent / "data" / "tls" / "server.pem"
 KEY = CERTIFICATE.with_name("server.key")
-HANGS_AFTER = 300.0
 
 if (memory := folder_in_memory()) is not None:
     # Temporary folders: a test of a SQLite file on a disk waits for the disk most of the time.
@@ -40,30 +36,6 @@ Log = list[MutableMapping[str, Any]]
 def only_ours() -> None:
     """The processes of other tests are not looked for."""
     leave_others_out()
-
-
-@pytest.fixture(autouse=True)
-def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ends the whole run with every thread's stack, should a wait without a deadline slip in.
-
-    Tests on real servers have their own limits.
-    """
-    if "e2e" in request.path.parts:
-        yield
-        return
-    capturing = request.config.pluginmanager.getplugin("capturemanager")
-
-    def give_up() -> None:
-        with capturing.global_and_fixture_disabled():
-            print(f"\n{request.node.nodeid} hangs:", file=sys.stderr, flush=True)
-            faulthandler.dump_traceback(sys.stderr)
-            os._exit(1)
-
-    guard = threading.Timer(HANGS_AFTER, give_up)
-    guard.daemon = True
-    guard.start()
-    yield
-    guard.cancel()
 
 
 @pytest.fixture

@@ -284,7 +284,7 @@ def _locked(path: Path) -> Iterator[None]:
 def postgres(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PostgresServer]:
-    """A running server, shared by all workers.
+    """A running server, shared by all processes of a run.
 
     Those of e2e have their own: a test that stops it starts it again.
     """
@@ -292,7 +292,7 @@ def postgres(
         (pytest.fail if in_ci() else pytest.skip)(NOT_INSTALLED)
     own = any("e2e" in item.path.parts for item in request.session.items)
     folder = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
+    if request.config.getoption("file_queue", None):
         folder = folder.parent
     with running_postgres() if own else shared_postgres(folder) as server:
         yield server

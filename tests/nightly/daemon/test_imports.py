@@ -16,7 +16,7 @@ from tests.domain.minutes import baseline, off, on
 minutes = [on(n) for n in range(9)]
 assert assess(minutes, Baseline()).missing == "no baseline"
 assert assess(minutes, baseline([off(n) for n in range(9)])).measured
-heavy = {"numpy", "alembic", "psycopg", "requests"}
+heavy = {"numpy", "alembic", "psycopg", "requests", "jinja2", "specwatch.pages"}
 assert attribute(minutes, minutes, baseline([off(n) for n in range(9)])).change
 assert Experience.of(minutes, baseline([off(n) for n in range(9)])).lengths
 print(*heavy & set(sys.modules))
