@@ -163,7 +163,7 @@ def test_the_budget_of_an_objective_is_read_as_far_back_as_it_goes(
 ) -> None:
     windows = [
         minute(T0 + HOUR * at, temperature=temperature)
-        for at in range(8 * 24)
+        for at in range(0, 8 * 24, 6)
         for temperature in ("all", "0")
     ]
     store.write([batch(*windows)], now=0)
@@ -174,7 +174,7 @@ def test_the_budget_of_an_objective_is_read_as_far_back_as_it_goes(
         _read(store, T0 + 7 * DAY, T0 + 8 * DAY, config=_config("chat", slos=[slo]))
         result = [getattr(recorded, "window", recorded) for recorded in taken["chat"][1]]
         wholes = [w.start for w in result if w.series.temperature == "all"]
-        assert wholes == [T0 + 2 * DAY + HOUR * n for n in range(6 * 24)], "each hour by itself"
+        assert wholes == [T0 + 2 * DAY + HOUR * n for n in range(0, 6 * 24, 6)]
         assert all(w.start >= T0 + 6 * DAY for w in result if w.series.temperature == "0")
 
 
