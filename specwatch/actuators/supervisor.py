@@ -83,6 +83,8 @@ class Supervisor:
         self._thread: threading.Thread | None = None
         self._process: HeldProcess | None = None
         self._running = False
+        self._has_run = False
+        """Whether a process has run since it was last wanted: one may end as soon as it runs."""
         self._problem: str | None = None
         self._last_end = ""
         self._detail = "not started"
@@ -177,12 +179,12 @@ class Supervisor:
             if self._ending:
                 raise ActuatorError("specwatch is about to end, and starts nothing", changed=True)
             self._words, self._mode, self._wanted = words, mode, True
-            self._problem, self._last_end = None, ""
+            self._has_run, self._problem, self._last_end = False, None, ""
             self._backoff.reset()
             self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
             self._thread.start()
             self._changed.wait_for(
-                lambda: self._running or self._problem is not None or self._thread is None,
+                lambda: self._has_run or self._problem is not None or self._thread is None,
                 _START_SECONDS,
             )
             if self._problem is not None:
@@ -261,7 +263,7 @@ class Supervisor:
 
     def _handle(self, event: ProcessEvent, process: HeldProcess, begun: float) -> None:
         if event.verb == "started":
-            self._running, self._problem = True, None
+            self._running, self._has_run, self._problem = True, True, None
             self._detail = f"before: {self._last_end}" if self._last_end else ""
             _log.info("vllm_started", pid=event.number, mode=str(self._mode))
         elif event.verb == "failed":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from specwatch.actuators import process_holder
 from specwatch.actuators import supervisor as supervisor_module
+from specwatch.actuators.held_process import ProcessEvent
 from specwatch.actuators.supervisor import Backoff, Supervisor
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Mode
@@ -142,6 +144,33 @@ def test_between_two_starts_it_is_down_and_says_why(supervise: Supervise) -> Non
         )  # fmt: skip
     supervisor.stop()
     assert supervisor.status().life is ProcessState.DOWN
+
+
+def test_a_start_waits_for_no_process_that_is_over_already(
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though whoever started it never saw it run."""
+    supervisor = supervise(PLAIN, first=600.0)
+
+    class OverAtOnce:
+        instance = "1-a"
+
+        def __init__(self, words: Sequence[str], **_: object) -> None:
+            pass
+
+        def events(self, tick: float) -> Iterator[ProcessEvent]:
+            with supervisor._changed:
+                yield ProcessEvent("started", 1)
+                yield ProcessEvent("ended", 3)
+
+        def finish(self) -> bool:
+            return True
+
+    monkeypatch.setattr(supervisor_module, "HeldProcess", OverAtOnce)
+    begun = time.monotonic()
+    supervisor.start(Mode.ON)
+    assert time.monotonic() - begun < 15.0
+    wait_for(lambda: supervisor.status().life is ProcessState.DOWN)
 
 
 @pytest.mark.parametrize(
