@@ -154,6 +154,17 @@ def test_without_times_only_tokens_are_compared() -> None:
     assert contributions(attribution).keys() == {Factor.ACCEPTANCE}
 
 
+@pytest.mark.parametrize(
+    ("timed", "metric"), [(5, "speedup_ratio"), (4, "acceptance_length")], ids=["half", "less"]
+)
+def test_times_count_where_half_of_the_drafts_have_them(timed: int, metric: str) -> None:
+    now = [
+        s if n < timed else replace(s, tally=msgspec.structs.replace(s.tally, inter_token=None))
+        for n, s in enumerate(minutes())
+    ]
+    assert attribute(now, minutes(60), baseline()).metric == metric
+
+
 def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
     """Per token in one, per request in the other: the pace would jump without any change."""
     older = [
