@@ -315,6 +315,23 @@ def test_two_members_never_claim_the_same_target(
     assert sorted(target for each in held.values() for target in each) == sorted(targets)
 
 
+def test_a_target_that_another_has_claimed_meanwhile_is_not_claimed(
+    postgres: PostgresServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres.lent_url() as url:
+        one, two = (Joined(open_store(url, member=name), name) for name in ("one", "two"))
+        one.renew(["code", "chat"])
+        one.book.release(["chat"], 0.0)
+        claim = two.book._claim
+
+        def late(*given: Any) -> set[str]:
+            assert one.renew(["code", "chat"]).held == {"code", "chat"}
+            return claim(*given)
+
+        monkeypatch.setattr(two.book, "_claim", late)
+        assert two.renew(["code", "chat"]).held == set()
+
+
 def test_a_member_stopped_in_the_middle_of_a_write_delays_no_claim(
     postgres: PostgresServer, open_store: OpenStore
 ) -> None:
