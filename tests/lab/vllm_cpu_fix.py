@@ -16,11 +16,13 @@ second after that, which is all that a machine with two cores has. With the plug
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import torch
 
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+LOOK_SECONDS = 0.0002
 
 
 def expand(
@@ -54,16 +56,10 @@ def _obey_the_start_method() -> None:
 
 
 def _wait_asleep() -> None:
-    """Have who waits for a message wait at once for the note that it is there."""
+    """Sleep between two looks for a message, where it only lets others go first."""
     from vllm.distributed.device_communicators import shm_broadcast
 
-    waiting = shm_broadcast.SpinCondition.__init__
-
-    def asleep(self: Any, *args: Any, **options: Any) -> None:
-        waiting(self, *args, **options)
-        self.busy_loop_s = 0
-
-    shm_broadcast.SpinCondition.__init__ = asleep
+    shm_broadcast.sched_yield = lambda: time.sleep(LOOK_SECONDS)
 
 
 def register() -> None:
