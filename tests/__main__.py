@@ -43,12 +43,13 @@ class Process:
     def __init__(self, number: int, queue: Path, options: Sequence[str]) -> None:
         self.output = queue / f"output-{number}"
         reading, writing = os.pipe()
+        # With "=", or pytest would take a folder for the one whose settings it is to read.
         command = [
             sys.executable, "-m", "pytest", "-q",
             "-p", "tests.plugins.no_skips", "-p", "tests.plugins.file_queue",
-            "--file-queue", str(queue), "--file-results", str(writing),
-            "--basetemp", str(queue / f"process-{number}"),
-            "-o", f"cache_dir={CACHE}/process-{number}", *options,
+            f"--file-queue={queue}", f"--file-results={writing}",
+            f"--basetemp={queue}/process-{number}", "-o", f"cache_dir={CACHE}/process-{number}",
+            *options,
         ]  # fmt: skip
         with self.output.open("wb") as output:
             self.popen = subprocess.Popen(

@@ -122,7 +122,7 @@ def run(folder: Path, options: Sequence[str]) -> int:
             Lane(
                 name,
                 [
-                    "-p", "tests.e2e.groups", "--file-queue", str(folder), "--lane", kind,
+                    "-p", "tests.e2e.groups", f"--file-queue={folder}", f"--lane={kind}",
                     "--file-results", str(descriptor), str(HERE), *options,
                 ],
                 [descriptor],
