@@ -33,7 +33,7 @@ from tests.lab.vllm_server import FORKS, fork_server
 
 CHECKOUT = HERE.parents[1]
 LANES = {
-    "works": WORKS, "waits-1": WAITS, "waits-2": WAITS, "waits-3": WAITS,
+    "works": WORKS, "waits-1": WAITS, "waits-2": WAITS,
 }  # fmt: skip
 """The processes, and the kind of group that each takes first."""
 _YIELDS = 2
