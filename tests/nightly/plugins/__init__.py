@@ -1,0 +1,1 @@
+"""What pytest does in a checkout."""
