@@ -133,7 +133,7 @@ class PostgresServer:
             self._emptying = None
 
     def execute(self, statements: str) -> None:
-        """Run statements outside of any transaction of ours."""
+        """Run statements outside of a transaction."""
         with self._connect() as connection:
             connection.execute(statements)
 

@@ -179,7 +179,9 @@ class Supervisor:
             if self._ending:
                 raise ActuatorError("specwatch is about to end, and starts nothing", changed=True)
             self._words, self._mode, self._wanted = words, mode, True
-            self._has_run, self._problem, self._last_end = False, None, ""
+            self._has_run = False
+            self._problem = None
+            self._last_end = ""
             self._backoff.reset()
             self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
             self._thread.start()
@@ -263,7 +265,9 @@ class Supervisor:
 
     def _handle(self, event: ProcessEvent, process: HeldProcess, begun: float) -> None:
         if event.verb == "started":
-            self._running, self._has_run, self._problem = True, True, None
+            self._running = True
+            self._has_run = True
+            self._problem = None
             self._detail = f"before: {self._last_end}" if self._last_end else ""
             _log.info("vllm_started", pid=event.number, mode=str(self._mode))
         elif event.verb == "failed":

@@ -241,7 +241,6 @@ class Daemon:
         )
 
     def _main_loop(self) -> None:
-        self._offset = self._now().offset
         while not self._stop_asked:
             self.look()
             with suppress(Empty):

@@ -23,7 +23,7 @@ SERVE = """/opt/vllm serve m --speculative-config '{"method": "ngram"}'"""
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process has been killed."""
 
 
 class MortalProcess:

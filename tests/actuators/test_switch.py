@@ -26,7 +26,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @contextmanager
 def switched(folder: Path, launch: SwitchState = LAUNCH) -> Iterator[SwitchedServer]:
-    """A server that looks for orders when it is told to."""
+    """A server that looks for orders when a test makes it look."""
     server = SwitchedServer(folder / "switch", launch)
     with patch.object(server.switch, "start"), server:
         yield server

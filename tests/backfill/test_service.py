@@ -465,7 +465,7 @@ def test_a_history_of_fewer_samples_has_the_same_counts(
     assert drafts(minutely) == pytest.approx(drafts(as_live()), rel=0.02)
     of_minute = {w.start: w.tally for w in as_live() if in_all(w)}
     apart = {w.start - T0 for w in minutely if in_all(w) and w.tally != of_minute[w.start]}
-    assert apart <= {0, 420}, "only where there is no look before, and at the restart"
+    assert apart <= {0, 420}, "only at the first look and at the restart"
     assert {w.scrapes_ok for w in minutely if w.series.temperature == "all"} == {1}
 
 

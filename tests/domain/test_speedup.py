@@ -246,7 +246,7 @@ def share_covered(runs: int) -> float:
 
 
 def test_95_of_100_intervals_contain_the_truth_although_the_baseline_is_short():
-    """Twelve minutes of each: what is not known of the baseline counts as much."""
+    """Twelve minutes of each: the uncertainty of the baseline counts as much."""
     assert 0.9 <= share_covered(40) < 1.0
 
 

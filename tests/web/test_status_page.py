@@ -184,9 +184,7 @@ def situations() -> dict[str, DaemonStatus]:
             target("a"), dead("b"), target("c", last_success=None), target("d")
         ),
         "no target": replace(daemon(), targets=()),
-        "numbers that are none": daemon(
-            target(recent=(odd,), scrape_seconds=None, load=float("nan"))
-        ),
+        "invalid numbers": daemon(target(recent=(odd,), scrape_seconds=None, load=float("nan"))),
     }
 
 

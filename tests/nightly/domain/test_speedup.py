@@ -8,7 +8,7 @@ from tests.domain.test_speedup import check_stretches, lost_after, share_covered
 
 
 def test_95_of_100_intervals_contain_the_truth_although_the_baseline_is_short() -> None:
-    """Twelve minutes of each: what is not known of the baseline counts as much."""
+    """Twelve minutes of each: the uncertainty of the baseline counts as much."""
     assert 0.92 <= share_covered(300) <= 0.97
 
 

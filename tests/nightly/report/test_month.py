@@ -84,7 +84,7 @@ def test_intervals_of_speedups_hold_the_truth_as_often_as_they_say(
 ) -> None:
     """Of each week, temperature and load: 95 % of very many, of these few nearly as many.
 
-    The hottest temperature is told 4 to 6 % too slow, which narrow intervals do not hold.
+    The report shows the hottest temperature 4 to 6 % too slow, which narrow intervals do not hold.
     """
     all_of_them = [
         (week, *figure)
