@@ -10,8 +10,8 @@ import pytest
 
 from specwatch.store.repository import Store
 from specwatch.store.schema import guard_steps, guards
-from tests.fixtures import OpenStore
-from tests.guard.living import Book, Living
+from tests.fixtures import OpenStore, is_nightly
+from tests.guard.living import TURN, Book, Living
 
 StoreOf = Callable[..., Store]
 """The store of a daemon, by its name."""
@@ -69,9 +69,10 @@ def guards_of(guard_database: GuardDatabase) -> StoreOf:
 
 
 @pytest.fixture
-def turn_seconds() -> float:
-    """Seconds between two turns of a guard while something may happen soon: two, in fact."""
-    return 10.0
+def turn_seconds(pytestconfig: pytest.Config) -> float:
+    """Seconds between two turns of a guard while something may happen soon: the real ones at
+    night, and more by day, when a story of hours takes as few turns as it can."""
+    return TURN if is_nightly(pytestconfig) else 10.0
 
 
 @pytest.fixture
