@@ -32,11 +32,6 @@ OpenStore = Callable[..., Store]
 Log = list[MutableMapping[str, Any]]
 
 
-def is_nightly(config: pytest.Config) -> bool:
-    """Whether this is a run of ``make nightly``, which may take long."""
-    return bool(config.getoption("--hypothesis-profile") == "nightly")
-
-
 @pytest.fixture
 def only_ours() -> None:
     """The processes of other tests are not looked for."""

@@ -8,7 +8,6 @@ from tests.daemon.stores import (
     guards_of,
     new_living,
     stores,
-    turn_seconds,
 )
 
-__all__ = ["database", "guard_database", "guards_of", "new_living", "stores", "turn_seconds"]
+__all__ = ["database", "guard_database", "guards_of", "new_living", "stores"]

@@ -10,8 +10,8 @@ import pytest
 
 from specwatch.store.repository import Store
 from specwatch.store.schema import guard_steps, guards
-from tests.fixtures import OpenStore, is_nightly
-from tests.guard.living import TURN, Book, Living
+from tests.fixtures import OpenStore
+from tests.guard.living import Book, Living
 
 StoreOf = Callable[..., Store]
 """The store of a daemon, by its name."""
@@ -69,19 +69,12 @@ def guards_of(guard_database: GuardDatabase) -> StoreOf:
 
 
 @pytest.fixture
-def turn_seconds(pytestconfig: pytest.Config) -> float:
-    """Seconds between two turns of a guard while something may happen soon: the real ones at
-    night, and more by day, when a story of hours takes as few turns as it can."""
-    return TURN if is_nightly(pytestconfig) else 10.0
-
-
-@pytest.fixture
-def new_living(guard_database: GuardDatabase, turn_seconds: float) -> NewLiving:
+def new_living(guard_database: GuardDatabase) -> NewLiving:
     """Makes a guardian whose guard is the only one; see ``Living``."""
 
     def made(**options: Any) -> Living:
         guard_database.clear()
-        living = Living(Path("not used"), **{"every": turn_seconds} | options)
+        living = Living(Path("not used"), **options)
         living.store = guard_database.store()
         living.book = Book(living.store, living.point)
         living.guardian = living._born()

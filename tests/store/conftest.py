@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures import is_nightly
-
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_url(request: pytest.FixtureRequest, sqlite_file: Path) -> str:
@@ -20,7 +18,8 @@ def empty_url(request: pytest.FixtureRequest, sqlite_file: Path) -> str:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """At night every test of an empty database runs on Postgres too."""
+    nightly = metafunc.config.getoption("--hypothesis-profile") == "nightly"
     marked = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     chosen = "url" in (*marked, *vars(metafunc.module)) or metafunc.cls
-    if is_nightly(metafunc.config) and "url" in metafunc.fixturenames and not chosen:
+    if nightly and "url" in metafunc.fixturenames and not chosen:
         metafunc.parametrize("url", ["sqlite", "postgres"], indirect=True)
