@@ -9,7 +9,6 @@ else.
 from __future__ import annotations
 
 import fcntl
-import gc
 import itertools
 import json
 import os
@@ -17,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins.file_queue import FileQueue, read
+from tests.plugins import file_queue
+from tests.plugins.file_queue import FileQueue
 
 HERE = Path(__file__).parent
 WORKS, WAITS = "works", "waits"
@@ -73,8 +73,7 @@ def share_servers(file: str, other: str) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--file-queue", metavar="FOLDER", help="take groups from a common queue")
-    parser.addoption("--file-results", type=int, metavar="FD", help="where to report each file")
+    file_queue.pytest_addoption(parser)
     parser.addoption("--lane", choices=(WORKS, WAITS), help="the kind of group to take first")
 
 
@@ -105,31 +104,13 @@ class GroupQueue(FileQueue):
             others = (found[0] for file, found in self._found.items() if file not in group)
             elsewhere = next(others, None)
             for file, following in itertools.pairwise([*files, ""]):
-                self._run(session, file, self._found[following][0] if following else elsewhere)
+                items, imported = self._read(session, file)
+                if items:
+                    session.items = items
+                    successor = self._found[following][0] if following else elsewhere
+                    self._run(session, file, items, imported, successor)
         session.testscollected = self._collected
         return True
-
-    def _run(self, session: pytest.Session, file: str, successor: pytest.Item | None) -> None:
-        self._clock.passed()
-        items = [item for found in self._found[file] for item in read(session, found)]
-        session.config.hook.pytest_collection_modifyitems(
-            session=session, config=session.config, items=items
-        )
-        gc.freeze()
-        session.items = items
-        imported = self._clock.passed()
-        self._collected += len(items)
-        tests = {}
-        successors = [*items[1:], successor][: len(items)]
-        for item, following in zip(items, successors, strict=True):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            tests[item.nodeid] = self._clock.passed()
-            if session.shouldfail:
-                raise session.Failed(session.shouldfail)
-            if session.shouldstop:
-                raise session.Interrupted(session.shouldstop)
-        if tests:
-            self._report(file, imported, tests)
 
 
 def fill(queue: Path) -> None:

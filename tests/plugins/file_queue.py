@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import itertools
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -114,17 +115,7 @@ class FileQueue:
         while current is not None:
             following = next(files, None)
             file, items, imported = current
-            successors = [*items[1:], following[1][0] if following else None]
-            tests = {}
-            for item, successor in zip(items, successors, strict=True):
-                self._clock.passed()
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=successor)
-                tests[item.nodeid] = self._clock.passed()
-                if session.shouldfail:
-                    raise session.Failed(session.shouldfail)
-                if session.shouldstop:
-                    raise session.Interrupted(session.shouldstop)
-            self._report(file, imported, tests)
+            self._run(session, file, items, imported, following[1][0] if following else None)
             current = following
         session.testscollected = self._collected
         return True
@@ -151,19 +142,44 @@ class FileQueue:
         order = longest_first(self._found, self._folder / SECONDS)
         while (number := self._take()) < len(order):
             file = order[number]
-            self._clock.passed()
-            items = [item for found in self._found[file] for item in read(session, found)]
-            session.config.hook.pytest_collection_modifyitems(
-                session=session, config=session.config, items=items
-            )
-            # Modules stay to the end: no collection of garbage need look at them again.
-            gc.freeze()
-            imported = self._clock.passed()
-            self._collected += len(items)
+            items, imported = self._read(session, file)
             if items:
                 yield file, items, imported
             else:
                 self._report(file, imported, {})
+
+    def _read(self, session: pytest.Session, file: str) -> tuple[list[pytest.Item], Cost]:
+        """The tests of a file, and what importing it cost."""
+        self._clock.passed()
+        items = [item for found in self._found[file] for item in read(session, found)]
+        session.config.hook.pytest_collection_modifyitems(
+            session=session, config=session.config, items=items
+        )
+        # Modules stay to the end: no collection of garbage need look at them again.
+        gc.freeze()
+        self._collected += len(items)
+        return items, self._clock.passed()
+
+    def _run(
+        self,
+        session: pytest.Session,
+        file: str,
+        items: Sequence[pytest.Item],
+        imported: Cost,
+        successor: pytest.Item | None,
+    ) -> None:
+        """Run tests of a file and report them; ``successor`` is the test that follows."""
+        tests = {}
+        for item, following in itertools.pairwise([*items, successor]):
+            assert item is not None
+            self._clock.passed()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            tests[item.nodeid] = self._clock.passed()
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+        self._report(file, imported, tests)
 
     def _take(self) -> int:
         """The number of the next file, which no other process takes."""
