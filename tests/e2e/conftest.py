@@ -49,6 +49,8 @@ SEGMENTS = {"SPECWATCH_TAP_SEGMENTS": "prompt_length,output"}
 """What the tapped one counts beside temperatures."""
 _running: dict[str, VllmServer] = {}
 _servers: list[VllmServer] = []
+_clusters: list[KubernetesCluster] = []
+"""The one that files of a group share."""
 _SHOWN = 8000
 """Characters of a log that are shown with a failure, at most."""
 
@@ -247,14 +249,16 @@ def _shared_by(item: pytest.Item) -> set[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Stop servers that are not shared with the next file; what a file left open is its own
-    failure."""
+    """Stop servers and clusters that the next file does not share; what a file left open is its
+    own failure."""
     yield
     if nextitem is not None and nextitem.path == item.path:
         return
     if nextitem is None or not share_servers(item.path.name, nextitem.path.name):
         while _running:
             _running.popitem()[1].stop()
+        while _clusters:
+            _clusters.pop().stop()
     gc.collect()
 
 
@@ -272,12 +276,14 @@ def systemd_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System
 
 
 @pytest.fixture(scope="module")
-def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
-    """A real Kubernetes, one for each file of tests; the image ``vllm`` is the simulated vLLM.
+def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> KubernetesCluster:
+    """A real Kubernetes, one for each group of files; the image ``vllm`` is the simulated vLLM.
 
     Its containers need ``--host $(POD_IP)`` among their args. ``vllm-fragile`` is the same, but
     without speculation it never answers.
     """
+    if _clusters:
+        return _clusters[0]
     if not clusters.is_built():
         missing = f"no Kubernetes in {clusters.kubernetes_folder()}: 'make lab' builds it (350 MB)"
         _installed(clusters.build, missing)
@@ -290,9 +296,11 @@ def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kub
     cluster = KubernetesCluster(clusters.kubernetes_folder(), state, images)
     try:
         cluster.start()
-        yield cluster
-    finally:
+    except BaseException:
         cluster.stop()
+        raise
+    _clusters.append(cluster)
+    return cluster
 
 
 @pytest.hookimpl(wrapper=True)

@@ -45,7 +45,10 @@ GROUPS: dict[str, list[Group]] = {
         ("test_alert_routing.py",),
         ("test_tap_daemon.py",),
         ("test_group_restarts.py",),
-        ("test_kubernetes.py",),
+        (
+            "test_kubernetes.py", "test_workloads.py", "test_leader_worker_set.py",
+            "test_kubernetes_files.py", "test_discovery.py",
+        ),
         ("test_demo.py",),
         ("test_stores.py",),
         ("test_llama.py",),

@@ -152,7 +152,7 @@ def order(server: VllmServer, k: int | None, lease: float = 60.0) -> dict[str, A
     assert status == 200, answer
     return eventually(
         lambda: (now := ask(server, "GET")[1])["number"] > state["number"] and now,
-        what="the order is read", within=10, every=0.02,
+        what="the order is read", within=10, every=0.05,
     )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def follows(server: VllmServer, k: int, exact: bool) -> float:
     began = time.monotonic()
     before = counters(server)
     while time.monotonic() - began < _FOLLOWS_WITHIN:
-        time.sleep(0.02)
+        time.sleep(0.1)
         now = counters(server)
         drafts, drafted, tokens = (now[name] - before[name] for name in NAMES.values())
         if tokens < 10 and drafted <= k * drafts:

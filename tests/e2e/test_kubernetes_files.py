@@ -371,8 +371,10 @@ def shared(
         }  # fmt: skip
         own = tmp_path / "mounted.yml"
         own.write_text(yaml.safe_dump({**yaml.safe_load(shipped["specwatch.yml"]), **here}))
-        images = {"specwatch": [sys.executable, "-c", IMAGE, str(own)]}
-        (kubernetes_cluster.state / "images.json").write_text(json.dumps(images))
+        images = kubernetes_cluster.state / "images.json"
+        known = json.loads(images.read_text())
+        command = [sys.executable, "-c", IMAGE, str(own)]
+        images.write_text(json.dumps({**known, "specwatch": command}))
         output(*kubectl, "apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
         yield Shared(kubectl, str(here["database"]), frozenset(servers))
         output(*kubectl, "delete", "-f", "-", stdin=yaml.safe_dump_all(documents))
