@@ -7,13 +7,20 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from specwatch.actuators.base import ANYTIME, Claim
+from specwatch.actuators.child_process import (
+    OUTLIVES,
+    Finished,
+    environment_for,
+    printable,
+    run_command,
+)
 from specwatch.config.masking import masked
 from specwatch.config.service import CommandService
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration, quoted
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import Plan, ProcessState, Service
-from specwatch.runtime.child_process import Finished, environment_for, printable, run_command
 
 _MODES = {"on": Mode.ON, "off": Mode.OFF}
 _LIFE_UNKNOWN = "whether vLLM's process runs is not known: commands do not report it"
@@ -33,8 +40,9 @@ def run_hook(words: Sequence[str], *, timeout: float, environment: Mapping[str, 
 class CommandActuator:
     """Runs the commands of one target, one at a time.
 
-    They get SPECWATCH_TARGET, SPECWATCH_ACTION (``disable``, ``enable`` or ``status``) and
-    SPECWATCH_INCIDENT, which is empty for ``status``.
+    They get SPECWATCH_TARGET, SPECWATCH_ACTION (``disable``, ``enable`` or ``status``),
+    SPECWATCH_INCIDENT, which is empty for ``status``, and SPECWATCH_VERSION, which is greater for
+    what is claimed later.
     """
 
     def __init__(
@@ -47,6 +55,11 @@ class CommandActuator:
         self._service = service
         self._target = target
         self._monotonic = monotonic
+
+    @property
+    def handover(self) -> float:
+        """Seconds for which a command of a daemon that was stopped may go on."""
+        return self._service.timeout + OUTLIVES
 
     def plan(self) -> Plan:
         """The commands, without running one; ActuatorError for one that could not be run."""
@@ -89,28 +102,29 @@ class CommandActuator:
             )
         return Service(ProcessState.UP, mode, None, _LIFE_UNKNOWN)
 
-    def disable(self, incident: str) -> None:
+    def disable(self, claim: Claim) -> None:
         """Run the disable command; ActuatorError when it fails."""
-        self._switch(self._service.disable, "disable", incident)
+        self._switch(self._service.disable, "disable", claim)
 
-    def enable(self, incident: str) -> None:
+    def enable(self, claim: Claim) -> None:
         """Run the enable command; ActuatorError when it fails."""
-        self._switch(self._service.enable, "enable", incident)
+        self._switch(self._service.enable, "enable", claim)
 
     def close(self) -> None:
         """Nothing is held between two commands."""
 
-    def _switch(self, words: tuple[str, ...], action: str, incident: str) -> None:
-        failure = self._run(words, action, incident).failure
+    def _switch(self, words: tuple[str, ...], action: str, claim: Claim) -> None:
+        failure = self._run(words, action, claim).failure
         if failure is not None:
             raise ActuatorError(failure, changed=True)
 
-    def _run(self, words: tuple[str, ...], action: str, incident: str = "") -> Finished:
+    def _run(self, words: tuple[str, ...], action: str, claim: Claim = ANYTIME) -> Finished:
         return run_command(
             words,
             timeout=self._service.timeout,
-            environment=environment_for(self._target, action, incident),
+            environment=environment_for(self._target, action, claim),
             apart=action == "status",
+            claim=claim,
             monotonic=self._monotonic,
         )
 

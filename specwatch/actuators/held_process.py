@@ -47,7 +47,7 @@ class HeldProcess:
         self._session: int | None = None
         self._socket, theirs = socket.socketpair()
         given = {name: value for name, value in environ.items() if name not in _TO_SPECWATCH_ONLY}
-        numbers = map(str, (theirs.fileno(), grace, sweep))
+        numbers = map(str, ("program", theirs.fileno(), grace, sweep))
         try:
             self._holder = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-I", "-S", process_holder.__file__, *numbers],

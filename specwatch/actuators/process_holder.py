@@ -1,13 +1,19 @@
 """A small process that holds a program and all that it starts, so that nothing outlives specwatch.
 
-It is run by its path, and so imports nothing of this package and little else. Its arguments are the
-descriptor of a socket, the seconds of grace once that is closed, and those for what the program
-leaves behind. The socket brings the words of
+It is run by its path, and so imports nothing of this package and little else.
+
+``program SOCKET GRACE SWEEP``: the descriptor of a socket, the seconds of grace once that is
+closed, and those for what the program leaves behind. The socket brings the words of
 the program, then requests, one a line: ``stop SECONDS`` (SIGTERM to the program itself, SIGKILL to
 all that is left after so many seconds) and ``kill``. It gets ``started PID`` or ``failed ERRNO``,
 and ``ended STATUS`` with a wait status. When it closes, because its other end was killed, that is a
 ``stop``. Orphans of the program become children of this process (``PR_SET_CHILD_SUBREAPER``, see
 prctl(2)), whatever session they moved to; when the program has ended they end too.
+
+``command SOCKET GRACE LATEST LIMIT``: a command that is not begun after ``LATEST`` (``late``, by
+CLOCK_BOOTTIME), and takes ``LIMIT`` seconds at most. What is left in its session when it has ended
+stays. When the socket is closed, or its time is over, all of the session gets SIGTERM, and SIGKILL
+after ``GRACE`` seconds; the socket gets ``over`` then.
 """
 
 from __future__ import annotations
@@ -114,7 +120,9 @@ class ProcessHolder:
         if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
         libc.prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
-        if not self._start(self._words(), libc):
+        self._program, problem = _started(_words(self._control), libc)
+        if problem:
+            self._tell(f"failed {problem}")
             return
         wake = _caught_signals()
         self._tell(f"started {self._program}")
@@ -128,35 +136,6 @@ class ProcessHolder:
                     self._forward(os.read(wake, 512))
                 elif not self._handle_requests():
                     poll.unregister(descriptor)
-
-    def _words(self) -> list[bytes]:
-        """Four bytes of length, then the words with a zero byte between them."""
-        return self._read(int.from_bytes(self._read(4), "big")).split(b"\0")
-
-    def _read(self, size: int) -> bytes:
-        read = b""
-        while len(read) < size:
-            more = os.read(self._control, size - len(read))
-            if not more:
-                sys.exit(0)  # specwatch is gone
-            read += more
-        return read
-
-    def _start(self, words: list[bytes], libc: ctypes.CDLL) -> bool:
-        failed, report = os.pipe()  # closed by a successful exec
-        ours = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _become(words, libc, ours, report)
-        os.close(report)
-        problem = os.read(failed, 16)
-        os.close(failed)
-        if problem:
-            os.waitpid(pid, 0)
-            self._tell(f"failed {int(problem)}")
-            return False
-        self._program = pid
-        return True
 
     def _reap(self) -> bool:
         """Collect what has ended; whether anything is left."""
@@ -226,10 +205,104 @@ class ProcessHolder:
 
     def _tell(self, line: str) -> None:
         if not self._alone:
-            try:
-                os.write(self._control, line.encode() + b"\n")
-            except ConnectionError:
-                return  # that it is closed is seen when it is read
+            _send(self._control, line)  # that it is closed is seen when it is read
+
+
+class CommandHolder:
+    """Holds one command; its session ends with the owner, and when its time is over."""
+
+    def __init__(self, control: int, *, grace: float, latest: float, limit: float) -> None:
+        self._control = control
+        self._grace = grace
+        self._latest = latest
+        self._limit = limit
+        self._command = 0
+
+    def hold(self) -> None:
+        """Run the command that the socket names; returns when it has ended."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
+        words = _words(self._control)
+        wake = _caught_signals()
+        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self._latest:
+            _send(self._control, "late")
+            return
+        self._command, problem = _started(words, libc)
+        if problem:
+            _send(self._control, f"failed {problem}")
+            return
+        if not self._ends(wake, self._control, self._limit):
+            self._end_session(wake)
+            _send(self._control, "over")
+        _send(self._control, f"ended {os.waitpid(self._command, 0)[1]}")
+
+    def _ends(self, wake: int, control: int, seconds: float) -> bool:
+        """Whether it ends within so many seconds, while the owner lives."""
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(control, select.POLLIN)
+        # Until it is waited for, no other process gets its number, which is that of its session.
+        while os.waitid(os.P_PID, self._command, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            left = deadline - time.monotonic()
+            ready = {descriptor for descriptor, _ in poll.poll(max(0, int(left * 1000) + 1))}
+            if control in ready or left <= 0:
+                return False
+            if wake in ready:
+                os.read(wake, 512)
+        return True
+
+    def _end_session(self, wake: int) -> None:
+        """SIGTERM to all of it, and SIGKILL to what is left of it later."""
+        asked: set[tuple[int, int]] = set()
+        deadline = time.monotonic() + self._grace
+        while True:
+            session = [p for p in processes().values() if p.session == self._command and not p.gone]
+            if not session:
+                return
+            end(session, asked, kill=time.monotonic() >= deadline)
+            if select.select([wake], [], [], _KILLING_MS / 1000)[0]:
+                os.read(wake, 512)
+
+
+def _words(control: int) -> list[bytes]:
+    """Four bytes of length, then the words with a zero byte between them."""
+    return _read(control, int.from_bytes(_read(control, 4), "big")).split(b"\0")
+
+
+def _read(control: int, size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        more = os.read(control, size - len(read))
+        if not more:
+            sys.exit(0)  # specwatch is gone
+        read += more
+    return read
+
+
+def _send(control: int, line: str) -> bool:
+    """Write a line; False once the other end is gone."""
+    try:
+        os.write(control, line.encode() + b"\n")
+    except ConnectionError:
+        return False
+    return True
+
+
+def _started(words: list[bytes], libc: ctypes.CDLL) -> tuple[int, int]:
+    """The process id of a program that was started, in a session of its own; else an errno."""
+    failed, report = os.pipe()  # closed by a successful exec
+    ours = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become(words, libc, ours, report)
+    os.close(report)
+    problem = os.read(failed, 16)
+    os.close(failed)
+    if problem:
+        os.waitpid(pid, 0)
+        return 0, int(problem)
+    return pid, 0
 
 
 def _become(words: list[bytes], libc: ctypes.CDLL, parent: int, report: int) -> None:
@@ -266,9 +339,15 @@ def _caught_signals() -> int:
 
 def main(arguments: list[str]) -> None:
     """Hold what the socket names."""
-    control, grace, sweep = arguments
+    kind, control, grace, *more = arguments
     os.set_inheritable(int(control), False)
-    ProcessHolder(int(control), grace=float(grace), sweep=float(sweep)).hold()
+    holder: ProcessHolder | CommandHolder
+    if kind == "program":
+        holder = ProcessHolder(int(control), grace=float(grace), sweep=float(more[0]))
+    else:
+        latest, limit = map(float, more)
+        holder = CommandHolder(int(control), grace=float(grace), latest=latest, limit=limit)
+    holder.hold()
 
 
 if __name__ == "__main__":

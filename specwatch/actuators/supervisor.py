@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from specwatch.actuators.base import Claim
+from specwatch.actuators.child_process import signal_name
 from specwatch.actuators.held_process import HeldProcess, ProcessEvent
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import Plan, ProcessState, Service
-from specwatch.runtime.child_process import signal_name
 from specwatch.runtime.text_file import read_text
 from specwatch.vllm_cli import Stripped, strip
 
@@ -89,6 +90,9 @@ class Supervisor:
         self._last_end = ""
         self._detail = "not started"
 
+    handover = 0.0
+    """See :class:`specwatch.actuators.Actuator`: another daemon has another child."""
+
     @property
     def draft_lengths(self) -> DraftLengths | None:
         """Why drafts vary in length with the command as it was given; None if that is not known."""
@@ -114,13 +118,15 @@ class Supervisor:
             notes=stripped.notes,
         )
 
-    def disable(self, incident: str) -> None:
+    def disable(self, claim: Claim) -> None:
         """See :class:`specwatch.actuators.Actuator`."""
         self.plan()  # a command without speculation is not restarted
+        claim.require()
         self.start(Mode.OFF)
 
-    def enable(self, incident: str) -> None:
+    def enable(self, claim: Claim) -> None:
         """See :class:`specwatch.actuators.Actuator`."""
+        claim.require()
         self.start(Mode.ON)
 
     def close(self) -> None:

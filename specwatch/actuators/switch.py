@@ -10,6 +10,7 @@ from typing import Protocol
 import requests
 
 from specwatch import __version__
+from specwatch.actuators.base import ANYTIME, Claim
 from specwatch.config.sections import present_secret
 from specwatch.config.target import Target
 from specwatch.engines import switch_files
@@ -165,12 +166,20 @@ class SwitchClient:
             raise ActuatorError(f"the state of the switch: {error}", changed=False) from None
 
     def order(
-        self, ordered: int | Schedule | None, *, lease: float, by: str, deep: bool = False
+        self,
+        ordered: int | Schedule | None,
+        *,
+        lease: float,
+        by: str,
+        deep: bool = False,
+        claim: Claim = ANYTIME,
     ) -> SwitchState:
         """Give an order for ``lease`` seconds, and return the state in which it is followed.
 
         ``ordered`` is a number of draft tokens, a schedule without gaps, or None for the launch
-        mode; ``deep`` skips the drafter at 0.
+        mode; ``deep`` skips the drafter at 0. Where another order comes between the look and this
+        one, its number is taken and this one refused: so the lease of ``claim`` is checked between
+        the two.
         """
         before = self.state()
         order = Order(
@@ -185,6 +194,7 @@ class SwitchClient:
         refused = objection(order, before)
         if refused:
             raise ActuatorError(f"the server follows no such order: {refused}", changed=False)
+        claim.require()
         self._channel.write(encode(order))
         for _ in range(round(_ANSWER_SECONDS / _LOOK_SECONDS)):
             state = self.state()

@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import structlog
 
 from specwatch.actuators import switch_of
-from specwatch.actuators.base import Actuator
+from specwatch.actuators.base import Actuator, boottime
 from specwatch.config.loading import Config
 from specwatch.config.target import Target
 from specwatch.daemon.guard_dependencies import GuardDependencies
@@ -179,7 +179,7 @@ class GuardService:
 
     def _read(self, guards: dict[str, TargetGuard]) -> None:
         """Read every guard, acquire the free leases, renew ours."""
-        now = self._now()
+        now, looked = self._now(), boottime()
         entries = self._book.look()
         due = now.monotonic - self._renewed >= _RENEW_SECONDS
         free = any(name not in entries or entries[name].left <= 0 for name in guards)
@@ -188,7 +188,7 @@ class GuardService:
                 names = [name for name, guard in guards.items() if guard.able is can_act]
                 if names:
                     self._book.hold(names, self._holder, now.wall, able=can_act)
-            self._renewed = now.monotonic
+            self._renewed, looked = now.monotonic, boottime()
             entries = self._book.look()
         groups: dict[str, dict[str, Entry]] = {}
         for name, entry in entries.items():
@@ -199,8 +199,11 @@ class GuardService:
             for group, members in groups.items()
         }
         for name, guard in guards.items():
-            if name in entries and not guard.running.locked():
+            if name not in entries:
+                continue
+            if not guard.running.locked():
                 guard.take(entries[name])
+            guard.lease(looked + entries[name].left if self._is_ours(name) else 0.0)
 
     def _is_ours(self, name: str) -> bool:
         entry = self._entries.get(name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from specwatch.actuators.base import ANYTIME, Claim
 from specwatch.domain.model import Mode
 from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, ConfigError
@@ -53,17 +55,17 @@ class GuardedSwitch:
         self._lost_at: float | None = None
         """Since when the switch cannot be reached."""
 
-    def order(self, goal: Mode, incident: str, *, deep: bool = False) -> None:
+    def order(self, goal: Mode, claim: Claim, *, deep: bool = False) -> None:
         """Order standby, ``deep`` without the drafter, or the launch mode. Raises ActuatorError."""
-        k, by = 0 if goal is Mode.OFF else None, f"{_OURS}guard ({incident})"
+        k = 0 if goal is Mode.OFF else None
         try:
-            state = self._client.order(k, lease=LEASE, by=by, deep=deep)
+            state = self._client.order(k, lease=LEASE, by=_by(claim), deep=deep, claim=claim)
         except ConfigError as error:  # the file of the token has gone
             raise ActuatorError(str(error), changed=False) from None
         self._server = state.server
         self._due = self._monotonic() + _RENEWED_AFTER
 
-    def renew(self, incident: str, *, deep: bool) -> None:
+    def renew(self, claim: Claim, *, deep: bool) -> None:
         """Order standby again when that is due, or when it is to become ``deep`` or no longer, with
         a server that can; not while somebody else holds the switch. A failure is logged, and tried
         again later."""
@@ -72,8 +74,10 @@ class GuardedSwitch:
         self._deep = deep
         try:
             state = self._client.state()
+            if (state.by, state.draft_tokens) == (_by(claim), 0):
+                claim = replace(claim, until=ANYTIME.until)  # it only goes on
             if not _of_others(state):
-                self.order(Mode.OFF, incident, deep=deep and not state.deep_unavailable)
+                self.order(Mode.OFF, claim, deep=deep and not state.deep_unavailable)
         except (ActuatorError, ConfigError) as error:
             _log.error("switch_not_renewed", target=self._target, detail=str(error))
             self._due = self._monotonic() + _AGAIN_SECONDS
@@ -109,6 +113,11 @@ class GuardedSwitch:
     def close(self) -> None:
         """Close connections; the order holds until its lease ends."""
         self._client.close()
+
+
+def _by(claim: Claim) -> str:
+    """Who gives the orders of an incident."""
+    return f"{_OURS}guard ({claim.incident})"
 
 
 def _of_others(state: SwitchState) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import structlog
 from msgspec import structs
 
-from specwatch.actuators.base import Actuator
+from specwatch.actuators.base import Actuator, Claim, boottime
+from specwatch.actuators.child_process import environment_for
 from specwatch.actuators.command import run_hook
 from specwatch.config.guard import Guard
 from specwatch.config.target import Target
@@ -21,11 +22,11 @@ from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, StoreError
 from specwatch.guard import groups, holdout, state_machine
 from specwatch.guard.observation import Situation, SwitchOutcome, guarded_rules, unmeasured
-from specwatch.guard.state import CALM, GuardState, Phase, Step
+from specwatch.guard.plan import ProcessState
+from specwatch.guard.state import CALM, RESTARTS, GuardState, Phase, Step
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.status import no_actions
 from specwatch.guard.switch_phases import skips_drafter
-from specwatch.runtime.child_process import environment_for
 from specwatch.status import TargetStatus
 from specwatch.store.guard_records import Lost, alike
 from specwatch.store.guard_rows import Entry
@@ -92,6 +93,11 @@ class TargetGuard:
         """What the server's manager answered last; the keys are fields of a situation."""
         self._calm: tuple[float, Basis] | None = None
         """When the last turn found nothing to do, and on what; None where time alone may tell."""
+        self._lease_until: float = after._lease_until if after else 0.0
+        """Until when the guard is ours, by :func:`boottime`; 0 while it is not."""
+        self._handover_until: float | None = after._handover_until if after else None
+        """By :func:`boottime`, when the restart that an earlier holder began must have ended; None
+        where there is none."""
         self._unstored: list[Step] = []
         self._unstored_error = StoreError("")
         self._measurements = GuardMeasurements(
@@ -144,6 +150,15 @@ class TargetGuard:
         if known is not None and self._unstored and entry.version > known.version:
             self._rebase(known.state, entry.state)
         self.entry, self.stale = entry, False
+
+    def lease(self, until: float) -> None:
+        """The lease lasts until that moment of :func:`boottime`; 0 where it is not ours."""
+        state = self.state
+        under_way = state.phase in RESTARTS and state.issued is None and not state.standby
+        if until and not self._lease_until and under_way and self._actuator is not None:
+            lasts = self._actuator.handover
+            self._handover_until = boottime() + lasts if lasts else None
+        self._lease_until = until
 
     def turn(self) -> None:
         """Take all steps that are due now, and carry out what they ask for."""
@@ -232,10 +247,12 @@ class TargetGuard:
         self._report(before, step)
 
     def _advance(self, entry: Entry, step: Step) -> None:
-        book, daemon = self._dependencies.book, self._dependencies.store.daemon
+        book, daemon, begun = self._dependencies.book, self._dependencies.store.daemon, boottime()
         claims = step.state.phase in _CLAIMS and entry.state.phase not in _CLAIMS
         others = self._others if claims and step.state.group else None
         self.entry = book.advance(entry, step, self._dependencies.wall(), by=daemon, others=others)
+        self._lease_until = begun + self.entry.left
+        self._handover_until = None  # from here on it is ours
 
     def _flush(self) -> None:
         """Store what could not be stored, in its order."""
@@ -295,36 +312,47 @@ class TargetGuard:
         waits = 0 < self._again_at - seen.now <= _AGAIN_SECONDS
         if effect is None or (waits and effect is not Effect.RENEW):
             return False
+        down = seen.service is not None and seen.service.life is ProcessState.DOWN
+        claim = self._claim(incident, unbounded=down and state.phase is Phase.ROLLING_BACK)
         if effect is Effect.RENEW:
             if self._run_time is not None:
-                self._run_time.renew(incident, deep=skips_drafter(state, seen, self.policy))
+                self._run_time.renew(claim, deep=skips_drafter(state, seen, self.policy))
             return False
         if effect is Effect.SWITCH:
-            self._switch(state.goal or Mode.ON, incident)
+            self._switch(state.goal or Mode.ON, claim)
         elif effect is Effect.BEFORE:
             self._tried = incident
-            if self._hook(self.policy.hooks.before, "before", incident):
+            if self._hook(self.policy.hooks.before, "before", claim):
                 self._prepared = incident
-        elif self._hook(self.policy.hooks.after, "after", incident):
+        elif self._hook(self.policy.hooks.after, "after", claim):
             self._prepared = self._tried = None
             put_back = replace(self.state, hooked=False)
             self._store(Step(put_back, "the server was put back by the hook"))
         return effect is Effect.SWITCH
 
-    def _switch(self, goal: Mode, incident: str) -> None:
+    def _claim(self, incident: str, *, unbounded: bool) -> Claim:
+        """The right to act now; ``unbounded`` for a server that is down and is put back: whoever
+        does that second does no harm, and it must not wait for a database."""
+        version = self.entry.version if self.entry else 0
+        if unbounded:
+            return Claim(incident, version)
+        return Claim(incident, version, lambda: self._lease_until)
+
+    def _switch(self, goal: Mode, claim: Claim) -> None:
         action = "disable" if goal is Mode.OFF else "enable"
         self._outcome_of = (self.state.phase, self.state.since)
-        names = {"target": self.target.name, "incident": incident, "standby": self.state.standby}
+        standby = self.state.standby
+        names = {"target": self.target.name, "incident": claim.incident, "standby": standby}
         _log.warning("guard_switches", action=action, **names)
         try:
             if self.state.standby and self._run_time is not None:
-                self._run_time.order(goal, incident)
+                self._run_time.order(goal, claim)
             elif self._actuator is None or self.state.standby:
                 raise ActuatorError("no service is configured for it any more", changed=False)
             elif goal is Mode.OFF:
-                self._actuator.disable(incident)
+                self._actuator.disable(claim)
             else:
-                self._actuator.enable(incident)
+                self._actuator.enable(claim)
         except ActuatorError as error:
             _log.error("guard_switch_failed", target=self.target.name, detail=str(error))
             self._outcome = SwitchOutcome(str(error), changed=error.changed, retry=error.retry)
@@ -336,12 +364,12 @@ class TargetGuard:
             self.actions[action, "done"] += 1
         self._queried_at = 0.0
 
-    def _hook(self, words: Sequence[str] | None, which: str, incident: str) -> bool:
+    def _hook(self, words: Sequence[str] | None, which: str, claim: Claim) -> bool:
         """Run a hook, if it is configured; False if it failed, and has to run again later."""
         if words is None:
             return True
         action = "disable" if self.state.goal is Mode.OFF else "enable"
-        environment = environment_for(self.target.name, action, incident)
+        environment = environment_for(self.target.name, action, claim)
         try:
             run_hook(words, timeout=self.policy.hooks.timeout, environment=environment)
         except ActuatorError as error:
@@ -389,6 +417,9 @@ class TargetGuard:
             unknown=self._due[0],
             aged=self._due[1],
             chosen=self._due[2],
+            handover=None
+            if self._handover_until is None
+            else max(0.0, self._handover_until - boottime()),
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
             followed=status.switch.followed if status.switch and not failing else None,
             group=dependencies.group(),

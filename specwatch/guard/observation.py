@@ -72,6 +72,9 @@ class Situation:
     """Why the server cannot be switched; empty if it can, or if that is unknown."""
     service_retry: bool = False
     """Whether that may change by itself."""
+    handover: float | None = None
+    """Seconds for which the restart that an earlier holder of the guard began may still go on, 0
+    when it must have ended; None where this holder began it."""
     outcome: SwitchOutcome | None = None
     switchable: bool = False
     """Whether the server follows orders of its switch."""

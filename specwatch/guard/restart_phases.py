@@ -81,6 +81,8 @@ def restarting(state: GuardState, seen: Situation, policy: Guard) -> Step | None
     if _done(state, seen):
         why = "the server was restarted before the guard was interrupted"
         return _issued(state, seen, Phase.VERIFYING, why)
+    if seen.handover is not None:
+        return _taken_over(state, seen)
     if seen.now - state.since < policy.start_timeout:
         return None
     why = seen.service_error or "the server's manager did not finish in time"
@@ -131,6 +133,8 @@ def rolling_back(state: GuardState, seen: Situation, policy: Guard) -> Step | No
         if seen.outcome is not None and seen.outcome.changed:
             reason = f"the server was probably put back: {seen.outcome.error}"
             return _issued(state, seen, Phase.ROLLING_BACK, reason)
+        if seen.handover is not None:
+            return _taken_over(state, seen)
         if seen.now - state.since < policy.start_timeout:
             return None
         error = seen.outcome.error if seen.outcome else seen.service_error
@@ -360,11 +364,21 @@ def _issued(state: GuardState, seen: Situation, phase: Phase, reason: str) -> St
 def _done(state: GuardState, seen: Situation) -> bool:
     """Whether the restart was done before this process took over."""
     service = seen.service
-    if service is None or seen.settled is None or service.mode is not state.goal:
+    if service is None or seen.settled is None or service.mode not in (None, state.goal):
         return False
     if service.instance is None:
-        return service.life is ProcessState.UP
+        # It says at most how it is set to start: what set it may have ended before the restart.
+        looked = seen.scraped_at is not None and seen.scraped_at > state.since
+        return service.life is ProcessState.UP and looked and seen.mode is state.goal
     return service.instance != state.instance
+
+
+def _taken_over(state: GuardState, seen: Situation) -> Step | None:
+    """Act once what an earlier holder began must have ended."""
+    if seen.handover:
+        return None
+    why = "what an earlier holder of the guard began has ended, and did not restart the server"
+    return to(state, state.phase, seen.now, why)
 
 
 def _fresh(state: GuardState, seen: Situation, issued: float) -> bool:

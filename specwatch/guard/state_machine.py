@@ -98,6 +98,8 @@ def effect(state: GuardState, seen: Situation, *, prepared: bool) -> Effect | No
     if state.standby and state.phase is Phase.RESTARTING:
         return Effect.SWITCH
     if state.phase in (Phase.RESTARTING, Phase.ROLLING_BACK) and state.issued is None:
+        if seen.handover is not None:
+            return None
         # Its manager may still be busy with our request, so wait for it; but one whose restarts
         # keep failing never finishes.
         patient = state.phase is Phase.RESTARTING or seen.now - state.since < _PATIENCE

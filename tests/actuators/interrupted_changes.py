@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from specwatch.actuators.base import Claim
 from specwatch.actuators.systemd.drop_in import UnitFiles
 from specwatch.actuators.systemd.limit import SwitchLimit
 from specwatch.actuators.systemd.unit import SystemdUnit
@@ -81,7 +82,7 @@ def prepared(folder: Path, start: str) -> FakeSystemd:
     systemd.write("/opt/vllm serve m $ARGS" if "variables" in start else SERVE)
     systemd.reload()
     if not start.startswith("new"):
-        hand(systemd).disable("earlier")
+        hand(systemd).disable(Claim("earlier"))
     if start == "changed by its owner":
         systemd.write(SERVE + " --port 80")
         systemd.reload()
@@ -116,9 +117,9 @@ def kill_at_each_step(folder: Path, start: str) -> None:
         do = "enable" if start.startswith("on its way back") else "disable"
         life = MortalProcess(number // 2, after=number % 2 == 1)
         with contextlib.suppress(Killed):
-            getattr(hand(systemd, life), do)("now")
+            getattr(hand(systemd, life), do)(Claim("now"))
         again = hand(systemd)
-        getattr(again, do)("now")
+        getattr(again, do)(Claim("now"))
         assert systemd.restarts == before + 1, number
         assert counted(systemd) == systemd.restarts, number
         assert again.status().mode is (Mode.ON if do == "enable" else Mode.OFF)
@@ -138,14 +139,14 @@ def fail_at_each_step(folder: Path, start: str) -> None:
         do = "enable" if start.startswith("on its way back") else "disable"
         life = MortalProcess(number // 2, after=number % 2 == 1, fails=True)
         try:
-            getattr(hand(systemd, life), do)("now")
+            getattr(hand(systemd, life), do)(Claim("now"))
         except ActuatorError as error:
             changed = error.changed
         else:
             changed = True
         assert changed or state(systemd) == before, number
         again = hand(systemd)
-        getattr(again, do)("now")
+        getattr(again, do)(Claim("now"))
         assert again.status().mode is (Mode.ON if do == "enable" else Mode.OFF)
         assert again.status().detail == ""
         if not life.ended:

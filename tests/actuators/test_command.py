@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from specwatch.actuators.base import Actuator
+from specwatch.actuators import child_process
+from specwatch.actuators.base import Actuator, Claim
+from specwatch.actuators.child_process import environment_for, run_command
 from specwatch.actuators.command import CommandActuator, run_hook
 from specwatch.config.service import CommandService
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import ProcessState
-from specwatch.runtime import child_process
-from specwatch.runtime.child_process import environment_for, run_command
 from tests.actuators.process_families import alive
 from tests.fixtures import Log, events
 from tests.hostile import wait_for
@@ -79,12 +80,13 @@ def test_a_command_is_told_why_it_runs_and_none_of_our_secrets(
     switch = script(f'echo "$@" > {tmp_path}/words; env > {tmp_path}/env')
     hand = actuator(switch)
     for action, word in (("disable", "off"), ("enable", "on")):
-        getattr(hand, action)("incident 7")
+        getattr(hand, action)(Claim("incident 7"))
         told = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
         assert {key: value for key, value in told.items() if key.startswith("SPECWATCH_")} == {
             "SPECWATCH_INCIDENT": "incident 7",
             "SPECWATCH_TARGET": "chat-70b",
             "SPECWATCH_ACTION": action,
+            "SPECWATCH_VERSION": "0",
         }
         assert "NOTIFY_SOCKET" not in told
         assert told["REGION"] == "eu-1"
@@ -123,7 +125,7 @@ def test_a_failed_command_may_have_changed_the_server_and_says_its_last_words(
     script: Script, log: Log
 ) -> None:
     switch = script("echo first; echo 'no such unit' >&2; echo; exit 3")
-    error = failure(lambda: actuator(switch).disable("7"))
+    error = failure(lambda: actuator(switch).disable(Claim("7")))
     assert error.changed
     assert str(error) == f"`{switch} off` exited with status 3; its last output: no such unit"
     (entry,) = events(log, "command_ended")
@@ -134,7 +136,7 @@ def test_a_failed_command_may_have_changed_the_server_and_says_its_last_words(
 
 def test_a_command_that_was_killed_or_said_nothing_is_described(script: Script) -> None:
     switch = script("kill -9 $$")
-    error = failure(lambda: actuator(switch).enable("7"))
+    error = failure(lambda: actuator(switch).enable(Claim("7")))
     assert str(error) == f"`{switch} on` was ended by SIGKILL; it wrote nothing"
 
 
@@ -143,7 +145,7 @@ def test_what_a_command_says_is_bounded_and_safe_to_show(script: Script, log: Lo
         "head -c 3000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero | tr '\\0' y >&2;"
         " echo; printf '\\033[2Jend\\377%0999d\\n' 0; exit 1"
     )
-    error = failure(lambda: actuator(switch).disable("7"))
+    error = failure(lambda: actuator(switch).disable(Claim("7")))
     assert "its last output: ?[2Jend\ufffd0000" in str(error)
     assert len(str(error)) < 500
     (entry,) = events(log, "command_ended")
@@ -154,7 +156,7 @@ def test_a_secret_among_the_words_of_a_command_is_not_told(script: Script, log: 
     switch = script("exit 1")
     words = (switch, "--token", "hunter2")
     service = CommandService(kind="command", disable=words, enable=words)
-    error = failure(lambda: CommandActuator(service, "chat-70b").disable("7"))
+    error = failure(lambda: CommandActuator(service, "chat-70b").disable(Claim("7")))
     plan = CommandActuator(service, "chat-70b").plan()
     told = f"{error} {events(log, 'command_ended')} {plan} {service.model_dump_json()}"
     assert told.count("--token '***'") == 4
@@ -171,7 +173,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
         f" sh -c 'echo $$ > {child}; exec sleep 60' & wait"
     )
     hand = actuator(switch, timeout=3600.0, monotonic=late_once(child))
-    error = failure(lambda: hand.disable("7"))
+    error = failure(lambda: hand.disable(Claim("7")))
     assert error.changed
     assert str(error) == (
         f"`{switch} off` took longer than 1h and was ended; its last output: tidied"
@@ -195,6 +197,46 @@ def test_a_group_that_ignores_sigterm_is_killed(script: Script, tmp_path: Path, 
     )
     assert finished.status is None
     wait_for(lambda: not alive([int(child.read_text()), int(finished.answer)]))
+
+
+def test_without_a_lease_nothing_is_run(script: Script, tmp_path: Path) -> None:
+    """It may end after we have looked, and before the command begins."""
+    hand = actuator(script(f"touch {tmp_path}/ran"))
+    error = failure(lambda: hand.disable(Claim("7", until=lambda: 0.0)))
+    assert str(error).startswith("the lease of the guard has ended, and another daemon may act")
+    assert (error.changed, error.retry) == (False, True)
+    assert not (tmp_path / "ran").exists()
+
+
+OWNER = """\
+import sys
+from specwatch.actuators.child_process import run_command
+run_command(sys.argv[2:], timeout=float(sys.argv[1]), environment={}, grace=0.2)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_command_ends_with_its_owner_and_in_its_time(
+    script: Script, tmp_path: Path, how: signal.Signals
+) -> None:
+    """With all of its session; what it has put into another one goes on."""
+    lines = (
+        f"setsid sleep 60 & echo $! > {tmp_path}/server; (trap '' TERM; sleep 60) &"
+        f" echo $! $$ > {tmp_path}/ours; wait"
+    )
+    timeout = "600" if how is signal.SIGKILL else "0.5"
+    command = [sys.executable, "-c", OWNER, timeout, script(lines)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as owner:
+        try:
+            wait_for(lambda: (tmp_path / "ours").exists() and (tmp_path / "ours").read_text())
+            owner.send_signal(how)
+            ours = [int(pid) for pid in (tmp_path / "ours").read_text().split()]
+            wait_for(lambda: not alive(ours))
+        finally:
+            owner.kill()
+    server = int((tmp_path / "server").read_text())
+    assert alive([server])
+    os.kill(server, signal.SIGKILL)
 
 
 def test_a_child_left_in_the_background_does_not_hold_up_its_parent(
@@ -221,7 +263,7 @@ def test_what_cannot_be_started_has_changed_nothing(body: str, tmp_path: Path) -
     if body != "absent":
         path.write_bytes(b"\x7fELF nonsense")
         path.chmod(0o755 if body == "no program" else 0o644)
-    error = failure(lambda: actuator(str(path)).disable("7"))
+    error = failure(lambda: actuator(str(path)).disable(Claim("7")))
     assert not error.changed
     assert str(error).startswith(f"cannot run {path}: ")
     assert "executable file" in str(error)
@@ -298,7 +340,9 @@ def test_a_plan_says_in_advance_what_could_not_be_run(script: Script, tmp_path: 
 
 def test_a_hook_is_run_the_same_way(script: Script, tmp_path: Path) -> None:
     hook = script(f'echo "$1 $SPECWATCH_ACTION $SPECWATCH_INCIDENT" > {tmp_path}/told')
-    run_hook([hook, "drain"], timeout=20, environment=environment_for("chat-70b", "before", "7"))
+    run_hook(
+        [hook, "drain"], timeout=20, environment=environment_for("chat-70b", "before", Claim("7"))
+    )
     assert (tmp_path / "told").read_text() == "drain before 7\n"
 
 

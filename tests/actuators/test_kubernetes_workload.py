@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from specwatch.actuators.base import Claim, boottime
 from specwatch.actuators.kubernetes.workload import ANNOTATION, KubernetesWorkload
 from specwatch.config.service import KubernetesService
 from specwatch.domain.model import Mode
@@ -106,6 +107,16 @@ def failure(act: Callable[[], object]) -> ActuatorError:
     return failed.value
 
 
+def test_without_its_lease_it_patches_nothing(connect: Connect) -> None:
+    """Also where the lease ends after a patch that another change has crossed."""
+    api = Api(workload(), lambda visit, _: refuse(visit, 409, "changed meanwhile"))
+    ends = iter([boottime() + 60, 0.0])
+    error = failure(lambda: connect(api).disable(Claim("a", until=lambda: next(ends))))
+    assert "the lease of the guard has ended" in str(error)
+    assert (error.changed, error.retry) == (False, True)
+    assert len(api.patches) == 1
+
+
 def test_patch_names_the_version_that_it_is_for(connect: Connect) -> None:
     def patched(visit: Visit, patch: dict[str, Any]) -> None:
         api.found["metadata"]["annotations"] = patch["metadata"]["annotations"]
@@ -114,7 +125,7 @@ def test_patch_names_the_version_that_it_is_for(connect: Connect) -> None:
 
     api = Api(workload(), patched)
     actuator = connect(api)
-    actuator.disable("incident-1")
+    actuator.disable(Claim("incident-1"))
     (patch,) = api.patches
     assert patch["metadata"]["resourceVersion"] == "7"
     (container,) = patch["spec"]["template"]["spec"]["containers"]
@@ -125,7 +136,7 @@ def test_patch_names_the_version_that_it_is_for(connect: Connect) -> None:
 
 def test_conflicts_are_tried_again_a_few_times(connect: Connect) -> None:
     api = Api(workload(), lambda visit, _: refuse(visit, 409, "modified"))
-    error = failure(lambda: connect(api).disable("incident-1"))
+    error = failure(lambda: connect(api).disable(Claim("incident-1")))
     assert len(api.patches) == 5
     assert (error.changed, error.retry) == (False, True)
     assert "changed meanwhile" in str(error)
@@ -148,7 +159,7 @@ def test_failed_patch_says_whether_anything_may_have_changed(
     retry: bool,
     reason: str,
 ) -> None:
-    error = failure(lambda: connect(Api(workload(), patched)).disable("incident-1"))
+    error = failure(lambda: connect(Api(workload(), patched)).disable(Claim("incident-1")))
     assert (error.changed, error.retry) == (changed, retry)
     assert reason in str(error)
 
@@ -159,7 +170,7 @@ def nothing(_visit: Visit, patch: dict[str, Any]) -> None:
 
 def test_annotation_that_is_not_ours_is_named(connect: Connect) -> None:
     actuator = connect(Api(workload(annotations={ANNOTATION: "{}"}), nothing))
-    for act in (actuator.plan, actuator.status, lambda: actuator.disable("incident-1")):
+    for act in (actuator.plan, actuator.status, lambda: actuator.disable(Claim("incident-1"))):
         assert f"the annotation {ANNOTATION} of deployment/vllm cannot be" in str(failure(act))
 
 
@@ -167,7 +178,7 @@ def test_config_map_that_cannot_be_read_is_named(connect: Connect) -> None:
     reference = {"name": "SEED", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
     container = {"args": [*ARGS, "--seed", "$(SEED)"], "env": [reference]}
     actuator = connect(Api(workload(container=container), nothing))
-    error = failure(lambda: actuator.disable("incident-1"))
+    error = failure(lambda: actuator.disable(Claim("incident-1")))
     assert "container vllm has values of ConfigMap c: " in str(error)
     assert not error.changed
     status = actuator.status()
@@ -189,13 +200,13 @@ def test_optional_config_map_may_be_missing(connect: Connect, optional: bool) ->
 def test_without_speculation_there_is_nothing_to_switch(connect: Connect) -> None:
     actuator = connect(Api(workload(container={"args": ["tiny"]}), nothing))
     message = "deployment/vllm has no speculation in its command"
-    assert message in str(failure(lambda: actuator.disable("incident-1")))
-    assert "somebody else removed it" in str(failure(lambda: actuator.enable("incident-1")))
+    assert message in str(failure(lambda: actuator.disable(Claim("incident-1"))))
+    assert "somebody else removed it" in str(failure(lambda: actuator.enable(Claim("incident-1"))))
     assert actuator.status().mode is Mode.OFF
 
 
 def test_enabled_again_nothing_is_done(connect: Connect) -> None:
-    connect(Api(workload(), nothing)).enable("incident-1")
+    connect(Api(workload(), nothing)).enable(Claim("incident-1"))
 
 
 STUCK = {
@@ -229,7 +240,7 @@ def test_stuck_pods_that_cannot_be_deleted(
     stateful["status"] |= {"updatedReplicas": 0, "updateRevision": "vllm-b"}
     api = Api(stateful, nothing)
     api.pods = answers
-    error = failure(lambda: connect(api, "statefulset/vllm").enable("incident-1"))
+    error = failure(lambda: connect(api, "statefulset/vllm").enable(Claim("incident-1")))
     assert error.changed
     assert re.search(reason, str(error))
     assert api.asked_for_pods

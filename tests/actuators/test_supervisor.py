@@ -12,6 +12,7 @@ import pytest
 
 from specwatch.actuators import process_holder
 from specwatch.actuators import supervisor as supervisor_module
+from specwatch.actuators.base import Claim
 from specwatch.actuators.held_process import ProcessEvent
 from specwatch.actuators.supervisor import Backoff, Supervisor
 from specwatch.domain.draft_lengths import DraftLengths
@@ -256,12 +257,12 @@ def test_the_actuator_shows_what_it_does_and_does_it(supervise: Supervise, tmp_p
     expected = [SPECULATING[1:], PLAIN[1:], SPECULATING[1:]]
     assert starts(tmp_path, 1) == expected[:1]
     for switch, mode in ((supervisor.disable, Mode.OFF), (supervisor.enable, Mode.ON)):
-        switch("incident")
+        switch(Claim("incident"))
         first = supervisor.status()
         done = 2 if mode is Mode.OFF else 3
         assert starts(tmp_path, done) == expected[:done]
         assert (first.life, first.mode) == (ProcessState.UP, mode)
-        switch("incident")
+        switch(Claim("incident"))
         assert supervisor.status() == first
     supervisor.close()
     assert supervisor.status() == first
@@ -279,6 +280,6 @@ def test_what_cannot_be_switched_off_is_refused_and_left_running(
     supervisor.start(Mode.ON)
     first = supervisor.status()
     with pytest.raises(error) as caught:
-        supervisor.disable("incident")
+        supervisor.disable(Claim("incident"))
     assert not caught.value.changed
     assert supervisor.status() == first

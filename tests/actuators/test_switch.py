@@ -11,6 +11,7 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
+from specwatch.actuators.base import Claim
 from specwatch.actuators.switch import SwitchClient
 from specwatch.config.target import Target
 from specwatch.engines import switch_files
@@ -59,6 +60,16 @@ def test_an_order_is_given_and_ended(server: SwitchedServer, way: str) -> None:
         assert switch.order(None, lease=60.0, by="me").ordered is None
     assert server.used == [0, 2, schedule, None]
     assert not [*looks], "it asks until an order is followed"
+
+
+def test_without_a_lease_no_order_is_sent(server: SwitchedServer, way: str) -> None:
+    with (
+        closing(SwitchClient(target_of(server, way))) as switch,
+        pytest.raises(ActuatorError, match="the lease of the guard has ended"),
+    ):
+        switch.order(0, lease=60.0, by="me", claim=Claim("a", until=lambda: 0.0))
+    server.switch.turn()
+    assert server.used == []
 
 
 def test_more_than_the_launch_is_not_sent(server: SwitchedServer, way: str) -> None:

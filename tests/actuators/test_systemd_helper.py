@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from specwatch.actuators.base import Claim
 from specwatch.actuators.systemd.helper import GuardHelper, HelperClient, activated_socket
 from specwatch.cli import group
 from specwatch.domain.model import Mode
@@ -33,7 +34,10 @@ class Recorder:
     def __init__(self) -> None:
         self.done: list[tuple[str, ...]] = []
         self.timeouts: list[float] = []
+        self.versions: list[int] = []
         self.acting: Callable[[], None] = lambda: None
+
+    handover = 0.0
 
     def __call__(self, timeout: float) -> Recorder:
         self.timeouts.append(timeout)
@@ -45,13 +49,15 @@ class Recorder:
     def status(self) -> Service:
         return SERVICE
 
-    def disable(self, incident: str) -> None:
+    def disable(self, claim: Claim) -> None:
         self.acting()
-        self.done.append(("disable", incident))
+        self.done.append(("disable", claim.incident))
+        self.versions.append(claim.version)
 
-    def enable(self, incident: str) -> None:
+    def enable(self, claim: Claim) -> None:
         self.acting()
-        self.done.append(("enable", incident))
+        self.done.append(("enable", claim.incident))
+        self.versions.append(claim.version)
 
     def close(self) -> None:
         self.done.append(("close",))
@@ -110,10 +116,18 @@ def test_a_plan_and_a_status_arrive_as_they_are(client: HelperClient, actuator: 
 def test_a_request_brings_its_incident_and_its_time(
     client: HelperClient, actuator: Recorder
 ) -> None:
-    client.disable("a-1")
-    client.enable("b-2")
+    client.disable(Claim("a-1"))
+    client.enable(Claim("b-2"))
     assert actuator.done == [("disable", "a-1"), ("close",), ("enable", "b-2"), ("close",)]
-    assert actuator.timeouts == [7, 7]
+    client.enable(Claim("b-2", version=12))
+    assert actuator.versions == [0, 0, 12]
+    assert actuator.timeouts == [7, 7, 7]
+
+
+def test_without_a_lease_nothing_is_asked(client: HelperClient, actuator: Recorder) -> None:
+    with pytest.raises(ActuatorError, match="the lease of the guard has ended"):
+        client.disable(Claim("a", until=lambda: 0.0))
+    assert actuator.done == []
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -125,7 +139,7 @@ def test_an_error_arrives_with_what_it_says_of_changes(
 
     actuator.acting = fail
     with pytest.raises(ActuatorError, match=r"^no$") as caught:
-        client.disable("a")
+        client.disable(Claim("a"))
     assert (caught.value.changed, caught.value.retry) == (changed, not changed)
 
 
@@ -137,7 +151,7 @@ def test_an_error_that_nobody_foresaw_may_have_changed_something(
 
     actuator.acting = fail
     with pytest.raises(ActuatorError, match="journal") as caught:
-        client.disable("a")
+        client.disable(Claim("a"))
     assert caught.value.changed
 
 
@@ -151,11 +165,11 @@ def test_one_change_at_a_time_and_looks_in_between(
         assert go_on.wait(60)
 
     actuator.acting = wait
-    first = threading.Thread(target=client.disable, args=("a",))
+    first = threading.Thread(target=client.disable, args=(Claim("a"),))
     first.start()
     assert begun.wait(60)
     with pytest.raises(ActuatorError, match="another request") as caught:
-        client.enable("b")
+        client.enable(Claim("b"))
     assert (caught.value.changed, caught.value.retry) == (False, True)
     assert client.status() == SERVICE
     go_on.set()
@@ -185,7 +199,7 @@ def answering(folder: Path, answer: bytes) -> Iterator[HelperClient]:
 def test_without_an_answer_a_change_may_have_been_made(tmp_path: Path, answer: bytes) -> None:
     with answering(tmp_path, answer) as client:
         with pytest.raises(ActuatorError, match="gave no answer") as caught:
-            client.disable("a")
+            client.disable(Claim("a"))
         assert (caught.value.changed, caught.value.retry) == (True, True)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.actuators.base import Claim
 from specwatch.actuators.systemd import drop_in
 from specwatch.actuators.systemd.drop_in import UnitFiles
 from specwatch.actuators.systemd.unit import SystemdUnit
@@ -53,7 +54,7 @@ class Bench:
         """``disable`` must fail with the message and change nothing."""
         before = self.state()
         with pytest.raises(kind, match=message) as caught:
-            self.unit.disable("a")
+            self.unit.disable(Claim("a"))
         assert not caught.value.changed
         assert self.state() == before
         assert self.systemd.restarts == 0
@@ -64,16 +65,36 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+@pytest.mark.parametrize("ends", [(0.0,), (1e12, 0.0)], ids=["before it", "in it"])
+def test_without_its_lease_it_restarts_nothing(bench: Bench, ends: tuple[float, ...]) -> None:
+    left = iter(ends)
+    with pytest.raises(ActuatorError, match="the lease of the guard has ended"):
+        bench.unit.disable(Claim("a", until=lambda: next(left)))
+    assert bench.systemd.restarts == 0
+
+
+def test_an_order_that_another_daemon_has_overtaken_is_refused(bench: Bench) -> None:
+    """It was sent before the daemon was stopped, and comes late."""
+    bench.unit.disable(Claim("a", version=7))
+    bench.unit.disable(Claim("a", version=7))
+    bench.unit.enable(Claim("a", version=9))
+    before = bench.state()
+    with pytest.raises(ActuatorError, match="restarted by a later order") as caught:
+        bench.unit.disable(Claim("a", version=7))
+    assert not caught.value.changed
+    assert (bench.state(), bench.systemd.restarts) == (before, 2)
+
+
 def test_disable_and_enable_go_there_and_back(bench: Bench) -> None:
     assert bench.unit.status().mode is Mode.ON
     before = bench.command
-    bench.unit.disable("a")
+    bench.unit.disable(Claim("a"))
     status = bench.unit.status()
     assert (status.mode, status.life, status.instance) == (Mode.OFF, ProcessState.UP, "i1")
     assert bench.command == PLAIN
     assert bench.files.drop_in.stat().st_mode & 0o777 == 0o600
     assert bench.files.drop_in.parent.stat().st_mode & 0o777 == 0o755
-    bench.unit.enable("a")
+    bench.unit.enable(Claim("a"))
     assert bench.unit.status().mode is Mode.ON
     assert (bench.systemd.restarts, bench.command) == (2, before)
     assert not bench.files.drop_in.parent.exists()
@@ -84,7 +105,7 @@ def test_the_plan_is_what_is_done(bench: Bench) -> None:
     before = bench.state()
     plan = bench.unit.plan()
     assert bench.state() == before
-    bench.unit.disable("INCIDENT")
+    bench.unit.disable(Claim("INCIDENT"))
     assert plan.after == bench.command
     (change,) = plan.files
     assert (change.before, change.after) == (None, bench.files.drop_in.read_text())
@@ -95,17 +116,17 @@ def test_the_plan_is_what_is_done(bench: Bench) -> None:
 def test_the_same_call_again_restarts_nothing(bench: Bench) -> None:
     """A guard that was killed calls again; another incident is another restart."""
     for incident, restarts in (("a", 1), ("a", 1), ("b", 2)):
-        bench.unit.disable(incident)
+        bench.unit.disable(Claim(incident))
         assert bench.systemd.restarts == restarts
     for incident, restarts in (("b", 3), ("b", 3), ("c", 4)):
-        bench.unit.enable(incident)
+        bench.unit.enable(Claim(incident))
         assert bench.systemd.restarts == restarts
 
 
 def test_a_restart_that_takes_long_is_no_failure_yet(bench: Bench) -> None:
     """Whether it comes is seen by the server's health, for which there is a time of its own."""
     bench.systemd.job_result = "waiting"
-    bench.unit.disable("a")
+    bench.unit.disable(Claim("a"))
     assert (bench.systemd.restarts, bench.command) == (1, PLAIN)
 
 
@@ -115,10 +136,10 @@ def test_a_restart_that_goes_wrong_is_told_as_a_change(bench: Bench, result: str
     bench.systemd.job_result = result
     for incident in ("changes the files", "finds them as they should be"):
         with pytest.raises(ActuatorError, match="was not restarted") as caught:
-            bench.unit.disable(incident)
+            bench.unit.disable(Claim(incident))
         assert caught.value.changed
     bench.systemd.job_result = "done"
-    bench.unit.enable("a")
+    bench.unit.enable(Claim("a"))
     assert bench.unit.status().mode is Mode.ON
     assert bench.unit.status().life is ProcessState.UP
 
@@ -161,7 +182,7 @@ def test_a_later_drop_in_is_found_out(bench: Bench) -> None:
     (bench.systemd.drop_ins / "vllm-owner.conf").rename(earlier)
     bench.systemd.write(name="vllm-owner.conf")
     bench.systemd.reload()
-    bench.unit.disable("one")
+    bench.unit.disable(Claim("one"))
     assert bench.unit.status().mode is Mode.OFF
 
 
@@ -178,7 +199,7 @@ def test_an_undo_that_fails_is_told_as_a_change(
 
     monkeypatch.setattr(bench.systemd, "reload", refuse)
     with pytest.raises(ActuatorError, match="could not be put back") as caught:
-        bench.unit.disable("a")
+        bench.unit.disable(Claim("a"))
     assert caught.value.changed
 
 
@@ -197,43 +218,43 @@ def test_a_file_that_cannot_be_written_leaves_nothing(
 
 
 def test_a_drop_in_that_somebody_removed_is_no_obstacle(bench: Bench) -> None:
-    bench.unit.disable("a")
+    bench.unit.disable(Claim("a"))
     bench.files.drop_in.unlink()
     assert "changed since systemd read them" in bench.unit.status().detail
-    bench.unit.enable("a")
+    bench.unit.enable(Claim("a"))
     assert bench.unit.status().mode is Mode.ON
     assert bench.systemd.restarts == 2
 
 
 def test_a_unit_changed_by_its_owner_is_told_and_made_anew(bench: Bench) -> None:
     """The command of a new deployment counts, not that of the drop-in's time."""
-    bench.unit.disable("a")
+    bench.unit.disable(Claim("a"))
     bench.systemd.write(f"/opt/vllm serve new {SPECULATION}")
     bench.systemd.reload()
     assert "changed since speculation was switched off" in bench.unit.status().detail
     assert any("again, without speculation" in step for step in bench.unit.plan().steps)
-    bench.unit.disable("b")
+    bench.unit.disable(Claim("b"))
     assert bench.command == ("/opt/vllm", "serve", "new")
     assert bench.unit.status().detail == ""
 
 
 def test_a_drop_in_made_anew_that_cannot_be_is_put_back(bench: Bench) -> None:
-    bench.unit.disable("a")
+    bench.unit.disable(Claim("a"))
     bench.systemd.write("/bin/sh -c '$UNKNOWN'")
     bench.systemd.reload()
     before = bench.state()
     with pytest.raises(CannotStrip):
-        bench.unit.disable("b")
+        bench.unit.disable(Claim("b"))
     assert bench.state() == before
     assert bench.systemd.restarts == 1
 
 
 def test_an_edited_drop_in_is_replaced(bench: Bench) -> None:
-    bench.unit.disable("a")
+    bench.unit.disable(Claim("a"))
     with bench.files.drop_in.open("a") as file:
         file.write("ExecStart=\nExecStart=/bin/other\n")
     bench.systemd.reload()
-    bench.unit.disable("b")
+    bench.unit.disable(Claim("b"))
     assert bench.command == PLAIN
 
 
@@ -271,7 +292,7 @@ def test_a_secret_of_a_variable_is_told_to_nobody(secretive: Bench) -> None:
     """Neither in the plan, which an unprivileged daemon asks for, nor by systemd, who tells all."""
     plan = secretive.unit.plan()
     assert SECRET not in repr(plan)
-    secretive.unit.disable("INCIDENT")
+    secretive.unit.disable(Claim("INCIDENT"))
     files = secretive.files
     assert SECRET not in repr(secretive.systemd.load(NAME))
     assert SECRET not in files.drop_in.read_text()
@@ -289,10 +310,10 @@ def test_a_secret_of_a_variable_is_told_to_nobody(secretive: Bench) -> None:
 
 
 def test_a_file_of_variables_that_was_changed_is_told_and_made_anew(secretive: Bench) -> None:
-    secretive.unit.disable("a")
+    secretive.unit.disable(Claim("a"))
     secretive.files.variables.unlink()
     assert secretive.unit.status().stale
-    secretive.unit.disable("b")
+    secretive.unit.disable(Claim("b"))
     assert not secretive.unit.status().stale
     assert SECRET in secretive.files.variables.read_text()
 

@@ -6,7 +6,10 @@ import threading
 
 import pytest
 
+from specwatch.actuators import base
+from specwatch.actuators.base import boottime
 from specwatch.config.guard import Guard, Hooks
+from specwatch.daemon import target_guard
 from specwatch.daemon.target_guard import TargetGuard
 from specwatch.domain.model import Mode
 from specwatch.guard import state_machine
@@ -147,6 +150,50 @@ def test_one_that_dies_while_it_switches_is_followed_by_the_other(
     b.live(90, until=Phase.DISABLED)
     assert b.state().phase is Phase.DISABLED
     assert modes(world) == [Mode.OFF]
+
+
+def test_one_that_follows_waits_for_a_command_that_may_still_run(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    world.server.handover = 3600.0
+
+    def die(what: str) -> None:
+        world.server.point = lambda _: None
+        raise Killed(what)
+
+    world.server.point = die
+    with pytest.raises(Killed):
+        a.live(60)
+    expire(b.store)
+    b.live(90)
+    assert (b.state().phase, modes(world)) == (Phase.RESTARTING, [])
+    monkeypatch.setattr(target_guard, "boottime", lambda: boottime() + 3601.0)
+    b.live(90, until=Phase.DISABLED)
+    assert (b.state().phase, modes(world)) == (Phase.DISABLED, [Mode.OFF])
+
+
+def test_one_whose_lease_has_ended_restarts_nothing(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after it has stored that it restarts, while the other one did, and put it back."""
+    a, b = pair
+    moved = 0.0
+    monkeypatch.setattr(base, "boottime", lambda: boottime() + moved)
+
+    def stopped(what: str) -> None:
+        nonlocal moved
+        if what == "before the claim is checked":
+            world.server.point = lambda _: None
+            expire(b.store)
+            b.live(90, until=Phase.DISABLED)
+            moved = 60.0
+
+    world.server.point = stopped
+    a.live(60)
+    assert modes(world) == [Mode.OFF]
+    assert a.guarding.status_of("chat").actions["disable", "failed"] == 1
+    assert who(a) == ["a", "b"]
 
 
 def test_one_that_was_too_slow_takes_no_further_step(

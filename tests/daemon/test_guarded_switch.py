@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from specwatch.actuators.base import Claim
 from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
@@ -363,10 +364,31 @@ def test_a_schedule_is_an_order_of_others_only_if_a_person_gave_it(
     )
 
 
+@pytest.mark.parametrize(
+    ("by", "k", "renewed"),
+    [("specwatch guard (7)", 0, True), ("specwatch guard (7)", None, False), ("", None, False)],
+    ids=["our standby", "ended by another daemon", "a new process"],
+)
+def test_without_a_lease_only_what_is_in_force_goes_on(
+    by: str, k: int | None, renewed: bool
+) -> None:
+    state = SwitchState(server="s", launch_draft_tokens=4, draft_tokens=k, by=by)
+    orders: list[Any] = []
+
+    def order(k: int | None, *, claim: Claim, **_: Any) -> SwitchState:
+        claim.require()
+        orders.append(k)
+        return state
+
+    client = SimpleNamespace(state=lambda: state, order=order)
+    GuardedSwitch("chat", cast(Any, client)).renew(Claim("7", until=lambda: 0.0), deep=False)
+    assert orders == [0] * renewed
+
+
 def test_a_renewal_replaces_no_order_of_a_person() -> None:
     """Given since the guard looked last."""
     state = SwitchState(server="s", launch_draft_tokens=4, draft_tokens=2, by="ann")
     orders: list[Any] = []
     client = SimpleNamespace(state=lambda: state, order=lambda k, **_: orders.append(k))
-    GuardedSwitch("chat", cast(Any, client)).renew("7", deep=False)
+    GuardedSwitch("chat", cast(Any, client)).renew(Claim("7"), deep=False)
     assert orders == []

@@ -1,10 +1,10 @@
-"""The daemon is killed at every point of the guard's work, or loses its database there.
+"""The daemon is killed or stopped at every point of the guard's work, or loses its database there.
 
-Whichever daemon goes on, the server ends as ordered, after one restart. The server is a simulated
-vLLM that commands of the user restart with or without speculation; each run of them is noted. A
-module that Python imports when the daemon starts notes the points at which it may be killed: before
-and after every step is stored, and around and inside the command. Here it is killed at some; at
-each of them in tests/nightly/daemon.
+Whichever daemon goes on, the server ends as ordered, after one restart; who was stopped and goes on
+later does nothing more. The server is a simulated vLLM that commands of the user restart with or
+without speculation; each run of them is noted. A module that Python imports when the daemon starts
+notes the points at which it may end or rest: before and after every step is stored, and around and
+inside the command. Here it is killed at some; at each of them in tests/nightly/daemon.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from tests.postgres import PostgresServer
 NAME = "chat"
 LEASE_SECONDS = 12.0
 """Of the daemons here, who renew it every three; after a longer one all would be the same."""
+_COMMAND_SECONDS = 5
+"""What a command may take, for which another daemon waits before it runs one."""
 _WITHIN = 300.0
 _SPECULATING = '--speculative-config {"model":"draft","num_speculative_tokens":4}'
 _SWITCH = """\
@@ -64,7 +66,9 @@ from specwatch.actuators.command import CommandActuator
 from specwatch.store.guard_records import GuardBook
 
 guard_records.LEASE_SECONDS, guard_service._RENEW_SECONDS = {lease}, {lease} / 4
-folder, end_at, rest_at = (os.environ["POINTS_" + name] for name in ("FOLDER", "END", "REST"))
+folder, end_at, stop_at, rest_at = (
+    os.environ["POINTS_" + name] for name in ("FOLDER", "END", "STOP", "REST")
+)
 advance, disable = GuardBook.advance, CommandActuator.disable
 
 def point(name):
@@ -72,6 +76,8 @@ def point(name):
         points.write(name + "\\n")
     if name == end_at:
         os.kill(os.getpid(), signal.SIGKILL)
+    if name == stop_at:
+        os.kill(os.getpid(), signal.SIGSTOP)
     if name == rest_at:
         while not os.path.exists(folder + "/go"):
             time.sleep(0.02)
@@ -88,10 +94,10 @@ def inside():
         time.sleep(0.02)
     point("inside the command")
 
-def disabled(self, incident):
+def disabled(self, claim):
     point("before the command")
     threading.Thread(target=inside, daemon=True).start()
-    disable(self, incident)
+    disable(self, claim)
     point("after the command")
 
 GuardBook.advance, CommandActuator.disable = stored, disabled
@@ -123,12 +129,15 @@ class KillLab:
         (folder / "runs").write_text("")
         eventually(self.is_healthy, what="the server answers", within=_WITHIN)
 
-    def daemon(self, name: str = "one", *, end_at: str = "", rest_at: str = "") -> DaemonProcess:
-        """Start one; it is killed at the point ``end_at``, waits at ``rest_at`` for :meth:`go`."""
+    def daemon(
+        self, name: str = "one", *, end_at: str = "", stop_at: str = "", rest_at: str = ""
+    ) -> DaemonProcess:
+        """Start one; it is killed at the point ``end_at``, stopped at ``stop_at``, and waits at
+        ``rest_at`` for :meth:`go`."""
         switch = str(self.folder / "switch")
         service = {
             "kind": "command", "disable": [switch, "off"], "enable": [switch, "on"],
-            "status": [switch, "status"],
+            "status": [switch, "status"], "timeout": f"{_COMMAND_SECONDS}s",
         }  # fmt: skip
         config = {
             "daemon": name,
@@ -144,7 +153,8 @@ class KillLab:
         made = DaemonProcess.configured(folder, self.database, config)
         made.environment = {
             "PYTHONPATH": f"{self.folder / 'inject'}:{CHECKOUT}",
-            "POINTS_FOLDER": str(self.folder), "POINTS_END": end_at, "POINTS_REST": rest_at,
+            "POINTS_FOLDER": str(self.folder), "POINTS_END": end_at, "POINTS_STOP": stop_at,
+            "POINTS_REST": rest_at,
         }  # fmt: skip
         self._daemons.append(made)
         made.start()
@@ -154,16 +164,16 @@ class KillLab:
         """Let who waits go on."""
         (self.folder / "go").touch()
 
-    def order(self) -> None:
-        """A person wants speculation off, once the guard has seen that it is on."""
+    def order(self, goal: Mode = Mode.OFF) -> None:
+        """A person wants speculation off, once the guard has seen that it is on, or on again."""
 
         def seen() -> bool:
             ended = not any(daemon.running for daemon in self._daemons)
-            return ended or (NAME in self._look() and self.state().goal is Mode.ON)
+            return ended or (NAME in self._look() and self.state().goal not in (None, goal))
 
         eventually(seen, what="there is a guard", within=_WITHIN)
         self._book.change(
-            NAME, lambda state: state_machine.order(state, Mode.OFF, by="ann", now=time.time()),
+            NAME, lambda state: state_machine.order(state, goal, by="ann", now=time.time()),
             time.time(), by="test",
         )  # fmt: skip
 
@@ -177,15 +187,15 @@ class KillLab:
     def wait_point(self, name: str) -> None:
         eventually(lambda: name in self.points(), what=f"it comes to {name}", within=_WITHIN)
 
-    def wait_disabled(self) -> GuardState:
+    def wait_phase(self, phase: Phase = Phase.DISABLED) -> GuardState:
         """The state once the order is done."""
 
         def done() -> bool:
             state = self.state()
-            return state.phase is Phase.DISABLED and state.order is None
+            return state.phase is phase and state.order is None
 
         try:
-            eventually(done, what="speculation is off", within=_WITHIN)
+            eventually(done, what=f"it is {phase}", within=_WITHIN)
         except AssertionError as error:
             log_text = "\n".join(daemon.log_text()[-3000:] for daemon in self._daemons)
             raise AssertionError(f"{error}\n{self.state()}\n{log_text}") from None
@@ -265,9 +275,9 @@ def test_killed_anywhere_the_order_is_carried_out_with_one_restart(lab: Lab) -> 
         each.expire()
         each.daemon()
     for point, each in labs.items():
-        each.wait_disabled()
+        each.wait_phase()
         ended_well(each, point)
-    whole.wait_disabled()
+    whole.wait_phase()
     ended_well(whole, "nobody")
     assert {*points} <= {*whole.points()}, "nobody was killed at some"
 
@@ -279,8 +289,8 @@ def ended_well(lab: KillLab, point: str) -> None:
     assert (state.phase, state.goal, state.order) == (Phase.DISABLED, Mode.OFF, None), context
     assert lab.is_healthy(), context
     assert not lab.speculates(), context
-    # The command under way has lost its parent: a second one may run beside it.
-    assert lab.runs() == ONCE or (point == INSIDE and lab.runs().count("end off") == 2), context
+    # A command ends with its daemon, here before it restarts anything.
+    assert lab.runs() == (["begin off", *ONCE] if point == INSIDE else ONCE), context
     history = lab.history()
     assert [each.version for each in history] == list(range(1, len(history) + 1)), context
     for before, after in itertools.pairwise(history):
@@ -300,9 +310,41 @@ def test_the_other_daemon_goes_on_when_the_lease_ends(lab: Lab, postgres: Postgr
         each.daemon("two")
         each.wait_dead(killed[point])
     for point, each in labs.items():
-        each.wait_disabled()
+        each.wait_phase()
         ended_well(each, point)
         assert [step.daemon for step in each.history()][-1] == "two"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_who_was_stopped_does_nothing_when_it_goes_on(
+    lab: Lab, postgres: PostgresServer, kind: str
+) -> None:
+    """Before the command, in it and after it; meanwhile another daemon has carried out the order,
+    and the next one."""
+    points = ("after storing restarting", "before the command", INSIDE, "after the command")
+    labs = {
+        point: lab(point.replace(" ", "-"), postgres.new_url() if kind == "postgres" else "")
+        for point in points
+    }
+    stopped = {point: each.daemon("one", stop_at=point) for point, each in labs.items()}
+    for each in labs.values():
+        each.order()
+    for point, each in labs.items():
+        each.wait_point(point)
+        each.daemon("two")
+    for each in labs.values():
+        each.wait_phase()
+        assert each.runs() == ONCE
+        each.order(Mode.ON)
+    for each in labs.values():
+        each.wait_phase(Phase.OBSERVING)
+    for daemon in stopped.values():
+        daemon.signal(signal.SIGCONT)
+    for point, each in labs.items():
+        stopped[point].wait_scraped(time.time() + 3)
+        assert each.runs() == [*ONCE, "begin on", "end on"], point
+        assert each.speculates()
+        assert {step.daemon for step in each.history()[-3:]} == {"two"}
 
 
 def test_without_its_database_a_daemon_only_finishes_what_it_has_claimed(
@@ -330,5 +372,5 @@ def test_without_its_database_a_daemon_only_finishes_what_it_has_claimed(
     finally:
         postgres.start()
     for name, each in labs.items():
-        each.wait_disabled()
+        each.wait_phase()
         ended_well(each, name)

@@ -15,6 +15,7 @@ import requests
 import yaml
 from lightkube.codecs import load_all_yaml
 
+from specwatch.actuators.base import Claim
 from specwatch.actuators.kubernetes.workload import ANNOTATION
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError
@@ -26,6 +27,7 @@ from tests.e2e.waiting import eventually
 from tests.lab.kubernetes_cluster import KubernetesCluster
 from tests.lab.vllm_server import free_port
 
+ONE = Claim("incident-1")
 WITHOUT = ARGS[: -len(SPECULATION)]
 ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 APART = {
@@ -78,7 +80,7 @@ def test_speculation_is_switched_off_and_on_again(
         assert before.mode is Mode.ON
         plan = actuator.plan()
         assert (plan.before, plan.after) == (tuple(ARGS), tuple(WITHOUT))
-        actuator.disable("incident-1")
+        actuator.disable(ONE)
         assert pods.args() == WITHOUT
         assert pods.speculating() == [False] * 3
         kept = json.loads(pods.annotations()[ANNOTATION])
@@ -88,10 +90,10 @@ def test_speculation_is_switched_off_and_on_again(
         assert (off.life, off.mode, off.stale) == (ProcessState.UP, Mode.OFF, False)
         assert off.instance != before.instance
         version = pods.object()["metadata"]["generation"]
-        actuator.disable("incident-1")
+        actuator.disable(ONE)
         assert pods.object()["metadata"]["generation"] == version
         assert "off already" in actuator.plan().notes[0]
-        actuator.enable("incident-1")
+        actuator.enable(ONE)
         assert pods.args() == ARGS
         assert pods.speculating() == [True] * 3
         assert ANNOTATION not in pods.annotations()
@@ -108,12 +110,12 @@ def test_pods_that_never_become_ready_are_given_up_and_put_back(
     fragile = Pods(kubernetes_cluster, f"{kind}/fragile", image="vllm-fragile", **more)
     timeout = "90s" if kind == "deployment" else "10s"
     with fragile as pods, pods.actuator(timeout=timeout) as actuator:
-        error = failure(lambda: actuator.disable("incident-1"))
+        error = failure(lambda: actuator.disable(ONE))
         assert error.changed
         expected = "deadline is over" if kind == "deployment" else "did not end within 10s"
         assert expected in str(error)
         assert True in pods.speculating()  # the others go on
-        actuator.enable("incident-1")
+        actuator.enable(ONE)
         assert pods.args() == ARGS
         assert pods.speculating() == [True] * 3
 
@@ -129,7 +131,7 @@ def test_changes_by_others_are_not_lost(kubernetes_cluster: KubernetesCluster) -
             other.patch(pods.resource, pods.name, body)
 
         with other, meanwhile(edit):
-            actuator.disable("incident-1")
+            actuator.disable(ONE)
         assert pods.speculating() == [False] * 3
         assert pods.object()["metadata"]["labels"]["edit"] == str(next(edits) - 1)
 
@@ -149,15 +151,15 @@ def test_rollout_that_can_never_end_is_seen_in_advance(
         kubeconfig = kubernetes_cluster.kubeconfig_of("half-blind")
         with pods.actuator(kubeconfig=kubeconfig) as actuator:
             assert "may not list nodes" in actuator.plan().notes[0]
-            assert "deadline is over" in str(failure(lambda: actuator.disable("incident-1")))
+            assert "deadline is over" in str(failure(lambda: actuator.disable(ONE)))
             assert pods.speculating() == [True]
-            actuator.enable("incident-1")
+            actuator.enable(ONE)
             assert pods.args() == ARGS
 
 
 def test_api_server_may_be_away_for_a_while(kubernetes_cluster: KubernetesCluster) -> None:
     with Pods(kubernetes_cluster, "deployment/patient") as pods, pods.actuator() as actuator:
-        thread = threading.Thread(target=actuator.disable, args=("incident-1",))
+        thread = threading.Thread(target=actuator.disable, args=(ONE,))
         thread.start()
         eventually(lambda: pods.args() == WITHOUT, what="the patch", within=60, every=0.01)
         kubernetes_cluster.stop_api_server()
@@ -198,7 +200,11 @@ def test_too_few_rights_are_named(kubernetes_cluster: KubernetesCluster) -> None
     with Pods(kubernetes_cluster, "deployment/guarded", replicas=1) as pods:
         nobody = kubernetes_cluster.kubeconfig_of("nobody")
         with pods.actuator(kubeconfig=nobody) as actuator:
-            for act in (actuator.plan, actuator.status, lambda: actuator.disable("incident-1")):
+            for act in (
+                actuator.plan,
+                actuator.status,
+                lambda: actuator.disable(ONE),
+            ):
                 error = failure(act)
                 assert 'cannot get resource "deployments"' in str(error)
                 assert (error.changed, error.retry) == (False, False)
@@ -206,7 +212,7 @@ def test_too_few_rights_are_named(kubernetes_cluster: KubernetesCluster) -> None
         with pods.actuator(kubeconfig=kubernetes_cluster.kubeconfig_of("reader")) as actuator:
             assert actuator.status().mode is Mode.ON
             assert "but not patch it: a Role has to allow patch" in str(failure(actuator.plan))
-            error = failure(lambda: actuator.disable("incident-1"))
+            error = failure(lambda: actuator.disable(ONE))
             assert 'cannot patch resource "deployments"' in str(error)
             assert not error.changed
         assert pods.args() == ARGS
@@ -220,9 +226,9 @@ def test_role_of_the_manual_is_enough(kubernetes_cluster: KubernetesCluster) -> 
         kubeconfig = kubernetes_cluster.kubeconfig_of("specwatch")
         with pods.actuator(kubeconfig=kubeconfig, timeout="5s") as actuator:
             assert actuator.plan().notes == ()
-            assert "did not end within" in str(failure(lambda: actuator.disable("incident-1")))
+            assert "did not end within" in str(failure(lambda: actuator.disable(ONE)))
         with pods.actuator(kubeconfig=kubeconfig) as actuator:
-            actuator.enable("incident-1")  # for this it deletes a pod
+            actuator.enable(ONE)  # for this it deletes a pod
         assert pods.speculating() == [True]
 
 
@@ -233,7 +239,7 @@ def test_command_put_back_by_another_tool_stays(
     """As Argo CD and Flux do; no failure: the guard sees the mode, and respects it."""
     with Pods(kubernetes_cluster, "deployment/synced") as pods, pods.actuator() as actuator:
         if when == "afterwards":
-            actuator.disable("incident-1")
+            actuator.disable(ONE)
             pods.write(ARGS)
         else:
             with kubernetes_cluster.client() as other:
@@ -245,11 +251,11 @@ def test_command_put_back_by_another_tool_stays(
                         pods.write(ARGS)
 
                 with meanwhile(put_back):
-                    actuator.disable("incident-1")
+                    actuator.disable(ONE)
         eventually(lambda: pods.speculating() == [True] * 3, what="it is back", within=60)
         state = actuator.status()
         assert (state.mode, state.stale) == (Mode.ON, False)
-        actuator.enable("incident-1")
+        actuator.enable(ONE)
         assert pods.args() == ARGS
         assert ANNOTATION not in pods.annotations()
 
@@ -259,10 +265,10 @@ def test_command_that_its_owner_changed_meanwhile_is_not_overwritten(
 ) -> None:
     edited = Pods(kubernetes_cluster, "deployment/edited", replicas=1)
     with edited as pods, pods.actuator() as actuator:
-        actuator.disable("incident-1")
+        actuator.disable(ONE)
         pods.write([*WITHOUT, "--seed", "7"])
         assert actuator.status().stale
-        error = failure(lambda: actuator.enable("incident-1"))
+        error = failure(lambda: actuator.enable(ONE))
         assert "was changed since speculation was switched off" in str(error)
         assert not error.changed
         assert pods.args() == [*WITHOUT, "--seed", "7"]

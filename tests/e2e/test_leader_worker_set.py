@@ -17,6 +17,7 @@ from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.apps_v1 import StatefulSet
 
+from specwatch.actuators.base import Claim
 from specwatch.actuators.kubernetes.workload import ANNOTATION
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError
@@ -217,14 +218,14 @@ def test_leaders_are_switched_off_and_on_again(cluster: KubernetesCluster) -> No
         plan = actuator.plan()
         assert (plan.before, plan.after) == (tuple(ARGS), tuple(WITHOUT))
         assert "patch leaderworkerset/groups in namespace default" in plan.steps[0]
-        actuator.disable("incident-1")
+        actuator.disable(Claim("incident-1"))
         assert groups.args() == WITHOUT
         assert groups.speculating() == [False] * 2
         assert ANNOTATION in groups.annotations()
         off = actuator.status()
         assert (off.life, off.mode, off.stale) == (ProcessState.UP, Mode.OFF, False)
         assert off.instance != before.instance
-        actuator.enable("incident-1")
+        actuator.enable(Claim("incident-1"))
         assert groups.leader() == template  # with its other container, and all fields
         assert groups.speculating() == [True] * 2
         assert ANNOTATION not in groups.annotations()
@@ -234,9 +235,9 @@ def test_leaders_that_never_get_ready_are_put_back(cluster: KubernetesCluster) -
     fragile = Groups(cluster, "fragile-groups", image="vllm-fragile")
     with fragile as groups, groups.actuator(timeout="8s") as actuator:
         with pytest.raises(ActuatorError, match=r"did not end within 8s: .* group") as failed:
-            actuator.disable("incident-1")
+            actuator.disable(Claim("incident-1"))
         assert failed.value.changed
-        actuator.enable("incident-1")
+        actuator.enable(Claim("incident-1"))
         assert groups.args() == ARGS
         assert groups.speculating() == [True] * 2
 

@@ -132,7 +132,8 @@ class GuardingDaemon:
         """One turn, to its end."""
         self.guarding.turn()
         deadline = time.monotonic() + _IN_A_TURN
-        while any(one.running.locked() for one in self.guarding._guards.values()):
+        guarding = self.guarding
+        while guarding._waiting or any(one.running.locked() for one in guarding._guards.values()):
             assert time.monotonic() < deadline
             time.sleep(0.001)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from specwatch.actuators.base import boottime
 from specwatch.actuators.switch import SwitchClient
 from specwatch.config.guard import Guard, Rearm
 from specwatch.config.loading import from_targets
@@ -19,7 +20,7 @@ from specwatch.domain.model import Mode, Objective
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.state import GuardState, Phase, Step
-from specwatch.store.guard_records import GuardBook
+from specwatch.store.guard_records import LEASE_SECONDS, GuardBook
 from specwatch.store.guard_rows import Entry
 from specwatch.store.repository import Store
 from tests.guard.simulated_server import SimulatedServer
@@ -162,6 +163,7 @@ class Living:
             self.book.changed = False
             self.book.hold(["chat"], self.holder, self.server.now, able=True)
             self.guardian.take(self.book.look("chat")["chat"])
+            self.guardian.lease(boottime() + LEASE_SECONDS)
         self.guardian.turn()
 
     def command(self, make: Callable[[GuardState], Step | None]) -> None:

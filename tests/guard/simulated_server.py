@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from specwatch.actuators.base import ANYTIME, Claim
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
@@ -61,6 +62,7 @@ class SimulatedServer:
     measured: Interval | None = None
     load: float = 0.0
     scraped: float = 0.0
+    handover: float = 0.0
     point: Callable[[str], None] = lambda _: None
     """Is told of each moment at which the guard might be killed."""
 
@@ -108,8 +110,15 @@ class SimulatedServer:
         )  # fmt: skip
 
     def order(
-        self, draft_tokens: int | None, *, lease: float, by: str, deep: bool = False
+        self,
+        draft_tokens: int | None,
+        *,
+        lease: float,
+        by: str,
+        deep: bool = False,
+        claim: Claim = ANYTIME,
     ) -> SwitchState:
+        claim.require()
         self.state()
         self.point("before the order")
         if self.running is Mode.OFF:
@@ -142,16 +151,18 @@ class SimulatedServer:
         )
         return Service(life, self.configured, str(self.instance), stale=self.stale)
 
-    def disable(self, incident: str) -> None:
-        self._switch(Mode.OFF)
+    def disable(self, claim: Claim) -> None:
+        self._switch(Mode.OFF, claim)
 
-    def enable(self, incident: str) -> None:
-        self._switch(Mode.ON)
+    def enable(self, claim: Claim) -> None:
+        self._switch(Mode.ON, claim)
 
     def close(self) -> None:
         pass
 
-    def _switch(self, mode: Mode) -> None:
+    def _switch(self, mode: Mode, claim: Claim) -> None:
+        self.point("before the claim is checked")
+        claim.require()
         if self.fault == "refuse" and mode is self.fault_with:
             raise ActuatorError("the unit is masked")
         self.point("before the drop-in")

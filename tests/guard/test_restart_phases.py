@@ -13,7 +13,7 @@ from specwatch.guard import state_machine
 from specwatch.guard.foresight import Verification
 from specwatch.guard.observation import Situation, SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
-from specwatch.guard.state import DAY, Cause, Incident, Order, Phase
+from specwatch.guard.state import DAY, Cause, GuardState, Incident, Order, Phase
 from tests.guard.situations import ACT, CALM, CONFIRMED, DISABLED, NOW, UP, about, check_step, seen
 
 POLICY = Guard.model_validate(
@@ -189,14 +189,32 @@ def test_the_reason_names_the_requests_that_are_cut_off(
 
 
 def test_a_restart_that_was_done_before_a_crash_is_not_done_again() -> None:
-    for done in (OFF, NAMELESS):
-        check_step(RESTARTING, seen(service=done), {"phase": Phase.VERIFYING})
+    check_step(RESTARTING, seen(service=OFF), {"phase": Phase.VERIFYING})
+    shown = {"service": NAMELESS, "scraped_at": NOW + 2, "mode": Mode.OFF}
+    check_step(RESTARTING, seen(3, **shown), {"phase": Phase.VERIFYING})
+    for not_shown in ({"scraped_at": NOW - 2}, {"mode": Mode.ON}, {"mode": None}):
+        check_step(RESTARTING, seen(3, **{**shown, **not_shown}), None)
     changing = seen(service=Service(ProcessState.CHANGING, Mode.OFF, None))
     check_step(RESTARTING, changing, None)
     assert state_machine.effect(RESTARTING, changing, prepared=True) is None
     for undone in (UP, replace(OFF, instance="1"), replace(OFF, mode=Mode.ON)):
         check_step(RESTARTING, seen(service=undone), None)
         assert state_machine.effect(RESTARTING, seen(service=undone), prepared=True) is not None
+
+
+@pytest.mark.parametrize("state", [RESTARTING, replace(RESTARTING, phase=Phase.ROLLING_BACK)])
+def test_what_an_earlier_holder_began_is_waited_for(state: GuardState) -> None:
+    """Then the time to start begins anew, and it is done here."""
+    undone = {"service": replace(NAMELESS, mode=None), "scraped_at": NOW + 2}
+    check_step(state, seen(ACT.start_timeout + 9, handover=5.0, **undone), None)
+    waiting = seen(9, handover=5.0, **undone)
+    assert state_machine.effect(state, waiting, prepared=True) is None
+    late = seen(ACT.start_timeout + 9, handover=0.0, **undone)
+    after = check_step(state, late, {"phase": state.phase, "since": late.now})
+    assert state_machine.effect(after, replace(late, handover=None), prepared=True) is not None
+    done = seen(3, handover=5.0, service=replace(NAMELESS, mode=None), mode=state.goal,
+                scraped_at=NOW + 2)  # fmt: skip
+    assert check_step(state, done, {}).issued == done.now
 
 
 @pytest.mark.parametrize(("share", "cost"), [(1.0, 90.0), (0.25, 22.5), (0.0, 0.0)])

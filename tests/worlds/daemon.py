@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
+from specwatch.actuators.base import Claim
 from specwatch.config.loading import Config, from_targets
 from specwatch.daemon.guard_service import GuardService
 from specwatch.daemon.recorder import Recorder
@@ -72,6 +73,8 @@ class _Switch:
         self._server = server
         self._goal = Mode.ON
 
+    handover = 0.0
+
     def plan(self) -> Plan:
         return Plan((), (), (), ("restart the world",))
 
@@ -80,11 +83,11 @@ class _Switch:
         mode = self._goal if speculating is None else Mode.ON if speculating else Mode.OFF
         return Service(ProcessState.UP, mode, str(self._server.restarts))
 
-    def disable(self, incident: str) -> None:
+    def disable(self, claim: Claim) -> None:
         self._goal = Mode.OFF
         self._server.restart(speculation=False)
 
-    def enable(self, incident: str) -> None:
+    def enable(self, claim: Claim) -> None:
         self._goal = Mode.ON
         self._server.restart(speculation=True)
 

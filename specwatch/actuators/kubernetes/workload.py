@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from specwatch.actuators.base import Claim
 from specwatch.actuators.kubernetes import rollout
 from specwatch.actuators.kubernetes.container_command import (
     Manifest,
@@ -126,7 +127,10 @@ class KubernetesWorkload:
             rollout.interruption_of(workload),
         )  # fmt: skip
 
-    def disable(self, incident: str) -> None:
+    handover = 0.0
+    """A patch of the workload as it was before another daemon's is refused, by its version."""
+
+    def disable(self, claim: Claim) -> None:
         """Write the command without speculation, keep the original, and watch the rollout."""
 
         def edit(workload: Manifest) -> Words | None:
@@ -134,13 +138,13 @@ class KubernetesWorkload:
             if change is not None and Words.of(container) == change.written:
                 return None
             result = self._without_speculation(workload)
-            kept = Change(container["name"], incident, Words.of(container), result.words)
-            self._patch(workload, container, result.words, kept)
+            kept = Change(container["name"], claim.incident, Words.of(container), result.words)
+            self._patch(workload, container, result.words, kept, claim)
             return result.words
 
         self._change(edit)
 
-    def enable(self, incident: str) -> None:
+    def enable(self, claim: Claim) -> None:
         """Write the original command back, and watch the rollout."""
 
         def edit(workload: Manifest) -> Words | None:
@@ -161,7 +165,7 @@ class KubernetesWorkload:
                     " switched off: write the flags of speculation into it yourself (the annotation"
                     f" {ANNOTATION} has them), or remove the annotation"
                 )
-            self._patch(workload, container, words, None)
+            self._patch(workload, container, words, None, claim)
             return words
 
         self._change(edit)
@@ -280,9 +284,17 @@ class KubernetesWorkload:
     # --- what is changed
 
     def _patch(
-        self, workload: Manifest, container: Manifest, words: Words, change: Change | None
+        self,
+        workload: Manifest,
+        container: Manifest,
+        words: Words,
+        change: Change | None,
+        claim: Claim,
     ) -> None:
-        """Write the words if nobody has changed the workload meanwhile."""
+        """Write the words if nobody has changed the workload since it was read.
+
+        The lease is checked after that: who is stopped here and goes on later is refused.
+        """
         text = None if change is None else msgspec.json.encode(change).decode()
         from lightkube.types import PatchType
 
@@ -304,6 +316,7 @@ class KubernetesWorkload:
             "metadata": {"resourceVersion": version, "annotations": {ANNOTATION: text}},
             "spec": spec,
         }
+        claim.require()
         with self._requests(changed=True) as client:
             client.patch(
                 self._resource(), workload["metadata"]["name"], body, patch_type=merge,

@@ -69,11 +69,13 @@ class DropIn(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class LastRestart:
-    """The last restart: its action, its incident, and the invocation of the unit before it."""
+    """The last restart: its action, its incident, the invocation of the unit before it, and the
+    version of the guard that ordered it."""
 
     do: str
     incident: str
     instance: str
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

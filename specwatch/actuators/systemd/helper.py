@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 import structlog
 
-from specwatch.actuators.base import Actuator
+from specwatch.actuators.base import ANYTIME, Actuator, Claim
 from specwatch.errors import ActuatorError, ConfigError
 from specwatch.guard.plan import Plan, Service
 
@@ -46,6 +46,8 @@ class HelperRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
     do: Call
     incident: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9-]{0,64}\Z")] = ""
+    version: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of the guard that asks: one that is older than the last is refused."""
     timeout: Annotated[float, msgspec.Meta(ge=1, le=7200)] = 180.0
 
     def __post_init__(self) -> None:
@@ -95,25 +97,29 @@ class HelperClient:
             raise ActuatorError(f"{self._path} answered with something else than a status")
         return service
 
-    def disable(self, incident: str) -> None:
-        """Have the drop-in written and the unit restarted."""
-        self._ask("disable", incident)
+    handover = 0.0
+    """The helper makes one change at a time, and refuses an outdated one."""
 
-    def enable(self, incident: str) -> None:
+    def disable(self, claim: Claim) -> None:
+        """Have the drop-in written and the unit restarted."""
+        self._ask("disable", claim)
+
+    def enable(self, claim: Claim) -> None:
         """Have the drop-in removed and the unit restarted."""
-        self._ask("enable", incident)
+        self._ask("enable", claim)
 
     def close(self) -> None:
         """Nothing is held between calls."""
 
-    def _ask(self, do: Call, incident: str = "") -> HelperAnswer:
+    def _ask(self, do: Call, claim: Claim = ANYTIME) -> HelperAnswer:
         changes = do in _CHANGES
         wait = self._timeout + _BEYOND_RESTART_SECONDS if changes else _LOOK_SECONDS
-        request = _encoded(HelperRequest(do=do, incident=incident, timeout=self._timeout))
+        request = _encoded(HelperRequest(do, claim.incident, claim.version, self._timeout))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
             sock.settimeout(_LOOK_SECONDS)
             try:
                 sock.connect(self._path)
+                claim.require()
                 sock.sendall(request)
             except OSError as error:
                 raise self._unreachable(error) from error
@@ -246,7 +252,7 @@ class GuardHelper:
                 raise ActuatorError("another request changes the unit now", retry=True)
             try:
                 act = actuator.disable if request.do == "disable" else actuator.enable
-                act(request.incident)
+                act(Claim(request.incident, request.version))
             finally:
                 self._changing.release()
             return HelperAnswer()

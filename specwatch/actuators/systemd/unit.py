@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from specwatch.actuators.base import Actuator
+from specwatch.actuators.base import Actuator, Claim
 from specwatch.actuators.systemd.bus import SystemdBus
 from specwatch.actuators.systemd.command import Rewritten, given_words, rewritten, words_of
 from specwatch.actuators.systemd.drop_in import (
@@ -175,25 +175,30 @@ class SystemdUnit:
             detail.append("its own files changed since speculation was switched off")
         return Service(unit.life, mode, unit.instance or None, "; ".join(detail), stale)
 
-    def disable(self, incident: str) -> None:
+    handover = 0.0
+    """What an outdated call has begun is seen as a job of systemd's."""
+
+    def disable(self, claim: Claim) -> None:
         """Write the drop-in, reload, compare, restart."""
         state = self._read()
-        self._check_limit("disable", state.unit, incident)
+        self._check_limit("disable", state.unit, claim.incident)
+        self._require_current(claim)
         with self._marking_changes(state):
             if not (state.in_force and not self._stale(state)):
-                state = self._switch_off(state, incident)
-            self._restart("disable", incident, state.unit)
+                state = self._switch_off(state, claim.incident)
+            self._restart("disable", claim, state.unit)
 
-    def enable(self, incident: str) -> None:
+    def enable(self, claim: Claim) -> None:
         """Remove the drop-in, reload, restart."""
         state = self._read()
-        self._check_limit("enable", state.unit, incident)
+        self._check_limit("enable", state.unit, claim.incident)
+        self._require_current(claim)
         with self._marking_changes(state):
             if state.texts != Texts():
                 self._change(state, Texts())
             elif state.unit.needs_reload:
                 self._manager.reload()
-            self._restart("enable", incident, self._manager.load(self._name))
+            self._restart("enable", claim, self._manager.load(self._name))
 
     def close(self) -> None:
         """Close the connection to systemd."""
@@ -364,8 +369,21 @@ class SystemdUnit:
             " ExecStart= or EnvironmentFile= again; give it a name that sorts before 90-"
         )
 
-    def _restart(self, do: str, incident: str, unit: LoadedUnit) -> None:
+    def _require_current(self, claim: Claim) -> None:
+        """Raise ActuatorError if the lease of the caller has ended, or a later call was made."""
+        claim.require()
+        try:
+            last = self._files.last_restart()
+        except OSError as error:
+            raise ActuatorError(f"what was done cannot be read: {error}", retry=True) from error
+        if last is not None and claim.version < last.version:
+            raise ActuatorError(
+                f"{self._name} was restarted by a later order than this one: nothing is done"
+            )
+
+    def _restart(self, do: str, claim: Claim, unit: LoadedUnit) -> None:
         """Restart the unit, unless that was done for this incident before."""
+        incident = claim.incident
         try:
             last = self._files.last_restart()
             if last and (last.do, last.incident) == (do, incident):
@@ -382,7 +400,8 @@ class SystemdUnit:
                     return
             if (limit := self._limit_of(do, unit)) is not None:
                 limit.count(do, incident, unit.instance)
-            self._files.about_to_restart(LastRestart(do, incident, unit.instance))
+            claim.require()
+            self._files.about_to_restart(LastRestart(do, incident, unit.instance, claim.version))
         except OSError as error:
             raise ActuatorError(f"what is done cannot be recorded: {error}", retry=True) from error
         self._restarting = True
