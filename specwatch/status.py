@@ -234,6 +234,10 @@ class SourceStatus:
     refused: tuple[str, ...] = ()
 
 
+HUNG_SECONDS = 30.0
+"""After which a loop that has not turned counts as hung."""
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
     """A daemon now."""
@@ -246,6 +250,8 @@ class DaemonStatus:
     store: StoreStatus
     stuck: tuple[str, ...] = ()
     """Targets without a finished scrape within three intervals."""
+    silent: float = 0.0
+    """Seconds for which one of the daemon's loops has not turned."""
     ready: bool = False
     external_url: str = ""
     """Where people reach the daemon."""
@@ -257,6 +263,11 @@ class DaemonStatus:
     """None where this daemon shares its targets with no other."""
     not_shown: Callable[[str, Exception], None] = lambda _, __: None
     """Called with the name of a target that a defect keeps from being shown, and the error."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the daemon's loops turn, whatever becomes of its targets."""
+        return self.silent <= HUNG_SECONDS
 
     @property
     def groups(self) -> tuple[GroupVerdict, ...]:

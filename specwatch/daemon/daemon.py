@@ -38,7 +38,7 @@ from specwatch.report.deliveries import DeliveryMonitor
 from specwatch.runtime.scheduler import Schedule, current_moment
 from specwatch.runtime.sd_notify import ServiceManager
 from specwatch.scrape.gpu import GpuMemoryReader
-from specwatch.status import DaemonStatus, TargetStatus
+from specwatch.status import HUNG_SECONDS, DaemonStatus, TargetStatus
 from specwatch.store.repository import Store
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ _WRITE_SECONDS = 3.5
 """How long the database is waited for at the end."""
 _FIXED = ("daemon", "database", "fleet", "listen", "store")
 """Keys of the configuration that take effect at a start only."""
-_HUNG_SECONDS = 30.0
-"""After which the main loop counts as hung."""
 
 
 class Daemon:
@@ -225,6 +223,7 @@ class Daemon:
             pagers=self._alertmanagers.status(),
             deliveries=self._deliveries.status(self.config.report),
             stuck=self.targets.stuck(now),
+            silent=self._silent(now),
             fleet=None if self._fleet is None else self._fleet.status(),
             external_url=self.config.external_url,
             discovery=tuple(source.status for source in self._discovery),
@@ -357,18 +356,22 @@ class Daemon:
         self._recorder.close()
 
     def _heartbeat(self) -> None:
-        """Send the service manager a sign of life, as long as the main loop runs, and not all
-        targets are stuck: a restart for one would interrupt watching the others."""
-        now, looked = self._now(), self._looked
-        stuck = self.targets.stuck(now)
-        silent = 0.0 if looked is None else now.monotonic - looked
+        """Send the service manager a sign of life, as long as our loops turn: to restart us for a
+        target that is stuck would interrupt watching the others."""
+        now = self._now()
+        stuck, silent = self.targets.stuck(now), self._silent(now)
         if stuck:
-            _log.error("loop_stuck", targets=stuck)
-        if silent > _HUNG_SECONDS:
+            _log.error("targets_stuck", targets=stuck)
+        if silent > HUNG_SECONDS:
             _log.error("loop_hung", seconds=round(silent))
-        elif not stuck or len(stuck) < len(self.targets):
+        else:
             self._service.alive()
         self._service.status(self._sentence())
+
+    def _silent(self, now: Moment) -> float:
+        """Seconds for which one of our loops has not turned."""
+        looked = self._looked
+        return max(self.targets.silent, 0.0 if looked is None else now.monotonic - looked)
 
     def _sentence(self) -> str:
         message, store = self.targets.sentence(self._now()), self._recorder.status()

@@ -168,9 +168,11 @@ class _Api:
         return respond(_runbook(), 200, FORMATS["html"], policy=_STYLED)
 
     def healthz(self, _: Request) -> Response:
-        """200 while every target is scraped in time, else 503; `stuck` names those that are not."""
-        stuck = self.status().stuck
-        return json_response({"healthy": not stuck, "stuck": stuck}, 503 if stuck else 200)
+        """200 while the daemon's loops turn, else 503: for a liveness probe. Whether targets can be
+        read is no question of it: see `stuck` and `failure` in `/api/v1/targets`."""
+        status = self.status()
+        body = {"healthy": status.alive, "silent_seconds": round(status.silent, 1)}
+        return json_response(body, 200 if status.alive else 503)
 
     def readyz(self, _: Request) -> Response:
         """200 when `ready`, else 503; `store` is `ok` or the reason."""

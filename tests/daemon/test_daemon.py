@@ -212,7 +212,7 @@ def test_a_defect_in_one_turn_stops_no_other_and_shows(
     failed = events(log, "turn_failed")
     assert {entry["target"] for entry in failed} == {"bad"}
     assert failed[0]["exc_info"]
-    assert any("bad" in entry["targets"] for entry in events(log, "loop_stuck"))
+    assert any("bad" in entry["targets"] for entry in events(log, "targets_stuck"))
 
 
 def test_a_hostile_page_that_cannot_be_stored_is_told_and_stops_nothing(

@@ -167,13 +167,13 @@ def test_metrics_are_in_the_accepted_format(surface: Surface) -> None:
     assert openmetrics.body.endswith(b"# EOF\n")
 
 
-def test_unhealthy_while_a_target_is_stuck_but_not_while_it_fails(surface: Surface) -> None:
+def test_unhealthy_while_a_loop_hangs_whatever_becomes_of_targets(surface: Surface) -> None:
     failure = Failure(ScrapeReason.REFUSED, "nothing listens", NOW)
-    surface.status = daemon(target(failure=failure))
-    assert surface.get("/healthz").json == {"healthy": True, "stuck": []}
-    surface.status = daemon(stuck=("chat",))
+    surface.status = daemon(target(failure=failure), stuck=("chat",), silent=30.0)
+    assert surface.get("/healthz").json == {"healthy": True, "silent_seconds": 30.0}
+    surface.status = daemon(silent=30.5)
     answer = surface.get("/healthz")
-    assert (answer.status, answer.json) == (503, {"healthy": False, "stuck": ["chat"]})
+    assert (answer.status, answer.json) == (503, {"healthy": False, "silent_seconds": 30.5})
 
 
 def test_not_ready_says_why(surface: Surface) -> None:
