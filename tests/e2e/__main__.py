@@ -33,7 +33,7 @@ from tests.lab.vllm_server import FORKS, fork_server
 
 CHECKOUT = HERE.parents[1]
 LANES = {
-    "works": WORKS, "waits-1": WAITS, "waits-2": WAITS,
+    "works": WORKS, "waits-1": WAITS, "waits-2": WAITS, "waits-3": WAITS,
 }  # fmt: skip
 """The processes, and the kind of group that each takes first."""
 _YIELDS = 2
@@ -158,7 +158,7 @@ def run(folder: Path, options: Sequence[str]) -> int:
 
 def by_file(results: Iterable[str]) -> list[str]:
     """A line for each file: its seconds, those of processors, and its tests. What ended before its
-    last test is in the second figure: no vLLM, which a fork server has started."""
+    last test is in the second figure, and each vLLM, but no service of a machine with systemd."""
     files = []
     for result in map(json.loads, results):
         costs = [result["imported"], *result["tests"].values()]

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.e2e import processes, tap_asks
-from tests.e2e.groups import share_servers
+from tests.e2e.groups import WORK, share_servers
 from tests.e2e.switching import K, Switched, prepare
 from tests.lab import kubernetes_cluster as clusters
 from tests.lab import llama_server
@@ -164,6 +164,7 @@ def start_vllm(
             speculation=speculation, k=k, environment=environment, forks=fork_server,
         )  # fmt: skip
         _servers.append(server)
+        WORK.append(server.processor_seconds)
         stopping.callback(server.stop)
         server.start()
         if wait:

@@ -12,12 +12,13 @@ import fcntl
 import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.plugins import file_queue
-from tests.plugins.file_queue import FileQueue
+from tests.plugins.file_queue import Clock, FileQueue
 
 HERE = Path(__file__).parent
 WORKS, WAITS = "works", "waits"
@@ -87,6 +88,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.set_inheritable(config.getoption("file_results"), False)
 
 
+WORK: list[Callable[[], float]] = []
+"""Seconds of processors that servers have taken which a fork server has started."""
+
+
 class GroupQueue(FileQueue):
     """Collects and runs one group of files after another, until none is left.
 
@@ -95,6 +100,7 @@ class GroupQueue(FileQueue):
 
     def __init__(self, folder: Path, results: int, lane: str) -> None:
         super().__init__(folder, results)
+        self._clock = Clock(lambda: sum(work() for work in WORK))
         self._lane = lane
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

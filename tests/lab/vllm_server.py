@@ -197,6 +197,8 @@ class VllmServer:
         self._environment = environment or {}
         self._forks = forks
         self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._worked: list[float] = []
+        """Seconds of processors by life, as far as they were noted."""
 
     @property
     def pid(self) -> int:
@@ -214,6 +216,7 @@ class VllmServer:
         """Start the process; does not wait for it to answer."""
         if self.running:
             raise ServerFailed(f"the server on port {self.port} is running already")
+        self._worked.append(0.0)
         flags = speculation_flags(self._models, self._speculation, self._k)
         command = [*serve_command(self._vllm, self._models, self.port), *flags, *self._flags]
         environment = {**os.environ, **ENVIRONMENT, **self._environment}
@@ -256,6 +259,7 @@ class VllmServer:
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
         """SIGTERM, then after ``timeout`` seconds SIGKILL; nothing of the group survives."""
         if self._process is not None and self.running:
+            self._note_work()
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)
@@ -264,6 +268,7 @@ class VllmServer:
     def kill(self) -> None:
         """SIGKILL to every process of the group, as when the kernel runs out of memory."""
         deadline = time.monotonic() + STOP_TIMEOUT
+        self._note_work()
         while self.processes():
             if time.monotonic() > deadline:
                 raise ServerFailed(f"processes {self.processes()} survived SIGKILL")
@@ -275,19 +280,32 @@ class VllmServer:
 
     def processes(self) -> list[int]:
         """Ids of the processes of the server's group that run."""
+        return sorted(self._alive())
+
+    def processor_seconds(self) -> float:
+        """What it has taken so far, in all its lives, without their ends."""
+        self._note_work()
+        return sum(self._worked)
+
+    def _note_work(self) -> None:
+        if self._worked:
+            self._worked[-1] = max(self._worked[-1], sum(self._alive().values()))
+
+    def _alive(self) -> dict[int, float]:
+        """Seconds of processors that each process of the group has taken, by its id."""
         if self._process is None:
-            return []
+            return {}
         self._process.poll()
-        alive = []
+        alive = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 stat = (folder / "stat").read_text()
             except OSError:
                 continue  # it ended while we looked
-            state, _, group = stat.rpartition(")")[2].split()[:3]
+            state, _, group, *fields = stat.rpartition(")")[2].split()
             if int(group) == self._process.pid and state != "Z":
-                alive.append(int(folder.name))
-        return sorted(alive)
+                alive[int(folder.name)] = sum(map(int, fields[8:10])) / os.sysconf("SC_CLK_TCK")
+        return alive
 
     def restart(self, *, speculation: str | None = None, k: int = 4) -> None:
         """Stop and start again on the same port, without the former flags."""
