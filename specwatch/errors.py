@@ -73,6 +73,7 @@ class ScrapeReason(enum.StrEnum):
     DUPLICATE_SERIES = "duplicate_series"
     NOT_A_NUMBER = "not_a_number"
     INCONSISTENT = "inconsistent"
+    SEVERAL_SERVERS = "several_servers"
     NO_ENGINE = "no_engine"
     CREDENTIALS = "credentials"
 

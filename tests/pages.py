@@ -86,19 +86,21 @@ def read(page: bytes | str) -> dict[Series, float]:
     return PageReader().read(page.encode() if isinstance(page, str) else page)
 
 
-def oracle(page: str) -> dict[Series, float]:
-    """Our samples of a page, by prometheus-client's parser."""
+def oracle(page: str) -> tuple[dict[Series, float], int]:
+    """Our samples of a page, by prometheus-client's parser, added up; how many there are."""
     samples: dict[Series, float] = {}
+    ours = 0
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             series = series_of(sample.name, sample.labels)
             if series is None:
                 continue
+            ours += 1
             before = samples.get(series)
             samples[series] = (
                 sample.value if before is None else repeated(series, before, sample.value)
             )
-    return samples
+    return samples, ours
 
 
 def page(*families: tuple[str, str, Iterable[tuple[str, Mapping[str, str], float]]]) -> str:

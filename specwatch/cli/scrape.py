@@ -13,7 +13,7 @@ import click
 
 from specwatch.cli import options, tables
 from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
-from specwatch.domain.model import Mode, PageLimits
+from specwatch.domain.model import Mode
 from specwatch.domain.units import parse_engine_url
 from specwatch.engines.sample_names import engine_of, mode_of
 from specwatch.engines.sglang import SGLANG
@@ -33,7 +33,6 @@ _LARGEST_PAGE = 16 << 20
 _MOST_BAR, _BESIDE_BAR = 40, 22
 """The longest bar, and the columns of the figures beside it."""
 _GZIP = b"\x1f\x8b"
-_ANY = PageLimits(0, 0, 0, 0)
 """No limits: those of the daemon are settings of a target."""
 _LATENCIES: Columns[tuple[str, LatencyView | None]] = {
     "latency": lambda row: row[0],
@@ -62,7 +61,7 @@ def command(source: str, timeout: float, as_json: bool) -> None:
     Exit code 1 when the page cannot be read, or is not from an engine.
     """
     problems: list[str] = []
-    samples = PageReader(_ANY).read(_page(source, timeout))
+    samples = PageReader().read(_page(source, timeout))
     engine = EngineInfo(None, ())
     parts = tally.parts_of(samples).models
     if "://" in source and any(

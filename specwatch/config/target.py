@@ -75,9 +75,9 @@ class TargetOptions(HttpAccess):
     """Options of a target that several targets may share."""
 
     metrics_path: Annotated[
-        str, matching(r"/[^\s?#\x00-\x1f]*", "is not a plain path; write it like /metrics")
+        str, matching(r"/[^\s#\x00-\x1f]*", "is not a path; write it like /metrics")
     ] = "/metrics"
-    """Path of the metrics page."""
+    """Path of the metrics page, with a query where the server needs one: `/metrics?model=NAME`."""
     group: str = ""
     """The servers that do the same work, such as the replicas behind one router. Default: those
     that serve the same model."""

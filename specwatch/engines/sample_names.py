@@ -7,7 +7,7 @@ like ``..._per_pos_total`` are not counted as totals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from specwatch.domain.model import UNKNOWN_TEMPERATURE, Mode, Series
@@ -26,10 +26,11 @@ ENGINE_TITLES = f"{', '.join(engine.title for engine in ENGINES[:-1])} or {ENGIN
 _BY_NAME = {engine.name: engine for engine in ENGINES}
 _MARKS = {
     family.exposed: f"{engine.name}:"
-    for engine in (SGLANG, LMDEPLOY, TENSORRT_LLM)
+    for engine in ENGINES
+    if engine is not VLLM
     for family in engine.families
 }
-"""What ``Series.engine`` begins with, by family; nothing for others, as in stored cursors."""
+"""What ``Series.engine`` begins with, by family; nothing for those of vLLM."""
 
 _PROCESS = Family("process_start_time_seconds", "gauge", "process_start")
 FAMILIES: tuple[Family, ...] = (
@@ -84,8 +85,21 @@ _PARTS = {
 }
 """By the type of a family: the ends of its sample names, and which part each is."""
 
+
+def spellings(exposed: str) -> Iterator[str]:
+    """The names of a family on pages: an engine's own, and that with an underscore for the colon,
+    as OpenTelemetry, gateways and Ray write it; each with Ray's prefix, too.
+
+    Ray exports no counter before it has counted. Its gauges of the names of counters are not read.
+    """
+    for name in dict.fromkeys((exposed, exposed.replace(":", "_"))):
+        yield name
+        if name != exposed or ":" in name:
+            yield f"ray_{name}"
+
+
 SAMPLES: Mapping[str, SampleName] = {
-    family.exposed + end: SampleName(
+    name + end: SampleName(
         _MARKS.get(family.exposed, ""),
         family.quantity,
         part,
@@ -94,6 +108,7 @@ SAMPLES: Mapping[str, SampleName] = {
         family.by_segment,
     )
     for family in FAMILIES
+    for name in spellings(family.exposed)
     for end, part in _PARTS[family.kind]
 }
 """Every sample name that we read, exactly as on a page."""
@@ -144,6 +159,36 @@ def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
     )
 
 
+_ONE_SERVER = frozenset(
+    {"pid", "tp_rank", "pp_rank", "moe_ep_rank", "priority", "engine_type", "routing_key"}
+)
+"""Labels in which samples of one server may differ that are one quantity to specwatch: processes,
+ranks with the same requests, parts of all requests. Those that Ray adds begin with a capital."""
+
+
+def is_of_router(labels: Mapping[str, str]) -> bool:
+    """Whether a sample with these labels is a router's about one of its servers."""
+    return "server" in labels and "model_name" not in labels
+
+
+def several_servers(labels: Mapping[str, str], first: Mapping[str, str]) -> str:
+    """Why a sample cannot be added to an earlier one of the same series, by their labels; empty if
+    it can."""
+    if is_of_router(labels):
+        return (
+            "this is a router's page, with the label server: make each server behind it a target"
+            " of its own, by its own URL"
+        )
+    for label in sorted({*labels, *first} - _ONE_SERVER):
+        values = [one.get(label, "") for one in (first, labels)]
+        if values[0] != values[1] and not label[0].isupper():
+            return (
+                f"the page merges several servers: the label {label} is {values[0]!r} and"
+                f" {values[1]!r}; make each of them a target of its own, by its own URL"
+            )
+    return ""
+
+
 def meaningful(samples: Mapping[Series, float]) -> Mapping[Series, float]:
     """The samples of an engine's page without those that mean nothing in its release."""
     for engine in ENGINES:
@@ -156,8 +201,7 @@ def engine_of(samples: Mapping[Series, float]) -> Engine:
     first = next(iter(samples), None)
     if first is None:
         return VLLM
-    marked = _BY_NAME.get(first.engine.partition(":")[0])
-    return marked or (VLLM if first.model_name else LLAMACPP)
+    return _BY_NAME.get(first.engine.partition(":")[0], VLLM)
 
 
 def mode_of(

@@ -50,13 +50,6 @@ _FAMILIES = (
     Family("vllm:gpu_prefix_cache_hits", "counter", "prefix_cache_hits_old"),
     Family("vllm:cache_config_info", "gauge", "cache_config", "*"),
 )
-_RAY = tuple(
-    family._replace(exposed=family.exposed.replace("vllm:", "ray_vllm_")) for family in _FAMILIES
-)
-"""The same within Ray, such as Ray Serve LLM, which exports them for all workers of a node.
-
-Ray exports no counter before it has counted. Its gauges of the names of counters are not read.
-"""
 
 
 def draft_lengths(setting: Callable[[str], Any]) -> DraftLengths | None:
@@ -96,7 +89,7 @@ def _without_v0_totals(samples: Mapping[Series, float]) -> Mapping[Series, float
 VLLM = Engine(
     "vllm",
     "vLLM",
-    (*_FAMILIES, *_RAY),
+    _FAMILIES,
     _identify,
     _speculates,
     "--speculative-config",

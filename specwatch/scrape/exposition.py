@@ -18,7 +18,13 @@ from collections.abc import Iterable, Iterator
 
 from specwatch.domain.model import PageLimits, Series
 from specwatch.engines import tensorrtllm
-from specwatch.engines.sample_names import SAMPLES, repeated, series_of
+from specwatch.engines.sample_names import (
+    SAMPLES,
+    is_of_router,
+    repeated,
+    series_of,
+    several_servers,
+)
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape.page_layout import Glance, PageLayout
 
@@ -162,7 +168,7 @@ class PageReader:
         """The series of the text before the last space of a line. Raises ValueError if in doubt."""
         name, labels, value, after = self._parse_sample(key.decode("utf-8") + " value")
         series = series_of(name, labels)
-        if series is None or value != "value" or after:
+        if series is None or value != "value" or after or is_of_router(labels):
             raise ValueError("not written in the usual way")
         size = 2 * len(key) + _OVERHEAD
         if self._learnt + size <= _REMEMBERED:
@@ -201,7 +207,8 @@ class PageReader:
 
     def _read_line_by_line(self, page: bytes) -> dict[Series, float]:
         samples: dict[Series, float] = {}
-        seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+        seen: set[tuple[Series, frozenset[tuple[str, str]]]] = set()
+        firsts: dict[Series, dict[str, str]] = {}
         for match in self._picked(page):
             try:
                 line = match[1].decode("utf-8").strip()
@@ -216,11 +223,14 @@ class PageReader:
             series = series_of(name, labels)
             if series is None:
                 continue
-            identity = (name, frozenset(labels.items()))
+            identity = (series, frozenset(labels.items()))
             if identity in seen:
                 message = f"line {_number(page, match)}: {_excerpt(line)} occurs twice"
                 raise PageError(ScrapeReason.DUPLICATE_SERIES, message)
             seen.add(identity)
+            if several := several_servers(labels, firsts.setdefault(series, labels)):
+                message = f"line {_number(page, match)}: {several}"
+                raise PageError(ScrapeReason.SEVERAL_SERVERS, message)
             before = samples.get(series)
             samples[series] = number if before is None else repeated(series, before, number)
         return samples

@@ -42,6 +42,7 @@ _LATE = {
     " always slow, raise timeout and interval",
 }
 _STATUS_HINTS = {
+    400: "; llama-server in router mode needs metrics_path: /metrics?model=NAME",
     401: "; give credentials: bearer_token_file or basic_auth",
     403: "; give other credentials: these may not read the page",
     404: "; is this the address of the engine, and metrics_path right?",

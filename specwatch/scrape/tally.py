@@ -94,7 +94,10 @@ def no_engine(page: Parts) -> PageError:
             " server's as its url"
         )
     else:
-        message = f"a metrics page, but not of {ENGINE_TITLES}"
+        message = (
+            f"a metrics page, but not of {ENGINE_TITLES}; a vLLM that was started with"
+            " --disable-log-stats shows no metrics of its own"
+        )
     return PageError(ScrapeReason.NO_ENGINE, message)
 
 

@@ -49,8 +49,8 @@ WHY_NOT_SHOWN = (
 """Of drafts that vary in length, by their counts alone."""
 MODE_NOT_KNOWN = "not known whether the server speculates"
 MODE_REMEDY = (
-    "Start llama-server without --no-slots, and give specwatch the API key of llama-server or"
-    " SGLang, so that /slots or /server_info can tell; otherwise the first draft will."
+    "llama-server tells it at /slots (unless it was started with --no-slots) and SGLang at"
+    " /server_info, perhaps for an API key only; otherwise the first draft will."
 )
 _MOSTLY = 0.5
 """Share of the work from which on it was compared with a holdout at the same time."""

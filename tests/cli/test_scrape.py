@@ -75,7 +75,7 @@ def test_what_people_see_fits_eighty_columns_and_has_no_escapes(run: Run) -> Non
             "pages/llamacpp",
             [
                 "(unnamed model)\nspeculation unknown, 1 engine, 2 running, 1 waiting",
-                "It is not known whether the server speculates. Start llama-server without",
+                "It is not known whether the server speculates. llama-server tells it at",
             ],
         ),
         (
@@ -170,7 +170,8 @@ def test_several_models_are_shown_one_after_the_other(run: Run) -> None:
 
 
 def test_a_hostile_name_neither_commands_nor_fills_the_terminal(run: Run) -> None:
-    page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name=HOSTILE))
+    name = HOSTILE[:2000]
+    page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name=name))
     done = run("scrape", "-", stdin=page.encode())
     assert done.exit_code == 0
     assert done.stdout.startswith(r"[red]x[/red] \x1b[31m")
@@ -180,7 +181,7 @@ def test_a_hostile_name_neither_commands_nor_fills_the_terminal(run: Run) -> Non
     printed = run("scrape", "-", "--json", stdin=page.encode()).stdout
     assert printed.replace("\n", "").isprintable()
     (model,) = json.loads(printed)["models"]
-    assert model["model_name"] == HOSTILE
+    assert model["model_name"] == name
 
 
 def test_unusable_metrics_are_reported_on_standard_error(run: Run) -> None:
@@ -295,3 +296,48 @@ def test_a_server_that_only_prefills_says_so(run: Run) -> None:
     assert "not judged: the server only prefills, for others that decode" in done.stdout
     (model,) = json.loads(run("scrape", "-", "--json", stdin=page).stdout)["models"]
     assert model["speculation"] == "prefill"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "ray_vllm", "sglang"])
+@pytest.mark.parametrize("separator", [":", "_"])
+def test_names_that_others_have_rewritten_are_read(run: Run, engine: str, separator: str) -> None:
+    """Ray before 2.53, gateways and collectors write them so."""
+    name = f"{engine}{separator}"
+    page = pages.page(pages.gauge(f"{name}num_running_reqs", 2, model_name="m"),
+                      pages.gauge(f"{name}num_requests_running", 2, model_name="m"))  # fmt: skip
+    assert "2 running" in run("scrape", "-", stdin=page.encode()).stdout
+
+
+@pytest.mark.parametrize("label", ["instance", "replica", "stage", "worker_addr", "model"])
+def test_a_page_that_merges_servers_is_refused_by_the_label(run: Run, label: str) -> None:
+    page = pages.page(
+        pages.gauge("vllm:num_requests_running", 1, model_name="m", **{label: "one"}),
+        pages.gauge("vllm:num_requests_running", 2, model_name="m", **{label: "two"}),
+    )
+    done = run("scrape", "-", stdin=page.encode())
+    assert done.exit_code == 1
+    assert f"the label {label} is 'one' and 'two'; make each of them a target" in done.stderr
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_routers_page_is_recognised(run: Run, servers: int) -> None:
+    page = pages.page(*(
+        pages.gauge("vllm:num_requests_running", 3, server=f"http://10.0.0.{n}:8000")
+        for n in range(servers)
+    ))  # fmt: skip
+    done = run("scrape", "-", stdin=page.encode())
+    assert done.exit_code == 1
+    assert "this is a router's page" in done.stderr
+
+
+def test_one_name_in_two_spellings_is_not_counted_twice(run: Run) -> None:
+    page = pages.page(
+        pages.gauge("vllm:num_requests_running", 1, model_name="m"),
+        pages.gauge("vllm_num_requests_running", 1, model_name="m"),
+    )
+    assert "occurs twice" in run("scrape", "-", stdin=page.encode()).stderr
+
+
+def test_a_vllm_that_shows_nothing_is_told_why(run: Run) -> None:
+    page = '# TYPE http_requests_total counter\nhttp_requests_total{status="2xx"} 12\n'
+    assert "--disable-log-stats" in run("scrape", "-", stdin=page.encode()).stderr
