@@ -149,6 +149,17 @@ def _subtract(
     return None if fell else increments
 
 
+def increments_of(
+    counters: Mapping[Series, float], last: Mapping[Series, float]
+) -> dict[Series, float] | None:
+    """What was counted since an earlier page; None where a counter fell. Neither page says when its
+    process started. Raises PageError(``not_a_number``)."""
+    increments = _subtract(counters, last, same_process=False)
+    if increments is None or counters.keys().isdisjoint(last) or _bucket_fell(increments, counters):
+        return None
+    return increments
+
+
 def _bucket_fell(increments: Mapping[Series, float], counters: Mapping[Series, float]) -> bool:
     """Whether a bucket lost observations although no cumulative count fell."""
     return not _cumulative(increments) and _cumulative(counters)

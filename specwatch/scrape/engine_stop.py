@@ -1,4 +1,9 @@
-"""Whether an engine has permanently stopped drafting, by its pages: none of them says so."""
+"""Whether a process drafts although its page has counts of drafts: no page says so.
+
+An engine may have stopped permanently (TensorRT-LLM). And vLLM with ``PROMETHEUS_MULTIPROC_DIR``
+reads its counters from files, which stay in that folder: after a restart without speculation the
+totals of the process before still stand on the page.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from dataclasses import dataclass
 from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.model import Series
 from specwatch.engines.sample_names import engine_of
+from specwatch.engines.vllm import VLLM
 from specwatch.scrape import tally
 
 LEAST_REQUESTS, LEAST_TOKENS = 20, 1000
@@ -40,25 +46,34 @@ class _Silence:
 
 
 class DraftWatch:
-    """Watches the drafts of the models of one process of an engine that may stop permanently."""
+    """Watches the drafts of the models of one process that may have stopped, or never begun."""
 
     def __init__(self) -> None:
         self._silences: dict[str, _Silence] = {}
         self.stops: dict[str, EngineStop] = {}
+        """Models of an engine that has stopped."""
+        self.left_over: set[str] = set()
+        """Models whose counts of drafts are those of an earlier process."""
 
     def see(
         self,
         models: Mapping[str, Mapping[Series, float]],
         increments: Mapping[Series, float],
         now: float,
+        *,
+        from_files: bool = False,
     ) -> None:
         """Take the samples of a page by model, what it counts beyond the page before, and its Unix
-        time.
+        time; ``from_files``: the counters may be those of earlier processes.
 
         Work at a higher load than drafts were seen at tells nothing: ``max_concurrency`` and a
         schedule of draft lengths pause drafting there.
         """
-        stopping = {m: s for m, s in models.items() if engine_of(s).stops_permanently}
+        stopping = {
+            model: samples
+            for model, samples in models.items()
+            if (engine := engine_of(samples)).stops_permanently or (from_files and engine is VLLM)
+        }
         counted = tally.parts_of(increments).models if stopping else {}
         for model, samples in stopping.items():
             moved, total = tally.tally_of(counted.get(model, {}), []), tally.tally_of(samples, [])
@@ -72,12 +87,15 @@ class DraftWatch:
                 requests = sum(moved.requests.values())
                 silence.requests += requests
                 silence.tokens += max(0, (moved.generation_tokens or 0) - requests)
-            self._judge(model, self._silences[model], bool(total.drafts), acceptance_rate(total))
-
-    def _judge(self, model: str, silence: _Silence, drafted: bool, rate: float | None) -> None:
-        if drafted and silence.requests >= LEAST_REQUESTS and silence.tokens >= LEAST_TOKENS:
-            self.stops[model] = EngineStop(
-                silence.since, silence.load is None, rate, silence.tokens
-            )
-        else:
+            silence, drafted = self._silences[model], bool(total.drafts)
+            silent = silence.requests >= LEAST_REQUESTS and silence.tokens >= LEAST_TOKENS
             self.stops.pop(model, None)
+            self.left_over.discard(model)
+            if not (drafted and silent):
+                continue
+            if engine_of(samples).stops_permanently:
+                self.stops[model] = EngineStop(
+                    silence.since, silence.load is None, acceptance_rate(total), silence.tokens
+                )
+            else:
+                self.left_over.add(model)

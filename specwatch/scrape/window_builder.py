@@ -35,6 +35,7 @@ from specwatch.domain.model import (
 from specwatch.engines.sample_names import meaningful, mode_of
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import switch, tally
+from specwatch.scrape.alternation import Alternation
 from specwatch.scrape.counters import CounterTracker, Processes, process_start
 from specwatch.scrape.engine_stop import DraftWatch
 from specwatch.scrape.gauges import GpuMemory
@@ -97,6 +98,7 @@ class WindowBuilder:
         self.unnamed_model = target
         """What to call a model that the engine does not name (llama.cpp)."""
         self.processes = Processes()
+        self._alternation = Alternation()
         self.drafting: bool | None = None
         """Whether the process says that it may draft, where its page does not tell (llama.cpp)."""
         self.draft_lengths: DraftLengths | None = None
@@ -130,11 +132,15 @@ class WindowBuilder:
         window = self._window(now)
         before, start = self._tracker.process_start, process_start(samples)
         another = self.processes.is_another(before, start, self.times.seen_at(now), now.wall)
-        if another:
-            self.start_over()
         try:
             parts = tally.engine_parts(samples, window.modes)
             page = meaningful(samples)
+            if start is None and self._alternation.is_another(
+                self._tracker.last, page, now.monotonic
+            ):
+                self.processes.alternated_at, another = now.wall, True
+            if another:
+                self.start_over()
             last = self._tracker.last
             increments, restarted = self._tracker.advance(page)
         except PageError as error:
@@ -144,13 +150,17 @@ class WindowBuilder:
             self._first_pages.engine = samples, now.wall
         if self._counted_since is None:
             self._counted_since = now.wall
+        counted: Mapping[Series, float] = increments
+        if start is None:
+            counted = self._alternation.counted(increments, now.monotonic)
         if restarted:
             self._end_process(window, last or {}, problems)
             self._forget_process()
         setting = switch.setting_of(samples, None if restarted else self.switch)
         switched = last is not None and not restarted and switch.changed(self.switch, setting)
         self.switch = setting
-        self._count(window, parts, page, increments, now, restarted=restarted)
+        window.add(counted, tapped=bool(parts.tap))
+        self._see(parts, page, increments, now, restarted=restarted)
         self._sample(window, parts.models, now, restarted=restarted, switched=switched)
         proxy_restarted, proxy_error = False, None
         if proxy is not None:
@@ -194,13 +204,14 @@ class WindowBuilder:
         samples = glance.samples()
         page = meaningful(samples)
         increments, _ = self._tracker.advance(page)
-        self._count(self._open, tally.parts_of(samples), page, increments, now, restarted=False)
+        parts = tally.parts_of(samples)
+        self._open.add(increments, tapped=bool(parts.tap))
+        self._see(parts, page, increments, now, restarted=False)
         for model, mode in self.models.items():
             self._open.add_sample(model, mode, Gauges())
 
-    def _count(
+    def _see(
         self,
-        window: OpenWindow,
         parts: tally.Parts,
         page: Mapping[Series, float],
         increments: Mapping[Series, float],
@@ -208,9 +219,10 @@ class WindowBuilder:
         *,
         restarted: bool,
     ) -> None:
-        window.add(increments, tapped=bool(parts.tap))
+        """Take in what a page shows beside its counts."""
         self._page = page
-        self.draft_watch.see(parts.models, increments, now.wall)
+        from_files = self._tracker.process_start is None
+        self.draft_watch.see(parts.models, increments, now.wall, from_files=from_files)
         self._set_modes(parts.models)
         self.taps.see(
             parts,
@@ -263,6 +275,8 @@ class WindowBuilder:
         problems, windows = list[str](), tuple[Window, ...]()
         closed, self._open = self._open, None
         if closed is not None:
+            held = self._alternation.release({})
+            closed.add(held, tapped=any(series.temperature for series in held))
             windows = self._build(closed, problems)
             self.closed_start = closed.start
         return ScrapeResult(self._batch(closed, windows), problems=tuple(problems))
@@ -329,7 +343,7 @@ class WindowBuilder:
             return None
         of_proxy = None if proxy.last is None else Counters(proxy.last, proxy.process_start)
         return Cursor(
-            self._target, engine.last, engine.process_start, self.times.wall, of_proxy,
+            self._target, self._alternation.without_held(engine.last), engine.process_start, self.times.wall, of_proxy,
             self._counted_since,
         )  # fmt: skip
 
@@ -429,6 +443,7 @@ class WindowBuilder:
             for model in self.draft_watch.stops
             if self.models.get(model) is Mode.ON
         }
+        self.models |= dict.fromkeys(self.draft_watch.left_over & self.models.keys(), Mode.OFF)
 
     def _build(self, window: OpenWindow, problems: list[str]) -> tuple[Window, ...]:
         tallies = window.engine.tallies(self._tracker.last or {}, problems)

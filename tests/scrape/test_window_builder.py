@@ -601,7 +601,7 @@ def test_a_histogram_that_does_not_add_up_is_a_problem_of_its_window_only():
     name = "vllm:time_to_first_token_seconds"
     good = f'{name}_bucket{{le="1"}} 1\n{name}_bucket{{le="+Inf"}} 2\n{name}_sum 1\n'
     worse = f'{name}_bucket{{le="1"}} 9\n{name}_bucket{{le="+Inf"}} 3\n{name}_sum 1\n'
-    tokens = "vllm:generation_tokens_total 5\n"
+    tokens = "vllm:generation_tokens_total 5\nprocess_start_time_seconds 1.5\n"
     watch = new_watch()
     watch.observe(read(good + tokens), at(0))
     assert watch.observe(read(worse + tokens), at(5)).problems == ()

@@ -193,6 +193,8 @@ class World:
         self.ends = not {"stop", "kill"}.isdisjoint(name for name, *_ in script)
         for name, *arguments in script:
             getattr(self, name)(*arguments)
+        if self.several:
+            self.scrape(1.0)  # a killed daemon may have held back what its successor counts
         self.take(self.watch.close())
         self.engine_book.lose()  # what close() did not hand out does not exist
         self.tap_book.lose()
