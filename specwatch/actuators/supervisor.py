@@ -16,7 +16,7 @@ from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, CannotStrip
-from specwatch.guard.plan import Plan, ProcessState, Service
+from specwatch.guard.plan import Plan, ProcessState, Service, left_over_totals
 from specwatch.runtime.text_file import read_text
 from specwatch.vllm_cli import Stripped, strip
 
@@ -115,7 +115,7 @@ class Supervisor:
                 f"end vLLM by SIGTERM, and all that is left of it after {timeout} by SIGKILL",
                 "start it with the new command",
             ),
-            notes=stripped.notes,
+            notes=(*stripped.notes, *left_over_totals(self._environ)),
         )
 
     def disable(self, claim: Claim) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from specwatch.domain.model import Mode
+
+_MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class ProcessState(enum.StrEnum):
@@ -41,6 +44,16 @@ class Plan:
     files: tuple[FileChange, ...]
     steps: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+def left_over_totals(variables: Iterable[str]) -> tuple[str, ...]:
+    """A note where a server with these variables may show the counters of earlier processes."""
+    if _MULTIPROCESS not in variables:
+        return ()
+    return (
+        f"{_MULTIPROCESS} is set: remove what is in that folder at each start of vLLM"
+        " (ExecStartPre=, an emptyDir), or totals of speculation stay on its page without it",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,8 +343,8 @@ class WindowBuilder:
             return None
         of_proxy = None if proxy.last is None else Counters(proxy.last, proxy.process_start)
         return Cursor(
-            self._target, self._alternation.without_held(engine.last), engine.process_start, self.times.wall, of_proxy,
-            self._counted_since,
+            self._target, self._alternation.without_held(engine.last), engine.process_start,
+            self.times.wall, of_proxy, self._counted_since,
         )  # fmt: skip
 
     def _begin_at(self, cursor: Cursor) -> None:

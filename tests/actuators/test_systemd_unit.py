@@ -85,6 +85,12 @@ def test_an_order_that_another_daemon_has_overtaken_is_refused(bench: Bench) -> 
     assert (bench.state(), bench.systemd.restarts) == (before, 2)
 
 
+def test_a_folder_that_keeps_counters_is_named_in_advance(bench: Bench) -> None:
+    assert bench.unit.plan().notes == ()
+    bench.systemd.environment_lines = ("PROMETHEUS_MULTIPROC_DIR=/var/metrics",)
+    assert "remove what is in that folder at each start" in bench.unit.plan().notes[0]
+
+
 def test_disable_and_enable_go_there_and_back(bench: Bench) -> None:
     assert bench.unit.status().mode is Mode.ON
     before = bench.command

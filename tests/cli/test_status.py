@@ -199,7 +199,7 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
     ),
     "where speculation is not known it says what to do": (
         daemon(target(models={"llama": Mode.UNKNOWN})), 0,
-        ["speculation unknown, last", "It is not known whether the server speculates. llama-server"],
+        ["speculation unknown, last", "It is not known whether the server speculates. llama"],
     ),
     "the target is healthy while its proxy fails": (
         daemon(target(tap=TapStatus(Source.PROXY, proxy=ProxyStatus("http://h:1", FAILURE)))), 0,

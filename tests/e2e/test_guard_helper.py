@@ -46,11 +46,13 @@ def become(name):
 _CALL = """\
 import json, sys
 import msgspec
+from specwatch.actuators.base import Claim
 from specwatch.actuators.systemd.unit import systemd_actuator
 from specwatch.errors import ActuatorError
 from specwatch.config.service import SystemdService
 
-method, *arguments = sys.argv[2:]
+method, *incident = sys.argv[2:]
+arguments = [Claim(of, int(version or 0)) for of, _, version in (i.partition("@") for i in incident)]
 become(WHO)
 actuator = systemd_actuator(SystemdService(kind="systemd", **json.loads(sys.argv[1])))
 try:
@@ -84,7 +86,8 @@ class GuardLab:
         )
 
     def call(self, method: str, *arguments: str, who: str = MEMBER, **service: Any) -> Any:
-        """Call the actuator as that user; what it returns, or the error."""
+        """Call the actuator as that user, for ``INCIDENT@VERSION``; what it returns, or the
+        error."""
         asked = json.dumps({"unit": UNIT, **service})
         return json.loads(self.python(_CALL, asked, method, *arguments, who=who))
 
@@ -150,6 +153,17 @@ def test_it_acts_once_for_an_incident(lab: GuardLab) -> None:
     assert lab.show("InvocationID") == first
     assert lab.call("disable", "two") is None
     assert lab.show("InvocationID") != first
+
+
+def test_a_call_that_another_daemon_has_overtaken_is_refused(lab: GuardLab) -> None:
+    """Its daemon was stopped before it was sent, and goes on later."""
+    assert lab.call("disable", "one@7") is None
+    assert lab.call("enable", "two@9") is None
+    last = lab.show("InvocationID")
+    late = lab.call("disable", "one@7")
+    assert "restarted by a later order than this one" in late["error"]
+    assert late["changed"] is False
+    assert (lab.show("InvocationID"), lab.has_drop_in()) == (last, False)
 
 
 def test_it_restarts_no_more_often_than_root_allows(lab: GuardLab) -> None:

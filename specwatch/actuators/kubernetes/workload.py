@@ -35,7 +35,7 @@ from specwatch.errors import (
     KubernetesError,
     KubernetesReason,
 )
-from specwatch.guard.plan import Plan, Service
+from specwatch.guard.plan import Plan, Service, left_over_totals
 from specwatch.runtime.kubernetes_client import kubernetes_client, kubernetes_errors
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ class KubernetesWorkload:
             f"wait for the rollout, {limit} at most",
             "if it fails, write the command back",
         )
-        notes = (*result.notes, *rollout.notes(workload, nodes), *self._scaling_notes(workload))
+        left_over = left_over_totals(one["name"] for one in container.get("env", ()))
+        of_rollout = rollout.notes(workload, nodes)
+        notes = (*result.notes, *left_over, *of_rollout, *self._scaling_notes(workload))
         return Plan(Words.of(container).shown(), result.words.shown(), (), steps, notes)
 
     def status(self) -> Service:

@@ -40,7 +40,7 @@ from specwatch.config.service import SystemdService
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, CannotStrip
-from specwatch.guard.plan import FileChange, Plan, ProcessState, Service
+from specwatch.guard.plan import FileChange, Plan, ProcessState, Service, left_over_totals
 from specwatch.vllm_cli import strip
 
 _READ_AGAIN = "let systemd read its units again"
@@ -135,6 +135,7 @@ class SystemdUnit:
         writes = (f"write {file.path}" for file in files)
         steps = (*writes, _READ_AGAIN, f"restart {self._name}")
         notes = tuple(masking.masked_text(note, known) for note in result.notes)
+        notes += left_over_totals(self._environment(state.unit))
         return Plan(before, after, tuple(files), steps, notes)
 
     def _plan_again(self, state: _UnitState) -> Plan:
