@@ -60,6 +60,12 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     notes = _notes_on_model(arguments.model, serve_command.reader(read_file))
     options = arguments.speculation
     if not speculates(options):
+        image, given = serve_command.location.image, arguments.options
+        if image and not (given and all(option.flag for option in given)):
+            raise CannotStrip(
+                f"it is not known what the image {spelt(image)} starts, and its arguments have no"
+                " speculation of vLLM's: give the command that runs in it (--entrypoint)"
+            )
         return Stripped(tuple(command), (), notes)
     varying = _draft_lengths(options)
     if varying is not None and varying is not DraftLengths.MATCHES:  # which the method shows

@@ -45,14 +45,31 @@ _RUN_WITH_VALUE = (
     " -h --hostname -l --label --log-driver --log-opt -m --memory --memory-swap --cpus -c"
     " --cpu-shares --cpuset-cpus --cpuset-mems --cap-add --cap-drop --security-opt --group-add"
     " --pull --platform --add-host --dns --pid --userns --stop-timeout --stop-signal --pod"
+    " --secret --health-cmd --health-interval --health-retries --health-timeout"
+    " --health-start-period --annotation --sysctl --cidfile --conmon-pidfile --cgroup-parent"
+    " --cgroupns --cgroups --label-file --authfile --arch --os --ip --link --volumes-from"
+    " --device-cgroup-rule --dns-search --memory-reservation --cpu-period --cpu-quota --pids-limit"
+    " --blkio-weight --isolation --requires --uidmap --gidmap --subuidname --subgidname --tz"
+    " --umask --env-merge --hooks-dir --image-volume --log-level --mac-address --network-alias"
+    " --personality --preserve-fds --rootfs --sdnotify --seccomp-policy --shm-size-systemd"
+    " --systemd --timeout --variant --domainname --expose --storage-opt --gpu"
 )
+"""Options of docker run, podman run and nerdctl run that take a value."""
 _RUN_SWITCHES = (
     "-d --detach -i --interactive -t --tty --rm --init --privileged --read-only -P --publish-all"
-    " --no-healthcheck -q --quiet --replace --sig-proxy --oom-kill-disable"
+    " --no-healthcheck -q --quiet --replace --sig-proxy --oom-kill-disable --env-host --http-proxy"
+    " --no-hosts --no-hostname --passwd --read-only-tmpfs --rmi --tls-verify --use-api-socket"
+    " --disable-content-trust"
 )
+_IMAGE = re.compile(r"[a-z0-9][\w.:/@-]*")
+"""A reference to an image: no value with a comma, an equals sign or a blank is one."""
+_IMAGE_OF_VLLM = re.compile(r"(.*/)?vllm[^/]*", re.IGNORECASE)
+"""Images that start `vllm serve` with the arguments that they get."""
 _INTERPRETER = re.compile(r"(python|pypy)[\d.]*")
 
-_TEXT_OPTION = re.compile(r"-[a-z]*c")
+_SHELL_OPTION = re.compile(r"[-+][A-Za-z]+|--(login|norc|noprofile|posix)")
+_TEXT_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
+_NAMES_AN_OPTION = re.compile(r"[-+][A-Za-z]*[oO]")
 _SEPARATOR = re.compile(r"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 _TEXT_WORD = re.compile(
@@ -80,6 +97,8 @@ class Location:
     relative_paths: bool
     start: int
     """Of vLLM's own words, among those of the command or of the text in it."""
+    image: str = ""
+    """An image that is not known to start vLLM, and whose own program gets the words."""
     text_at: int | None = None
     """The place of the one word that is a text for a shell."""
 
@@ -124,6 +143,7 @@ def locate(command: Sequence[str]) -> Location:
         relative_paths=all(map(_SAME_FOLDER.fullmatch, programs[:1]))
         and not any(map(_OTHER_FOLDER.match, before)),
         start=start.at,
+        image=start.image,
         text_at=start.text_at,
     )
 
@@ -133,8 +153,15 @@ def shell_text_place(words: Sequence[str], index: int) -> int:
 
     Raises CannotStrip if it runs a script, or has other options.
     """
-    if len(words) > index + 2 and _TEXT_OPTION.fullmatch(words[index + 1]):
-        return index + 2
+    is_text, place = False, index + 1
+    while place < len(words) and (option := words[place])[:1] in ("-", "+"):
+        if not _SHELL_OPTION.fullmatch(option):
+            break
+        is_text = is_text or bool(_TEXT_OPTION.fullmatch(option))
+        # The name of an option follows: -o pipefail, -euo pipefail.
+        place += 2 if _NAMES_AN_OPTION.fullmatch(option) else 1
+    if is_text and place < len(words):
+        return place
     raise CannotStrip(
         f"{program_of(words[index])} does not run one text with -c: give the plain command that it"
         " runs"
@@ -182,6 +209,7 @@ class _Start(NamedTuple):
     at: int
     serve: bool = True
     text_at: int | None = None
+    image: str = ""
 
 
 def _start(words: Sequence[str], first: int = 0) -> _Start | None:
@@ -199,10 +227,8 @@ def _start(words: Sequence[str], first: int = 0) -> _Start | None:
                     "a shell starts another shell: give the plain command that the inner one runs"
                 )
             return start and start._replace(text_at=text_at)
-        if program in _ENGINES and following[0] == "run":
-            return _start_in_container(words, index + 2)
-        if program in _ENGINES and following[:2] == ["container", "run"]:
-            return _start_in_container(words, index + 3)
+        if program in _ENGINES and (options_at := _run_options_at(words, index + 1)):
+            return _start_in_container(words, options_at)
         if _VLLM.fullmatch(program) and following[0] == "serve":
             return _Start(index + 2)
         if _MODULE_OPTION.fullmatch(word) and following[0] in _SERVER_MODULES:
@@ -222,19 +248,33 @@ def _start(words: Sequence[str], first: int = 0) -> _Start | None:
 
 def _start_in_container(words: Sequence[str], options_at: int) -> _Start | None:
     image, entrypoint = _image(words, options_at)
+    name = "" if _IMAGE_OF_VLLM.fullmatch(words[image]) else words[image]
     if entrypoint:
         return _start([*words[:image], entrypoint, *words[image + 1 :]], image)
     first = "".join(words[image + 1 : image + 2])
     is_vllm = entrypoint is None and "vllm" in words[image]
     if entrypoint is None and (first.startswith("-") or (is_vllm and len(words) == image + 1)):
-        return _Start(image + 1)
+        return _Start(image + 1, image=name)
     if entrypoint is None and first == "serve":
         return _Start(image + 2)
     start = _start(words, image + 1)
     # Otherwise the first argument of vLLM's own image is the model.
     if start is None and is_vllm and not _INTERPRETER.fullmatch(first):
-        return _Start(image + 1)
+        return _Start(image + 1, image=name)
     return start
+
+
+def _run_options_at(words: Sequence[str], index: int) -> int | None:
+    """The place after ``run`` behind the engine's own options; None for another command of it."""
+    while index < len(words) and words[index].startswith("-"):
+        index += 1
+        # An option's value, unless the command follows: docker --context gpu1 run.
+        index += words[index : index + 1] not in ([], ["run"], ["container"]) and not words[
+            index
+        ].startswith("-")
+    if words[index : index + 1] == ["run"]:
+        return index + 1
+    return index + 2 if words[index : index + 2] == ["container", "run"] else None
 
 
 def _image(words: Sequence[str], index: int) -> tuple[int, str | None]:
@@ -250,11 +290,9 @@ def _image(words: Sequence[str], index: int) -> tuple[int, str | None]:
         index += 1
         if option in ("-", *_RUN_SWITCHES.split()):
             continue
-        if not (equals and option.startswith("--")) and option not in _RUN_WITH_VALUE.split():
-            raise CannotStrip(
-                f"it is unknown whether {option} of docker run takes a value: write it as"
-                " --NAME=VALUE, or leave it out"
-            )
+        known = option in _RUN_WITH_VALUE.split() or (equals and option.startswith("--"))
+        if not known and _is_switch(option, words, index):
+            continue
         if not equals:
             value = "".join(words[index : index + 1])
             index += 1
@@ -263,3 +301,20 @@ def _image(words: Sequence[str], index: int) -> tuple[int, str | None]:
     if index >= len(words):
         raise CannotStrip("docker run has no image: give the whole command")
     return index, entrypoint
+
+
+def _is_switch(option: str, words: Sequence[str], index: int) -> bool:
+    """Whether an option of docker run that is not known takes no value, by what follows at a place:
+    another option, the image, or what cannot be one. Raises CannotStrip if that is uncertain."""
+    following, *more = [*words[index : index + 2], ""]
+    if following.startswith("-"):
+        return True
+    if not _IMAGE.fullmatch(following):
+        return False
+    is_image, is_value = (bool(_IMAGE_OF_VLLM.fullmatch(word)) for word in (following, more[0]))
+    if is_image is is_value:
+        raise CannotStrip(
+            f"it is unknown whether {option} of docker run takes a value: write it as"
+            " --NAME=VALUE, or leave it out"
+        )
+    return is_image

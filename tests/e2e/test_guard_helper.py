@@ -51,8 +51,9 @@ from specwatch.actuators.systemd.unit import systemd_actuator
 from specwatch.errors import ActuatorError
 from specwatch.config.service import SystemdService
 
-method, *incident = sys.argv[2:]
-arguments = [Claim(of, int(version or 0)) for of, _, version in (i.partition("@") for i in incident)]
+method, *claims = sys.argv[2:]
+parts = [claim.partition("@") for claim in claims]
+arguments = [Claim(incident, int(version or 0)) for incident, _, version in parts]
 become(WHO)
 actuator = systemd_actuator(SystemdService(kind="systemd", **json.loads(sys.argv[1])))
 try:

@@ -37,6 +37,12 @@ STARTS = [
     "docker run --entrypoint '' image env A=b vllm serve M",
     "podman run --replace --device nvidia.com/gpu=all --name=x image vllm serve M",
     "sudo nerdctl run --init my/image --model M",
+    "docker --context gpu1 -H tcp://h:1 run vllm/vllm-openai --model M",
+    "nerdctl --namespace k8s.io container run vllm/vllm-openai --model M",
+    "podman run --secret hf,type=env --health-cmd 'curl -f http://h/health' --annotation k=v"
+    " --sysctl k=v vllm/vllm-openai --model M",
+    "docker run --other x=y --mystery x vllm/vllm-openai --model M",
+    "docker run --mystery vllm/vllm-openai --model M",
 ]
 
 
@@ -59,6 +65,9 @@ def test_everything_before_vllm_stays(start: str) -> None:
         ["nice", "/bin/bash", "-lc"],
         ["docker", "run", "--entrypoint", "bash", "image", "-c"],
         ["docker", "run", "image", "sh", "-c"],
+        ["bash", "-o", "pipefail", "-c"],
+        ["bash", "--login", "-euo", "pipefail", "-c"],
+        ["bash", "-ce"],
     ],
 )
 def test_vllm_is_found_behind_a_shell(shell: list[str]) -> None:
@@ -87,11 +96,16 @@ def test_options_of_docker_are_not_those_of_vllm() -> None:
         ("env -S 'vllm serve M'", "give the plain command"),
         ("fish -c 'vllm serve M'", "give the plain command"),
         ("bash start.sh vllm serve M", "give the plain command that it runs"),
-        ("bash -o pipefail -c 'vllm serve M'", "give the plain command that it runs"),
+        ("bash -o pipefail start.sh", "give the plain command that it runs"),
+        ("bash --rcfile x -c 'vllm serve M'", "give the plain command that it runs"),
         ("bash -c", "give the plain command that it runs"),
         ("docker run -it", "has no image"),
-        ("docker run --mystery x vllm/vllm-openai M", "--mystery of docker run takes a value"),
-        ("docker run -Z x vllm/vllm-openai M", "-Z of docker run takes a value"),
+        ("docker run --mystery x my/image M", "--mystery of docker run takes a value"),
+        ("docker run -Z x my/image M", "-Z of docker run takes a value"),
+        ("docker --context gpu1 ps", "there is no `vllm serve`"),
+        ("docker run --gpus all text-generation-inference --speculate 3", "what the image"),
+        ("docker run sglang:v0.5 --model-path M --speculative-algorithm EAGLE", "what the image"),
+        ("docker run -e SPECULATIVE_CONFIG={} runpod/worker-v1-vllm:v2", "what the image"),
     ],
 )
 def test_commands_that_cannot_be_read_are_refused(line: str, why: str) -> None:

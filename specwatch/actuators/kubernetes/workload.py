@@ -112,11 +112,12 @@ class KubernetesWorkload:
         progress = rollout.progress_of(workload)
         details = [progress.waits_for] if progress.waits_for else []
         mode: Mode | None = None
+        change = change_of(workload)
         try:
-            mode = Mode.ON if self._rewritten(workload).removed else Mode.OFF
+            ours = change is not None and Words.of(self._container(workload)) == change.written
+            mode = Mode.OFF if ours or not self._rewritten(workload).removed else Mode.ON
         except ActuatorError as error:
             details.append(str(error))
-        change = change_of(workload)
         stale = (
             change is not None
             and mode is not Mode.ON
