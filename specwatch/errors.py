@@ -198,6 +198,7 @@ class DiscoveryReason(enum.StrEnum):
     UNREADABLE = "unreadable"
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
+    TARGET_LIMIT = "target_limit"
     NOT_FOUND = "not_found"
     """The name does not exist."""
     HTTP_STATUS = "http_status"

@@ -28,6 +28,30 @@ SCHEDULED = frozenset({"eagle", "eagle3", "dflash"})
 """Methods for which vLLM's documentation says that a schedule of k by batch size was tested."""
 _SYNCHRONOUS = frozenset({"suffix", "medusa", "mlp_speculator", "ngram", "custom_class"})
 """Methods with which vLLM 0.32 cannot schedule the next step while one runs."""
+KEYS = frozenset({
+    "enforce_eager", "num_speculative_tokens", "model", "method", "draft_tensor_parallel_size",
+    "tensor_parallel_size", "quantization", "moe_backend", "attention_backend", "kv_cache_dtype",
+    "max_model_len", "revision", "code_revision", "index_share_for_mtp_iteration",
+    "disable_padded_drafter_batch", "disable_eagle_block_drop", "use_local_argmax_reduction",
+    "use_heterogeneous_vocab", "prompt_lookup_max", "prompt_lookup_min", "parallel_drafting",
+    "target_model_config", "target_parallel_config", "num_speculative_tokens_per_batch_size",
+    "draft_model_config", "draft_parallel_config", "suffix_decoding_max_tree_depth",
+    "suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor",
+    "suffix_decoding_min_token_prob", "draft_load_config", "rejection_sample_method",
+    "synthetic_acceptance_rates", "synthetic_acceptance_length", "enable_adaptive_verification",
+    "draft_sample_method", "dspark_draft_topk",
+})  # fmt: skip
+"""Keys of ``--speculative-config`` in vLLM 0.32 (the fields of ``SpeculativeConfig``)."""
+_LATER_KEYS = frozenset({"disable_lookahead_block_hashes", "skip_drafts"})
+"""Keys that vLLM 0.33 has added."""
+_OF_FLAGS = {
+    "ngram_prompt_lookup_max": "prompt_lookup_max",
+    "ngram_prompt_lookup_min": "prompt_lookup_min",
+    "disable_by_batch_size": "num_speculative_tokens_per_batch_size",
+}
+"""Keys of earlier versions, and what came in their place."""
+_GONE = frozenset({"medusa", "mlp_speculator"})
+"""Methods that vLLM 0.33 has no more."""
 _MOST_LAYERS = 3
 """Most layers of a draft that may be a head, though its configuration does not say so."""
 _LOOKUP = (
@@ -111,7 +135,7 @@ def method_findings(
         yield from _mtp(target, draft, plan)
     elif method == "mlp_speculator" and plan.server == "vllm":
         yield Finding(
-            "method", "doubt",
+            "method", "wrong",
             "vLLM 0.32 accepts mlp_speculator as a method, and then does not start",
             "only its former V0 engine could use one",
             "vLLM 0.32, vllm/v1/worker/gpu_model_runner.py", "use an EAGLE head or a draft model",
@@ -205,6 +229,12 @@ def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> It
 
 def _vllm(method: str, plan: ServerPlan) -> Iterator[Finding]:
     """Findings on known behaviour of vLLM 0.32."""
+    yield from _keys(plan)
+    if method in _GONE:
+        yield Finding(
+            "method", "doubt", f"vLLM 0.33 has no method {method} any more", "", VLLM,
+            "plan for another one before the next upgrade: an EAGLE head, or a draft model",
+        )  # fmt: skip
     lookups = plan.speculation.keys() & {"prompt_lookup_min", "prompt_lookup_max"}
     if method in ("ngram", "ngram_gpu") and not lookups:
         yield Finding(
@@ -230,6 +260,14 @@ def _vllm(method: str, plan: ServerPlan) -> Iterator[Finding]:
             "reported [F]; vLLM 0.32, vllm/v1/spec_decode/draft_model.py",
             "leave it out if vLLM refuses it: the draft is then split like the target",
         )  # fmt: skip
+    if plan.speculation.get("rejection_sample_method") == "fly":
+        yield Finding(
+            "method", "doubt",
+            "rejection_sample_method fly is lossy: the output may differ from that without"
+            " speculation, and acceptance is inflated",
+            "drafts are accepted that the target would not have sampled",
+            "vLLM 0.33", "compare the quality of answers, not only their speed",
+        )  # fmt: skip
     if plan.speculation.get("rejection_sample_method") == "synthetic":
         yield Finding(
             "method", "wrong",
@@ -247,6 +285,28 @@ def _vllm(method: str, plan: ServerPlan) -> Iterator[Finding]:
         yield Finding(
             "method", "note", "vLLM checks the rest of the configuration at its start",
             "its rules differ from version to version",
+        )  # fmt: skip
+
+
+def _keys(plan: ServerPlan) -> Iterator[Finding]:
+    """Findings on keys with which vLLM does not start."""
+    for key in sorted(plan.speculation.keys() - KEYS - _LATER_KEYS):
+        after = _OF_FLAGS.get(key)
+        near = [after] if after else difflib.get_close_matches(key, KEYS, n=1)
+        yield Finding(
+            "method", "wrong" if after else "doubt",
+            f"vLLM 0.32 has no key {key[:60]} in --speculative-config, and does not start with it",
+            "" if after else "a later version may have it", VLLM,
+            f"write {near[0]}" if near else "leave it out",
+        )  # fmt: skip
+    parallel, own = plan.parallel(), plan.draft_parallel
+    if own is not None and own not in (1, parallel):
+        yield Finding(
+            "method", "wrong",
+            f"draft_tensor_parallel_size {own} beside a target on {parallel} GPUs: vLLM does not"
+            " start",
+            "it may be 1, or that of the target",
+            "vLLM 0.32, SpeculativeConfig._verify_and_get_draft_tp", f"take 1 or {parallel}",
         )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from specwatch.config.http_access import HttpAccess, timeout_within
 from specwatch.config.sections import (
     AnyPath,
     Duration,
+    Limit,
     Listen,
     Section,
     each_once,
@@ -188,6 +189,8 @@ class DiscoverySource(Section):
     """Pods of Kubernetes."""
     scheme: Literal["http", "https"] = "http"
     """Scheme of the targets' URLs, unless the label `__scheme__` has another."""
+    target_limit: Limit = 2000
+    """Targets above which a refresh fails, and those known before stay; 0 means any number."""
     target: TargetOptions = TargetOptions()
     """Options of the targets: those of `targets`, without `url`, `name`, `proxy`
     and `service`. A label that

@@ -59,6 +59,8 @@ _PRUNE_SECONDS = 6 * HOUR
 _CLOCK_STEP_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 """How soon a step of the clock or a discovered target is handled."""
+_MOST_NAMED = 20
+"""Targets that a line of the log names."""
 _WRITE_SECONDS = 3.5
 """How long the database is waited for at the end."""
 _FIXED = ("daemon", "database", "fleet", "listen", "store")
@@ -416,7 +418,11 @@ class Daemon:
             _log.exception("discovery_not_applied")  # a defect of ours: the old targets stay
         now = self.targets.by_name.keys()
         if now != before:
-            _log.info("targets_changed", joined=sorted(now - before), left=sorted(before - now))
+            joined, left = sorted(now - before), sorted(before - now)
+            _log.info(
+                "targets_changed", targets=len(now),
+                joined=joined[:_MOST_NAMED], left=left[:_MOST_NAMED],
+            )  # fmt: skip
 
     def _watch(
         self,

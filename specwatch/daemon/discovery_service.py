@@ -15,7 +15,7 @@ from specwatch.config.target import Target
 from specwatch.discovery.sources import reader
 from specwatch.discovery.target_groups import Group, TargetMaker, merged
 from specwatch.domain.model import Moment
-from specwatch.errors import SpecwatchError
+from specwatch.errors import DiscoveryError, DiscoveryReason, SpecwatchError
 from specwatch.status import Failure, SourceStatus
 
 _log = structlog.get_logger("specwatch.daemon.discovery_service")
@@ -70,16 +70,28 @@ class WatchedSource:
             errors[""] = error
         else:
             errors = {k: one for k, one in outcomes.items() if isinstance(one, SpecwatchError)}
-            self._groups = {
+            groups = {
                 part: before.get(part, ()) if isinstance(outcome, SpecwatchError) else outcome
                 for part, outcome in outcomes.items()
             }
+            found = sum(len(group.targets) for group in chain.from_iterable(groups.values()))
+            if 0 < self.source.target_limit < found:
+                errors[""] = self._too_many(found)
+            else:
+                self._groups = groups
         had = self.targets
         if self._groups != before:
             self._make()
         self._note(errors)
         self.tried = True
         self._refreshed(self.targets != had)
+
+    def _too_many(self, found: int) -> DiscoveryError:
+        return DiscoveryError(
+            DiscoveryReason.TARGET_LIMIT,
+            f"{self.source} lists {found} targets: expected at most {self.source.target_limit}; if"
+            " it should list as many, raise target_limit",
+        )
 
     def _make(self) -> None:
         self.targets, refused = self._maker.targets(chain.from_iterable(self._groups.values()))

@@ -123,9 +123,12 @@ def test_missing_needs_of_a_method_are_found(
 
 
 def test_a_fitting_draft_has_no_severe_finding() -> None:
-    for method, config in (("eagle", EAGLE), ("eagle3", EAGLE3), ("medusa", MEDUSA)):
+    for method, config in (("eagle", EAGLE), ("eagle3", EAGLE3)):
         draft = candidate(0.5, name="draft", config=config)
         assert gravest(method, draft, plan(method, k=4)) == "", method
+    medusa = candidate(0.5, name="draft", config=MEDUSA)
+    gone = "doubt: vLLM 0.33 has no method medusa any more"
+    assert gravest("medusa", medusa, plan("medusa", k=4)) == gone
     for method in ("ngram", "ngram_gpu"):
         assert gravest(method, None, plan(method, k=4)) == ""
 
@@ -153,11 +156,28 @@ def test_drafts_accepted_at_random_are_wrong() -> None:
     assert "its answers are garbage" in text
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"disable_by_batch_size": 8}, "no key disable_by_batch_size in --speculative-config"),
+        ({"ngram_prompt_lookup_max": 4}, "no key ngram_prompt_lookup_max"),
+        ({"draft_tensor_parallel_size": 2, "tensor_parallel": 4}, "beside a target on 4 GPUs"),
+    ],
+)
+def test_keys_with_which_vllm_does_not_start_are_wrong(keys: dict[str, int], text: str) -> None:
+    (found,) = refused("ngram", plan("ngram", k=3, **keys))
+    assert text in found
+
+
+def test_lossy_verification_is_a_named_doubt() -> None:
+    given = plan("ngram", k=3, rejection_sample_method="fly")
+    assert "fly is lossy: the output may differ" in gravest("ngram", None, given)
+
+
 def test_what_vllm_validates_itself_has_no_finding() -> None:
     """Keys and rules that it may have gained, or dropped, since."""
     for given in (
         plan("ngram"),
-        plan("ngram", k=3, disable_by_batch_size=8),
         plan("ngram", k=3, a_key_of_tomorrow=True, use_heterogeneous_vocab=True),
         plan("ngram", num_speculative_tokens="five", prompt_lookup_min=5, prompt_lookup_max=2),
         plan("ngram", k=3, tensor_parallel=3),

@@ -102,6 +102,23 @@ def at(address: str, name: str, **labels: str) -> dict[str, Any]:
     }
 
 
+def test_a_list_beyond_the_limit_is_refused_and_what_was_known_stays(
+    fleet: Start, address: str, log: Log
+) -> None:
+    made = fleet()
+    made.write("one", at(address, "a"), at(address, "b"))
+    made.find("a", "b")
+    made.write("one", *(at(address, f"t{n}") for n in range(2001)))
+    made.find("a", "b")
+    failure = made.source("file_sd").failure
+    assert failure is not None
+    assert failure.reason == "target_limit"
+    assert "lists 2001 targets: expected at most 2000" in failure.detail
+    made.write("one", at(address, "c"))
+    made.find("c")
+    assert [entry["reason"] for entry in events(log, "discovery_failed")] == ["target_limit"]
+
+
 def test_targets_join_and_leave_and_what_stays_is_not_disturbed(
     fleet: Start, address: str, log: Log
 ) -> None:

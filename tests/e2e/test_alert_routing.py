@@ -200,7 +200,7 @@ def alerting(
     on = bad_server
     with ExitStack() as stack:
         calibrated(plain_server, on, database)
-        stack.enter_context(Clients(on.url))
+        stack.enter_context(Clients(on.url, pause=0.3))
         give_a_past(on, database)
         receivers = Receivers()
         stack.callback(receivers.close)

@@ -122,7 +122,10 @@ def life_of(story: Story, name: str) -> ProcessState:
     )
     numbers = story.alerts()[SWITCHED_OFF, name]["annotations"]["description"]
     eventually(lambda: clients.answered > before + 10, what="requests are answered", within=120)
-    eventually(lambda: tried(story, name), what=f"{name} is tried", within=BREACH_WITHIN, every=0.2)
+    eventually(
+        lambda: tried(story, name), what=f"{name} is tried", within=BREACH_WITHIN, every=0.2,
+        evidence=lambda: story.service.state(name),
+    )  # fmt: skip
     spoke.append(server.speculates())
     end = "observing" if name == KEPT else "disabled"
     after = story.service.wait_for(name, end, within=BREACH_WITHIN)

@@ -32,7 +32,7 @@ from tests.lab.http_get import is_ok
 from tests.lab.systemd_machine import SystemdMachine
 from tests.lab.vllm_server import VllmServer, free_port
 
-SWITCHES = 40
+SWITCHES = 20
 ATTACK_SECONDS = 4
 
 

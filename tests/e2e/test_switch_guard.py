@@ -32,7 +32,9 @@ def test_the_guard_needs_no_restart(start_switched: StartSwitched, tmp_path: Pat
         return state(daemon)
 
     bad = start_switched("draft-bad")
-    with bad as (server, _), Traffic(server.url, 1, pause=0.5).running() as traffic:
+    # More than the rule needs, and it spares the cores.
+    traffic = Traffic(bad.server.url, 1, pause=1.5, max_tokens=100)
+    with bad as (server, _), traffic.running():
         config = {
             "targets": [bad.target],
             "rules": {"use_defaults": False, "extra": [low]},

@@ -36,16 +36,16 @@ Environment=PYTHONPATH=/opt/specwatch/hang:{checkout}
 WatchdogSec=15
 RestartSec=1
 """
-# Python imports a module of this name when it starts: a turn never ends once a file is there.
+# Python imports a module of this name when it starts: the loop stands still once a file is there.
 SITE_CUSTOMIZE = f"""\
-import asyncio, os
+import os, time
 import specwatch.daemon.scraper
 
 turn = specwatch.daemon.scraper.Scraper._turn
 
 async def hanging(self):
-    while os.path.exists({HANG!r}):
-        await asyncio.sleep(3600)
+    if os.path.exists({HANG!r}):
+        time.sleep(3600)
     await turn(self)
 
 specwatch.daemon.scraper.Scraper._turn = hanging

@@ -101,7 +101,7 @@ def both(pair: Pair, requests: list[Request]) -> Phase:
 @pytest.fixture(scope="module")
 def phase(pair: Pair) -> Phase:
     """Only requests whose acceptance can be known."""
-    return both(pair, covered(2 * EVERY_PAIR))
+    return both(pair, covered(EVERY_PAIR))
 
 
 def test_the_traffic_was_varied_enough(phase: Phase) -> None:
@@ -113,7 +113,7 @@ def test_the_traffic_was_varied_enough(phase: Phase) -> None:
     rates = [records[b]["accepted_tokens"] / records[b]["draft_tokens"] for b in BUCKETS]
     assert rates == sorted(rates, reverse=True)
     unasked = [o for o in phase.seen if o.request.stream and o.tokens is None]
-    assert len(unasked) > EVERY_PAIR / 2
+    assert len(unasked) > EVERY_PAIR / 4
     assert {o.record for o in unasked} == {None}
 
 
