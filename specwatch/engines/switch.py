@@ -36,6 +36,8 @@ LARGEST = 4096
 """Bytes of a document, at most."""
 MOST_RANGES = 64
 """Ranges of a schedule."""
+LARGEST_JUMP = 1000
+"""How much greater the number of an order may be than that of the last one."""
 LONGEST_LEASE = 86_400.0
 """Seconds that an order may hold."""
 EXTENSION = "specwatch.tap.deep.Worker"
@@ -162,6 +164,11 @@ def objection(order: Order, state: SwitchState) -> str:
         return "it is for another process of the server: read the state again"
     if order.number <= state.number:
         return f"its number {order.number} was used before: read the state again"
+    if order.number > state.number + LARGEST_JUMP:
+        return (
+            f"its number {order.number} is more than {LARGEST_JUMP} greater than the last,"
+            f" {state.number}: no number would be left for later orders"
+        )
     if order.schedule and not state.schedules:
         return (
             "the specwatch in its environment knows no schedules: install the one of this command"

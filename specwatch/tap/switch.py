@@ -19,6 +19,7 @@ import msgspec
 
 from specwatch.engines import switch_files
 from specwatch.engines.switch import (
+    LARGEST_JUMP,
     LOCK_FILE,
     ORDER_FILE,
     STATE_FILE,
@@ -119,9 +120,11 @@ class Switch:
         except Exception as error:  # vLLM goes on as it was launched
             self._launch_mode("")
             self._deep(False)
-            if str(error) != self._problem:
-                self._problem = str(error)
-                _log.error("the switch in %s cannot be used: %s", self._directory, error)
+            # The name of a temporary file, which an OSError has, is another one each time.
+            problem = getattr(error, "strerror", None) or str(error)
+            if problem != self._problem:
+                self._problem = problem
+                _log.error("the switch in %s cannot be used: %s", self._directory, problem)
 
     def _write_state(self) -> None:
         """Write the state; none stays that is not true, if the disk is full."""
@@ -164,6 +167,7 @@ class Switch:
             self._launch_mode("")
             return
         try:
+            switch_files.check_directory(self._directory)
             order = decode(switch_files.read(self._directory / ORDER_FILE), Order)
         except FileNotFoundError:  # replaced just now: seen at the next look
             self._seen = None
@@ -181,7 +185,9 @@ class Switch:
             return
         if refused:
             self._launch_mode(refused)
-            if order.server == self.state.server:
+            if order.server == self.state.server and order.number <= (
+                self.state.number + LARGEST_JUMP
+            ):
                 self.state = msgspec.structs.replace(self.state, number=order.number)
             return
         ordered = order.schedule or order.draft_tokens

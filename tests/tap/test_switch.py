@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,32 @@ def test_a_number_counts_once(engine: Engine) -> None:
     assert (sent_again.draft_tokens, sent_again.until) == (2, first.until)
     assert engine.order(1, number=8).draft_tokens == 1
     assert engine.used == [2, 1]
+
+
+def test_a_number_that_leaves_none_for_later_orders_is_refused(engine: Engine) -> None:
+    engine.order(2)
+    assert "no number would be left" in engine.order(0, number=2**53 - 1).refused
+    state = engine.order(1)
+    assert (state.draft_tokens, state.number, engine.used) == (1, 2, [2, None, 1])
+
+
+def test_a_directory_that_is_opened_to_all_later_is_not_read(engine: Engine) -> None:
+    engine.order(2)
+    engine.directory.chmod(0o777)
+    assert "everybody can write" in engine.order(0).refused
+    assert engine.used == [2, None]
+
+
+def test_a_missing_directory_is_logged_once(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.order(2)
+    caplog.clear()
+    shutil.rmtree(engine.directory)
+    for _ in range(5):
+        engine.switch.turn()
+    errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == [f"the switch in {engine.directory} cannot be used: No such file or directory"]
 
 
 def test_orders_of_an_earlier_process_are_not_followed(tmp_path: Path) -> None:
