@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from specwatch.tap import request_options
@@ -17,24 +20,39 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-LARGEST_REQUEST = 64 << 20
-"""Bytes of a request that are read by default: the server itself holds them all."""
 
 _LINE_FEED = 10
 _NO_VERSION: dict[str, str] = {}
 _clock = time.perf_counter
 
 
+@dataclass(slots=True)
+class RequestRoom:
+    """What requests may take that have not arrived as a whole; others pass unread.
+
+    By default as much as the server itself holds.
+    """
+
+    largest: int = 64 << 20
+    """Bytes of one request."""
+    total: float = math.inf
+    """Bytes of all together."""
+    patience: float | None = None
+    """Seconds for which the next part of a request may not come."""
+    held: int = 0
+    """Bytes that are held now."""
+
+
 class Exchange:
     """Sits between the server's ``receive`` and ``send`` and the application's.
 
     ``fail`` is called with each failure of the tap's own reading; from then on the exchange only
-    passes through. A request of more than ``largest_request`` bytes passes unread.
+    passes through. A request for which there is no ``room`` passes unread.
     """
 
     __slots__ = (
-        "_asks", "_fail", "_largest_request", "_read", "_receive", "_remove_metrics", "_scope",
-        "_send", "_start", "_stream", "_whole", "headers", "observed",
+        "_asks", "_fail", "_read", "_receive", "_remove_metrics", "_room",
+        "_scope", "_send", "_start", "_stream", "_whole", "headers", "observed",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +64,7 @@ class Exchange:
         *,
         facts: ServerFacts,
         remove_metrics: bool,
-        largest_request: int,
+        room: RequestRoom,
         fail: Callable[[str, Exception], None],
     ) -> None:
         passed = endpoint is Endpoint.OTHER
@@ -60,7 +78,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._remove_metrics = remove_metrics
-        self._largest_request = largest_request
+        self._room = room
         self._fail = fail
         self._read = False
         self._asks = False
@@ -87,7 +105,7 @@ class Exchange:
             return message
         observed.started = _clock()
         body = message.get("body", b"")
-        if len(body) > self._largest_request:
+        if len(body) > self._room.largest:
             return message
         try:
             asking = self._request(body)
@@ -97,20 +115,28 @@ class Exchange:
         return message if asking is body else {**message, "body": asking, "more_body": False}
 
     async def _whole_request(self, message: Message) -> Message:
-        """A request that comes in parts in one piece, or as much of a large one as was read."""
-        length = dict(self._scope["headers"]).get(b"content-length", b"")
-        if length.isdigit() and int(length) > self._largest_request:
+        """A request that comes in parts in one piece, or as much of it as there is room for."""
+        length, room = dict(self._scope["headers"]).get(b"content-length", b""), self._room
+        if length.isdigit() and int(length) > room.largest:
             return message
         parts = [message.get("body", b"")]
         size = len(parts[0])
-        while size <= self._largest_request:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                return message
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if not message.get("more_body", False):
-                return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+        room.held += size
+        try:
+            while size <= room.largest and room.held <= room.total:
+                async with asyncio.timeout(room.patience):
+                    message = await self._receive()
+                if message["type"] != "http.request":
+                    return message
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                room.held += len(parts[-1])
+                if not message.get("more_body", False):
+                    return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+        except TimeoutError:
+            pass  # the application decides how long it waits
+        finally:
+            room.held -= size
         return {"type": "http.request", "body": b"".join(parts), "more_body": True}
 
     def sender(self) -> Send:

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from specwatch.domain.temperature import Buckets
 from specwatch.engines.switch import PATH
 from specwatch.tap import settings as settings_of
-from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
+from specwatch.tap.exchange import Exchange, Receive, RequestRoom, Send
 from specwatch.tap.metrics import TapCounters
 from specwatch.tap.request_options import ENDPOINTS
 from specwatch.tap.segments import Segments
@@ -45,11 +45,11 @@ class Tap:
         server: FactsSource | None = None,
         settings: Settings | None = None,
         registry: CollectorRegistry = REGISTRY,
-        largest_request: int = LARGEST_REQUEST,
+        room: RequestRoom | None = None,
     ) -> None:
         """``server`` has the facts, by default those of the vLLM in whose process this is;
         ``settings`` come from the environment by default; ``registry`` gets the counters;
-        of requests of more than ``largest_request`` bytes, only the response is read.
+        of requests for which there is no ``room``, only the response is read.
 
         Raises ValueError for invalid settings, so that vLLM does not start with them.
         """
@@ -60,7 +60,7 @@ class Tap:
         self._segments = Segments(self._settings.segments)
         self._counters = _COUNTERS.get(registry) or TapCounters(registry)
         _COUNTERS[registry] = self._counters
-        self._largest_request = largest_request
+        self._room = room or RequestRoom()
         self._switch = _ROUTES.get(registry)
         if self._switch is None and (directory := self._settings.switch_directory) is not None:
             self._switch = SwitchRoute(directory, self._settings.switch_token, registry)
@@ -90,7 +90,7 @@ class Tap:
                 send,
                 facts=self._server.facts(scope, endpoint),
                 remove_metrics=self._settings.remove_metrics,
-                largest_request=self._largest_request,
+                room=self._room,
                 fail=self._fail,
             )
         except Exception as error:

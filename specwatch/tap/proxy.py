@@ -34,7 +34,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from specwatch.tap import forwarding
-from specwatch.tap.exchange import Message, Receive, Send
+from specwatch.tap.exchange import Message, Receive, RequestRoom, Send
 from specwatch.tap.middleware import Tap
 from specwatch.tap.server_facts import Scope
 from specwatch.tap.settings import Settings
@@ -50,6 +50,10 @@ _LONGEST_LINE = 64 << 10
 _JSON = "application/json"
 _ADDED = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 _LARGEST_REQUEST = 16 << 20
+_ALL_REQUESTS = 256 << 20
+"""Bytes of all requests that are held because they have not arrived as a whole."""
+_PATIENCE = 30.0
+"""Seconds for which the next part of one may not come: then it is forwarded as it comes."""
 _log = logging.getLogger("specwatch.tap")
 
 
@@ -73,7 +77,8 @@ class ProxyApplication:
         """``url`` is the base URL of the upstream; ``registry`` gets the tap's counters and is what
         ``/metrics`` shows. ``default_temperature`` is that of the upstream if it cannot be read;
         ``connect_timeout`` is in seconds. Of requests that generate, those of up to
-        ``largest_request`` bytes are held, whether or not the upstream will take them.
+        ``largest_request`` bytes are held, whether or not the upstream will take them, and as many
+        as :data:`_ALL_REQUESTS` has room for.
         """
         self.url = url
         self.upstream = Upstream(url, default_temperature)
@@ -86,7 +91,7 @@ class ProxyApplication:
             server=self.upstream,
             settings=settings,
             registry=registry,
-            largest_request=largest_request,
+            room=RequestRoom(largest_request, _ALL_REQUESTS, _PATIENCE),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

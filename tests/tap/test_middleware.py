@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from specwatch.tap import Tap, exchange
-from specwatch.tap.exchange import Message, Receive, Send
+from specwatch.tap.exchange import Message, Receive, RequestRoom, Send
 from specwatch.tap.metrics import TapCounters
 from specwatch.tap.middleware import App
 from specwatch.tap.server_facts import Scope
@@ -193,7 +193,7 @@ def test_a_request_too_large_to_read_passes_in_parts(
         await answering(CHAT, reads=False)(scope, receive, send)
 
     bodies = [QUESTION, *[b" " * 40] * 5]
-    tap = Tap(app, server=Known(), registry=registry, largest_request=100)
+    tap = Tap(app, server=Known(), registry=registry, room=RequestRoom(largest=100))
     response = visit(tap, parts(*bodies), scope(headers=length))
     assert b"".join(received) == b"".join(bodies)
     assert len(received) == messages

@@ -9,6 +9,7 @@ import itertools
 import json
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from specwatch.runtime.http_server import HttpServer
+from specwatch.tap import proxy as tap_proxy
 from specwatch.tap.proxy import ProxyApplication, _Forward
 from specwatch.tap.settings import Settings
 from specwatch.tap.upstream import Upstream as Learner
@@ -308,6 +310,29 @@ def test_the_upstream_has_a_say_before_a_large_request_has_come(
     with proxy(upstream.url, largest_request=100) as server, Client(server.port) as client:
         client.send(request("POST /v1/completions", length, body=part))
         assert client.until(b"refused").startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_ALL_REQUESTS", 100), ("_PATIENCE", 0.05)])
+def test_requests_that_do_not_come_are_not_held_for_ever(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, limit: str, most: float
+) -> None:
+    """Neither many bytes of them nor for long: what is there goes on, and the upstream decides."""
+    monkeypatch.setattr(tap_proxy, limit, most)
+
+    def refuse(visit: Visit) -> None:
+        part = visit.head.encode().partition(b"\r\n\r\n")[2]
+        while part.count(b"x") < 120:
+            part += visit._sock.recv(4096)
+        visit.answer(b"too slow", "408 Request Timeout")
+
+    upstream.answers = refuse
+    with proxy(upstream.url) as server, Client(server.port) as client:
+        # It comes in two parts, of which the second is not the last.
+        head = request("POST /v1/completions", "Content-Length: 300", body=b"x" * 60)
+        client.send(head)
+        time.sleep(0.02)
+        client.send(b"x" * 60)
+        assert client.until(b"too slow").startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_base_path_of_the_upstream_comes_first(upstream: Upstream) -> None:
