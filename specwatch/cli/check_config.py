@@ -32,7 +32,7 @@ from specwatch.domain.buckets import order_of
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.segments import kind_of
-from specwatch.domain.units import format_duration
+from specwatch.domain.units import format_duration, is_loopback
 from specwatch.engines.sample_names import ENGINE_TITLES
 from specwatch.errors import ActuatorError, ConfigError, SpecwatchError
 from specwatch.guard.foresight import VERIFIABLE, WARM_UP
@@ -122,6 +122,11 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
 
 def _notes(config: Config) -> Iterator[str]:
     """Yield what is probably a mistake in the file."""
+    if not is_loopback(config.listen.host) and config.listen_token_file is None:
+        yield (
+            f"listen is {config.listen}, and there is no listen_token_file: whoever reaches that"
+            " address reads names, figures and configuration of all targets"
+        )
     names: dict[str, list[str]] = {}
     for target in config.targets:
         names.setdefault(target.metrics_url, []).append(target.name)

@@ -395,3 +395,12 @@ def test_a_holdout_that_cannot_be_is_noted(
     answer = json.loads(run("check-config", "--offline", "--config", file, "--json").stdout)
     notes = [note for note in answer["notes"] if note.startswith("guard.holdout")]
     assert [note.endswith(end) for note, end in zip(notes, ends, strict=True)] == [True] * len(ends)
+
+
+def test_who_listens_for_everybody_without_a_token_is_told(run: Run, tmp_path: Path) -> None:
+    for more, told in (("", True), (f"listen_token_file: {tmp_path}/token\n", False)):
+        file = tmp_path / "specwatch.yml"
+        (tmp_path / "token").write_text("0123456789abcdef")
+        file.write_text(f"listen: 0.0.0.0:9469\n{more}targets: [{{url: http://127.0.0.1:1}}]\n")
+        done = run("check-config", "--config", file, "--offline")
+        assert ("whoever reaches that address" in " ".join(done.stdout.split())) is told
