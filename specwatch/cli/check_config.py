@@ -122,7 +122,9 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
 
 def _notes(config: Config) -> Iterator[str]:
     """Yield what is probably a mistake in the file."""
-    if not is_loopback(config.listen.host) and config.listen_token_file is None:
+    host = config.listen.host
+    everywhere = host in ("0.0.0.0", "::")  # noqa: S104
+    if (everywhere or not is_loopback(host)) and config.listen_token_file is None:
         yield (
             f"listen is {config.listen}, and there is no listen_token_file: whoever reaches that"
             " address reads names, figures and configuration of all targets"
