@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +41,8 @@ _LARGEST_ANSWER = 1 << 20
 _MOST_PROBLEMS = 10
 _LARGE = 1 << 20
 """Bytes of a page that is read in another thread."""
+_SHARE = 0.1
+"""Of a processor, that reading the large pages of one target may take."""
 _Client = TypeVar("_Client", PageClient, BlockingPageClient)
 
 
@@ -105,6 +108,8 @@ class Scraper:
         self._begun, self._superseded_at = clock().monotonic, -math.inf
         """The latter: when another process's cursor was taken over, on the monotonic clock."""
         self._ended: float | None = None
+        self._rests_until = -math.inf
+        """Until when no page is read, because the last one took so long."""
         self._status = TargetStatus(
             target.name, target.url, target.interval, target.group, target.labels
         )
@@ -112,10 +117,14 @@ class Scraper:
 
     async def turn(self) -> None:
         """Scrape once and queue the windows that this closed."""
+        now = self._clock().monotonic
         if self._finished:
             return
         if self._turning is not None:
             self.skip()
+            return
+        if now < self._rests_until:
+            self._ended = now
             return
         self._loop, self._turning = asyncio.get_running_loop(), asyncio.current_task()
         try:
@@ -286,9 +295,8 @@ class Scraper:
         if page is not None and glance is None:
             try:
                 # A large one takes long to read, and other targets do not wait for it.
-                read = self._reader.read
                 large = len(page) > _LARGE
-                samples = await asyncio.to_thread(read, page) if large else read(page)
+                samples = await self._read_large(page) if large else self._reader.read(page)
             except ScrapeError as failed:
                 error = failed
         proxy = None
@@ -324,6 +332,31 @@ class Scraper:
             if error is None:
                 self._tap.log(self._watch, self._tap_status)
         return now, error
+
+    async def _read_large(self, page: bytes) -> Mapping[Series, float]:
+        """Read it in another thread; the next one is read later, the longer this one takes."""
+        seconds = 0.0
+
+        def read() -> Mapping[Series, float]:
+            nonlocal seconds
+            begun = time.thread_time()
+            try:
+                return self._reader.read(page)
+            finally:
+                seconds = time.thread_time() - begun
+
+        try:
+            return await asyncio.to_thread(read)
+        finally:
+            every = seconds / _SHARE
+            if every > self.target.interval:
+                if self._rests_until == -math.inf:
+                    _log.warning(
+                        "page_expensive", target=self.target.name, bytes=len(page),
+                        seconds=round(seconds, 2), every=round(every, 1),
+                    )  # fmt: skip
+                self._rests_until = self._clock().monotonic + every
+                self._watch.times.max_gap = 3 * every
 
     def _is_over(self, started: float) -> bool:
         """Whether a turn was cut short by us, or its page is perhaps older than another process's

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import ssl
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -479,6 +480,31 @@ def test_stuck_is_three_intervals_without_the_end_of_a_turn(bench: MakeBench) ->
     assert one.scraper.stuck(Moment(0, 1015.1))
     one.turn(b"")
     assert not one.scraper.stuck(Moment(0, 1015))
+
+
+def test_a_page_that_takes_long_to_read_is_read_less_often(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, log: Log
+) -> None:
+    """A tenth of a processor is for one target; nothing that it counts is lost."""
+    one = bench()
+    spent = itertools.count(0.0, 2.5)
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent))
+    foreign = b"# HELP a Nothing.\n" * 60_000
+
+    def read_after(seconds: float, tokens: int) -> int:
+        before = one.scraper.status().scrapes
+        one.now = Moment(one.now.wall + seconds, one.now.monotonic + seconds)
+        one.turn(vllm(tokens) + foreign, seconds=0.0)
+        assert not one.scraper.stuck(one.now)
+        return one.scraper.status().scrapes - before
+
+    assert [read_after(5, 100 + n) for n in range(9)] == [1, 0, 0, 0, 0, 1, 0, 0, 0]
+    (entry,) = events(log, "page_expensive")
+    assert (entry["seconds"], entry["every"]) == (2.5, 25.0)
+    read_after(60, 500)
+    window = one.end()["all"]
+    assert sum(each.tally.generation_tokens or 0 for each in one.windows) == 400
+    assert window.observed_seconds > 0
 
 
 def test_a_turn_that_raised_has_not_ended(
