@@ -149,7 +149,8 @@ class GuardService(DaemonUnit):
         self.configure(
             targets=[
                 {
-                    "name": server.name, "url": server.url, "interval": "1s",
+                    # Each a group of its own: none waits for the trial of another.
+                    "name": server.name, "url": server.url, "interval": "1s", "group": server.name,
                     "service": {"kind": "systemd", "unit": server.unit},
                 }
                 for server in servers
