@@ -23,7 +23,6 @@ _SHARING = 10
 """Targets that share a time at most, since the last one waits for the others."""
 _GOLDEN_RATIO = 0.618
 """Multiples of it, modulo 1, are spread evenly however many there are."""
-_BEAT_SECONDS = 1.0
 _MOST_LEFT = 100
 """Targets that left the configuration and are kept in case they come back."""
 
@@ -63,8 +62,6 @@ class WatchedTargets:
         self._slots: list[_Slot] = []
         self._turns: set[asyncio.Task[None]] = set()
         self._ended = self._turned = False
-        self._beaten = 0.0
-        """When the event loop was seen to turn, by its clock."""
 
     def __iter__(self) -> Iterator[Scraper]:
         return iter(list(self.by_name.values()))
@@ -126,19 +123,16 @@ class WatchedTargets:
             return
         if self._loop is None:
             self._loop = self._new_loop()
-            self._beat(self._loop)
             threading.Thread(target=_run, args=(self._loop,), name="scrape", daemon=True).start()
         self._loop.call_soon_threadsafe(self._set_slots, self._loop, list(self))
 
-    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._beaten = loop.time()
-        loop.call_at(self._beaten + _BEAT_SECONDS, self._beat, loop)
-
     @property
     def silent(self) -> float:
-        """Seconds for which the event loop has not turned, but for one."""
-        loop = self._loop
-        return 0.0 if loop is None else max(0.0, loop.time() - self._beaten - _BEAT_SECONDS)
+        """Seconds by which scrapes are late that the event loop has not begun."""
+        loop, slots = self._loop, self._slots
+        if loop is None or not slots:
+            return 0.0
+        return max(0.0, loop.time() - min(slot.at for slot in slots))
 
     def _set_slots(self, loop: asyncio.AbstractEventLoop, scrapers: Sequence[Scraper]) -> None:
         new = set(scrapers)

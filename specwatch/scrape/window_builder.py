@@ -306,6 +306,7 @@ class WindowBuilder:
     def supersede(self, cursor: Cursor) -> None:
         """Continue from the cursor of another process, which has counted the open window."""
         self._base = self._glanced = None
+        self._alternation = Alternation()
         if self._open is not None:
             self._open = OpenWindow(self._open.start)
         self._proxy_tracker = CounterTracker()

@@ -120,7 +120,7 @@ def test_a_loop_of_scrapes_that_hangs_gives_no_sign_of_life(
     assert "WATCHDOG=1" in manager.heard()
     leave = threading.Event()
     daemon.loop.call_soon_threadsafe(leave.wait, 60)
-    for seconds, alive in ((16, True), (16, False)):
+    for seconds, alive in ((16, True), (21, False)):
         daemon.clock.forward(seconds)
         daemon.daemon.look()
         daemon.jobs.run_due()

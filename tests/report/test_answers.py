@@ -195,7 +195,7 @@ def test_traffic_of_which_it_is_not_known_whether_it_speculates():
     model = report(flat(hour(at, mode=Mode.UNKNOWN) for at in range(HOURS)), measurement())
     assert (model.answer.outcome, model.answer.speedup) == ("unknown", None)
     assert "it is not known whether the server speculates" in model.answer.sentence
-    assert "without --no-slots" in model.answer.recommendation
+    assert "unless it was started with --no-slots" in model.answer.recommendation
     assert model.traffic.seconds_unknown > 0
     assert model.traffic.seconds_off == 0
 
