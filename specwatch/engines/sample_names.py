@@ -179,7 +179,7 @@ def several_servers(labels: Mapping[str, str], first: Mapping[str, str]) -> str:
             "this is a router's page, with the label server: make each server behind it a target"
             " of its own, by its own URL"
         )
-    for label in sorted({*labels, *first} - _ONE_SERVER):
+    for label in sorted({*labels, *first} - _ONE_SERVER - _NOT_CONFIGURATION):
         values = [one.get(label, "") for one in (first, labels)]
         if values[0] != values[1] and not label[0].isupper():
             return (

@@ -319,6 +319,17 @@ def test_a_page_that_merges_servers_is_refused_by_the_label(run: Run, label: str
     assert f"the label {label} is 'one' and 'two'; make each of them a target" in done.stderr
 
 
+def test_what_a_start_measured_does_not_make_another_server(run: Run) -> None:
+    """Two processes of one server in multi-process mode, one after the other."""
+    configurations = [
+        pages.gauge("vllm:cache_config_info", 1, model_name="m", block_size="16",
+                    kv_cache_max_concurrency=found, num_gpu_blocks=found)
+        for found in ("16.0", "32.0")
+    ]  # fmt: skip
+    page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name="m"), *configurations)
+    assert run("scrape", "-", stdin=page.encode()).exit_code == 0
+
+
 @pytest.mark.parametrize("servers", [1, 2])
 def test_a_routers_page_is_recognised(run: Run, servers: int) -> None:
     page = pages.page(*(

@@ -145,7 +145,8 @@ def start_vllm(
     ``speculation`` is ``draft-good``, ``draft-bad``, ``ngram`` or None, with ``k`` draft tokens and
     per-request records. With ``wait`` it answers when the call returns. Tests should
     stop it (``with start_vllm() as server``), since servers share few cores; those left are
-    stopped at the end of the session. ``models`` is the folder with the checkpoints.
+    stopped at the end of the session. ``models`` is the folder with the checkpoints. One that is
+    not ``forked`` imports everything itself, with its own environment.
     """
     logs = tmp_path_factory.mktemp("vllm")
     stopping = contextlib.ExitStack()
@@ -157,11 +158,13 @@ def start_vllm(
         wait: bool = True,
         models: Path = tiny_models,
         environment: Mapping[str, str] | None = None,
+        forked: bool = True,
     ) -> VllmServer:
         log = logs / f"vllm-{len(_servers)}.log"
         server = VllmServer(
             vllm_install, models, log, *flags,
-            speculation=speculation, k=k, environment=environment, forks=fork_server,
+            speculation=speculation, k=k, environment=environment,
+            forks=fork_server if forked else None,
         )  # fmt: skip
         _servers.append(server)
         WORK.append(server.processor_seconds)

@@ -25,7 +25,8 @@ WITHIN = 120.0
 
 def started(start_vllm: StartVllm, folder: Path, speculation: str | None) -> VllmServer:
     folder.mkdir(exist_ok=True)
-    return start_vllm(speculation=speculation, environment={KEY: str(folder)})
+    # prometheus-client looks at the variable when it is imported.
+    return start_vllm(speculation=speculation, environment={KEY: str(folder)}, forked=False)
 
 
 def daemon_on(folder: Path, url: str) -> DaemonProcess:
