@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
-from specwatch.actuators import switch_of
+from specwatch.actuators import owner, switch_of
 from specwatch.actuators.base import Actuator, boottime
 from specwatch.config.loading import Config
 from specwatch.config.target import Target
@@ -61,7 +60,7 @@ class GuardService:
         self._status = status
         self._healthy = healthy
         self._actuator = actuator
-        self._holder = f"{store.daemon}:{secrets.token_hex(4)}"
+        self._holder = f"{store.daemon}:{owner.identity()}"
         self._guards: dict[str, TargetGuard] = {}
         self._entries: dict[str, Entry] = {}
         self._groups: dict[str, dict[str, Entry]] = {}
@@ -180,7 +179,7 @@ class GuardService:
     def _read(self, guards: dict[str, TargetGuard]) -> None:
         """Read every guard, acquire the free leases, renew ours."""
         now, looked = self._now(), boottime()
-        entries = self._book.look()
+        earlier = entries = self._book.look()
         due = now.monotonic - self._renewed >= _RENEW_SECONDS
         free = any(name not in entries or entries[name].left <= 0 for name in guards)
         if guards and (due or free):
@@ -203,7 +202,9 @@ class GuardService:
                 continue
             if not guard.running.locked():
                 guard.take(entries[name])
-            guard.lease(looked + entries[name].left if self._is_ours(name) else 0.0)
+            until = looked + entries[name].left if self._is_ours(name) else 0.0
+            before = earlier.get(name, entries[name]).process
+            guard.lease(until, after_dead=owner.is_gone(before))
 
     def _is_ours(self, name: str) -> bool:
         entry = self._entries.get(name)

@@ -11,7 +11,7 @@ import structlog
 from msgspec import structs
 
 from specwatch.actuators.base import Actuator, Claim, boottime
-from specwatch.actuators.child_process import environment_for
+from specwatch.actuators.child_process import OUTLIVES, environment_for
 from specwatch.actuators.command import run_hook
 from specwatch.config.guard import Guard
 from specwatch.config.target import Target
@@ -151,12 +151,17 @@ class TargetGuard:
             self._rebase(known.state, entry.state)
         self.entry, self.stale = entry, False
 
-    def lease(self, until: float) -> None:
-        """The lease lasts until that moment of :func:`boottime`; 0 where it is not ours."""
+    def lease(self, until: float, *, after_dead: bool = False) -> None:
+        """The lease lasts until that moment of :func:`boottime`; 0 where it is not ours.
+
+        ``after_dead``: the process that had it has ended, and its command with it.
+        """
         state = self.state
         under_way = state.phase in RESTARTS and state.issued is None and not state.standby
         if until and not self._lease_until and under_way and self._actuator is not None:
             lasts = self._actuator.handover
+            if after_dead:
+                lasts = min(lasts, OUTLIVES)
             self._handover_until = boottime() + lasts if lasts else None
         self._lease_until = until
 

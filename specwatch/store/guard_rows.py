@@ -36,6 +36,11 @@ class Entry(msgspec.Struct, frozen=True):
         return self.left > 0 and self.holder in holder_names(holder)
 
     @property
+    def process(self) -> str:
+        """The process of that daemon."""
+        return self.holder.rpartition(":")[2].removesuffix(LOOKING)
+
+    @property
     def daemon(self) -> str:
         """The daemon that holds the lease, empty for none."""
         return self.holder.rpartition(":")[0]

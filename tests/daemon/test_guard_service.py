@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from specwatch.actuators import base
+from specwatch.actuators import base, owner
 from specwatch.actuators.base import boottime
+from specwatch.actuators.child_process import OUTLIVES
 from specwatch.config.guard import Guard, Hooks
 from specwatch.daemon import target_guard
 from specwatch.daemon.target_guard import TargetGuard
@@ -152,10 +153,14 @@ def test_one_that_dies_while_it_switches_is_followed_by_the_other(
     assert modes(world) == [Mode.OFF]
 
 
+@pytest.mark.parametrize(("dead", "seconds"), [(False, 3600.0), (True, OUTLIVES)])
 def test_one_that_follows_waits_for_a_command_that_may_still_run(
-    pair: tuple[GuardingDaemon, GuardingDaemon], world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World, monkeypatch: pytest.MonkeyPatch,
+    dead: bool, seconds: float,
+) -> None:  # fmt: skip
+    """Not for long where its process has certainly ended."""
     a, b = pair
+    monkeypatch.setattr(owner, "is_gone", lambda _: dead)
     world.server.handover = 3600.0
 
     def die(what: str) -> None:
@@ -168,7 +173,7 @@ def test_one_that_follows_waits_for_a_command_that_may_still_run(
     expire(b.store)
     b.live(90)
     assert (b.state().phase, modes(world)) == (Phase.RESTARTING, [])
-    monkeypatch.setattr(target_guard, "boottime", lambda: boottime() + 3601.0)
+    monkeypatch.setattr(target_guard, "boottime", lambda: boottime() + seconds + 1.0)
     b.live(90, until=Phase.DISABLED)
     assert (b.state().phase, modes(world)) == (Phase.DISABLED, [Mode.OFF])
 
