@@ -229,7 +229,7 @@ def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> It
 
 def _vllm(method: str, plan: ServerPlan) -> Iterator[Finding]:
     """Findings on known behaviour of vLLM 0.32."""
-    yield from _keys(plan)
+    yield from _keys(method, plan)
     if method in _GONE:
         yield Finding(
             "method", "doubt", f"vLLM 0.33 has no method {method} any more", "", VLLM,
@@ -288,7 +288,7 @@ def _vllm(method: str, plan: ServerPlan) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _keys(plan: ServerPlan) -> Iterator[Finding]:
+def _keys(method: str, plan: ServerPlan) -> Iterator[Finding]:
     """Findings on keys with which vLLM does not start."""
     for key in sorted(plan.speculation.keys() - KEYS - _LATER_KEYS):
         after = _OF_FLAGS.get(key)
@@ -300,7 +300,7 @@ def _keys(plan: ServerPlan) -> Iterator[Finding]:
             f"write {near[0]}" if near else "leave it out",
         )  # fmt: skip
     parallel, own = plan.parallel(), plan.draft_parallel
-    if own is not None and own not in (1, parallel):
+    if method not in LOOKUPS and own is not None and own not in (1, parallel):
         yield Finding(
             "method", "wrong",
             f"draft_tensor_parallel_size {own} beside a target on {parallel} GPUs: vLLM does not"

@@ -161,12 +161,21 @@ def test_drafts_accepted_at_random_are_wrong() -> None:
     [
         ({"disable_by_batch_size": 8}, "no key disable_by_batch_size in --speculative-config"),
         ({"ngram_prompt_lookup_max": 4}, "no key ngram_prompt_lookup_max"),
-        ({"draft_tensor_parallel_size": 2, "tensor_parallel": 4}, "beside a target on 4 GPUs"),
     ],
 )
 def test_keys_with_which_vllm_does_not_start_are_wrong(keys: dict[str, int], text: str) -> None:
     (found,) = refused("ngram", plan("ngram", k=3, **keys))
     assert text in found
+
+
+def test_a_draft_is_on_one_gpu_or_on_all() -> None:
+    given = plan(k=3, tensor_parallel=4, draft_tensor_parallel_size=2)
+    draft = candidate(1, config=LLAMA)
+    wrong = [item.text for item in methods.method_findings("draft_model", TARGET, draft, given)
+             if item.level == "wrong"]  # fmt: skip
+    assert any("size 2 beside a target on 4 GPUs" in text for text in wrong)
+    ignored = plan("ngram", k=3, tensor_parallel=4, draft_tensor_parallel_size=2)
+    assert refused("ngram", ignored) == []
 
 
 def test_lossy_verification_is_a_named_doubt() -> None:

@@ -95,7 +95,7 @@ class Replica:
         """The section ``service`` of its target."""
         words = {"disable": "off", "enable": "on", "status": "status"}
         commands = {key: [str(self._switch), word] for key, word in words.items()}
-        return {"kind": "command", **commands}
+        return {"kind": "command", **commands, "timeout": "20s"}
 
     def start(self) -> None:
         """Start it with speculation."""

@@ -6,6 +6,7 @@ cache that advise plans is the one that a real vLLM allots.
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import re
@@ -20,6 +21,7 @@ from specwatch.advise.advice import Advice, Traffic
 from specwatch.advise.advise import AdviceRequest, advise
 from specwatch.advise.architecture import read_architecture
 from specwatch.advise.memory import Footprint, plan_memory
+from specwatch.advise.methods import KEYS
 from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.cli.advise_models import LocalModels
 from specwatch.errors import ConfigError
@@ -109,6 +111,17 @@ def another(model: Path, folder: Path, **changes: Any) -> str:
     said = json.loads((model / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps(said))
     return str(folder)
+
+
+def test_the_keys_of_a_configuration_are_those_of_vllm(vllm_install: Path) -> None:
+    (file,) = vllm_install.glob("lib/python3*/site-packages/vllm/config/speculative.py")
+    (made,) = (
+        node for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name == "SpeculativeConfig"
+    )  # fmt: skip
+    fields = {node.target.id for node in made.body
+              if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}  # fmt: skip
+    assert fields == KEYS
 
 
 def test_vllm_refuses_random_lines_that_advise_calls_wrong(
