@@ -229,12 +229,13 @@ def test_a_command_ends_with_its_owner_and_in_its_time(
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as owner:
         try:
             wait_for(lambda: (tmp_path / "ours").exists() and (tmp_path / "ours").read_text())
+            server = int((tmp_path / "server").read_text())
+            wait_for(lambda: os.getsid(server) == server)
             owner.send_signal(how)
             ours = [int(pid) for pid in (tmp_path / "ours").read_text().split()]
             wait_for(lambda: not alive(ours))
         finally:
             owner.kill()
-    server = int((tmp_path / "server").read_text())
     assert alive([server])
     os.kill(server, signal.SIGKILL)
 
