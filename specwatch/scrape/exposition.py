@@ -32,6 +32,8 @@ _NAMES = frozenset(name.encode() for name in SAMPLES)
 _PREFIXES = frozenset(name[:end] for name in _NAMES for end in range(1, len(name) + 1))
 _REMEMBERED = 8 << 20
 """Bytes for remembered series of one server, which a hostile page could fill."""
+_REMEMBERED_BY_ALL = 64 << 20
+"""Bytes for those of all servers, also of those that are no longer watched."""
 _OVERHEAD = 500
 """Bytes of a remembered series besides the text of its labels."""
 _HEADS_REMEMBERED = 5_000
@@ -71,9 +73,33 @@ _VALUE = re.compile(r"[ \t]*([^ \t#]+)(?:[ \t]+([^ \t#]+))?[ \t]*(?:#.*)?$")
 _ESCAPE = re.compile(r'\\([\\n"])')
 
 
-_KNOWN: dict[PageLimits, dict[bytes, Series]] = {}
-"""Series by the text before the value, for text within the limits. Shared by all readers: the
-servers of a fleet have the same series, which then fit into the processor's caches."""
+class _Known:
+    """Series by the text before the value, for text within the limits of the pages.
+
+    Shared by all readers: the servers of a fleet have the same series, which then fit into the
+    processor's caches. All is forgotten when it takes too much: what is still on pages is learnt
+    again from the next ones.
+    """
+
+    def __init__(self) -> None:
+        self._by_limits: dict[PageLimits, dict[bytes, Series]] = {}
+        self._size = 0
+        self.forgotten = 0
+        """How often all was forgotten."""
+
+    def within(self, limits: PageLimits) -> dict[bytes, Series]:
+        return self._by_limits.setdefault(limits, {})
+
+    def make_room(self, size: int) -> None:
+        if self._size + size > _REMEMBERED_BY_ALL:
+            for known in self._by_limits.values():
+                known.clear()
+            self._size = 0
+            self.forgotten += 1
+        self._size += size
+
+
+_KNOWN = _Known()
 
 
 class PageReader:
@@ -81,8 +107,9 @@ class PageReader:
 
     def __init__(self, limits: PageLimits = PageLimits()) -> None:  # noqa: B008
         self._limits = limits
-        self._known = _KNOWN.setdefault(limits, {})
+        self._known = _KNOWN.within(limits)
         self._learnt = 0
+        self._forgotten = _KNOWN.forgotten
         self._layout: PageLayout | None = None
 
     def glance(self, page: bytes) -> Glance | None:
@@ -171,8 +198,12 @@ class PageReader:
         if series is None or value != "value" or after or is_of_router(labels):
             raise ValueError("not written in the usual way")
         size = 2 * len(key) + _OVERHEAD
+        if self._forgotten != _KNOWN.forgotten:
+            self._forgotten = _KNOWN.forgotten
+            self._learnt = 0
         if self._learnt + size <= _REMEMBERED:
             self._learnt += size
+            _KNOWN.make_room(size)
             self._known[key] = series
         return series
 

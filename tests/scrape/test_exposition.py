@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from specwatch.domain.model import PageLimits, Series
 from specwatch.engines.sample_names import SAMPLES
 from specwatch.errors import PageError, ScrapeReason
+from specwatch.scrape import exposition
 from specwatch.scrape.exposition import PageReader
 from tests.pages import CAPTURES, capture, escape, gauge, oracle, page, read
 
@@ -407,3 +408,16 @@ def test_a_page_with_other_series_or_letters_is_not_glanced_at(before: bytes, af
     assert reader.glance(page.replace(b"} 2\n", b"} 3\n")) is not None
     assert before in page
     assert reader.glance(page.replace(before, after)) is None
+
+
+def test_what_servers_that_came_and_went_had_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "_REMEMBERED_BY_ALL", 100_000)
+    for server in range(40):
+        text = "".join(
+            f'vllm:generation_tokens_total{{model_name="m{server}",engine="{n}"}} {n}\n'
+            for n in range(50)
+        )
+        reader = PageReader()
+        assert len(reader.read(text.encode())) == 50
+        assert len(reader.read(text.encode())) == 50
+    assert sum(map(len, exposition._KNOWN._by_limits.values())) < 200
