@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,11 +16,35 @@ from apscheduler.triggers.interval import IntervalTrigger
 from specwatch.domain.model import Moment
 
 _log = structlog.get_logger("specwatch.schedule")
+_SELDOM_SECONDS = 60.0
 
 
 def current_moment() -> Moment:
     """This moment on the wall clock and on the monotonic clock, in seconds."""
     return Moment(time.time(), time.monotonic())
+
+
+class _Seldom(logging.Filter):
+    """Passes what APScheduler says of a job that is skipped once a minute: one that hangs is
+    skipped at each of its times."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._said: dict[tuple[object, ...], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it was not said within the last minute."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        # The text of a job has its next time, which is another one each time.
+        now, said = self._monotonic(), (record.msg, *(getattr(a, "id", a) for a in arguments))
+        if now - self._said.get(said, float("-inf")) < _SELDOM_SECONDS:
+            return False
+        self._said[said] = now
+        return True
+
+
+_SELDOM = _Seldom()
 
 
 class Schedule:
@@ -31,6 +56,7 @@ class Schedule:
 
     def __init__(self, lanes: Mapping[str, int]) -> None:
         """``lanes`` names the lanes, and how many jobs of each may run at a time."""
+        logging.getLogger("apscheduler.scheduler").addFilter(_SELDOM)
         self._scheduler = BackgroundScheduler(
             timezone=UTC,
             executors={lane: ThreadPoolExecutor(threads) for lane, threads in lanes.items()},

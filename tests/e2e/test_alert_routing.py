@@ -200,7 +200,7 @@ def alerting(
     on = bad_server
     with ExitStack() as stack:
         calibrated(plain_server, on, database)
-        stack.enter_context(Clients(on.url, pause=0.3))
+        stack.enter_context(Clients(on.url, pause=1.0))
         give_a_past(on, database)
         receivers = Receivers()
         stack.callback(receivers.close)

@@ -104,7 +104,7 @@ def records(
         begun = next_minute(time.time())
         ended = begun + 2 * MINUTE
         sleep_until(begun + IDLE_SECONDS)
-        with Clients(server.url, AT_ONCE, of_every_kind) as clients:
+        with Clients(server.url, AT_ONCE, of_every_kind, pause=0.2) as clients:
             sleep_until(begun + MINUTE + 25)
         assert clients.errors() == []
         settled(server.metrics, [daemon])

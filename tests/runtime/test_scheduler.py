@@ -51,6 +51,24 @@ def test_a_job_that_hangs_holds_only_its_lane(jobs: Schedule) -> None:
     leave.set()
 
 
+def test_that_a_job_is_skipped_is_said_once_a_minute(
+    jobs: Schedule, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave, entered, seen = threading.Event(), threading.Event(), list[int]()
+
+    def hang() -> None:
+        entered.set()
+        leave.wait(20)
+
+    jobs.every(0.02, hang, delay=0.0, lane="one")
+    jobs.every(0.02, seen.append, 1, delay=0.0, lane="two")
+    assert entered.wait(10)
+    wait_for(lambda: len(seen) >= 5)
+    leave.set()
+    skipped = [record for record in caplog.records if "skipped" in record.getMessage()]
+    assert len(skipped) == 1
+
+
 def test_jobs_can_be_set_anew_while_they_run(jobs: Schedule) -> None:
     old: list[int] = []
     new: list[int] = []
