@@ -263,6 +263,8 @@ class _Forward:
         )
 
     async def _respond(self, response: ClientResponse) -> None:
+        if response.status < 200:  # what nobody has asked for, and nobody can forward
+            raise aiohttp.ClientPayloadError(f"it answered {response.status}")
         headers = [(name.lower(), value) for name, value in response.raw_headers]
         await self._send({
             "type": "http.response.start",

@@ -335,6 +335,17 @@ def test_requests_that_do_not_come_are_not_held_for_ever(
         assert client.until(b"too slow").startswith(b"HTTP/1.1 408 ")
 
 
+def test_an_upstream_that_switches_protocols_unasked_is_an_error(
+    upstream: Upstream, server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = "Upgrade: x\r\nConnection: upgrade\r\n"
+    upstream.answers = lambda visit: visit.answer(b"", "101 Switching Protocols", more)
+    with Client(server.port) as client:
+        client.send(request("GET /x"))
+        assert client.until(b"\r\n\r\n").startswith(b"HTTP/1.1 502 ")
+    assert "Traceback" not in caplog.text
+
+
 def test_a_base_path_of_the_upstream_comes_first(upstream: Upstream) -> None:
     upstream.answers = lambda visit: visit.answer(b"")
     with proxy(f"{upstream.url}/base") as server, Client(server.port) as client:
