@@ -150,7 +150,7 @@ class _Held:
         self._ended = False
         self._socket, theirs = socket.socketpair()
         limits = (grace, min(claim.until(), _FOREVER), limit)
-        with theirs:
+        try:
             self._holder = subprocess.Popen(  # noqa: S603
                 [
                     sys.executable, "-I", "-S", process_holder.__file__,
@@ -163,8 +163,14 @@ class _Held:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )  # fmt: skip
+        except OSError as error:  # too many processes
+            self._socket.close()
+            raise ActuatorError(f"cannot run {words[0]}: {error.strerror}", retry=True) from error
+        finally:
+            theirs.close()
         text = b"\0".join(map(os.fsencode, words))
-        self._socket.sendall(len(text).to_bytes(4, "big") + text)
+        with contextlib.suppress(OSError):  # it has ended, which is seen below
+            self._socket.sendall(len(text).to_bytes(4, "big") + text)
         self._selector = selectors.DefaultSelector()
         self._streams = [each for each in (self._holder.stdout, self._holder.stderr) if each]
         for stream in self._streams:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import os
 import secrets
+import socket
 from pathlib import Path
 
 from specwatch.actuators import process_holder
@@ -12,9 +15,17 @@ from specwatch.actuators import process_holder
 
 @functools.cache
 def _place() -> str:
-    """This machine since it was started, and the namespace of process ids that we are in."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot[:8]}.{os.stat('/proc/self/ns/pid').st_ino}"
+    """This machine, and the namespace of process ids that we are in.
+
+    A hardened service does not see the boot of the machine, but its id and its name.
+    """
+    known = [socket.gethostname()]
+    for file in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
+        with contextlib.suppress(OSError):
+            known.append(Path(file).read_text().strip())
+            break
+    digest = hashlib.sha256("\n".join(known).encode()).hexdigest()
+    return f"{digest[:16]}.{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def identity() -> str:
@@ -31,5 +42,11 @@ def is_gone(of: str) -> bool:
     *place, pid, started, _ = ["", "", *of.split(".")]
     if ".".join(place[2:]) != _place() or not pid.isdigit():
         return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False  # of another user: whether it is still the same one is not shown
     present = process_holder.process(int(pid))
-    return present is None or present.gone or str(present.started) != started
+    return present is not None and (present.gone or str(present.started) != started)
