@@ -43,7 +43,8 @@ def _identify(ask: Ask) -> Identity:
     if not isinstance(info, dict) or "speculative_algorithm" not in info:
         return Identity()
     algorithm = info["speculative_algorithm"]
-    lengths = DraftLengths.ADAPTIVE_STEPS if info.get("speculative_adaptive") is True else None
+    adapts = info.get("speculative_adaptive") is True or algorithm == "EAGLE_HARNESS"
+    lengths = DraftLengths.ADAPTIVE_STEPS if adapts else None
     if algorithm == "NGRAM":
         lengths = DraftLengths.MATCHES
     prefills = info.get("disaggregation_mode") == "prefill"

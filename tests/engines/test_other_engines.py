@@ -230,7 +230,8 @@ def test_no_samples_are_those_of_a_server_that_does_not_speculate() -> None:
 @pytest.mark.parametrize(
     ("adaptive", "algorithm", "expected"),
     [(True, "EAGLE", DraftLengths.ADAPTIVE_STEPS), (False, "EAGLE", None),
-     (None, "NGRAM", DraftLengths.MATCHES)],
+     (None, "NGRAM", DraftLengths.MATCHES),
+     (False, "EAGLE_HARNESS", DraftLengths.ADAPTIVE_STEPS)],
 )  # fmt: skip
 def test_sglang_says_whether_its_steps_are_adaptive(
     adaptive: bool | None, algorithm: str, expected: DraftLengths | None
