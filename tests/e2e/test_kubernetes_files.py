@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,10 @@ VALUES: Mapping[str, Any] = {
 CONFIG: Mapping[str, Any] = {
     **VALUES, "daemon": "specwatch", "fleet": {"address": "http://${POD_IP}:9469"},
 }  # fmt: skip
+GUARDED_PODS: Mapping[str, Any] = {
+    "discovery": [{"kubernetes": {"port": "http", "service": {"kind": "kubernetes"}}}]
+}
+"""A configuration that cannot name what it guards."""
 OPERATOR = ("PrometheusRule", "ServiceMonitor")
 """Kinds that are not Kubernetes' own."""
 Documents = list[dict[str, Any]]
@@ -88,11 +92,13 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin"
 
 
-def kustomized(tools: Path, folder: Path, *components: str) -> Documents:
+def kustomized(
+    tools: Path, folder: Path, *components: str, config: Mapping[str, Any] = CONFIG
+) -> Documents:
     """The base with these components and a configuration of one's own, by kustomize."""
     folder.mkdir()
     shutil.copytree(DEPLOY, folder / "deploy")
-    (folder / "specwatch.yml").write_text(yaml.safe_dump(CONFIG))
+    (folder / "specwatch.yml").write_text(yaml.safe_dump(dict(config)))
     (folder / "kustomization.yml").write_text(
         yaml.safe_dump(
             {
@@ -160,8 +166,9 @@ def normal(documents: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Any]:
 def test_kustomize_and_helm_make_the_same(
     tools: Path, tmp_path: Path, components: tuple[str, ...], values: dict[str, Any]
 ) -> None:
-    by_kustomize = normal(kustomized(tools, tmp_path / "own", *components))
-    by_helm = normal(helm(tools, {"config": {**VALUES}, **values}))
+    config = {**CONFIG, **GUARDED_PODS}
+    by_kustomize = normal(kustomized(tools, tmp_path / "own", *components, config=config))
+    by_helm = normal(helm(tools, {"config": {**VALUES, **GUARDED_PODS}, **values}))
     assert by_helm == by_kustomize
     assert len(by_helm) >= 6
 
@@ -234,6 +241,41 @@ def test_names_labels_and_addresses_follow_the_release(tools: Path) -> None:
     assert spec["nodeSelector"] == {"disk": "ssd"}
     roles = [each["metadata"]["namespace"] for each in documents if each["kind"] == "Role"]
     assert roles == ["models", "tests"]
+
+
+def test_the_chart_lets_it_change_what_it_guards_by_name(tools: Path) -> None:
+    def target(name: str, **service: str) -> dict[str, Any]:
+        url = f"http://{name}:8000"
+        return {"name": name, "url": url, "service": {"kind": "kubernetes", **service}}
+
+    targets = [
+        target("chat", workload="deployment/chat"),
+        target("code", workload="deployment/code", namespace="specwatch"),
+        target("large", workload="statefulset/large", namespace="models"),
+        target("wide", workload="leaderworkerset/wide", namespace="models"),
+        {"name": "seen", "url": "http://seen:8000"},
+    ]
+    namespaces = ["specwatch", "models", "tests"]
+    api = {"enabled": True, "act": True, "namespaces": namespaces}
+    documents = helm(tools, {"config": {**VALUES, "targets": targets}, "kubernetesApi": api})
+    roles = {
+        each["metadata"]["namespace"]: [
+            (*rule["resources"], *rule.get("resourceNames", ()), *rule["verbs"])
+            for rule in each["rules"]
+            if not {*rule["verbs"]} <= {"get", "list"}
+        ]
+        for each in documents
+        if each["kind"] == "Role"
+    }
+    assert roles == {
+        "specwatch": [("deployments", "chat", "code", "patch")],
+        "models": [
+            ("leaderworkersets", "wide", "patch"),
+            ("statefulsets", "large", "patch"),
+            ("pods", "delete"),
+        ],
+        "tests": [],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -407,6 +449,27 @@ def kill_specwatch_at(address: str) -> None:
     raise AssertionError(f"no process has the address {address}")
 
 
+@contextlib.contextmanager
+def granted(
+    tools: Path, cluster: KubernetesCluster, documents: Documents
+) -> Iterator[Callable[..., bool]]:
+    """Whether specwatch's account may do something, asked of the API server: a verb, a resource
+    (with ``/NAME`` for one object), and a namespace."""
+    kubectl = (tools / "kubectl", f"--kubeconfig={cluster.kubeconfig}")
+    run(*kubectl, "create", "namespace", "specwatch")
+    kinds = ("ServiceAccount", "Role", "RoleBinding")
+    text = yaml.safe_dump_all([each for each in documents if each["kind"] in kinds])
+    output(*kubectl, "apply", "-f", "-", stdin=text)
+
+    def can(verb: str, resource: str, namespace: str = "specwatch") -> bool:
+        account = "--as=system:serviceaccount:specwatch:specwatch"
+        asked = (*kubectl, "auth", "can-i", verb, resource, "-n", namespace, account)
+        return run(*asked).stdout.strip() == "yes"
+
+    yield can
+    output(*kubectl, "delete", "-f", "-", stdin=text)
+
+
 @pytest.mark.parametrize(
     ("components", "may"),
     [((), set()), (("kubernetes-api",), {"get"}), (("act",), {"get", "patch"})],
@@ -419,30 +482,31 @@ def test_the_account_may_do_what_it_must(
     components: tuple[str, ...],
     may: set[str],
 ) -> None:
-    kubectl = (tools / "kubectl", f"--kubeconfig={kubernetes_cluster.kubeconfig}")
-    run(*kubectl, "create", "namespace", "specwatch")
-    rights = ("ServiceAccount", "Role", "RoleBinding")
-    granted = [
-        document
-        for document in kustomized(tools, tmp_path / "own", *components)
-        if document["kind"] in rights
-    ]
-    output(*kubectl, "apply", "-f", "-", stdin=yaml.safe_dump_all(granted))
+    documents = kustomized(tools, tmp_path / "own", *components)
+    with granted(tools, kubernetes_cluster, documents) as can:
+        for resource in ("deployments.apps", "statefulsets.apps"):
+            verbs = ("get", "patch", "update", "delete", "create")
+            assert {verb for verb in verbs if can(verb, resource)} == may
+        assert can("list", "pods") is bool(may)
+        assert not can("watch", "pods")
+        assert not can("get", "secrets")
+        assert not can("get", "deployments.apps", "default")
+        assert can("delete", "pods") is ("patch" in may)
 
-    def can(verb: str, resource: str, namespace: str = "specwatch") -> bool:
-        account = "--as=system:serviceaccount:specwatch:specwatch"
-        asked = (*kubectl, "auth", "can-i", verb, resource, "-n", namespace, account)
-        return run(*asked).stdout.strip() == "yes"
 
-    for resource in ("deployments.apps", "statefulsets.apps"):
-        verbs = ("get", "patch", "update", "delete", "create")
-        assert {verb for verb in verbs if can(verb, resource)} == may
-    assert can("list", "pods") is bool(may)
-    assert not can("watch", "pods")
-    assert not can("get", "secrets")
-    assert not can("get", "deployments.apps", "default")
-    assert can("delete", "pods") is ("patch" in may)
-    output(*kubectl, "delete", "-f", "-", stdin=yaml.safe_dump_all(granted))
+def test_by_the_chart_it_may_change_what_it_guards(
+    tools: Path, kubernetes_cluster: KubernetesCluster
+) -> None:
+    service = {"kind": "kubernetes", "workload": "deployment/chat"}
+    targets = [{"name": "chat", "url": "http://chat:8000", "service": service}]
+    api = {"enabled": True, "act": True}
+    values = {"config": {**VALUES, "targets": targets}, "kubernetesApi": api}
+    with granted(tools, kubernetes_cluster, helm(tools, values)) as can:
+        assert can("patch", "deployments.apps/chat")
+        assert can("get", "deployments.apps/other")
+        assert not can("patch", "deployments.apps/other")
+        assert not can("patch", "statefulsets.apps/chat")
+        assert not can("delete", "pods")
 
 
 def test_hadolint_finds_nothing(tools: Path) -> None:

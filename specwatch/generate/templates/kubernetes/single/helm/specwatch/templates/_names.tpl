@@ -7,3 +7,9 @@
 {{- define "specwatch.url" -}}
 {{- .Values.config.external_url | default (printf "http://%s.%s:9469" (include "specwatch.name" .) .Release.Namespace) -}}
 {{- end -}}
+{{/* Empty unless the guarded workloads are those of pods that are found, whose names are not known before. */}}
+{{- define "specwatch.guardsPods" -}}
+{{- range .Values.config.discovery -}}
+{{- with .kubernetes -}}{{- if .service }}true{{ end -}}{{- end -}}
+{{- end -}}
+{{- end -}}
