@@ -33,6 +33,10 @@ def member(name: str, *targets: str, left: float = 10.0, started: float = 0.0) -
     return FleetMember(name, f"http://{name}", "1", digest, known, known, started, 15 - left, left)
 
 
+def test_a_member_lives_until_its_lease_ends() -> None:
+    assert [member("m", left=left).live for left in (0.1, 0.0, -0.1)] == [True, False, False]
+
+
 @given(targets_of_one, members_of_one)
 def test_every_target_is_in_one_share(targets: set[str], members: set[str]) -> None:
     shares = [share_of(member, alone(targets), members) for member in members]

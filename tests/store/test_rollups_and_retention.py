@@ -94,6 +94,14 @@ def test_an_hour_is_built_once_its_grace_is_over(store: Store) -> None:
     assert store.roll_up(T0 + HOUR + 301) == 0
 
 
+def test_a_store_that_was_closed_and_opened_again_rolls_up_and_prunes(store: Store) -> None:
+    store.write([batch(minute(T0), minute(T0 + HOUR))], now=0)
+    store.close()
+    assert store.roll_up(T0 + 2 * HOUR + 300) == 2
+    store.close()
+    assert store.prune(T0 + 3 * HOUR, HOUR, 100 * HOUR).minutes == 2
+
+
 @each_database
 def test_late_minutes_rebuild_their_hour_also_after_a_restart(
     url: str, open_store: OpenStore

@@ -76,6 +76,16 @@ def test_invalid_configurations_are_refused(flags: str, message: str) -> None:
         speculation(flags)
 
 
+def test_variables_of_a_shell_matter_where_they_set_speculation() -> None:
+    def in_a_shell(flags: str) -> dict[str, Any]:
+        command = read_command(["sh", "-c", f"vllm serve M {flags}"])
+        return speculation_of(command.arguments.options).config
+
+    assert in_a_shell(f'--port "$PORT" -sc {NGRAM}') == OF_5
+    with pytest.raises(ConfigError, match="--speculative-config: a shell sets its value"):
+        in_a_shell('--port 1 -sc "$SPEC"')
+
+
 @pytest.mark.parametrize(
     ("config", "notes", "cause"),
     [
