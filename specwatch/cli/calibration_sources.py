@@ -58,8 +58,10 @@ def of(given: Mapping[str, Any]) -> CalibrationSources:
             where: configured.model_copy(update={"url": server.url, "proxy": None})
             for where, server in servers.items()
         }
+    # Pods are judged by the measurements of their workload.
+    measured = (configured and configured.workload) or configured
     return CalibrationSources(
-        given["target"] or (named.name if named is not None else ""),
+        measured.name if measured else given["target"] or (named.name if named else ""),
         servers,
         options.database_url(given["database"], given["file"]),
         config.temperature_buckets if config is not None else DEFAULT_EDGES,

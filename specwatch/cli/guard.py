@@ -98,8 +98,7 @@ def plan(target: str | None, file: Path | None, database: str | None, as_json: b
     Changes nothing. Exit code 1, with the reason, when the guard could not do it.
     """
     config = options.load(file, database=database)
-    targets = {watched.name: watched for watched in config.targets}
-    watched = targets[options.choose(target, targets, "the configuration has no target", "TARGET")]
+    watched = guard_plan.guarded(config, target)
     plan = refused = cost = None
     try:
         plan = guard_plan.plan_of(watched, release_memory=config.guard.release_memory)

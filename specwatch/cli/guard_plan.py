@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from specwatch.actuators import actuator_of
 from specwatch.actuators.switch import SwitchClient
-from specwatch.cli import status
+from specwatch.cli import options, status
 from specwatch.cli.guard_orders import opened
 from specwatch.cli.terminal import Terminal, paragraph
 from specwatch.config.loading import Config
 from specwatch.config.service import KubernetesService, SupervisedService, SystemdService
 from specwatch.config.target import Target
+from specwatch.discovery.sources import known_targets
 from specwatch.domain.model import HOUR
 from specwatch.domain.units import format_duration
-from specwatch.errors import ActuatorError, NoAnswer, StoreError
+from specwatch.errors import ActuatorError, ConfigError, NoAnswer, StoreError
 from specwatch.guard.plan import Plan
 from specwatch.guard.state import GuardState
 from specwatch.guard.switch_phases import LEASE
@@ -31,6 +32,22 @@ _ANSWER_SECONDS = 3.0
 """Time limit for the answer of a daemon."""
 _NOWHERE = "/dev/null"
 _DIFF_STYLES = {"-": "red", "+": "green", "@": "cyan"}
+
+
+def guarded(config: Config, name: str | None) -> Target:
+    """What is guarded under a name, or the only one: a target, or the workload of a pod.
+
+    Sources of targets are read where the configuration itself has no such target. Raises
+    ConfigError where they have none at all, and click's usage errors.
+    """
+    own = any(target.name == name for target in config.targets)
+    targets, problems = (config.targets, []) if own else known_targets(config)
+    owners = {target.name: target.workload or target for target in targets}
+    if not owners:
+        raise ConfigError("; ".join(problems) or "no source has a target now")
+    missing = "; ".join([*problems, "the configuration has no target"])
+    whole = {target.name for target in owners.values()}
+    return owners[options.choose(name, owners if name in owners else whole, missing, "TARGET")]
 
 
 def plan_of(target: Target, *, release_memory: bool = False) -> Plan:

@@ -20,7 +20,7 @@ from specwatch.cli import options
 from specwatch.config.loading import Config
 from specwatch.config.sections import cannot_read
 from specwatch.config.target import Target
-from specwatch.discovery.sources import discover
+from specwatch.discovery.sources import known_targets
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS, OUTPUT_TOKENS, PROMPTS
@@ -96,6 +96,12 @@ def measured_target(given: Mapping[str, Any], where: str = "--target") -> Target
                 " this name; give a URL such as http://127.0.0.1:8000"
             )
         target = configured
+        pods = [] if config is None else pods_of(target, config)
+        if pods:
+            raise ConfigError(
+                f"{where}: {quoted(wanted)} is a workload, which has no address; give one of its"
+                f" pods: {', '.join(pods)}"
+            )
     if token is None:
         return target
     key_file = server_at(target.url, where, token).bearer_token_file
@@ -125,17 +131,12 @@ def server_at(url: str, where: str, token: Path | None) -> Target:
 def known_target(config: Config | None, name: str | None, urls: Sequence[str]) -> Target | None:
     """The target of the configuration, or of its discovery, that a name or URL selects.
 
-    Raises ConfigError for a wrong name.
+    A workload of pods has a name, and no server at its URL. Raises ConfigError for a wrong name.
     """
     if config is None:
         return None
     own = [target for target in config.targets if target.name == name or target.url in urls]
-    problems: list[str] = []
-    targets = [*config.targets]
-    for source in [] if own else config.discovery:
-        discovered, wrong = discover(source)
-        targets += discovered
-        problems += wrong
+    targets, problems = (config.targets, []) if own else known_targets(config)
     if name is not None:
         by_name = {target.name: target for target in reversed(targets)}
         if name not in by_name:
@@ -144,6 +145,16 @@ def known_target(config: Config | None, name: str | None, urls: Sequence[str]) -
         return by_name[name]
     by_url = {target.url: target for target in reversed(targets)}
     return next((by_url[url] for url in urls if url in by_url), None)
+
+
+def pods_of(target: Target, config: Config) -> list[str]:
+    """The names of the pods of a workload that is guarded; none of any other target."""
+    if target in config.targets:
+        return []
+    pods, _ = known_targets(config)
+    return [
+        pod.name for pod in pods if pod.workload is not None and pod.workload.name == target.name
+    ]
 
 
 def free_server(target: Target, given: Mapping[str, Any], where: str) -> Server:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specwatch import __version__
 from specwatch.config.discovery import DiscoverySource, DnsSource, FileSource, HttpSource
+from specwatch.config.loading import Config
 from specwatch.config.sections import cannot_read
 from specwatch.config.target import Target
 from specwatch.discovery.pods import PodReader
@@ -59,6 +60,18 @@ def discover(source: DiscoverySource) -> tuple[list[Target], list[str]]:
     groups = [outcome for outcome in outcomes if not isinstance(outcome, SpecwatchError)]
     targets, refused = TargetMaker(source).targets(chain.from_iterable(groups))
     return targets, problems + refused
+
+
+def known_targets(config: Config) -> tuple[list[Target], list[str]]:
+    """The targets of a configuration, those that its sources have now, and the workloads of pods;
+    and sentences about what is wrong with a source."""
+    targets, problems = [*config.targets], []
+    for source in config.discovery:
+        found, wrong = discover(source)
+        targets += found
+        problems += wrong
+    workloads = {one.workload.name: one.workload for one in targets if one.workload is not None}
+    return [*targets, *workloads.values()], problems
 
 
 class FileReader:

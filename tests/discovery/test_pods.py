@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightkube.models.core_v1 import PodSpec, PodStatus
-from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.core_v1 import Pod
 
 from specwatch.config.discovery import DiscoverySource
@@ -15,6 +12,7 @@ from specwatch.config.service import KubernetesService
 from specwatch.discovery import pods
 from specwatch.discovery.pods import PodReader
 from specwatch.discovery.target_groups import TargetMaker
+from tests.discovery.pods import client_of, pod_of
 
 HASH = {"pod-template-hash": "5d8f9c7b6"}
 LEADER = {"leaderworkerset.sigs.k8s.io/name": "big"}
@@ -26,45 +24,11 @@ def source_of(**settings: Any) -> DiscoverySource:
     return DiscoverySource.model_validate({"kubernetes": section, "target": {"interval": "7s"}})
 
 
-def pod_of(owner: tuple[str, str] | None, labels: dict[str, str]) -> Pod:
-    """A pod that is ready."""
-    owners = [] if owner is None else [
-        OwnerReference(apiVersion="apps/v1", kind=owner[0], name=owner[1], uid="u", controller=True)
-    ]  # fmt: skip
-    status = {
-        "podIP": "10.0.0.7",
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": [
-            {
-                "name": "vllm", "image": "", "imageID": "", "ready": True, "restartCount": 0,
-                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-            }
-        ],
-    }  # fmt: skip
-    return Pod(
-        metadata=ObjectMeta(
-            name="vllm-0", namespace="serving", uid="1", labels=labels, ownerReferences=owners
-        ),
-        spec=PodSpec.from_dict({"containers": [{"name": "vllm"}]}),
-        status=PodStatus.from_dict(status),
-    )
-
-
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[Pod]:
     """The pods that there are."""
     found: list[Pod] = []
-
-    class Client(SimpleNamespace):
-        def __enter__(self) -> Client:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    cluster = SimpleNamespace(cluster=SimpleNamespace(server="http://api"))
-    client = Client(namespace="serving", config=cluster, list=lambda *_, **__: iter(found))
-    monkeypatch.setattr(pods, "kubernetes_client", lambda _: client)
+    monkeypatch.setattr(pods, "kubernetes_client", lambda _: client_of(found))
     return found
 
 

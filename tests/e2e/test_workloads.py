@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -72,6 +73,14 @@ class Watched:
         )  # fmt: skip
         assert done.returncode == 0 or "waits for one" in done.stdout, done.stdout + done.stderr
 
+    def plan(self, name: str | None) -> Any:
+        """What `guard plan` prints for a name."""
+        file = str(self._folder / "one/specwatch.yml")
+        names = () if name is None else (name,)
+        done = specwatch("guard", "plan", *names, "--config", file, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
     def phase(self) -> str:
         entry = self._book.look(self.name).get(self.name)
         return "" if entry is None else str(entry.state.phase)
@@ -118,6 +127,9 @@ def test_a_deployment_is_switched_off_and_on_again(
             requests.post(url, json=body, timeout=60).raise_for_status()
         checked = specwatch("check-config", "--config", str(tmp_path / "one/specwatch.yml"))
         assert f"guard of {found.name}" in checked.stdout, checked.stdout
+        for shown in (found.name, None):
+            plan = found.plan(shown)
+            assert (plan["target"], plan["refused"]) == (found.name, None)
         found.order("disable")
         found.wait_for("disabled")
         assert found.pods.speculating() == [False] * 3
