@@ -39,6 +39,8 @@ STARTS = [
     "sudo nerdctl run --init my/image --model M",
     "docker --context gpu1 -H tcp://h:1 run vllm/vllm-openai --model M",
     "nerdctl --namespace k8s.io container run vllm/vllm-openai --model M",
+    "docker --debug --log-level debug run vllm/vllm-openai --model M",
+    "docker --tls run vllm/vllm-openai --model M",
     "podman run --secret hf,type=env --health-cmd 'curl -f http://h/health' --annotation k=v"
     " --sysctl k=v vllm/vllm-openai --model M",
     "docker run --other x=y --mystery x vllm/vllm-openai --model M",
