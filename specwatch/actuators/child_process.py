@@ -140,9 +140,14 @@ class _Held:
     """A command that a holder runs: reads its output, and waits for its end."""
 
     def __init__(
-        self, words: Sequence[str], environ: Mapping[str, str], apart: bool,
-        grace: float, limit: float, claim: Claim,
-    ) -> None:  # fmt: skip
+        self,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        apart: bool,
+        grace: float,
+        limit: float,
+        claim: Claim,
+    ) -> None:
         self.output = self.answer = b""
         """The end of all that it wrote, and of what it wrote to its standard output."""
         self._grace = grace
@@ -153,8 +158,13 @@ class _Held:
         try:
             self._holder = subprocess.Popen(  # noqa: S603
                 [
-                    sys.executable, "-I", "-S", process_holder.__file__,
-                    "command", str(theirs.fileno()), *map(str, limits),
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    process_holder.__file__,
+                    "command",
+                    str(theirs.fileno()),
+                    *map(str, limits),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -162,7 +172,7 @@ class _Held:
                 env=dict(environ),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-            )  # fmt: skip
+            )
         except OSError as error:  # too many processes
             self._socket.close()
             raise ActuatorError(f"cannot run {words[0]}: {error.strerror}", retry=True) from error

@@ -39,9 +39,10 @@ def identity() -> str:
 def is_gone(of: str) -> bool:
     """Whether the process of an identity has certainly ended; of one on another machine, or in
     another container, that cannot be known."""
-    *place, pid, started, _ = ["", "", *of.split(".")]
-    if ".".join(place[2:]) != _place() or not pid.isdigit():
+    place, *own = of.rsplit(".", 3)
+    if len(own) != 3 or place != _place():
         return False
+    pid, started, _ = own
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

@@ -345,8 +345,10 @@ def main(arguments: list[str]) -> None:
     if kind == "program":
         holder = ProcessHolder(int(control), grace=float(grace), sweep=float(more[0]))
     else:
-        latest, limit = map(float, more)
-        holder = CommandHolder(int(control), grace=float(grace), latest=latest, limit=limit)
+        latest, limit = more
+        holder = CommandHolder(
+            int(control), grace=float(grace), latest=float(latest), limit=float(limit)
+        )
     holder.hold()
 
 

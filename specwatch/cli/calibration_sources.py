@@ -58,10 +58,11 @@ def of(given: Mapping[str, Any]) -> CalibrationSources:
             where: configured.model_copy(update={"url": server.url, "proxy": None})
             for where, server in servers.items()
         }
-    # Pods are judged by the measurements of their workload.
-    measured = (configured and configured.workload) or configured
+    name = given["target"] or (named.name if named is not None else "")
+    if configured is not None and configured.workload is not None:
+        name = configured.workload.name  # by whose measurements its pods are judged
     return CalibrationSources(
-        measured.name if measured else given["target"] or (named.name if named else ""),
+        name,
         servers,
         options.database_url(given["database"], given["file"]),
         config.temperature_buckets if config is not None else DEFAULT_EDGES,

@@ -126,8 +126,8 @@ def _notes(config: Config) -> Iterator[str]:
     everywhere = host in ("0.0.0.0", "::")  # noqa: S104
     if (everywhere or not is_loopback(host)) and config.listen_token_file is None:
         yield (
-            f"listen is {config.listen}, and there is no listen_token_file: whoever reaches that"
-            " address reads names, figures and configuration of all targets"
+            f"listen is {config.listen}, and there is no listen_token_file: everybody who can"
+            " connect to that address can read names, figures and configuration of all targets"
         )
     names: dict[str, list[str]] = {}
     for target in config.targets:

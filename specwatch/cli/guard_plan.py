@@ -46,7 +46,7 @@ def guarded(config: Config, name: str | None) -> Target:
     if not owners:
         raise ConfigError("; ".join(problems) or "no source has a target now")
     missing = "; ".join([*problems, "the configuration has no target"])
-    whole = {target.name for target in owners.values()}
+    whole = dict.fromkeys(target.name for target in owners.values())
     return owners[options.choose(name, owners if name in owners else whole, missing, "TARGET")]
 
 

@@ -33,7 +33,6 @@ _LARGEST_PAGE = 16 << 20
 _MOST_BAR, _BESIDE_BAR = 40, 22
 """The longest bar, and the columns of the figures beside it."""
 _GZIP = b"\x1f\x8b"
-"""No limits: those of the daemon are settings of a target."""
 _LATENCIES: Columns[tuple[str, LatencyView | None]] = {
     "latency": lambda row: row[0],
     "count": lambda row: figures.number(None if row[1] is None else row[1].count),

@@ -420,9 +420,11 @@ class Daemon:
         if now != before:
             joined, left = sorted(now - before), sorted(before - now)
             _log.info(
-                "targets_changed", targets=len(now),
-                joined=joined[:_MOST_NAMED], left=left[:_MOST_NAMED],
-            )  # fmt: skip
+                "targets_changed",
+                targets=len(now),
+                joined=joined[:_MOST_NAMED],
+                left=left[:_MOST_NAMED],
+            )
 
     def _watch(
         self,

@@ -178,7 +178,8 @@ class GuardService:
 
     def _read(self, guards: dict[str, TargetGuard]) -> None:
         """Read every guard, acquire the free leases, renew ours."""
-        now, looked = self._now(), boottime()
+        now = self._now()
+        looked = boottime()
         earlier = entries = self._book.look()
         due = now.monotonic - self._renewed >= _RENEW_SECONDS
         free = any(name not in entries or entries[name].left <= 0 for name in guards)
@@ -187,7 +188,8 @@ class GuardService:
                 names = [name for name, guard in guards.items() if guard.able is can_act]
                 if names:
                     self._book.hold(names, self._holder, now.wall, able=can_act)
-            self._renewed, looked = now.monotonic, boottime()
+            self._renewed = now.monotonic
+            looked = boottime()
             entries = self._book.look()
         groups: dict[str, dict[str, Entry]] = {}
         for name, entry in entries.items():

@@ -352,9 +352,12 @@ class Scraper:
             if every > self.target.interval:
                 if self._rests_until == -math.inf:
                     _log.warning(
-                        "page_expensive", target=self.target.name, bytes=len(page),
-                        seconds=round(seconds, 2), every=round(every, 1),
-                    )  # fmt: skip
+                        "page_expensive",
+                        target=self.target.name,
+                        bytes=len(page),
+                        seconds=round(seconds, 2),
+                        every=round(every, 1),
+                    )
                 self._rests_until = self._clock().monotonic + every
                 self._watch.times.max_gap = 3 * every
 

@@ -252,7 +252,8 @@ class TargetGuard:
         self._report(before, step)
 
     def _advance(self, entry: Entry, step: Step) -> None:
-        book, daemon, begun = self._dependencies.book, self._dependencies.store.daemon, boottime()
+        begun = boottime()
+        book, daemon = self._dependencies.book, self._dependencies.store.daemon
         claims = step.state.phase in _CLAIMS and entry.state.phase not in _CLAIMS
         others = self._others if claims and step.state.group else None
         self.entry = book.advance(entry, step, self._dependencies.wall(), by=daemon, others=others)

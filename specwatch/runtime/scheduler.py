@@ -37,7 +37,8 @@ class _Seldom(logging.Filter):
         """Whether it was not said within the last minute."""
         arguments = record.args if isinstance(record.args, tuple) else ()
         # The text of a job has its next time, which is another one each time.
-        now, said = self._monotonic(), (record.msg, *(getattr(a, "id", a) for a in arguments))
+        said = (record.msg, *(getattr(one, "id", one) for one in arguments))
+        now = self._monotonic()
         if now - self._said.get(said, float("-inf")) < _SELDOM_SECONDS:
             return False
         self._said[said] = now

@@ -42,7 +42,8 @@ class Alternation:
         Nothing of it was counted since that page.
         """
         if not self._begun:
-            self._begun, self._fell_at = True, now
+            self._begun = True
+            self._fell_at = now
         if last is None:
             return False
         counters = {one: value for one, value in page.items() if one.quantity not in GAUGES}
@@ -70,7 +71,8 @@ class Alternation:
         """Increments with all that was held back."""
         if not self._held:
             return increments
-        held, self._held = self._held, {}
+        held = self._held
+        self._held = {}
         for series, increment in increments.items():
             held[series] = held.get(series, 0.0) + increment
         return held
@@ -89,7 +91,8 @@ class Alternation:
             return self._alternates(now)
         self._earlier[known] = last
         self._held = {}
-        self._fell_at, self._alternated_at = float("-inf"), now
+        self._fell_at = float("-inf")
+        self._alternated_at = now
         return True
 
     def _closest(self, counters: Counts, most: float) -> int | None:

@@ -138,7 +138,8 @@ class WindowBuilder:
             if start is None and self._alternation.is_another(
                 self._tracker.last, page, now.monotonic
             ):
-                self.processes.alternated_at, another = now.wall, True
+                self.processes.alternated_at = now.wall
+                another = True
             if another:
                 self.start_over()
             last = self._tracker.last

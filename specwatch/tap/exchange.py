@@ -47,7 +47,7 @@ class Exchange:
     """Sits between the server's ``receive`` and ``send`` and the application's.
 
     ``fail`` is called with each failure of the tap's own reading; from then on the exchange only
-    passes through. A request for which there is no ``room`` passes unread.
+    passes through. A request that does not fit into ``room`` passes unread.
     """
 
     __slots__ = (
@@ -116,7 +116,8 @@ class Exchange:
 
     async def _whole_request(self, message: Message) -> Message:
         """A request that comes in parts in one piece, or as much of it as there is room for."""
-        length, room = dict(self._scope["headers"]).get(b"content-length", b""), self._room
+        length = dict(self._scope["headers"]).get(b"content-length", b"")
+        room = self._room
         if length.isdigit() and int(length) > room.largest:
             return message
         parts = [message.get("body", b"")]

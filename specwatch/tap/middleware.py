@@ -49,7 +49,7 @@ class Tap:
     ) -> None:
         """``server`` has the facts, by default those of the vLLM in whose process this is;
         ``settings`` come from the environment by default; ``registry`` gets the counters;
-        of requests for which there is no ``room``, only the response is read.
+        of requests that do not fit into ``room``, only the response is read.
 
         Raises ValueError for invalid settings, so that vLLM does not start with them.
         """

@@ -263,7 +263,7 @@ class _Forward:
         )
 
     async def _respond(self, response: ClientResponse) -> None:
-        if response.status < 200:  # what nobody has asked for, and nobody can forward
+        if response.status < 200:  # such as 101, an upgrade that was not requested
             raise aiohttp.ClientPayloadError(f"it answered {response.status}")
         headers = [(name.lower(), value) for name, value in response.raw_headers]
         await self._send({

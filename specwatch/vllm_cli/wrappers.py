@@ -268,10 +268,9 @@ def _run_options_at(words: Sequence[str], index: int) -> int | None:
     """The place after ``run`` behind the engine's own options; None for another command of it."""
     while index < len(words) and words[index].startswith("-"):
         index += 1
-        # An option's value, unless the command follows: docker --context gpu1 run.
-        index += words[index : index + 1] not in ([], ["run"], ["container"]) and not words[
-            index
-        ].startswith("-")
+        following = "".join(words[index : index + 1])
+        if following not in ("", "run", "container") and not following.startswith("-"):
+            index += 1  # an option's value: docker --context gpu1 run
     if words[index : index + 1] == ["run"]:
         return index + 1
     return index + 2 if words[index : index + 2] == ["container", "run"] else None

@@ -168,8 +168,8 @@ class _Api:
         return respond(_runbook(), 200, FORMATS["html"], policy=_STYLED)
 
     def healthz(self, _: Request) -> Response:
-        """200 while the daemon's loops turn, else 503: for a liveness probe. Whether targets can be
-        read is no question of it: see `stuck` and `failure` in `/api/v1/targets`."""
+        """200 while the daemon's loops turn, else 503: for a liveness probe. Targets that
+        cannot be read do not change it: they have `stuck` and `failure` in `/api/v1/targets`."""
         status = self.status()
         body = {"healthy": status.alive, "silent_seconds": round(status.silent, 1)}
         return json_response(body, 200 if status.alive else 503)

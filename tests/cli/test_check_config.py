@@ -403,4 +403,6 @@ def test_who_listens_for_everybody_without_a_token_is_told(run: Run, tmp_path: P
         (tmp_path / "token").write_text("0123456789abcdef")
         file.write_text(f"listen: 0.0.0.0:9469\n{more}targets: [{{url: http://127.0.0.1:1}}]\n")
         done = run("check-config", "--config", file, "--offline")
-        assert ("whoever reaches that address" in " ".join(done.stdout.split())) is told
+        assert (
+            "everybody who can connect to that address" in " ".join(done.stdout.split())
+        ) is told
