@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -16,12 +16,14 @@ from specwatch.guard.state import RESTARTS, Cause, Phase
 from specwatch.rules.decision_view import FindingView, SloView, finding_view, slo_view
 from specwatch.rules.verdicts import Finding
 from specwatch.scrape.engine_stop import EngineStop
-from specwatch.status import NOT_ON, DaemonStatus, TargetStatus
+from specwatch.status import NOT_ON, DaemonStatus, Means, TargetStatus
 
 URGENT = ("critical", "warning")
 """Severities of rules whose breach is a problem."""
 _LOSS = ("speedup_ratio", "speedup_ratio_unadjusted", "losing_draft_share")
 """Metrics whose breach says no more than that speculation loses."""
+_UNJUDGED = ("unjudged",)
+"""The metric whose breach says no more than that nobody can judge."""
 
 
 class ProblemKind(enum.StrEnum):
@@ -40,6 +42,8 @@ class ProblemKind(enum.StrEnum):
     BREACH = "breach"
     LOST = "lost"
     """Speculation lost over the last hour, and does not certainly lose now."""
+    UNJUDGED = "unjudged"
+    """It has traffic, and nothing to judge by whether speculation pays for it."""
     SPENT = "spent"
     """An error budget is overspent, and burns slowly now."""
     STOPPED = "stopped"
@@ -88,6 +92,8 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the guard will try speculation again."""
     switchable: bool = False
     stop: EngineStop | None = None
+    means: Means = Means.CALIBRATE
+    """For ``unjudged``, what measures it."""
     of_group: int = 0
     """How many servers of its group speculate, if it is the only one of them that loses."""
 
@@ -144,7 +150,7 @@ def _of_target(target: TargetStatus, status: DaemonStatus) -> tuple[Problem, ...
         alone=len(target.models) < 2,
         guard="" if target.guard is None or not target.guard.able else target.guard.mode,
         phase="" if state is None else str(state.phase),
-        workload="" if state is None or state.target == target.name else state.target,
+        workload="" if target.guarded == target.name else target.guarded,
         waiting="" if state is None else state.waiting,
         switchable=target.switch is not None,
     )
@@ -205,9 +211,19 @@ def _of_decision(
                 speedup=hour if kind is ProblemKind.LOST else present.speedup,
                 detail=_likely_cause(target, name),
             )  # fmt: skip
+    unjudged = set()
+    for name, known in target.decision.models.items():
+        traffic = None if target.models.get(name) in NOT_ON else known.unjudged(now)
+        if traffic is not None:
+            unjudged.add(name)
+            yield make(
+                kind=ProblemKind.UNJUDGED, model_name=name, since=traffic.since,
+                detail=traffic.missing, means=target.means,
+            )  # fmt: skip
     for finding in target.breaches:
-        known_loss = finding.model_name in losing and _of_loss(finding)
-        if finding.rule.severity in URGENT and not known_loss:
+        told = finding.model_name in losing and _only(_LOSS, finding)
+        told |= finding.model_name in unjudged and _only(_UNJUDGED, finding)
+        if finding.rule.severity in URGENT and not told:
             yield make(
                 kind=ProblemKind.BREACH, model_name=finding.model_name, since=finding.since,
                 finding=finding_view(finding),
@@ -229,5 +245,6 @@ def _likely_cause(target: TargetStatus, model: str) -> str:
     return causes.get("net-negative") or next(iter(causes.values()), "")
 
 
-def _of_loss(finding: Finding) -> bool:
-    return all(condition.metric in _LOSS for condition in finding.rule.conditions)
+def _only(metrics: Collection[str], finding: Finding) -> bool:
+    """Whether a rule is about nothing but these metrics."""
+    return all(condition.metric in metrics for condition in finding.rule.conditions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,6 +69,21 @@ class TapStatus:
     proxy: ProxyStatus | None = None
 
 
+class Means(enum.StrEnum):
+    """What measures a target's serving without speculation, the cheapest first."""
+
+    EXPLORE = "explore"
+    """Its guard does, by itself."""
+    EXPERIMENT = "experiment"
+    """Its experiment, which compares with standby."""
+    DISABLE = "disable"
+    """An order to its guard, which restarts it."""
+    SWITCH = "switch"
+    """An experiment, once one is configured."""
+    CALIBRATE = "calibrate"
+    """A calibration of another server."""
+
+
 class TargetStatus(Struct, frozen=True):
     """One target now. Times are Unix seconds, durations seconds."""
 
@@ -111,6 +127,24 @@ class TargetStatus(Struct, frozen=True):
     guard: GuardStatus | None = None
     experiment: ExperimentStatus | None = None
     """None without one."""
+
+    @property
+    def means(self) -> Means:
+        """The cheapest way to measure what cannot be judged now."""
+        guard = self.guard
+        if guard is not None and guard.explores:
+            return Means.EXPLORE
+        if self.experiment is not None:
+            return Means.EXPERIMENT
+        if self.switch is not None:
+            return Means.SWITCH
+        return Means.DISABLE if guard is not None and guard.able else Means.CALIBRATE
+
+    @property
+    def guarded(self) -> str:
+        """What is guarded: the target, or the workload that it is a pod of."""
+        state = None if self.guard is None else self.guard.state
+        return self.name if state is None else state.target
 
     @property
     def group(self) -> str:

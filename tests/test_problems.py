@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Mode
-from specwatch.domain.speedup import PresentSpeedup
+from specwatch.domain.model import UNJUDGED, Mode
+from specwatch.domain.speedup import PresentSpeedup, Unjudged
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.problems import Problem, ProblemKind, problems
 from specwatch.rules.attribution import ChangeCause, Factor
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Verdict
+from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
 from specwatch.wording.headline import headline, headlines, no_problem
 from tests.web.decided import BREACHED, MINOR, decided
@@ -218,6 +220,40 @@ def test_a_loss_says_how_great_since_when_and_what_to_do(
         " times as fast as without over the last 6 min."
     )
     assert told.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({}, "`specwatch calibrate --off URL --target chat`"),
+        ({"guard": GuardStatus("observe")}, "`specwatch guard disable chat --for 15m`"),
+        ({"guard": GuardStatus("observe", able=False)}, "`specwatch calibrate --off URL"),
+        ({"guard": GuardStatus("act", explores=True)}, "The guard serves without speculation"),
+        ({"switch": SwitchSetting(4, ordered=False)}, "give the target `experiments: {arms: [0]}`"),
+        (
+            {"guard": GuardStatus("act", GuardState("default/deployment/chat"))},
+            "guard disable default/deployment/chat --for 15m",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_told_with_the_cheapest_way_to_measure(
+    changes: dict[str, Any], remedy: str
+) -> None:
+    """Once, though the default rule about it is in breach too."""
+    traffic = Unjudged(NOW - UNJUDGED, "no baseline at the load that there was")
+    rule = next(rule for rule in DEFAULT_RULES if rule.name == "unjudged")
+    decision = deciding(PresentSpeedup(unjudged=traffic), rules=(BREACHED,))
+    decision = replace(decision, findings=(replace(decision.findings[0], rule=rule),))
+    (problem,) = problems(daemon(target(decision=decision, **changes)))
+    told = headline(problem, NOW)
+    assert told.sentence.endswith(
+        "cannot be judged since 21:44 UTC (30 min): no baseline at the load that there was."
+    )
+    assert remedy in told.remedy
+    off = target(decision=decision, models={"llama": Mode.OFF}, **changes)
+    assert ProblemKind.UNJUDGED not in {one.kind for one in problems(daemon(off))}
+    shortly = deciding(PresentSpeedup(unjudged=traffic._replace(since=NOW - UNJUDGED + 1)))
+    assert kinds(target(decision=shortly, **changes)) == []
 
 
 @pytest.mark.parametrize(("ago", "told"), [(180, True), (3700, False)])

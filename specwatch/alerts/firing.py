@@ -101,7 +101,7 @@ def _of_findings(target: TargetStatus, now: float) -> Iterator[Alert]:
     for finding in breaches:
         if not any(_implies(other, finding) for other in breaches):
             scope = (finding.rule.name, finding.model_name, finding.temperature)
-            yield _of_finding(target.name, finding, target.decision.causes.get(scope), now)
+            yield _of_finding(target, finding, target.decision.causes.get(scope), now)
 
 
 def _implies(cause: Finding, finding: Finding) -> bool:
@@ -112,13 +112,15 @@ def _implies(cause: Finding, finding: Finding) -> bool:
     )
 
 
-def _of_finding(target: str, finding: Finding, cause: ChangeCause | None, now: float) -> Alert:
+def _of_finding(
+    target: TargetStatus, finding: Finding, cause: ChangeCause | None, now: float
+) -> Alert:
     rule = finding.rule
     labels = {
         "alertname": RULE,
         "rule": rule.name,
         "severity": rule.severity,
-        "target": target,
+        "target": target.name,
         "model_name": finding.model_name,
     }
     where = ""
@@ -129,22 +131,26 @@ def _of_finding(target: str, finding: Finding, cause: ChangeCause | None, now: f
         labels["temperature"] = finding.temperature
         where = f" at temperature {shown(finding.temperature)}"
     lasting = figures.span(now - finding.since)
-    headline, numbers = f"{rule.name} in breach", "this minute has no numbers"
+    headline, numbers, remedy = f"{rule.name} in breach", "this minute has no numbers", ""
     leading = finding_view(finding).leading
     if leading is not None and leading.value is not None:
         words, line = metric_words(leading.metric), speculation.threshold(leading)
         headline = f"{words} {amount(leading.metric, leading.value)}, {line}"
         # What a stretch decided is of less than the window: its note says of how much.
         window = leading.note or f"over {format_duration(leading.window)}"
+        if leading.metric in speculation.SAID_BY_NOTE:
+            window = f"({window})"
+        if leading.metric == "unjudged":
+            remedy = f" {speculation.measured_by(target.means, target.guarded)}"
         traffic = f"{leading.drafts} drafts, {leading.requests} requests"
         numbers = f"{words} {speculation.value(leading)} {window}, {line}; {traffic}"
     summary = rule.summary.rstrip(".") or f"The rule {rule.name} is in breach"
     return Alert(
         labels,
         {
-            "summary": f"{target}: {headline} for {lasting}",
+            "summary": f"{target.name}: {headline} for {lasting}",
             "description": f"{summary}. {shown(finding.model_name)}{where}: {numbers}."
-            f"{_likely(cause)}",
+            f"{_likely(cause)}{remedy}",
         },
         finding.since,
     )

@@ -168,8 +168,8 @@ class Explore(Section):
     budget: Ratio = 0.0
     """Share of the time that they and the restarts around them may take; 0 is never."""
     max_age: Duration = 24 * 3600.0
-    """Age of the baseline at which one is due. One is also due when the baseline does not
-    cover the present traffic."""
+    """Age of the baseline at which one is due. One is due first when the present traffic is
+    unjudged: no baseline covers it."""
     block: Duration = 600.0
     """How long each lasts."""
 

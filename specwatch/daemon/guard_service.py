@@ -126,6 +126,9 @@ class GuardService:
             max_actions_per_day=guard.policy.max_actions_per_day,
             group_size=self._sizes.get(group, 0),
             able=guard.target.service is not None or guard.target.switch is not None,
+            explores=guard.policy.mode == "act"
+            and guard.policy.explore.budget > 0
+            and guard.target.service is not None,
         )
 
     @property

@@ -104,6 +104,7 @@ class JudgedTarget:
             prior = None
             if not self.restored and assessment.missing == NO_BASELINE:
                 assessment = replace(assessment, missing=NOT_READ)
+                present[name] = present[name]._replace(unjudged=None)
             elif self.restored and not baselines[name].known and lengths[name] is None:
                 prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
             models[name] = ModelDecision(

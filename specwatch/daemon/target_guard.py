@@ -420,7 +420,7 @@ class TargetGuard:
             models=tuple(sorted(status.models)),
             load=None if failing else status.load,
             **guarded_rules(decision.findings)._asdict(),
-            unknown=self._due[0],
+            unjudged=self._due[0],
             aged=self._due[1],
             chosen=self._due[2],
             handover=None

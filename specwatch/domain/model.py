@@ -18,6 +18,8 @@ from msgspec import Struct
 
 MINUTE = 60
 HOUR = 3600
+UNJUDGED = 30 * MINUTE
+"""Seconds for which most of the traffic could not be compared, after which a model is unjudged."""
 
 ALL_TEMPERATURES = "all"
 UNKNOWN_TEMPERATURE = "unknown"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from operator import attrgetter
@@ -253,16 +253,26 @@ class Comparison:
         the level and 1 (E. S. Page, *Continuous Inspection Schemes*, Biometrika 41, 1954).
         """
         middle = math.log(level) / 2
-        total = lowest = 0.0
-        since = None
         rows = zip(self.known, self.times(self.objective), strict=True)
-        for minute, timed in sorted(rows, key=lambda row: -row[0].sample.start):
-            over, under = timed.over, timed.under
-            if over > 0 and under > 0:
-                total += math.log(over / under) - middle
-                if total < lowest:
-                    lowest, since = total, float(minute.sample.start)
-        return since
+        return _lowest_since(
+            (minute.sample.start, math.log(timed.over / timed.under) - middle)
+            for minute, timed in rows
+            if timed.over > 0 and timed.under > 0
+        )
+
+    def unknown_since(self) -> float | None:
+        """Since when most of the traffic, by tokens, cannot be compared (Unix seconds): the start
+        of the minutes up to now in which what cannot be exceeds what can by most. None if the
+        newest can, or too few cannot to say so."""
+        if len(self._rows) - len(self._compared) < LEAST_SAMPLES:
+            return None
+        return _lowest_since(
+            (
+                row.minute.sample.start,
+                row.minute.pace.tokens * (1 if isinstance(row.plain, Plain) else -1),
+            )
+            for row in self._rows
+        )
 
     def course(self, step: int) -> tuple[tuple[float, float], ...]:
         """The start (Unix seconds) and the speedup of each stretch of ``step`` seconds in which
@@ -388,6 +398,17 @@ class Comparison:
         return objective if timed else Objective.TPOT
 
 
+def _lowest_since(steps: Iterable[tuple[int, float]]) -> float | None:
+    """The start of the steps up to the newest whose sum is lowest; None if none is below 0."""
+    total = lowest = 0.0
+    since = None
+    for start, step in sorted(steps, reverse=True):
+        total += step
+        if total < lowest:
+            lowest, since = total, float(start)
+    return since
+
+
 def _first(rows: Sequence[Row], start: float) -> int:
     """The place of the first of the rows that is not before a time."""
     return bisect_left(rows, start, key=_START)
@@ -427,6 +448,13 @@ class Stretches:
         return next(iter(self), None) is not None
 
 
+class Unjudged(NamedTuple):
+    """Traffic with speculation that cannot be compared, now: since when (Unix seconds), and why."""
+
+    since: float
+    missing: str
+
+
 class PresentSpeedup(NamedTuple):
     """The speedup of the last :data:`PRESENT` seconds, None if it is not known.
 
@@ -437,6 +465,7 @@ class PresentSpeedup(NamedTuple):
     speedup: Interval | None = None
     losing_since: float | None = None
     course: tuple[tuple[float, float], ...] = ()
+    unjudged: Unjudged | None = None
 
 
 def _stratum(minute: Minute) -> tuple[Environment, int]:

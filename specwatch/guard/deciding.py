@@ -33,8 +33,9 @@ from specwatch.guard.state import (
 _GAIN_LASTS = float(HOUR)
 """Seconds for which traffic is expected to stay the same, for predicted gains."""
 NOT_DISABLED: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
-_MOST_CREDIT = 2.0
-"""Explorations that the budget may accumulate."""
+_MOST_CREDIT = 3.0
+"""Explorations that the budget may accumulate: by the clock only the last of them is spent, the
+others are kept for traffic that cannot be judged."""
 SETTLED = 900.0
 """Seconds that the guard observes before it explores, or makes a holdout of a server."""
 _SUSPECT = 300.0
@@ -67,11 +68,8 @@ def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 
 def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
-    """Serve without speculation for a while if the baseline is missing or too old.
-
-    An old baseline waits for a full budget, so that missing ones come first.
-    """
-    why, needed = (seen.unknown, 1.0) if seen.unknown else (seen.aged, _MOST_CREDIT)
+    """Serve without speculation for a while if traffic is unjudged, or the baseline too old."""
+    why, needed = (seen.unjudged, 1.0) if seen.unjudged else (seen.aged, _MOST_CREDIT)
     if not why or not policy.explore.budget or seen.now - state.since < SETTLED:
         return None
     interval = policy.explore.interval(state.restart_cost(policy.restart_cost))

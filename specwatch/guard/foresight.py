@@ -18,8 +18,9 @@ from specwatch.domain.speedup import Comparison
 
 PRESENT = 15 * MINUTE
 """Seconds without speculation that a prediction is for."""
-PAST = 6 * HOUR
-"""Seconds with speculation before the switch that a prediction rests on."""
+PAST = 24 * HOUR
+"""Seconds before the switch whose minutes with speculation a prediction rests on: at night what
+the night before was like."""
 WARM_UP = 2 * MINUTE
 """Seconds after a restart that are left out: caches are empty."""
 VERIFIABLE = WARM_UP + (LEAST_SAMPLES + 1) * MINUTE

@@ -10,7 +10,6 @@ import msgspec
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.domain.speedup import LEAST_SHARE
 from specwatch.domain.units import format_duration
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.plan import ProcessState, Service
@@ -102,8 +101,8 @@ class Situation:
     """The speedup that speculation would have now."""
     verification: Verification | None = None
     """Whether switching speculation off helped."""
-    unknown: str = ""
-    """Why the baseline does not cover the present traffic; empty if it does."""
+    unjudged: str = ""
+    """Why the present traffic cannot be judged; empty unless it has not been for a while."""
     aged: str = ""
     """How old the baseline is, if it is too old."""
     quiet_in: float | None = None
@@ -157,15 +156,15 @@ def guarded_rules(findings: Iterable[Finding]) -> GuardedRules:
 
 
 def unmeasured(decision: TargetDecision, now: float, max_age: float) -> tuple[str, str]:
-    """Why the baseline does not cover the present traffic, and otherwise how old it is if it is
-    older than ``max_age`` seconds. ``now`` is a Unix time."""
+    """Why the present traffic is unjudged, and otherwise how old the baseline is if it is older
+    than ``max_age`` seconds. ``now`` is a Unix time."""
     aged = ""
     for name, one in decision.models.items():
-        assessment = one.assessment
-        if assessment.tokens and assessment.covered < LEAST_SHARE:
-            return f"{name}: {assessment.missing}", ""
+        unjudged = one.unjudged(now)
+        if unjudged is not None:
+            return f"{name}: {unjudged.missing}", ""
         age = now - one.baseline.measured_at
-        if assessment.tokens and age > max_age:
+        if one.baseline and one.assessment.tokens and age > max_age:
             aged = f"{name}: the baseline is {format_duration(age // 60 * 60)} old"
     return "", aged
 

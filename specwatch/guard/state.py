@@ -153,8 +153,8 @@ class GuardState:
     """How long the guard rests after a wrong decision: doubled each time, 0 before the first."""
     rests_until: float = 0.0
     """Until when rules start no action."""
-    credit: float = 2.0
-    """Explorations that the budget allowed at ``credit_at``, two at most."""
+    credit: float = 3.0
+    """Explorations that the budget allowed at ``credit_at``, three at most."""
     credit_at: float | None = None
     actions: tuple[float, ...] = ()
     """When automatic actions began, within the last day."""

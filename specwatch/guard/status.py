@@ -44,6 +44,8 @@ class GuardStatus:
     """Members of its group that any daemon on the database guards; 0 before that is known."""
     able: bool = True
     """Whether it has a service or a switch, through which it can act."""
+    explores: bool = False
+    """Whether it restarts the server now and then to measure a baseline."""
 
 
 @dataclass(frozen=True, slots=True)

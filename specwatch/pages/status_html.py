@@ -170,6 +170,7 @@ _OUTCOMES = {
     "loses": ("bad", "loses"),
     "off": ("", "off"),
     "no_traffic": ("", "no traffic"),
+    "unjudged": ("warn", "unjudged"),
     "unknown": ("warn", "not measured"),
     "not_read": ("bad", "not read"),
     "failed": ("bad", "not shown"),

@@ -42,8 +42,8 @@ PACES = range(10, 3601)
 """Allowed seconds between refreshes, besides 0 for none."""
 STATES = {
     "loses": "loses", "not_read": "not read", "failed": "not shown", "even": "even",
-    "not_worth_it": "pays little", "unknown": "not measured", "pays": "pays", "off": "off",
-    "no_traffic": "no traffic",
+    "not_worth_it": "pays little", "unjudged": "unjudged", "unknown": "not measured",
+    "pays": "pays", "off": "off", "no_traffic": "no traffic",
 }  # fmt: skip
 """Outcomes by which rows can be chosen, the worst first, and what they are called."""
 SORTS = {

@@ -116,12 +116,15 @@ class ModelView(Struct, frozen=True):
     """Whether speculation pays for one model, and how old the data behind it are.
 
     ``speedup`` is over the last hour, ``present`` over the last 6 minutes; ``losing_since`` is the
-    Unix time since when it certainly loses, null if it does not lose now.
+    Unix time since when it certainly loses, null if it does not lose now. ``unjudged_since`` is the
+    one since when the speedup of most of the traffic cannot be known, for the reason ``missing``;
+    null unless that lasts for half an hour.
     """
 
     speedup: MeasuredSpeedup | AssumedSpeedup | None
     present: Interval | None
     losing_since: float | None
+    unjudged_since: float | None
     current: bool
     until: float | None
     objective: str | None
@@ -246,7 +249,7 @@ def of_models(decision: TargetDecision, names: Collection[str]) -> TargetDecisio
 
 def model_view(known: ModelDecision, now: float) -> ModelView:
     """Whether speculation pays for one model; ``now`` is a Unix time."""
-    assessment, missing = known.assessment, known.missing(now)
+    assessment, missing, unjudged = known.assessment, known.missing(now), known.unjudged(now)
     calibrate = missing is not None and mended_by_calibration(missing)
     return view_of(
         ModelView,
@@ -254,6 +257,7 @@ def model_view(known: ModelDecision, now: float) -> ModelView:
         speedup=speedup_view(known),
         present=known.present.speedup,
         losing_since=known.present.losing_since,
+        unjudged_since=unjudged and unjudged.since,
         current=known.current(now),
         objective=assessment.objective if assessment.measured else None,
         missing=missing,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from specwatch.domain.model import UNJUDGED
 from specwatch.domain.speedup import NOT_SEEN, PresentSpeedup
 from specwatch.rules.evidence import LATELY
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from specwatch.domain.breakeven import Assessment
     from specwatch.domain.draft_lengths import DraftLengths
     from specwatch.domain.ranks import Rank
+    from specwatch.domain.speedup import Unjudged
     from specwatch.rules.attribution import ChangeCause
     from specwatch.rules.equal_load import BaselineLatencies
     from specwatch.rules.objectives import Goodput, SloStatus
@@ -67,10 +69,18 @@ class ModelDecision:
     def current(self, now: float) -> bool:
         """Whether there is a measured speedup that is current at ``now`` (Unix seconds)."""
         until = self.assessment.until
-        return until is not None and until >= now - LATELY
+        return until is not None and until >= now - LATELY and self.unjudged(now) is None
+
+    def unjudged(self, now: float) -> Unjudged | None:
+        """The traffic that nobody can judge, and has not been for :data:`UNJUDGED`; else None."""
+        unjudged = self.present.unjudged
+        return unjudged if unjudged and now - unjudged.since >= UNJUDGED else None
 
     def missing(self, now: float) -> str | None:
         """Why there is no current measured speedup, as words; None if there is one."""
+        unjudged = self.unjudged(now)
+        if unjudged is not None:
+            return unjudged.missing
         if self.current(now):
             return None
         return self.assessment.missing or self.assessment.missing_lately or NOT_SEEN

@@ -14,6 +14,7 @@ from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Memory
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.finishes import FinishedHour
+from specwatch.domain.interval import Interval
 from specwatch.domain.model import (
     ALL_TEMPERATURES,
     HOUR,
@@ -25,7 +26,14 @@ from specwatch.domain.model import (
 )
 from specwatch.domain.ranks import Rank, ranks_of
 from specwatch.domain.sample import Sample, tally_of
-from specwatch.domain.speedup import PRESENT, Comparison, PresentSpeedup, Stretches
+from specwatch.domain.speedup import (
+    PRESENT,
+    TOO_FEW,
+    Comparison,
+    PresentSpeedup,
+    Stretches,
+    Unjudged,
+)
 from specwatch.domain.switchback import Switchback
 from specwatch.rules.equal_load import BaselineLatencies, EqualLoad, at_equal_load, by_load
 from specwatch.rules.history import BLOCK, PACED
@@ -57,6 +65,7 @@ class Evidence:
         experiment: Switchback | None = None,
         finished: Sequence[FinishedHour] = (),
         ranks: Sequence[tuple[int, Mapping[str, RankCounts]]] = (),
+        before: PresentSpeedup | None = None,
     ) -> None:
         """``samples`` are minutes, oldest first, as far back as the longest window.
 
@@ -67,7 +76,8 @@ class Evidence:
         ``usual`` gives the time of steps when the baseline was measured. ``experiment`` is that on
         the live traffic of the target. ``finished`` are the requests of the earlier period by hour,
         with speculation and without. ``ranks`` are what the data-parallel ranks of the server
-        counted in minutes of the last hour, by their ends.
+        counted in minutes of the last hour, by their ends. ``before`` is what was present a minute
+        ago: it remembers what began before the minutes in memory.
         """
         self._usual = usual
         self._memory = memory
@@ -81,6 +91,7 @@ class Evidence:
         self.experiment = experiment
         self.finished = finished
         self._ranks = ranks
+        self._before = before or PresentSpeedup()
         self._windows: dict[float, Sequence[Sample]] = {}
         self._speculative: dict[tuple[float, bool], list[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
@@ -192,27 +203,48 @@ class Evidence:
             self._assessments[seconds] = comparison
         return self._assessments[seconds]
 
-    def present(self, losing_since: float | None) -> PresentSpeedup:
-        """The speedup now; ``losing_since`` is that of the minute before.
+    @cached_property
+    def present(self) -> PresentSpeedup:
+        """The speedup now.
 
         It loses while the shortest of :meth:`specwatch.domain.speedup.Comparison.stretches` with a
         certain answer says so and the newest minutes do not contradict it.
         """
-        lately = self.compared(HOUR)
-        course = lately.course(BLOCK)
+        course = self.compared(HOUR).course(BLOCK)
         if not self.speculating:
             return PresentSpeedup(course=course)
         speedup = self.compared(PRESENT).interval()
+        return PresentSpeedup(speedup, self._losing_since(speedup), course, self.unjudged)
+
+    def _losing_since(self, speedup: Interval | None) -> float | None:
+        before = self._before.losing_since
         stretches = self.stretches(HOUR)
         certain = next((one for one in stretches if one.below(1) or one.above(1)), None)
         if certain is None or certain.above(1) or next(iter(stretches)).value >= 1:
             # Without an answer, what was certain before holds while it still looks like that.
             holds = certain is None and speedup is not None and speedup.value < 1
-            return PresentSpeedup(speedup, losing_since if holds else None, course)
+            return before if holds else None
         began = self._adjusted.losing_since(certain.value) or self.now - PRESENT
-        if losing_since is not None and began <= self._paced[0].start:
-            began = min(began, losing_since)  # it began before the minutes in memory
-        return PresentSpeedup(speedup, began, course)
+        return self._began(began, before)
+
+    @cached_property
+    def unjudged(self) -> Unjudged | None:
+        """Since when the traffic with speculation cannot be judged, and why; None if it can, or
+        none came lately."""
+        lately = self.compared(LATELY).minutes
+        began = self._adjusted.unknown_since() if self.speculating and lately else None
+        if began is None:
+            return None
+        why = self._adjusted.since(began).missing or TOO_FEW
+        before = self._before.unjudged
+        return Unjudged(self._began(began, before and before.since), why)
+
+    def _began(self, began: float, before: float | None) -> float:
+        """When something began that did so at ``began`` by the minutes in memory, which may lack
+        the first ones."""
+        if before is not None and began <= self._paced[0].start:
+            return min(began, before)
+        return began
 
     def stretches(self, seconds: float, *, adjusted: bool = True) -> Stretches:
         """Those of :meth:`compared`."""

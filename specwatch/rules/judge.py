@@ -288,7 +288,7 @@ class Judge:
 
     def _judge(self, model: ModelRecord, now: float) -> list[Finding]:
         evidence = model.examine(now, self.experiment)
-        model.present = evidence.present(model.present.losing_since)
+        model.present = evidence.present
         changed = []
         for rule in self._rules:
             if not rule.scope.takes_in(self.target, model.name):

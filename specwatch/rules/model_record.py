@@ -255,6 +255,7 @@ class ModelRecord:
             now=now,
             objective=self.objective,
             experiment=experiment,
+            before=self.present,
             ranks=tuple(
                 (end, ranks) for end, ran_in, ranks in self._ranks if ran_in.agrees(present)
             ),

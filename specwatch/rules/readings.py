@@ -110,6 +110,13 @@ def _experiment_speedup(query: Query) -> Reading:
     return Reading(interval.value, interval, basis="measured", note=note)
 
 
+def _unjudged(query: Query) -> Reading:
+    unjudged = query.evidence.unjudged
+    if unjudged is None:
+        return Reading(0.0)
+    return Reading(query.evidence.now - unjudged.since, note=unjudged.missing)
+
+
 def _acceptance(query: Query) -> Reading:
     return value_or(acceptance_rate(query.tally), _no_drafts(query))
 
@@ -337,6 +344,7 @@ _READERS: Mapping[str, _Reader] = {
     "speedup_ratio": _speedup,
     "speedup_ratio_unadjusted": lambda query: _compared(query, adjusted=False),
     "experiment_speedup_ratio": _experiment_speedup,
+    "unjudged": _unjudged,
     "acceptance_ratio": _acceptance,
     "speedup_ratio_assumed": lambda query: value_or(
         assumed_speedup(query.tally, query.draft_cost_ratio), _no_drafts(query), "assumed"

@@ -78,6 +78,7 @@ _OUTCOMES = {
     "even": "is not clearly a gain or a loss for",
     "off": "is off for",
     "no_traffic": "has no traffic for",
+    "unjudged": "cannot be judged for",
     "unknown": "is not measured for",
     "not_read": "is not known yet for",
     "failed": "cannot be shown for",
@@ -257,6 +258,15 @@ def _lost(problem: Problem, _now: float) -> Headline:
     return Headline("lost over the last hour", sentence)
 
 
+def _unjudged(problem: Problem, now: float) -> Headline:
+    sentence = (
+        f"Whether speculation pays for the traffic of {name(problem)} cannot be"
+        f" judged{since(problem.since, now)}: {_detail(problem)}"
+    )
+    target = problem.workload or problem.target
+    return Headline("unjudged", sentence, speculation.measured_by(problem.means, target))
+
+
 def _proxy(problem: Problem, now: float) -> Headline:
     sentence = (
         f"The proxy of {name(problem)} cannot be read{since(problem.since, now)}:"
@@ -290,6 +300,7 @@ _HEADLINES = {
     ProblemKind.SEVERAL: _several,
     ProblemKind.BREACH: _breach,
     ProblemKind.LOST: _lost,
+    ProblemKind.UNJUDGED: _unjudged,
     ProblemKind.SPENT: _spent,
     ProblemKind.STOPPED: _stopped,
     ProblemKind.SWITCHED: _switched,

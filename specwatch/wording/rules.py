@@ -9,13 +9,18 @@ from specwatch.wording import figures
 from specwatch.wording.figures import counted
 from specwatch.wording.text import shown
 
+_LONG = 600.0
+"""Seconds from which on an amount of them is written as a span."""
+
 
 def amount(metric: str, value: float | None) -> str:
     """A value of a metric, as thresholds are written: ``0.832``, ``235 ms``."""
     if value is None:
         return figures.UNKNOWN
     measure = MEASURES.get(metric)  # none for one that only a newer daemon knows
-    return figures.seconds(value) if measure and measure.unit == "seconds" else f"{value:.3g}"
+    if measure is None or measure.unit != "seconds":
+        return f"{value:.3g}"
+    return figures.span(value) if value >= _LONG else figures.seconds(value)
 
 
 def metric_words(metric: str) -> str:
@@ -28,6 +33,7 @@ _METRIC_WORDS = {
     "speedup_ratio_unadjusted": "speedup at today's step time",
     "experiment_speedup_ratio": "speedup of the best other number of draft tokens",
     "speedup_ratio_assumed": "speedup by the assumed draft cost",
+    "unjudged": "unjudged for",
     "acceptance_ratio": "acceptance",
     "acceptance_ratio_unmeasured": "acceptance",
     "acceptance_change": "change of acceptance against the day before",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from specwatch.rules.decisions import Decision
 from specwatch.rules.summary import WindowView
 from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.switch import SwitchSetting
+from specwatch.status import Means
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
 from specwatch.wording.rules import amount
@@ -98,7 +100,7 @@ def speedup(known: ModelView) -> str:
     if known.current and isinstance(speedup, MeasuredSpeedup):
         return f"speedup {_measured(speedup, known)}"
     why = shown(str(known.missing), LONGEST_SENTENCE)
-    if known.remedy:
+    if known.remedy and known.unjudged_since is None:
         why += f"; run {known.remedy}"
     if speedup is None:
         return f"the speedup is not known yet: {why}"
@@ -106,6 +108,35 @@ def speedup(known: ModelView) -> str:
         return f"speedup about {speedup.value:.1f}, assumed: {why}"
     before = f"until {moment(known.until)} it was {_measured(speedup, known)}"
     return f"the speedup is not known now: {why}; {before}"
+
+
+def measured_by(means: Means, target: str) -> str:
+    """How to measure what cannot be judged, as a sentence."""
+    return _MEASURED_BY[means].format(target=shlex.quote(shown(target)))
+
+
+_MEASURED_BY: Mapping[Means, str] = {
+    Means.EXPLORE: (
+        "The guard serves without speculation for a while as soon as its budget allows"
+        " (guard.explore)."
+    ),
+    Means.EXPERIMENT: (
+        "Its experiment compares with standby: `specwatch experiment results {target}`."
+    ),
+    Means.SWITCH: (
+        "Compare at run time, without a restart: give the target `experiments: {{arms: [0]}}`, then"
+        " `specwatch experiment results {target}`."
+    ),
+    Means.DISABLE: (
+        "Serve without speculation for a while, which costs two restarts:"
+        " `specwatch guard disable {target} --for 15m`; or let the guard do so when it is needed:"
+        " `guard: {{explore: {{budget: 1%}}}}`."
+    ),
+    Means.CALIBRATE: (
+        "Measure a server without speculation at the present load:"
+        " `specwatch calibrate --off URL --target {target}`."
+    ),
+}
 
 
 def _measured(speedup: MeasuredSpeedup, known: ModelView) -> str:
@@ -195,6 +226,9 @@ def answer(
         sentence = "Nothing was generated with speculation in the last hour."
         return "no_traffic", sentence
     rests_on = speedup(known)
+    if known.unjudged_since is not None:
+        since = moment(known.unjudged_since)
+        return "unjudged", f"Whether speculation pays cannot be judged since {since}: {rests_on}."
     if not isinstance(measured, MeasuredSpeedup) or not known.current:
         return "unknown", f"Whether speculation pays is not measured: {rests_on}."
     if known.losing_since is not None:
@@ -339,9 +373,13 @@ def breach(rule: str, temperature: str, leading: ReadingView | None) -> str:
         sentence += f" at {shown(temperature)}"
     if leading is None:
         return sentence
-    if leading.metric == "outlier_ranks" and leading.note:
+    if leading.metric in SAID_BY_NOTE and leading.note:
         return f"{sentence}: {shown(leading.note, LONGEST_SENTENCE)}"
     return f"{sentence}: {shown(leading.metric)} {value(leading)}, {threshold(leading)}"
+
+
+SAID_BY_NOTE = ("outlier_ranks", "unjudged")
+"""Metrics whose note says more than their value."""
 
 
 def value(reading: ReadingView) -> str:

@@ -26,6 +26,7 @@ from specwatch.guard.status import GuardStatus
 from specwatch.rules.attribution import ChangeCause, Factor
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.objectives import SloStatus
+from specwatch.rules.reading import Reading
 from specwatch.status import Failure
 from specwatch.wording.rules import metric_words
 from tests.plugins.golden import Golden
@@ -68,6 +69,15 @@ def in_breach(*rules: Rule, **changes: Any) -> TargetDecision:
     return replace(decision, findings=findings)
 
 
+def unjudged() -> TargetDecision:
+    """The default rule about it in breach."""
+    rule = RULES["unjudged"]
+    reading = Reading(
+        1860.0, drafts=4000, requests=90, note="no baseline at the load that there was"
+    )
+    return in_breach(rule, readings=((rule.conditions[0], reading),))
+
+
 def burning(rate: float, **changes: Any) -> TargetDecision:
     """An objective whose budget burns at a rate over every window."""
     spans = (300, 1800, 3600, 7200, 21600, 86400, 259200)
@@ -96,6 +106,10 @@ def situations() -> dict[str, Sequence[Alert]]:
         "at a temperature": told(decision=in_breach(LOW, temperature=">1")),
         "of a segment": told(decision=in_breach(LOW, temperature="output=tool_call")),
         "a rule of the configuration's own": told(decision=in_breach(BREACHED)),
+        "nobody can judge": told(decision=unjudged()),
+        "nobody can judge, and the guard explores": alerts_of(
+            target(guard=GuardStatus("act", explores=True), decision=unjudged()), LINKS, NOW
+        ),
         "with Grafana": alerts_of(target("a b", decision=in_breach(BREACHED)), grafana, NOW),
         "an objective burns fast": told(decision=burning(20)),
         "an objective burns, rules are in breach": told(

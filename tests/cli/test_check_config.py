@@ -45,7 +45,7 @@ def test_a_good_configuration_is_zero_and_creates_nothing(run: Run, good: Path) 
     first, rules, note, database, target = done.stdout.splitlines()
     assert first == "configuration: ok, 1 target"
     assert rules == (
-        "rules: 14 apply, 2 of them would disable speculation: net-negative,"
+        "rules: 15 apply, 2 of them would disable speculation: net-negative,"
         " net-negative-unexplained"
     )
     assert note.startswith("note: no baseline of chat: speedup is assumed, not measured; run")

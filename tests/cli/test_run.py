@@ -50,9 +50,10 @@ def test_a_url_is_enough_and_a_signal_ends_it(
     ]  # fmt: skip
     with subprocess.Popen(command) as process:
         try:
-            # It listens before it has its handlers of signals, and answers after that.
+            # It listens before it has its handlers of signals and its targets, and answers then.
             wait_for(lambda: process.poll() is not None or answers(f"http://{address}/healthz"))
-            assert "watching 1 target" in run("status", "--url", f"http://{address}").stdout
+            status = ("status", "--url", f"http://{address}")
+            wait_for(lambda: "watching 1 target" in run(*status).stdout)
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=30) == 0
         finally:

@@ -19,7 +19,7 @@ def one(rule: str) -> Rule:
 
 def test_without_a_rules_section_the_defaults_apply() -> None:
     config = one_target()
-    assert len(config.rules.effective()) == 14
+    assert len(config.rules.effective()) == 15
     assert (config.slos, config.baseline.max_age) == ((), 30 * 86400)
     assert config.targets[0].draft_cost_ratio == 0.1
 
@@ -58,7 +58,7 @@ def test_a_rule_of_an_older_configuration_keeps_its_metric_and_its_action() -> N
 
 def test_a_rule_of_the_user_takes_the_place_of_its_namesake(tmp_path: Path) -> None:
     rules = {rule.name: rule for rule in valid("ruling/valid.yml", tmp_path).rules.effective()}
-    assert len(rules) == 14 - 1 + 3
+    assert len(rules) == 15 - 1 + 3
     assert rules["low-acceptance"].summary == "ours"
     assert "short-outputs" not in rules
 

@@ -54,7 +54,10 @@ def test_each_phase_asks_for_its_own_time() -> None:
     assert asked(verifying, now) == [(NOW - HOUR, now, MINUTE)]
     confirmed = GuardState("chat", Phase.CONFIRMED, NOW)
     assert asked(confirmed, now) == [(now - 25 * HOUR, now, HOUR)]
-    assert asked(DISABLED, now) == [(NOW - 6 * HOUR, NOW, MINUTE), (now - 15 * MINUTE, now, MINUTE)]
+    assert asked(DISABLED, now) == [
+        (NOW - 24 * HOUR, NOW, MINUTE),
+        (now - 15 * MINUTE, now, MINUTE),
+    ]
     assert asked(GuardState("chat", Phase.OBSERVING, NOW), now) == []
 
 

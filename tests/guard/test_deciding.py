@@ -143,16 +143,16 @@ EXPLORING = {"mode": "act", "restart_cost": "2m", "explore": {"budget": 0.01, "b
 POLICY = Guard.model_validate(EXPLORING)
 INTERVAL = (2 * 120 + 600) / 0.01
 """Seconds at least from one exploration to the next."""
-UNKNOWN = {"breaches": (), "unknown": "no baseline at this load"}
+UNJUDGED = {"breaches": (), "unjudged": "no baseline at this load"}
 OLD = {"breaches": (), "aged": "the baseline is two days old"}
 
 
 def test_an_exploration_is_an_action_with_the_reason_that_called_for_it() -> None:
     expected = {
         "reason": "exploring: no baseline at this load", "phase": Phase.DRAINING, "goal": Mode.OFF,
-        "actions": (NOW,), "credit": 1.0, "credit_at": NOW,
+        "actions": (NOW,), "credit": 2.0, "credit_at": NOW,
     }  # fmt: skip
-    after = check_step(CALM, seen(**UNKNOWN), expected, POLICY)
+    after = check_step(CALM, seen(**UNJUDGED), expected, POLICY)
     assert after.incident is not None
     assert after.incident.cause is Cause.EXPLORATION
 
@@ -161,7 +161,7 @@ def test_an_exploration_is_an_action_with_the_reason_that_called_for_it() -> Non
     ("state", "look", "policy"),
     [
         ({"since": NOW - 899}, {}, {}),
-        ({}, {"unknown": ""}, {}),
+        ({}, {"unjudged": ""}, {}),
         ({}, {}, {"explore": {"budget": 0}}),
         ({}, {}, {"mode": "observe"}),
         ({"pause": state_machine.pause(CALM, until=NOW + 60, by="ann").state.pause}, {}, {}),
@@ -173,7 +173,7 @@ def test_an_exploration_is_an_action_with_the_reason_that_called_for_it() -> Non
         ({"credit": 0.99, "credit_at": NOW}, {}, {}),
         ({"credit": 0.0, "credit_at": NOW - 0.99 * INTERVAL}, {}, {}),
         ({"credit": 0.0, "credit_at": NOW - 1.25 * INTERVAL, "costs": (600.0,)}, {}, {}),
-        ({"credit": 1.9, "credit_at": NOW}, {**OLD, "unknown": ""}, {}),
+        ({"credit": 2.9, "credit_at": NOW}, {**OLD, "unjudged": ""}, {}),
         ({}, {"mode": None}, {}),
     ],
     ids=[
@@ -189,20 +189,20 @@ def test_nothing_is_explored_without_permission_reason_and_budget(
     state: dict[str, Any], look: dict[str, Any], policy: dict[str, Any]
 ) -> None:
     guard = Guard.model_validate({**EXPLORING, **policy})
-    check_step(replace(CALM, **state), seen(**{**UNKNOWN, **look}), None, guard)
+    check_step(replace(CALM, **state), seen(**{**UNJUDGED, **look}), None, guard)
 
 
 def test_an_old_baseline_is_explored_by_a_full_budget() -> None:
     expected = {"reason": "exploring: the baseline is two days old"}
-    check_step(replace(CALM, credit=2.0, credit_at=NOW), seen(**OLD), expected, POLICY)
+    check_step(replace(CALM, credit=3.0, credit_at=NOW), seen(**OLD), expected, POLICY)
 
 
-def test_the_budget_grows_by_one_in_an_interval_and_up_to_two() -> None:
+def test_the_budget_grows_by_one_in_an_interval_and_up_to_three() -> None:
     """An interval is up to a quarter longer, so that it is not the same time each day."""
     one = replace(CALM, credit=0.0, credit_at=NOW - 1.25 * INTERVAL)
-    assert 0.0 <= check_step(one, seen(**UNKNOWN), {}, POLICY).credit < 0.26
+    assert 0.0 <= check_step(one, seen(**UNJUDGED), {}, POLICY).credit < 0.26
     nine = replace(CALM, credit=0.0, credit_at=NOW - 9 * INTERVAL)
-    check_step(nine, seen(**UNKNOWN), {"credit": 1.0}, POLICY)
+    check_step(nine, seen(**UNJUDGED), {"credit": 2.0}, POLICY)
 
 
 # Trials

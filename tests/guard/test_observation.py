@@ -11,7 +11,8 @@ from specwatch.config.rules import Condition, Rule
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import Assessment
 from specwatch.domain.interval import Interval
-from specwatch.domain.speedup import LEAST_SHARE
+from specwatch.domain.model import UNJUDGED
+from specwatch.domain.speedup import PresentSpeedup, Unjudged
 from specwatch.guard.observation import guarded_rules, unmeasured
 from specwatch.rules.decisions import ModelDecision, TargetDecision
 from specwatch.rules.reading import Reading
@@ -65,18 +66,22 @@ def test_a_breach_that_is_not_confirmed_is_suspected(
     assert bool(found.breaches) is (verdict is B)
 
 
-def measured(share: float, tokens: float = 1000.0) -> TargetDecision:
+def measured(unjudged: Unjudged | None = None, tokens: float = 1000.0) -> TargetDecision:
     """A decision by a baseline whose newest point is of the second 300."""
     known = minutes.baseline([minutes.off(n) for n in range(5)])
-    assessment = Assessment(tokens=tokens, covered=share, missing="no baseline at this load")
-    return TargetDecision(models={"tiny": ModelDecision(assessment, known)})
+    present = PresentSpeedup(unjudged=unjudged)
+    one = ModelDecision(Assessment(tokens=tokens), known, present=present)
+    return TargetDecision(models={"tiny": one})
 
 
-def test_a_baseline_does_not_tell_enough_of_too_little_traffic_or_too_long_ago() -> None:
-    assert unmeasured(measured(LEAST_SHARE), 400.0, 100.0) == ("", "")
-    little = measured(LEAST_SHARE - 0.01)
-    assert unmeasured(little, 400.0, 100.0) == ("tiny: no baseline at this load", "")
-    assert unmeasured(measured(1.0), 421.0, 100.0) == ("", "tiny: the baseline is 2m old")
-    assert unmeasured(measured(0.0, tokens=0.0), 9999.0, 100.0) == ("", "")
+def test_what_is_unjudged_for_half_an_hour_is_explored_before_what_was_measured_long_ago() -> None:
+    assert unmeasured(measured(), 400.0, 100.0) == ("", "")
+    assert unmeasured(measured(), 421.0, 100.0) == ("", "tiny: the baseline is 2m old")
+    unjudged = measured(Unjudged(421.0 - UNJUDGED, "no baseline at this load"))
+    assert unmeasured(unjudged, 421.0, 100.0) == ("tiny: no baseline at this load", "")
+    assert unmeasured(unjudged, 420.0, 999.0) == ("", "")
+    assert unmeasured(measured(tokens=0.0), 9999.0, 100.0) == ("", "")
+    no_baseline = TargetDecision({"tiny": ModelDecision(Assessment(tokens=9.0), Baseline())})
+    assert unmeasured(no_baseline, 9999.0, 100.0) == ("", "")
     nothing = TargetDecision(models={"tiny": ModelDecision(Assessment(), Baseline())})
     assert unmeasured(nothing, 9999.0, 100.0) == ("", "")

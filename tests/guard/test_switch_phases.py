@@ -133,7 +133,7 @@ def test_a_step_by_the_switch(
     [
         (STANDBY, 6 * HOUR - DEEP_ENDS - 1, {}, True),
         (STANDBY, 6 * HOUR - DEEP_ENDS, {}, False),
-        (STANDBY, 6 * HOUR - DEEP_ENDS, {"unknown": "no baseline"}, False),
+        (STANDBY, 6 * HOUR - DEEP_ENDS, {"unjudged": "no baseline"}, False),
         (replace(STANDBY, rearm_at=None), 60.0, {}, True),
         (replace(STANDBY, standby=False), 60.0, {}, False),
         (VERIFYING, 60.0, {}, False),

@@ -157,7 +157,7 @@ class Wandering:
             overridden="bob to 2" if self._happens(0.02) else "",
             followed=chance.choice([None, True, True, False]),
             standby_cost=chance.choice([None, _LOSES.inverse(), _WINS.inverse()]),
-            unknown="no baseline" if self._happens(0.05) else "",
+            unjudged="no baseline" if self._happens(0.05) else "",
             aged="the baseline is old" if self._happens(0.05) else "",
             quiet_in=chance.choice([None, 10.0, 20_000.0]),
         )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.breakeven import assess
 from specwatch.domain.model import HOUR, MINUTE, Mode
-from specwatch.domain.speedup import NOTHING, PresentSpeedup
+from specwatch.domain.speedup import NOTHING, PresentSpeedup, Unjudged
 from specwatch.rules.model_record import ModelRecord
+from specwatch.rules.verdicts import Finding, Verdict, judge
 from tests.domain.minutes import measurements, off, on
 from tests.domain.samples import START, baseline, evidence, minute, minutes, tally
 
@@ -109,8 +112,7 @@ def record_of(accepted: Sequence[int]) -> list[PresentSpeedup]:
         sample = on(n, tpot=took * 400 / (400 + count), accepted=count)
         assert known.history.add(sample)
         known.learn(sample)
-        evidence = known.examine(sample.start + sample.length)
-        known.present = evidence.present(known.present.losing_since)
+        known.present = known.examine(sample.start + sample.length).present
         seen.append(known.present)
     return seen
 
@@ -156,4 +158,56 @@ def test_a_server_that_has_become_slower_altogether_loses_only_without_the_adjus
 def test_a_server_that_does_not_speculate_now_does_not_lose() -> None:
     known = ModelRecord("chat", "tiny", HOUR, ())
     assert known.history.add(off(0))
-    assert known.examine(60.0).present(10.0) == PresentSpeedup()
+    known.present = PresentSpeedup(losing_since=10.0)
+    assert known.examine(60.0).present == PresentSpeedup()
+
+
+def unjudged_after(loads: Sequence[float | None], *, rule: bool = False) -> list[Any]:
+    """What is unjudged after each minute at so many running, None for one without traffic; or what
+    the default rule says. The baseline is of four running."""
+    known = ModelRecord("chat", "tiny", HOUR, ())
+    known.compare_with(measurements([off(n) for n in range(10)]), max_age=10 * HOUR)
+    before: Finding | None = None
+    seen: list[Any] = []
+    for n, running in enumerate(loads, start=100):
+        sample = on(n, drafts=0, accepted=0) if running is None else on(n, load=running)
+        assert known.history.add(sample)
+        known.learn(sample)
+        evidence = known.examine(sample.start + sample.length)
+        known.present = evidence.present
+        before = judge(UNJUDGED_RULE, evidence, target="chat", model_name="tiny",
+                       temperature="all", before=before)  # fmt: skip
+        seen.append(before.verdict if rule else known.present.unjudged)
+    return seen
+
+
+UNJUDGED_RULE = next(rule for rule in DEFAULT_RULES if rule.name == "unjudged")
+NO_BASELINE_HERE = "no baseline at the load that there was"
+
+
+def test_traffic_at_loads_that_were_never_measured_is_unjudged_since_it_came() -> None:
+    """For longer than an hour too, which is what is in memory."""
+    seen = unjudged_after([*[4] * 60, *[40] * 200])
+    assert seen[:64] == [None] * 64
+    assert seen[64:] == [Unjudged(160.0 * MINUTE, NO_BASELINE_HERE)] * 196
+
+
+def test_what_can_be_judged_again_or_does_not_come_any_more_is_not_unjudged() -> None:
+    seen = unjudged_after([*[40] * 60, *[4] * 90])
+    assert seen[59] is not None
+    assert seen[-1] is None
+    seen = unjudged_after([*[40] * 60, *[None] * 10])
+    assert seen[-2] is not None
+    assert seen[-1] is None
+
+
+def test_a_few_minutes_among_many_that_can_be_judged_are_not_unjudged() -> None:
+    assert set(unjudged_after([*[4] * 40, *[40] * 4, *[4] * 40])) == {None}
+
+
+def test_the_default_rule_says_after_half_an_hour_that_nobody_can_judge() -> None:
+    verdicts = unjudged_after([*[4] * 60, *[40] * 60, *[4] * 80], rule=True)
+    breaches = [n for n, verdict in enumerate(verdicts) if verdict is Verdict.BREACH]
+    assert breaches[0] == 60 + 30 + 5
+    assert breaches == list(range(breaches[0], breaches[-1] + 1)), "once, not again and again"
+    assert 120 < breaches[-1] < 190

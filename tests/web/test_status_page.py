@@ -12,12 +12,14 @@ import yaml
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Histogram, Mode, Source, Window
+from specwatch.domain.speedup import PresentSpeedup, Unjudged
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.errors import ScrapeReason, StoreUnavailable
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.pages.status_html import StatusHistory, status_html
 from specwatch.pages.status_table import Selection, rows, table
+from specwatch.rules.decisions import TargetDecision
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.taps import Trouble
@@ -154,6 +156,15 @@ def dead(name: str = "chat", **changes: Any) -> TargetStatus:
     return target(name, **{**known, **changes})
 
 
+def unjudged(decision: TargetDecision) -> TargetDecision:
+    """For 40 minutes most of the traffic came at a load without a baseline."""
+    present = PresentSpeedup(
+        unjudged=Unjudged(NOW - 2400, "no baseline at the load that there was")
+    )
+    models = {name: replace(known, present=present) for name, known in decision.models.items()}
+    return replace(decision, models=models)
+
+
 def situations() -> dict[str, DaemonStatus]:
     """What may be known of whether speculation pays."""
     result = decided()
@@ -167,6 +178,7 @@ def situations() -> dict[str, DaemonStatus]:
         "it is assumed": daemon(target(decision=decided(measured=False))),
         "requests are unlike those of the baseline": daemon(target(decision=unlike())),
         "they are since 15 minutes": daemon(target(decision=unlike(since=NOW - 900))),
+        "it is unjudged": daemon(target(decision=unjudged(result))),
         "right after a calibration": daemon(
             target(decision=replace(result, models={"llama": no_bins}))
         ),

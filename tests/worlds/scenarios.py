@@ -354,6 +354,18 @@ def changing_clients(seed: int) -> World:
     return ServedWorld("changing_clients", schedule, seed, coverage=lambda _: 1)
 
 
+def hot_days(seed: int, dawn: float = 8.0) -> World:
+    """Cool and calm nights help (1.9), hot and busy days hurt (0.62), at loads that are not
+    calibrated: the first ``dawn`` hours are of the night."""
+    cool, hot = ((0.0, 0.7), (0.3, 0.3)), ((0.7, 0.3), (1.0, 0.7))
+    costs = replace(COSTS, free_tokens=32, per_token=0.0008)
+    night, day = (
+        _regime(1.15, costs=costs, temperatures=temperatures, temperature_slope=0.4, rate=rate)
+        for temperatures, rate in ((cool, 0.6), (hot, 2.3))
+    )
+    return ServedWorld("hot_days", cycle([(dawn, night), (11, day), (13 - dawn, night)]), seed)
+
+
 def loops(seed: int) -> World:
     """After an hour a fifth of the requests repeats itself up to its limit: helps (1.4, 2.3)."""
     schedule = sequence([(1, _regime(0.971, capped=0.05)), (0, _regime(0.971, looping=0.2))])
@@ -368,7 +380,7 @@ WORLDS: dict[str, Callable[[int], World]] = {
         engine_upgraded, stale_baseline, load_above, bursts, sparse, sparse_hurts,
         correlated_noise, correlated_even, lost_scrapes, tap_partial, prefill_saturates, nights,
         slow_restart, varying_lengths, recovers, redeployed, redeployed_hurts, stale_slowly,
-        queueing, night_batches, changing_clients, loops,
+        queueing, night_batches, changing_clients, loops, hot_days,
     )
 }  # fmt: skip
 """Every scenario by its name."""

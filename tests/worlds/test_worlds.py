@@ -13,7 +13,7 @@ from tests.worlds import __main__ as program
 from tests.worlds import daemon, servers
 from tests.worlds.daemon import Specwatch
 from tests.worlds.life import Score, Server, live
-from tests.worlds.scenarios import WORLDS
+from tests.worlds.scenarios import WORLDS, hot_days
 from tests.worlds.world import START
 
 
@@ -113,6 +113,21 @@ def test_a_loss_from_the_beginning_is_switched_off(monkeypatch: pytest.MonkeyPat
     assert (score.final_state, score.restarts, score.undone_disables) == ("disabled", 1, 0)
     assert score.speedup_low == score.speedup_high == pytest.approx(0.75, abs=0.05)
     assert 600 < score.delays_s[0] < 900
+
+
+def test_a_loss_at_loads_that_nobody_measured_is_told_within_45_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under default settings, which switch nothing off; it was calibrated at those of the night."""
+    monkeypatch.setattr(daemon, "CALIBRATE_AFTER", 600.0)
+    monkeypatch.setattr(daemon, "CALIBRATE_SECONDS", 240.0)
+    world = hot_days(1, dawn=0.4)
+    world.interval = 30.0
+    monkeypatch.setattr(world, "truth", lambda now: 1.0)
+    policy = Specwatch(world)
+    assert live(world, policy, hours=1.15, seed=1).restarts == 0
+    assert 24 + 30 <= (policy.breached["unjudged"] - START) / 60 <= 24 + 45
+    assert "net-negative" not in policy.breached
 
 
 def test_a_plugin_is_run_and_its_scores_are_json(

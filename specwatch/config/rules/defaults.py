@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specwatch.config.rules.rule import POSITIVE_TEMPERATURES, Condition, Rule, Scope
+from specwatch.domain.model import UNJUDGED
 
 DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(
@@ -17,6 +18,12 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         " without was",
         conditions=(Condition(metric="speedup_ratio_unadjusted", below=1, clear=1.02),),
         window="1h", for_="45m", clear_for="5m", min_requests=10, action="disable",
+    ),
+    Rule(
+        name="unjudged",
+        summary="Nobody knows whether speculation pays for the present traffic",
+        conditions=(Condition(metric="unjudged", above=f"{UNJUDGED}s"),),
+        window="10m", for_="5m", clear_for="10m",
     ),
     Rule(
         name="low-acceptance",

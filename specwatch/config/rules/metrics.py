@@ -79,6 +79,12 @@ MEASURES: Mapping[str, Measure] = {
             has_interval=True, read_from="any_mode",
         ),
         Measure(
+            "unjudged", "seconds", 0.0, _INFINITE,
+            "For how long most of the traffic with speculation could not be compared with a"
+            " baseline; 0 while it can, and without traffic.",
+            read_from="any_mode",
+        ),
+        Measure(
             "acceptance_ratio", "ratio", 0.0, 1.0,
             "Accepted tokens over draft tokens.", by_temperature=True, by_segment=True,
             fixed_length=True,
