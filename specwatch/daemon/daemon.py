@@ -176,6 +176,7 @@ class Daemon:
         self.http.start()
         try:
             cursors = self._recorder.open()
+            self._discovery.resume(cursors)
             self._watch(cursors=cursors)
         except BaseException:
             self.http.stop(timeout=1.0)
@@ -262,7 +263,9 @@ class Daemon:
             with self._configuring:
                 self._set_jobs()  # jobs are due by the wall clock
 
-    def _new_scraper(self, target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
+    def _new_scraper(
+        self, target: Target, cursor: Cursor | None, closed: int | None, since: float | None
+    ) -> Scraper:
         child = self._supervisor if isinstance(target.service, SupervisedService) else None
         gpus = target.gpu_indices
         return Scraper(
@@ -273,6 +276,7 @@ class Daemon:
             cursor=cursor,
             cursor_follows=not self._recorder.opened,
             closed_start=closed,
+            watched_since=since,
             gpu_memory=lambda: self._gpu.read(gpus, self._now().monotonic),
             edges=lambda: self.config.temperature_buckets,
             page=partial(self._experiment_service.see, target.name),
@@ -445,7 +449,8 @@ class Daemon:
             if cursors is None:
                 joined = {target.name for target in own.targets} - self.targets.by_name.keys()
                 cursors = self._recorder.cursors(joined)
-            self.targets.configure(own.targets, cursors, reload=reload)
+            since = self._discovery.watched_since(sources)
+            self.targets.configure(own.targets, cursors, reload=reload, watched_since=since)
             self._discovery.use(sources)
             self._configured, self.config = configured, config
             workloads = self._workloads.configure(

@@ -14,7 +14,7 @@ from specwatch.config.loading import Config
 from specwatch.config.target import Target
 from specwatch.discovery.sources import reader
 from specwatch.discovery.target_groups import Group, TargetMaker, merged
-from specwatch.domain.model import Moment
+from specwatch.domain.model import Cursor, Moment
 from specwatch.errors import DiscoveryError, DiscoveryReason, SpecwatchError
 from specwatch.status import Failure, SourceStatus
 
@@ -49,8 +49,14 @@ class WatchedSource:
         self.status = SourceStatus(str(source))
         self.tried = False
         """Whether a refresh has ended."""
+        self._listed_since: float | None = None
+        """When it was read without a failure at first, in Unix time."""
+        self._at_first: frozenset[str] = frozenset()
+        """Names of the targets that it had then."""
         if predecessor is not None:
             self._groups = predecessor._groups
+            self._listed_since = predecessor._listed_since
+            self._at_first = predecessor._at_first
             self._make()
 
     def refresh(self) -> None:
@@ -82,9 +88,23 @@ class WatchedSource:
         had = self.targets
         if self._groups != before:
             self._make()
+        if self._listed_since is None and not errors:
+            self._listed_since = self._now().wall
+            self._at_first = frozenset(target.name for target in self.targets)
         self._note(errors)
         self.tried = True
         self._refreshed(self.targets != had)
+
+    def watched_since(self, seen_until: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+        """Yield its targets, each with the Unix time since when this source is read: those that it
+        had at first since an earlier daemon read it, which ``seen_until`` says by namespace of
+        their pods."""
+        for target in self.targets:
+            since = self._listed_since
+            if target.name in self._at_first:
+                since = seen_until.get(_namespace_of(target.name)) if target.pod else None
+            if since is not None:
+                yield target.name, since
 
     def _too_many(self, found: int) -> DiscoveryError:
         return DiscoveryError(
@@ -143,6 +163,8 @@ class DiscoveryService:
         self.refused: str | None = None
         """Why what was found cannot be watched."""
         self._begun = False
+        self._seen_until: dict[str, float] = {}
+        """By namespace, when an earlier daemon saw a pod of it last, in Unix time."""
         self._sources: Sequence[WatchedSource] = ()
         self.use(self.sources_of(config))
 
@@ -170,6 +192,16 @@ class DiscoveryService:
         """Have these sources from now on."""
         self._sources = sources
 
+    def resume(self, cursors: Mapping[str, Cursor]) -> None:
+        """Note where an earlier daemon stopped reading, by target."""
+        for name, cursor in cursors.items():
+            namespace = _namespace_of(name)
+            self._seen_until[namespace] = max(self._seen_until.get(namespace, 0.0), cursor.wall)
+
+    def watched_since(self, sources: Iterable[WatchedSource]) -> dict[str, float]:
+        """Since when the source of each target is read, where that is known (Unix time)."""
+        return dict(chain.from_iterable(one.watched_since(self._seen_until) for one in sources))
+
     def take_change(self) -> bool:
         """Whether any source has other targets than at the call before, or was read again after
         what had been found was ``refused``."""
@@ -189,3 +221,8 @@ class DiscoveryService:
             _log.warning("target_left_out", detail=sentence)
         self._left_out = frozenset(left_out)
         return targets
+
+
+def _namespace_of(pod: str) -> str:
+    """That of a pod by its target's name, ``NAMESPACE/POD``; empty for other names."""
+    return pod.rpartition("/")[0]

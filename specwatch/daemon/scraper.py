@@ -63,6 +63,7 @@ class Scraper:
         cursor: Cursor | None = None,
         cursor_follows: bool = False,
         closed_start: int | None = None,
+        watched_since: float | None = None,
         gpu_memory: Callable[[], GpuMemory | None] = lambda: None,
         client: PageClient | None = None,
         edges: Callable[[], Sequence[float]] = lambda: DEFAULT_EDGES,
@@ -70,6 +71,7 @@ class Scraper:
         launched: DraftLengths | None = None,
     ) -> None:
         """``put`` takes closed windows; ``cursor_follows`` says that :meth:`resume` will be called;
+        ``watched_since`` as of :class:`WindowBuilder`;
         ``page`` gets each good page, with the switch and the load that it shows;
         ``client`` fetches pages, by default over HTTP; ``gpu_memory`` reads
         the memory of the target's GPUs, ``edges`` the configured temperature buckets. ``launched``
@@ -93,6 +95,7 @@ class Scraper:
             cursor=cursor,
             cursor_follows=cursor_follows,
             closed_start=closed_start,
+            watched_since=watched_since,
         )
         self._followed = FollowedSwitch()
         self._recent = Recent()
@@ -224,7 +227,9 @@ class Scraper:
         if before.url == own.url and before.pod == own.pod:
             self._recent = predecessor._recent
         else:
+            last = self._watch.times.wall
             self._watch.start_over()
+            self._watch.watched_since = last
         if before.proxy != own.proxy:
             self._watch.change_proxy()
         elif self._proxy is not None and predecessor._proxy is not None:
@@ -315,8 +320,10 @@ class Scraper:
                 observation = self._watch.observe(samples, now, proxy)
                 self._followed.see(samples, self._watch.switch)
                 if observation.error is None:
-                    if self._begins:  # a successor begins here, however soon we end
-                        self._put(Batch((), self._watch.cursor()))
+                    cursor = self._watch.cursor() if self._begins else None
+                    if cursor is not None and cursor.after == cursor.wall:
+                        # A successor begins here, however soon we end.
+                        self._put(Batch((), cursor))
                     self._begins = False
                     self._page(samples, self._watch.switch, self._watch.times.load)
                     if page is not None:

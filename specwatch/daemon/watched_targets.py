@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import structlog
 
@@ -41,15 +42,16 @@ class WatchedTargets:
 
     def __init__(
         self,
-        make: Callable[[Target, Cursor | None, int | None], Scraper],
+        make: Callable[[Target, Cursor | None, int | None, float | None], Scraper],
         *,
         shared: bool = False,
         new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
         """``make`` makes the scraper of a target from its cursor, with windows after the last one
-        that was closed early; it may raise ConfigError. A target that comes back goes on as it was
-        left, and where targets are ``shared``, from its cursor: others have watched it. Scrapes
-        are timed by the clock of the event loop that ``new_loop`` makes."""
+        that was closed early, and since when it is watched; it may raise ConfigError. A target that
+        comes back goes on as it was left, and where targets are ``shared``, from its cursor: others
+        have watched it. Scrapes are timed by the clock of the event loop that ``new_loop`` makes.
+        """
         self._make = make
         self._shared = shared
         self._new_loop = new_loop
@@ -76,10 +78,16 @@ class WatchedTargets:
         return self._turned
 
     def configure(
-        self, targets: Sequence[Target], cursors: Mapping[str, Cursor], *, reload: bool = False
+        self,
+        targets: Sequence[Target],
+        cursors: Mapping[str, Cursor],
+        *,
+        reload: bool = False,
+        watched_since: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Watch these targets and no others; unchanged ones go on undisturbed, but for a
-        ``reload`` of those whose authority is in a file.
+        ``reload`` of those whose authority is in a file. ``watched_since`` has, of those that were
+        found, since when their source is read (Unix time).
 
         Raises ConfigError, and changes nothing, if one cannot be watched.
         """
@@ -89,12 +97,15 @@ class WatchedTargets:
             present = self.by_name.get(target.name)
             # An authority's file may have changed where its name has not.
             reread = reload and target.ca_file is not None
-            same = present is not None and present.target == target and not reread
-            scrapers[target.name] = (
-                present
-                if present and same
-                else self._make(target, _cursor_of(target, cursors), self._closed.get(target.name))
-            )
+            if present is not None and present.target == target and not reread:
+                scrapers[target.name] = present
+                continue
+            cursor, since = cursors.get(target.name), watched_since.get(target.name)
+            if cursor is not None and _was_replaced(target, cursor):
+                since = cursor.wall
+                cursor = None
+            closed = self._closed.get(target.name)
+            scrapers[target.name] = self._make(target, cursor, closed, since)
         for name, scraper in self.by_name.items():
             if name not in scrapers:
                 self._closed[name] = scraper.finish()
@@ -198,14 +209,16 @@ class WatchedTargets:
     def resume(self, cursors: Mapping[str, Cursor]) -> None:
         """The database was away at the start: count now what happened before our first page."""
         for scraper in self:
-            scraper.resume(_cursor_of(scraper.target, cursors))
+            cursor = cursors.get(scraper.target.name)
+            replaced = cursor is not None and _was_replaced(scraper.target, cursor)
+            scraper.resume(None if replaced else cursor)
         _log.info("resumed_late", targets=sorted(cursors))
 
     def supersede(self, cursors: Mapping[str, Cursor]) -> None:
         """Another process of our name has written: count from where it stopped."""
         for scraper in self:
-            cursor = _cursor_of(scraper.target, cursors)
-            if cursor is not None:
+            cursor = cursors.get(scraper.target.name)
+            if cursor is not None and not _was_replaced(scraper.target, cursor):
                 scraper.supersede(cursor)
 
     def sentence(self, now: Moment) -> str:
@@ -237,8 +250,6 @@ async def _turn(scraper: Scraper) -> None:
         _log.exception("turn_failed", target=scraper.target.name)
 
 
-def _cursor_of(target: Target, cursors: Mapping[str, Cursor]) -> Cursor | None:
-    """Where reading a target stopped; None if its pod was replaced since."""
-    cursor = cursors.get(target.name)
-    replaced = cursor is not None and target.pod is not None and target.pod.started > cursor.wall
-    return None if replaced else cursor
+def _was_replaced(target: Target, cursor: Cursor) -> bool:
+    """Whether the pod of a target was replaced since its cursor."""
+    return target.pod is not None and target.pod.started > cursor.wall

@@ -41,7 +41,7 @@ SETTLED = 900.0
 _SUSPECT = 300.0
 """Seconds that the phase ``suspect`` lasts at least."""
 _EARLY = float(HOUR)
-"""Seconds until a trial may come early again, after the first lost one."""
+"""Seconds until a trial may come early again, after the first early one that was lost."""
 
 
 def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -178,12 +178,12 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     cost = 0.0 if switches else state.restart_cost(policy.restart_cost)
     lasted = seen.now - state.since
     wasted = SHORT_TRIAL if speedup is None else max(1 / speedup.value - 1, 0.0) * lasted
-    later = replace(
-        state,
-        delay=policy.rearm.later(state.delay or policy.rearm.wait(cost), cost, wasted),
-        early_at=seen.now + state.early_pause,
-        early_pause=2 * state.early_pause,
-    )
+    delay = policy.rearm.later(state.delay or policy.rearm.wait(cost), cost, wasted)
+    later = replace(state, delay=delay)
+    if state.rearm_at is not None and state.since < state.rearm_at:
+        # It came early, so that the prediction was wrong.
+        early_at = seen.now + state.early_pause
+        later = replace(later, early_at=early_at, early_pause=2 * state.early_pause)
     incident = state.incident or incident_of(state, Cause.TRIAL_LOST, seen)
     what = seen.breaches[0].rule if seen.breaches else ""
     reason = f"the rule {what} is in breach in the trial" if what else ""

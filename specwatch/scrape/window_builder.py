@@ -76,9 +76,11 @@ class WindowBuilder:
         cursor: Cursor | None = None,
         cursor_follows: bool = False,
         closed_start: int | None = None,
+        watched_since: float | None = None,
     ) -> None:
         """``max_gap`` as of :class:`PageTimes`; ``cursor_follows``: :meth:`resume` will be called;
-        ``closed_start``: the last window that was closed early, so that none may begin there."""
+        ``closed_start``: the last window that was closed early, so that none may begin there;
+        ``watched_since``: see the attribute."""
         self._daemon = daemon
         self._target = target
         self.times = PageTimes(max_gap)
@@ -93,6 +95,9 @@ class WindowBuilder:
         self.switch: SwitchSetting | None = None
         self._open: OpenWindow | None = None
         self.closed_start = closed_start
+        self.watched_since = watched_since
+        """Unix time since when whatever serves the target is watched: all that a process has
+        counted on its first page is new, if that says that it began later. None if not known."""
         self.environment = Environment()
         self.gpu_memory: GpuMemory | None = None
         self.unnamed_model = target
@@ -130,7 +135,10 @@ class WindowBuilder:
         problems: list[str] = []
         batch = self._roll(now, problems)
         window = self._window(now)
-        before, start = self._tracker.process_start, process_start(samples)
+        start = process_start(samples)
+        if self._tracker.last is None:
+            self._count_from_zero(start)
+        before = self._tracker.process_start
         another = self.processes.is_another(before, start, self.times.seen_at(now), now.wall)
         try:
             parts = tally.engine_parts(samples, window.modes)
@@ -348,6 +356,12 @@ class WindowBuilder:
             self._target, self._alternation.without_held(engine.last), engine.process_start,
             self.times.wall, of_proxy, self._counted_since,
         )  # fmt: skip
+
+    def _count_from_zero(self, start: float | None) -> None:
+        """Count all of the first page, if its process began at ``start`` under our eyes."""
+        since, self.watched_since = self.watched_since, None
+        if since is not None and start is not None and start >= since:
+            self._begin_at(Cursor(self._target, {}, start, start))
 
     def _begin_at(self, cursor: Cursor) -> None:
         self._counted_since = cursor.wall

@@ -12,11 +12,13 @@ import pytest
 
 from specwatch.config.discovery import DiscoverySource
 from specwatch.config.target import Target
-from specwatch.daemon.discovery_service import WatchedSource
+from specwatch.daemon.discovery_service import DiscoveryService, WatchedSource
+from specwatch.discovery.target_groups import Group
+from specwatch.domain.model import Cursor, PodInstance
 from specwatch.runtime.scheduler import current_moment
 from specwatch.status import SourceStatus
 from tests.daemon.running import config_of, stored, total
-from tests.daemon.stepped import Stepped, scrapes
+from tests.daemon.stepped import Stepped, StoppedClock, scrapes
 from tests.discovery.sources import source_of
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
 from tests.hostile import Visit, hanging, page, wait_for
@@ -160,6 +162,25 @@ def test_what_a_target_counted_before_it_left_is_written(fleet: Start, serve: Se
     assert total(windows).generation_tokens == 10 * (pages - 1) > 0
 
 
+@pytest.mark.parametrize("joins", [True, False], ids=["joins", "was there at first"])
+def test_a_process_that_begins_after_its_source_was_read_is_counted_from_its_start(
+    fleet: Start, serve: Serve, joins: bool
+) -> None:
+    server = serve(page(vllm()))
+    name = server.url.removeprefix("http://")
+    made = fleet()
+    if not joins:
+        made.write("one", {"targets": [name]})
+    made.scrape()
+    server.behaviour = page(vllm(2844, start=made.clock().wall))
+    made.write("one", {"targets": [name]})
+    made.find(name)
+    made.scrape(2)
+    made.stop()
+    windows = [window for window in stored(made.database) if window.series.target == name]
+    assert total(windows).generation_tokens == (2844 if joins else 0)
+
+
 def test_a_source_that_fails_keeps_its_targets_and_says_so_once(
     fleet: Start, address: str, log: Log
 ) -> None:
@@ -281,6 +302,30 @@ def test_a_target_that_cannot_be_watched_is_tried_again(
         daemon.scrape()
         assert daemon.names == ["a"]
     assert len(events(log, "discovery_refused")) == 1
+
+
+def test_pods_of_the_first_list_are_watched_since_an_earlier_daemon_saw_their_namespace() -> None:
+    """Other pods since the first list: those that were not ready then had served nobody."""
+    clock, pods = StoppedClock(), ["serving/a"]
+    source = WatchedSource(
+        source_of("kubernetes: {namespaces: [serving], port: http}"), clock, lambda _: None
+    )
+    source._read = lambda: {
+        "serving": tuple(
+            Group(("h:1",), {"instance": name, "namespace": "serving"}, PodInstance(name, 1.0))
+            for name in pods
+        )
+    }
+    source.refresh()
+    listed = clock().wall
+    pods.append("serving/b")
+    clock.forward(60)
+    source.refresh()
+    config = config_of(Path("d.db"), ())
+    service = DiscoveryService(config, clock)
+    assert service.watched_since([source]) == {"serving/b": listed}
+    service.resume({n: Cursor(n, {}, None, w) for n, w in (("serving/x", 7.0), ("serving/y", 9.0))})
+    assert service.watched_since([source]) == {"serving/a": 9.0, "serving/b": listed}
 
 
 def test_a_source_is_read_once_at_a_time(serve: Serve) -> None:

@@ -15,7 +15,7 @@ from specwatch.config.sections import Retention
 from specwatch.config.target import Target
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
-from specwatch.domain.model import Batch, Cursor
+from specwatch.domain.model import Batch
 from specwatch.errors import ConfigError
 from tests.daemon.running import config_of, stored
 from tests.daemon.stepped import Manager, Stepped, StoppedClock, StoppedLoop
@@ -244,7 +244,7 @@ def test_no_turn_begins_while_the_last_ones_end(monkeypatch: pytest.MonkeyPatch)
         begun.append(scraper)
         await leave.wait()
 
-    def make(target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
+    def make(target: Target, *_: object) -> Scraper:
         return Scraper(target, daemon="d", clock=clock, put=batches.append)
 
     monkeypatch.setattr(Scraper, "turn", slow)

@@ -28,10 +28,12 @@ class Watch:
         self.batches: list[Batch] = []
         self.targets = WatchedTargets(self._make)
 
-    def _make(self, target: Target, cursor: Cursor | None, closed: int | None) -> Scraper:
+    def _make(
+        self, target: Target, cursor: Cursor | None, closed: int | None, since: float | None
+    ) -> Scraper:
         return Scraper(
             target, daemon="d", clock=lambda: self.now, put=self.batches.append, cursor=cursor,
-            closed_start=closed,
+            closed_start=closed, watched_since=since,
         )  # fmt: skip
 
     def configure(
@@ -39,11 +41,13 @@ class Watch:
         *targets: Target,
         cursors: Mapping[str, Cursor] | None = None,
         reload: bool = False,
+        since: float | None = None,
     ) -> None:
-        self.targets.configure(targets, cursors or {}, reload=reload)
+        known = {} if since is None else {NAME: since}
+        self.targets.configure(targets, cursors or {}, reload=reload, watched_since=known)
 
-    def scrape(self, server: HostileServer, tokens: float) -> None:
-        server.behaviour = page(vllm(tokens, start=None))
+    def scrape(self, server: HostileServer, tokens: float, start: float | None = None) -> None:
+        server.behaviour = page(vllm(tokens, start=start))
         self.now = Moment(self.now.wall + 5, self.now.monotonic + 5)
         turn(self.targets.by_name[NAME])
 
@@ -100,6 +104,45 @@ def test_a_successor_that_comes_after_the_pod_has_left(server: HostileServer) ->
     watch.scrape(server, 5000)
     watch.scrape(server, 5010)
     assert watch.tokens() == 100 + 10
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun since", "begun before"])
+def test_a_pod_that_joins_is_counted_from_its_start_where_it_began_under_our_eyes(
+    server: HostileServer, begun: bool
+) -> None:
+    """Or else its first page would be its zero, and what it had done by then be lost."""
+    watch = Watch()
+    watch.configure(pod(server, FIRST), since=MINUTE - (600 if begun else 100))
+    watch.scrape(server, 2844, start=MINUTE - 400)
+    watch.scrape(server, 2850, start=MINUTE - 400)
+    assert watch.tokens() == (2850 if begun else 6)
+
+
+def test_a_successor_that_says_when_it_began_is_counted_from_then(server: HostileServer) -> None:
+    watch = Watch()
+    watch.configure(pod(server, FIRST))
+    watch.scrape(server, 1000, start=MINUTE - 400)
+    watch.scrape(server, 1100, start=MINUTE - 400)
+    watch.configure(pod(server, SECOND))
+    watch.scrape(server, 50, start=SECOND.started)
+    watch.scrape(server, 60, start=SECOND.started)
+    assert watch.tokens() == 100 + 60
+
+
+def test_after_a_restart_of_the_daemon_a_new_pod_of_that_name_is_counted_from_its_start(
+    server: HostileServer,
+) -> None:
+    watch = Watch()
+    watch.configure(pod(server, FIRST))
+    watch.scrape(server, 900, start=MINUTE - 400)
+    watch.tokens()
+    cursor = watch.batches[-1].cursor
+    later = Watch()
+    later.now = Moment(MINUTE + 100, 1.0)
+    assert cursor is not None
+    later.configure(pod(server, SECOND), cursors={NAME: cursor})
+    later.scrape(server, 70, start=SECOND.started)
+    assert later.tokens() == 70
 
 
 def test_all_that_leave_at_once_go_on_when_they_come_back(

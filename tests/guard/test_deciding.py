@@ -273,9 +273,13 @@ TRIALS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
     "up to twice rearm.trial": (
         TRIAL, tried(2 * LENGTH, trial=Trial(about(0.98))), {"phase": Phase.DRAINING},
     ),
-    "a lost trial makes early ones rarer, and its end is not another action": (
-        TRIAL, seen(),
+    "a lost trial that came early makes early ones rarer, and its end is not another action": (
+        replace(TRIAL, rearm_at=NOW + 1), seen(),
         {"early_at": NOW + HOUR, "early_pause": 2 * HOUR, "delay": 2 * 6 * HOUR, "actions": ()},
+    ),
+    "one that was due does not: nothing was predicted": (
+        replace(TRIAL, rearm_at=TRIAL.since), seen(),
+        {"early_at": TRIAL.early_at, "early_pause": HOUR, "delay": 2 * 6 * HOUR},
     ),
     "a lost trial stays while the guard is paused": (
         state_machine.pause(TRIAL, until=NOW + 60, by="ann").state, tried(0, trial=LOST),
