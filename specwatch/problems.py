@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -61,8 +61,6 @@ HARMFUL = (
 )  # fmt: skip
 """Kinds for which somebody has to act now."""
 
-_OF_GUARD = (ProblemKind.HELD, ProblemKind.GUARD_FAILS, ProblemKind.SWITCHED)
-
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One problem of a target, or of one of its models.
@@ -101,19 +99,20 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def problems(status: DaemonStatus) -> tuple[Problem, ...]:
     """All problems of all targets, those of the greatest harm first; of one kind the greatest loss,
     then the oldest."""
-    every = list(
-        _once([problem for target in status.targets for problem in problems_of(target, status)])
-    )
+    every = _once([problem for target in status.targets for problem in problems_of(target, status)])
     groups = {target.name: target.group for target in status.targets}
     speculating = Counter(
-        target.group for target in status.targets if Mode.ON in target.models.values()
+        target.group for target in status.servers if Mode.ON in target.models.values()
     )
     losing = Counter(
         groups[problem.target] for problem in every if problem.kind is ProblemKind.LOSES
     )
+    workloads = {target.name for target in status.targets if target.pods}
     every = [
         msgspec.structs.replace(problem, of_group=speculating[groups[problem.target]])
-        if problem.kind is ProblemKind.LOSES and losing[groups[problem.target]] == 1
+        if problem.kind is ProblemKind.LOSES
+        and losing[groups[problem.target]] == 1
+        and problem.target not in workloads
         else problem
         for problem in every
     ]
@@ -126,14 +125,17 @@ def problems(status: DaemonStatus) -> tuple[Problem, ...]:
     return tuple(sorted(every, key=harm))
 
 
-def _once(every: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield those of the guard of a workload for the first of its pods only."""
-    shown = set()
-    for problem in every:
-        one = problem.workload, problem.kind
-        if not problem.workload or problem.kind not in _OF_GUARD or one not in shown:
-            yield problem
-        shown.add(one)
+def _once(every: Sequence[Problem]) -> list[Problem]:
+    """Those of pods only where their workload does not have the same."""
+    told = {(problem.target, *_about(problem)) for problem in every}
+    return [problem for problem in every if (problem.workload, *_about(problem)) not in told]
+
+
+def _about(problem: Problem) -> tuple[object, ...]:
+    """What it is about, but for the target."""
+    finding, slo = problem.finding, problem.slo
+    rule = None if finding is None else (finding.rule, finding.temperature)
+    return problem.kind, problem.model_name, rule, slo and slo.name
 
 
 def problems_of(target: TargetStatus, status: DaemonStatus) -> Sequence[Problem]:
@@ -150,7 +152,7 @@ def _of_target(target: TargetStatus, status: DaemonStatus) -> tuple[Problem, ...
         alone=len(target.models) < 2,
         guard="" if target.guard is None or not target.guard.able else target.guard.mode,
         phase="" if state is None else str(state.phase),
-        workload="" if target.guarded == target.name else target.guarded,
+        workload=target.workload,
         waiting="" if state is None else state.waiting,
         switchable=target.switch is not None,
     )

@@ -127,6 +127,11 @@ class TargetStatus(Struct, frozen=True):
     guard: GuardStatus | None = None
     experiment: ExperimentStatus | None = None
     """None without one."""
+    workload: str = ""
+    """Of a pod, the workload that is guarded in its place; its ``guard`` is that one's."""
+    pods: tuple[str, ...] = ()
+    """Of a workload, its pods that are watched here: it is a target of its own, which nothing
+    scrapes."""
 
     @property
     def means(self) -> Means:
@@ -142,9 +147,8 @@ class TargetStatus(Struct, frozen=True):
 
     @property
     def guarded(self) -> str:
-        """What is guarded: the target, or the workload that it is a pod of."""
-        state = None if self.guard is None else self.guard.state
-        return self.name if state is None else state.target
+        """The name of what is guarded: the target, or the workload that it is a pod of."""
+        return self.workload or self.name
 
     @property
     def group(self) -> str:
@@ -304,11 +308,16 @@ class DaemonStatus:
         return self.silent <= HUNG_SECONDS
 
     @property
+    def servers(self) -> tuple[TargetStatus, ...]:
+        """The targets that are scraped: all but workloads."""
+        return tuple(target for target in self.targets if not target.pods)
+
+    @property
     def groups(self) -> tuple[GroupVerdict, ...]:
         """The verdicts of the groups with more than one member: those first of which a server loses
         or stands out, then by group and model."""
         members: dict[tuple[str, str], list[Member]] = {}
-        for target in self.targets:
+        for target in self.servers:
             for model in {*target.models, *target.decision.models} if target.group else ():
                 make = partial(target.member, model, self.now)
                 member = self.attempt(target.name, make, Member(target.name))

@@ -179,10 +179,13 @@ def test_a_guard_that_waits_says_for_what_and_leaves_it_to_the_operator() -> Non
 def test_the_guard_of_a_workload_is_one_problem_and_its_commands_name_the_workload() -> None:
     state = GuardState("serving/deployment/vllm", phase=Phase.HELD, since=NOW - 60, why="it failed")
     guard = GuardStatus("act", state)
-    pods = [losing(f"serving/vllm-{number}", guard=guard) for number in range(3)]
-    every = problems(daemon(*pods))
-    assert [str(one.kind) for one in every] == ["loses"] * 3 + ["held"]
-    for problem in every:
+    names = [f"serving/vllm-{number}" for number in range(3)]
+    whole = losing(state.target, guard=guard, pods=tuple(names))
+    pods = [losing(name, guard=guard, workload=state.target) for name in names]
+    assert kinds(*pods, whole) == [("loses", state.target), ("held", state.target)]
+    gaining = target(state.target, guard=guard, pods=tuple(names))
+    assert kinds(pods[0], gaining) == [("loses", names[0]), ("held", state.target)]
+    for problem in problems(daemon(pods[0], gaining)):
         assert "serving/deployment/vllm`" in headline(problem, NOW).remedy
 
 
@@ -231,7 +234,7 @@ def test_a_loss_says_how_great_since_when_and_what_to_do(
         ({"guard": GuardStatus("act", explores=True)}, "The guard serves without speculation"),
         ({"switch": SwitchSetting(4, ordered=False)}, "give the target `experiments: {arms: [0]}`"),
         (
-            {"guard": GuardStatus("act", GuardState("default/deployment/chat"))},
+            {"guard": GuardStatus("act"), "workload": "default/deployment/chat"},
             "guard disable default/deployment/chat --for 15m",
         ),
     ],

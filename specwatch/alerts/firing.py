@@ -41,19 +41,25 @@ IMPLIED: Mapping[str, tuple[str, ...]] = {
 """By a rule in breach: rules that have the same cause, and so cause no alert beside it."""
 
 
-def alerts_of(target: TargetStatus, links: Links, now: float) -> list[Alert]:
+def alerts_of(
+    target: TargetStatus, links: Links, now: float, workload: TargetStatus | None = None
+) -> list[Alert]:
     """All that fire at ``now`` (Unix seconds), with links to their section and dashboard.
 
     Their labels stay the same while they fire. While a server is down, that is the only alert: the
-    others follow from it, or are about the time before.
+    others follow from it, or are about the time before. What fires for the ``workload`` of a pod is
+    not said of the pod, too.
     """
     guard = target.guard
     state = None if guard is None else guard.state
     down = _server_down(target, state, now)
     alerts = [down] if down else [*_of_findings(target, now), *_of_slos(target, now)]
     # Every daemon sends the same: an alert must not end when another takes over the guard.
-    if down is None and guard is not None and state is not None:
+    if down is None and guard is not None and state is not None and not target.workload:
         alerts += _of_guard(target, state, acts=guard.mode == "act")
+    if workload is not None:
+        said = [_about(alert) for alert in alerts_of(workload, links, now)]
+        alerts = [alert for alert in alerts if _about(alert) not in said]
     # As the guard has stored it: a server that was down at the start shows no model.
     group = (state and state.group) or target.group
     if group:
@@ -65,6 +71,11 @@ def alerts_of(target: TargetStatus, links: Links, now: float) -> list[Alert]:
         alert.annotations["runbook_url"] = runbook_address(links.runbook, section)
         alert.annotations["dashboard_url"] = dashboard
     return alerts
+
+
+def _about(alert: Alert) -> dict[str, str]:
+    """Its labels but for those that say of which target it is."""
+    return {name: text for name, text in alert.labels.items() if name not in ("target", "group")}
 
 
 def _section_of(rule: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -59,12 +59,17 @@ class Alertmanagers:
         if former:
             threading.Thread(target=_finish, args=(former, END_SECONDS), daemon=True).start()
 
-    def send(self, targets: Iterable[TargetStatus], elsewhere: Collection[str] = ()) -> None:
+    def send(self, targets: Sequence[TargetStatus], elsewhere: Collection[str] = ()) -> None:
         """Exactly the alerts of these targets fire now; those of targets ``elsewhere``, which
         another member of the fleet watches, are that one's to continue or to end."""
         if self._section is not None:
             now, links = self._now(), self._links
-            alerts = [alert for target in targets for alert in alerts_of(target, links, now)]
+            workloads = {target.name: target for target in targets if target.pods}
+            alerts = [
+                alert
+                for target in targets
+                for alert in alerts_of(target, links, now, workloads.get(target.workload))
+            ]
             self.set(alerts, elsewhere)
 
     def set(self, alerts: Sequence[Alert], elsewhere: Collection[str] = ()) -> None:

@@ -177,10 +177,11 @@ def _show(answer: DaemonAnswer) -> bool:
         style = "red" if source.failure or source.refused else ""
         terminal.lines(paragraph(f"discovery by {figures.source_state(source, daemon.now)}", style))
     failing = sum(target.failure is not None for target in targets)
-    watched = f"watching {figures.counted(len(targets), 'target')}"
+    scraped = sum(not getattr(target, "pods", ()) for target in targets)
+    watched = f"watching {figures.counted(scraped, 'target')}"
     terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
     if daemon.fleet is not None:
-        terminal.line(fleet.standing(daemon.fleet, len(targets)))
+        terminal.line(fleet.standing(daemon.fleet, scraped))
         for problem in fleet.problems(daemon.fleet):
             terminal.lines(paragraph(problem, "red"))
     for group in daemon.groups:
@@ -216,7 +217,7 @@ def _problem_lines(answer: DaemonAnswer) -> Lines:
         outcomes = [
             speculation.answer(target.decision.models.get(model), mode)[0]
             for target in answer.targets
-            if isinstance(target, TargetView)
+            if isinstance(target, TargetView) and not target.pods
             for model, mode in target.models.items()
         ]
         yield from paragraph(no_problem(outcomes), "bold")
@@ -246,7 +247,10 @@ def _target_lines(target: TargetView | TargetHead, now: float) -> Lines:
         yield "it cannot be shown: the daemon is of another version; see --json", "red"
         return
     version = f"  engine {shown(target.engine_version)}" if target.engine_version else ""
-    yield name, (f"  {shown(target.url, LONGEST_SENTENCE)}{version}", "")
+    where = f"the sum of {', '.join(map(shown, target.pods))}" if target.pods else target.url
+    yield name, (f"  {shown(where, LONGEST_SENTENCE)}{version}", "")
+    if target.workload:
+        yield f"guarded as {shown(target.workload)}", ""
     for model in target.not_shown:
         what = f"model {shown(model)}" if model else "some of it"
         text = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
@@ -255,7 +259,7 @@ def _target_lines(target: TargetView | TargetHead, now: float) -> Lines:
         yield _failing(target.failure, now), "red"
     elif target.last_success is None:
         yield "not scraped yet", ""
-    else:
+    elif not target.pods:
         ago = figures.span(now - target.last_success)
         took = figures.seconds(target.scrape_seconds)
         restarts = figures.counted(target.restarts, "restart")

@@ -6,7 +6,7 @@ import asyncio
 import random
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -219,7 +219,7 @@ class Daemon:
             version=__version__,
             started=self._started.wall,
             now=now.wall,
-            targets=tuple(self._status_of(scraper, current=current) for scraper in self.targets),
+            targets=tuple(self._statuses(current=current)),
             store=self._recorder.status(),
             judging=self._rule_service.status(),
             not_shown=self._rule_service.not_shown,
@@ -233,14 +233,18 @@ class Daemon:
             ready=self._recorder.ready and self._discovery.begun and self.targets.turned,
         )
 
-    def _status_of(self, scraper: Scraper, *, current: bool) -> TargetStatus:
-        name = scraper.target.name
-        return structs.replace(
-            scraper.status(current=current),
-            decision=self._rule_service.decision_of(name),
-            guard=self._guard_service.status_of(self._workloads.guarded_as(name)),
-            experiment=self._experiment_service.status_of(name),
-        )
+    def _statuses(self, *, current: bool) -> Iterator[TargetStatus]:
+        """Yield those of the targets and of the workloads that are guarded in place of pods."""
+        scraped = {one.target.name: one.status(current=current) for one in self.targets}
+        for status in (*scraped.values(), *self._workloads.statuses(scraped)):
+            guarded = self._workloads.guarded_as(status.name)
+            yield structs.replace(
+                status,
+                decision=self._rule_service.decision_of(status.name),
+                guard=self._guard_service.status_of(guarded),
+                experiment=self._experiment_service.status_of(status.name),
+                workload="" if guarded == status.name else guarded,
+            )
 
     def _main_loop(self) -> None:
         while not self._stop_asked:
@@ -329,12 +333,9 @@ class Daemon:
     def _guard(self) -> None:
         if self._recorder.opened:
             self._guard_service.turn()
-        scrapers = list(self.targets)
-        known = {target.name for target in self.config.targets}
-        self._alertmanagers.send(
-            (self._status_of(scraper, current=False) for scraper in scrapers),
-            known.difference(scraper.target.name for scraper in scrapers),
-        )
+        here = list(self._statuses(current=False))
+        known = places_of(self.config.targets).keys()
+        self._alertmanagers.send(here, known - {status.name for status in here})
 
     def _settle(self) -> bool:
         """Write what other members continue from; whether all of it is written."""

@@ -124,6 +124,22 @@ class Workloads:
             load=sum(filter(None, loads)) if loads and None not in loads else None,
         )
 
+    def statuses(self, watched: Mapping[str, TargetStatus]) -> Iterator[TargetStatus]:
+        """Yield the workloads with a pod that is watched here, from the statuses of targets."""
+        for name in self._by_name:
+            pods = [pod for pod in self._pods(name) if pod in watched]
+            known = [watched[pod] for pod in pods]
+            versions = {pod.engine_version for pod in known}
+            if pods:
+                yield replace(
+                    self.shown(name),
+                    url="",
+                    pods=tuple(pods),
+                    engine_version=versions.pop() if len(versions) == 1 else None,
+                    recent=_summed(name, [pod.recent for pod in known]),
+                    segments=_summed(name, [pod.segments for pod in known]),
+                )
+
     def is_healthy(self, name: str) -> bool:
         """Whether the health checks of all pods of a workload succeed, or that of a target."""
         if name not in self._by_name:
@@ -189,22 +205,23 @@ class _Sums:
             yield self._sum(self._open.pop(start))
 
     def _sum(self, pods: Sequence[tuple[Window, ...]]) -> Batch:
-        parts: dict[SeriesId, list[Window]] = defaultdict(list)
-        for window in (window for windows in pods for window in windows):
-            series = replace(window.series, target=self._name)
-            # Of the time, the mean: a minute of three pods is not three minutes long.
-            parts[series].append(
-                replace(
-                    window,
-                    series=series,
-                    observed_seconds=window.observed_seconds / len(pods),
-                    down_seconds=window.down_seconds / len(pods),
-                )
+        return Batch(_summed(self._name, pods), None)
+
+
+def _summed(name: str, pods: Sequence[tuple[Window, ...]]) -> tuple[Window, ...]:
+    """The windows of the workload of this name, by those of each of its pods."""
+    parts: dict[SeriesId, list[Window]] = defaultdict(list)
+    for window in (window for windows in pods for window in windows):
+        series = replace(window.series, target=name)
+        # Of the time, the mean: a minute of three pods is not three minutes long.
+        parts[series].append(
+            replace(
+                window,
+                series=series,
+                observed_seconds=window.observed_seconds / len(pods),
+                down_seconds=window.down_seconds / len(pods),
             )
-        return Batch(
-            tuple(
-                merge_windows(same, start=same[0].start, length=same[0].length)
-                for same in parts.values()
-            ),
-            None,
         )
+    return tuple(
+        merge_windows(same, start=same[0].start, length=same[0].length) for same in parts.values()
+    )

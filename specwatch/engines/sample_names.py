@@ -18,9 +18,10 @@ from specwatch.engines.lmdeploy import LMDEPLOY
 from specwatch.engines.sglang import SGLANG
 from specwatch.engines.tap import SEGMENTS, SWITCH, TAP
 from specwatch.engines.tensorrtllm import TENSORRT_LLM
+from specwatch.engines.tokenspeed import TOKENSPEED
 from specwatch.engines.vllm import VLLM
 
-ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP, SGLANG, LMDEPLOY, TENSORRT_LLM)
+ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP, SGLANG, LMDEPLOY, TENSORRT_LLM, TOKENSPEED)
 """All engines, in the order in which the identity of a server is read."""
 ENGINE_TITLES = f"{', '.join(engine.title for engine in ENGINES[:-1])} or {ENGINES[-1].title}"
 _BY_NAME = {engine.name: engine for engine in ENGINES}

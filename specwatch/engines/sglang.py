@@ -43,7 +43,9 @@ def _identify(ask: Ask) -> Identity:
     if not isinstance(info, dict) or "speculative_algorithm" not in info:
         return Identity()
     algorithm = info["speculative_algorithm"]
-    adapts = info.get("speculative_adaptive") is True or algorithm == "EAGLE_HARNESS"
+    # DSPARK cuts a draft by how certain its tokens are (``sglang:spec_cap_length``).
+    varies = algorithm in ("EAGLE_HARNESS", "DSPARK")
+    adapts = info.get("speculative_adaptive") is True or varies
     lengths = DraftLengths.ADAPTIVE_STEPS if adapts else None
     if algorithm == "NGRAM":
         lengths = DraftLengths.MATCHES

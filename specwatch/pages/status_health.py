@@ -22,7 +22,11 @@ def scrapes(status: DaemonStatus, names: Sequence[str]) -> tuple[tuple[str, ...]
         if (target.failure is not None or target.name in status.stuck) and target.name not in names
     ]
     among = {*names, *failing[:_MOST_FAILING]}
-    return tuple(_scrapes(target, status) for target in in_order(status) if target.name in among)
+    return tuple(
+        _scrapes(target, status)
+        for target in in_order(status)
+        if target.name in among and not target.pods
+    )
 
 
 def _scrapes(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:

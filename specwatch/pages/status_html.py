@@ -127,7 +127,7 @@ def version_of(status: DaemonStatus) -> str:
 def _outcomes(status: DaemonStatus) -> list[str]:
     return [
         status.attempt(target.name, partial(answer_of, target, model, status), NOT_SHOWN).outcome
-        for target in status.targets
+        for target in status.servers
         for model in models_of(target) or [""]
     ]
 

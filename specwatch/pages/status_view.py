@@ -130,12 +130,15 @@ def _model(
 
 def _facts(target: TargetStatus, now: float, *, dead: bool) -> str:
     """``http://127.0.0.1:8000, engine 0.32.0, scraped 3 s ago in 4.20 ms``."""
-    facts = [shown(target.url, LONGEST_SENTENCE)]
+    where = f"the sum of {', '.join(map(shown, target.pods))}" if target.pods else target.url
+    facts = [shown(where, LONGEST_SENTENCE)]
+    if target.workload:
+        facts.append(f"guarded as {shown(target.workload)}")
     if target.engine_version:
         facts.append(f"engine {shown(target.engine_version)}")
     if target.last_success is None:
         facts.append("not scraped yet")
-    else:
+    elif not target.pods:
         took = figures.seconds(target.scrape_seconds)
         facts.append(f"scraped {figures.span(now - target.last_success)} ago in {took}")
     if target.restarts:
@@ -175,7 +178,7 @@ def modes(status: DaemonStatus) -> str:
     """``Watching 3 targets: speculation is on for 2 models; 1 is not read.``"""
     counts: dict[Mode, int] = {}
     silent = 0
-    for target in status.targets:
+    for target in status.servers:
         if unread(target, status.stuck, status.now) is not None:
             silent += 1
             continue
@@ -192,7 +195,7 @@ def modes(status: DaemonStatus) -> str:
     if silent:
         clauses.append(f"{figures.number(silent)} {'is' if silent == 1 else 'are'} not read")
     detail = f": {'; '.join(clauses)}" if clauses else ""
-    return f"Watching {figures.counted(len(status.targets), 'target')}{detail}."
+    return f"Watching {figures.counted(len(status.servers), 'target')}{detail}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,8 @@ class TargetView(Struct, frozen=True):
     guard: GuardView | None
     recent: list[WindowView]
     segments: list[SegmentView]
+    workload: str = ""
+    pods: tuple[str, ...] = ()
     stops: Mapping[str, EngineStop] = {}
 
 

@@ -45,6 +45,7 @@ from specwatch.web.metric_subjects import (
     SOURCE,
     SPEEDUP,
     TARGET,
+    WORKLOAD,
     Item,
     Subject,
 )
@@ -133,10 +134,13 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         "Requests of the last minutes whose acceptance the tap does not know, by why.",
         lambda seen: {reason: seen.uncovered.get(reason) for reason in UNCOVERED}, ("reason",)),
     ExportedMetric("gauge", "specwatch_target_info", TARGET,
-        "Where the target is, what it runs and its group, as far as is known; always 1. Each of its"
-        " labels is added as `label_NAME`.",
+        "Where the target is, what it runs, its group, and the workload that is guarded in place of"
+        " a pod, as far as is known; always 1. Each of its labels is added as `label_NAME`.",
         lambda target: target.info,
-        ("url", "engine_version", "group"), lambda target: target.labels),
+        ("url", "engine_version", "group", "workload"), lambda target: target.labels),
+    ExportedMetric("gauge", "specwatch_workload_pods", WORKLOAD,
+        "Pods that are watched of a workload, which is a target of its own by the sum of them.",
+        lambda pods: pods),
     ExportedMetric("gauge", "specwatch_speculation_enabled", MODEL,
         "Whether the engine serves the model with speculation; absent where that is not known, and"
         " of a server that only prefills.",

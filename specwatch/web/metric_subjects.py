@@ -54,9 +54,9 @@ class WatchedTarget(NamedTuple):
 
     @property
     def info(self) -> Mapping[Labels, int]:
-        """Where it is, what it runs, and its group."""
+        """Where it is, what it runs, its group, and its workload if it is a pod."""
         status = self.status
-        texts = (status.url, status.engine_version or "", status.group)
+        texts = (status.url, status.engine_version or "", status.group, status.workload)
         return {tuple(map(label, texts)): 1}
 
     @property
@@ -123,9 +123,14 @@ def label(text: str) -> str:
 
 
 def _targets(status: DaemonStatus) -> Iterator[tuple[Labels, WatchedTarget]]:
+    """Those that are scraped, and the workloads of pods."""
     share = max(_LEAST_SERIES, MOST_SERIES // max(1, len(status.targets)))
     for target in status.targets:
         yield (target.name,), WatchedTarget(target, share, target.name in status.stuck)
+
+
+def _servers(status: DaemonStatus) -> Iterator[tuple[Labels, WatchedTarget]]:
+    return (one for one in _targets(status) if not one[1].status.pods)
 
 
 def _by_model(
@@ -264,7 +269,11 @@ _RULE = ("rule", *_SERIES, "segment")
 
 DAEMON = Subject((), lambda status: [((), status)])
 FLEET = Subject((), lambda status: [] if status.fleet is None else [((), status)])
-TARGET = Subject(_TARGET, _targets)
+TARGET = Subject(_TARGET, _servers)
+WORKLOAD = Subject(
+    _TARGET,
+    lambda status: (((one.name,), len(one.pods)) for one in status.targets if one.pods),
+)
 MODEL = Subject(_MODEL, _by_model(lambda target: target.models))
 SERIES = Subject(_SERIES, _series)
 LOAD = Subject(_MODEL, _loads)
@@ -298,7 +307,9 @@ ARM_OF_GROUP = Subject((*_TARGET, "arm", "group"), _arms_of_groups)
 GUARD = Subject(
     _TARGET,
     lambda status: (
-        ((target.name,), target.guard) for target in status.targets if target.guard is not None
+        ((target.name,), target.guard)
+        for target in status.targets
+        if target.guard is not None and not target.workload
     ),
 )
 GUARD_STATE = Subject(

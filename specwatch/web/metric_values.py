@@ -155,6 +155,6 @@ def store_behind(daemon: DaemonStatus) -> float:
 def fleet_targets(daemon: DaemonStatus) -> Values:
     """The targets of a fleet by who watches them."""
     fleet = daemon.fleet or FleetStatus("")
-    here, nowhere = len(daemon.targets), len(fleet.unwatched)
+    here, nowhere = len(daemon.servers), len(fleet.unwatched)
     elsewhere = max(fleet.targets - here - nowhere, 0)
     return {"here": here, "elsewhere": elsewhere, "nowhere": nowhere}

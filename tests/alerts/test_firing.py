@@ -192,6 +192,20 @@ def test_one_cause_is_one_alert() -> None:
         assert len(told(decision=in_breach(*rules))) == len(rules)
 
 
+def test_what_fires_for_a_workload_is_not_said_of_its_pods_too() -> None:
+    """What one pod has alone is; what is done to the guard is said of the workload."""
+    name = "serving/deployment/vllm"
+    guard = GuardStatus("act", GuardState(name, Phase.HELD, NOW - 30, why="it did not start"))
+    whole = target(name, guard=guard, pods=("serving/a",), decision=in_breach(NET_NEGATIVE))
+    both = in_breach(NET_NEGATIVE, GARBAGE)
+    pod = target("serving/a", guard=guard, workload=name, decision=both)
+    said = [alert.labels["alertname"] for alert in alerts_of(whole, LINKS, NOW)]
+    assert said == [RULE, "SpeculationGuardFailed"]
+    (alone,) = alerts_of(pod, LINKS, NOW, whole)
+    assert (alone.labels["rule"], alone.labels["target"]) == ("garbage", "serving/a")
+    assert len(alerts_of(pod, LINKS, NOW)) == 2
+
+
 def test_a_bucket_does_not_explain_another_one() -> None:
     decision = in_breach(GARBAGE, LOW)
     garbage, low = decision.findings

@@ -144,6 +144,26 @@ def test_one_pod_that_answers_is_enough_to_be_read_but_not_to_be_healthy() -> No
     assert world.workloads.shown(NAME).failure is down
 
 
+def test_the_status_of_a_workload_is_the_sum_of_those_of_its_pods() -> None:
+    """Requests of both in the time of one."""
+    world = World("a", "b", "c")
+    for name in "ab":
+        window = msgspec.structs.replace(minute(T0, target=name), observed_seconds=60.0)
+        world.statuses[name] = TargetStatus(
+            name, "http://p", 5.0, models={"m": Mode.ON}, last_success=8.0, recent=(window,),
+            engine_version="0.33.0",
+        )  # fmt: skip
+    world.statuses["c"] = TargetStatus("c", "http://p", 5.0)  # another daemon watches it
+    (status,) = world.workloads.statuses({name: world.statuses[name] for name in "ab"})
+    assert (status.name, status.url, status.pods) == (NAME, "", ("a", "b"))
+    assert (status.models, status.engine_version) == ({"m": Mode.ON}, "0.33.0")
+    (window,) = status.recent
+    one = world.statuses["a"].recent[0]
+    assert window.series.target == NAME
+    assert window.tally.generation_tokens == 2 * (one.tally.generation_tokens or 0)
+    assert window.observed_seconds == 60.0
+
+
 def test_a_workload_without_a_pod_stays_while_the_guard_acts_on_it() -> None:
     world = World("a")
     assert world.watch(acting=True) == [NAME]

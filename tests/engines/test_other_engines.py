@@ -1,4 +1,4 @@
-"""What SGLang, LMDeploy and TensorRT-LLM say, and what they do not.
+"""What SGLang, LMDeploy, TensorRT-LLM and TokenSpeed say, and what they do not.
 
 The pages are written after the metric definitions of these engines, with figures made up:
 
@@ -9,6 +9,7 @@ SGLang 0.5.9, 0.5.23   ``srt/observability/metrics_collector.py``: the scheduler
 LMDeploy 0.16          ``lmdeploy/metrics/loggers.py``: ``spec_decode_*`` from 0.14 on
 TensorRT-LLM 1.3       ``tensorrt_llm/metrics/collector.py``, and of 1.3.0rc5, before it had drafts,
                        configuration and the model's name
+TokenSpeed 0.1         ``runtime/metrics/collector.py``: the scheduler's of each data-parallel rank
 =====================  ==========================================================================
 """
 
@@ -38,6 +39,7 @@ SGLANG, OLD_SGLANG = faithful("sglang-0.5.23-eagle-dp2"), faithful("sglang-0.5.9
 LMDEPLOY, LMDEPLOY_OFF = faithful("lmdeploy-0.16-mtp"), faithful("lmdeploy-0.16-off")
 TRTLLM, TRTLLM_OFF = faithful("tensorrt-llm-1.3-eagle3"), faithful("tensorrt-llm-1.3-off")
 OLD_TRTLLM = faithful("tensorrt-llm-1.3rc5")
+TOKENSPEED = faithful("tokenspeed-0.1-eagle3-dp2")
 
 
 def fingerprint(page: bytes) -> str:
@@ -54,7 +56,7 @@ def test_a_page_reads_as_the_general_parser_reads_it(path: Any) -> None:
 @pytest.mark.parametrize(
     ("page", "name"),
     [(SGLANG, "sglang"), (LMDEPLOY, "lmdeploy"), (TRTLLM, "tensorrt_llm"),
-     (OLD_TRTLLM, "tensorrt_llm"), (faithful("llamacpp"), "llamacpp"),
+     (OLD_TRTLLM, "tensorrt_llm"), (TOKENSPEED, "tokenspeed"), (faithful("llamacpp"), "llamacpp"),
      (faithful("vllm-0.8.3-ngram"), "vllm")],
 )  # fmt: skip
 def test_the_engine_of_a_page_is_known(page: bytes, name: str) -> None:
@@ -140,6 +142,39 @@ def test_lmdeploy_speculates_if_its_first_step_is_a_draft() -> None:
     )
     assert mode(older) is Mode.UNKNOWN
     assert fingerprint(LMDEPLOY_OFF).endswith("-0")
+
+
+def test_draft_tokens_of_tokenspeed_are_those_of_the_draft() -> None:
+    """Its counter has a token of the target for each draft, too: 1600 with k = 3."""
+    counted = totals(TOKENSPEED)
+    assert (counted.drafts, counted.draft_tokens, counted.accepted_tokens) == (400, 1200, 600)
+    assert (counted.prompt_tokens, counted.generation_tokens) == (4000, 1010)
+    assert counted.requests == {"other": 10}
+    assert gauges(TOKENSPEED) == tally.Sampled(3, 1, 0.25, None)
+    ten_more = TOKENSPEED.replace(
+        b'spec_decode_num_drafts_total{app_key="",dp_rank="0",model_name="org/m"} 250',
+        b'spec_decode_num_drafts_total{app_key="",dp_rank="0",model_name="org/m"} 260',
+    ).replace(
+        b'spec_decode_num_draft_tokens_total{app_key="",dp_rank="0",model_name="org/m"} 1000',
+        b'spec_decode_num_draft_tokens_total{app_key="",dp_rank="0",model_name="org/m"} 1040',
+    )
+    later = between(TOKENSPEED, ten_more).tally
+    assert (later.drafts, later.draft_tokens) == (10, 30)
+
+
+def test_the_time_of_a_token_of_tokenspeed_is_not_that_of_its_whole_request() -> None:
+    counted = totals(TOKENSPEED)
+    assert mean(counted.tpot) == 0.015625
+    assert (counted.e2e.count, counted.ttft.count) == (10, 10)
+
+
+def test_tokenspeed_speculates_if_it_drafts_before_its_first_request_ends() -> None:
+    assert mode(TOKENSPEED) is Mode.ON
+    off = b"".join(
+        line for line in TOKENSPEED.splitlines(keepends=True) if b"spec_decode_" not in line
+    )
+    assert mode(off) is Mode.OFF
+    assert mode(off.replace(b"} 1010.0", b"} 0.0")) is Mode.UNKNOWN
 
 
 def test_drafts_of_tensorrt_llm_are_counted_once() -> None:

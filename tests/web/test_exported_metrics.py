@@ -230,11 +230,28 @@ def test_labels_of_a_target_are_on_its_info_alone() -> None:
     assert first == {
         "target": "chat", "url": "http://127.0.0.1:8000", "engine_version": "0.32.0",
         "group": "chat", "label_zone": "a", "label_app_kubernetes_io_name": "vllm",
-        "label_target": "x",
+        "label_target": "x", "workload": "",
     }  # fmt: skip
     assert second["group"] == "llama"
     assert not any(name.startswith("label_") for name in second)
     assert samples(status, "specwatch_target_up") == {("chat",): 1, ("other",): 1}
+
+
+def test_a_workload_is_a_target_of_its_own_that_its_pods_point_to() -> None:
+    """Its guard is exported once, under its name: pods come and go. Nothing scrapes it."""
+    name = "serving/deployment/chat"
+    guard = GuardStatus("act", GuardState(name, Phase.DISABLED))
+    pods = [target(pod, guard=guard, workload=name) for pod in ("serving/a", "serving/b")]
+    whole = target(name, guard=guard, pods=("serving/a", "serving/b"))
+    status = daemon(*pods, whole)
+    assert samples(status, "specwatch_guard_acts") == {(name,): 1}
+    assert samples(status, "specwatch_workload_pods") == {(name,): 2}
+    assert samples(status, "specwatch_target_up") == {("serving/a",): 1, ("serving/b",): 1}
+    assert {labels[-1] for labels in samples(status, "specwatch_target_info")} == {name}
+    assert ("llama", "serving/a") in samples(status, "specwatch_speculation_enabled")
+    assert ("llama", name) in samples(status, "specwatch_speculation_enabled")
+    (group,) = status.groups
+    assert group.members == 2
 
 
 def test_a_long_version_is_cut() -> None:

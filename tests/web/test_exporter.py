@@ -146,6 +146,7 @@ FULL = daemon(
             ),
         ),
     ),
+    target("serving/deployment/chat", pods=("chat", "guessed"), recent=()),
     target(HOSTILE, models={HOSTILE: Mode.OFF}, recent=(minute(START, model_name=HOSTILE),)),
     stuck=("hung",),
     store=StoreStatus("x", written=1, queued=2, dropped=3, failures=4, damaged=5,
