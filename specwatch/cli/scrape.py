@@ -143,8 +143,9 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
     yield tables.known(parts), ""
     if model.speculation == "unknown":
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
-    if model.speculation == "prefill":
-        yield from paragraph(f"not judged: {speculation.PREFILLS}", "yellow")
+    if model.speculation in speculation.NOT_JUDGED:
+        why = speculation.NOT_JUDGED[model.speculation]
+        yield from paragraph(f"not judged: {why}", "yellow")
     yield from paragraph(speculation.draft_lengths(model.draft_lengths) or "", "yellow")
     if model.speculation in ("on", "standby", "deep"):
         yield from _acceptance_lines(model, bar)

@@ -17,7 +17,7 @@ from specwatch.scrape.coverage import leading_reasons, share_derived
 from specwatch.web.daemon_view import TapView, TargetView
 from specwatch.wording import figures, speculation
 from specwatch.wording.segments import kind_title
-from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, PREFILLS
+from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
@@ -118,15 +118,15 @@ def _decision_lines(model: str, target: TargetView, window: WindowView | None, n
     decision, mode = target.decision, target.models.get(model)
     if mode == "unknown":
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
-    if mode == "prefill":
-        yield from paragraph(f"not judged: {PREFILLS}", "yellow")
+    if mode is not None and mode in speculation.NOT_JUDGED:
+        yield from paragraph(f"not judged: {speculation.NOT_JUDGED[mode]}", "yellow")
     if mode == "stopped":
         yield from paragraph(speculation.engine_stop(target.stops.get(model)), "yellow")
         yield from paragraph(f"  {speculation.STOPPED_REMEDY}")
     judged = decision.models.get(model)
     # Nothing is said where nothing was generated with speculation.
     if (
-        mode not in ("off", "prefill", "stopped")
+        mode not in ("off", "stopped", *speculation.NOT_JUDGED)
         and judged is not None
         and (judged.speedup is not None or judged.minutes)
     ):

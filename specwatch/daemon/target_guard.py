@@ -395,7 +395,7 @@ class TargetGuard:
         now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
         # In standby somebody measures, or the switch has taken over: nothing to decide on.
-        undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL)
+        undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.SLEEPING)
         unknown = not modes or not modes.isdisjoint(undecided)
         known = Mode.STOPPED if Mode.STOPPED in modes else Mode.OFF
         mode = Mode.ON if Mode.ON in modes else None if unknown else known

@@ -17,8 +17,8 @@ from specwatch.domain.model import Batch, Mode, SeriesId, Window
 from specwatch.status import Failure, TargetStatus
 
 _PRECEDENCE = (
-    Mode.ON, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.STOPPED,
-    Mode.OFF,
+    Mode.ON, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.SLEEPING,
+    Mode.STOPPED, Mode.OFF,
 )  # fmt: skip
 """Of pods in different modes, the mode of their workload is the first of these."""
 _NO_POD = Failure("no_pod", "no pod of it is ready", 0.0)

@@ -45,7 +45,8 @@ class Mode(enum.StrEnum):
     neither drafts nor the server show it, ``standby`` where the switch is at 0 draft tokens, with
     which the drafter still runs, ``deep`` where it does not, ``prefill`` of a server that only
     prefills, for others that decode, ``stopped`` where the engine itself ended speculation until
-    its next start. Only ``on`` is judged, and only ``off`` is a baseline."""
+    its next start, ``sleeping`` where it serves nobody until it is woken. Only ``on`` is judged,
+    and only ``off`` is a baseline."""
 
     ON = "on"
     OFF = "off"
@@ -55,6 +56,7 @@ class Mode(enum.StrEnum):
     DEEP = "deep"
     PREFILL = "prefill"
     STOPPED = "stopped"
+    SLEEPING = "sleeping"
 
 
 class Objective(enum.StrEnum):
@@ -213,13 +215,18 @@ class Gauges(Struct, frozen=True, gc=False):
         return self.running_seconds / self.busy_seconds if self.busy_seconds else None
 
 
+WEIGHTS = "weights-"
+"""Begins the word of a fingerprint that says how often weights were changed since the start."""
+
+
 class Environment(Struct, frozen=True, gc=False):
     """The software of a window: numbers of different environments are not comparable."""
 
     engine_version: str | None = None
     fingerprint: str | None = None
     """``CONFIGURATION-K``: a digest of what the server shows of its configuration, and the number
-    of draft positions, with the word of :class:`~specwatch.domain.draft_lengths.DraftLengths`."""
+    of draft positions, with the word of :class:`~specwatch.domain.draft_lengths.DraftLengths` and,
+    where weights were changed without a restart, ``weights-N``."""
 
     @property
     def configuration(self) -> str | None:

@@ -65,6 +65,8 @@ class Engine:
     stops_permanently: bool = False
     """Whether the engine may end speculation until its next start by itself, of which its page only
     shows that drafts count no further."""
+    sleeps: Callable[[Mapping[Series, float]], bool] = lambda samples: False
+    """Whether a server with these samples of one model serves nobody until it is woken."""
     record_fields: Mapping[str, bool] = field(default_factory=dict)
     """What a request must have for its response to carry a record of its acceptance."""
 

@@ -219,7 +219,10 @@ def mode_of(
     """
     if prefills:
         return Mode.PREFILL
-    shown = engine_of(samples).speculates(samples)
+    engine = engine_of(samples)
+    if engine.sleeps(samples):
+        return Mode.SLEEPING
+    shown = engine.speculates(samples)
     speculates = drafting if shown is None else shown
     if speculates is None:
         return Mode.UNKNOWN

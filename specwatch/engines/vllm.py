@@ -49,6 +49,14 @@ _FAMILIES = (
     Family("vllm:gpu_prefix_cache_queries", "counter", "prefix_cache_queries_old"),
     Family("vllm:gpu_prefix_cache_hits", "counter", "prefix_cache_hits_old"),
     Family("vllm:cache_config_info", "gauge", "cache_config", "*"),
+    Family("vllm:engine_sleep_state", "gauge", "sleep_state", "sleep_state"),
+    # From 0.33, once weights were changed without a restart: how often, of all operations.
+    Family(
+        "vllm:rl_weight_update_operation_duration_seconds_count",
+        "gauge",
+        "weight_updates",
+        "operation",
+    ),
 )
 
 
@@ -86,6 +94,16 @@ def _without_v0_totals(samples: Mapping[Series, float]) -> Mapping[Series, float
     return {s: v for s, v in samples.items() if s.quantity not in totals or s.temperature}
 
 
+def _sleeps(samples: Mapping[Series, float]) -> bool:
+    """Whether all engines of a server sleep: requests wait until they are woken."""
+    awake = [
+        value
+        for series, value in samples.items()
+        if series.quantity == "sleep_state" and series.key == "awake"
+    ]
+    return bool(awake) and not any(awake)
+
+
 VLLM = Engine(
     "vllm",
     "vLLM",
@@ -94,6 +112,7 @@ VLLM = Engine(
     _speculates,
     "--speculative-config",
     meaningful=_without_v0_totals,
+    sleeps=_sleeps,
     superseded={
         "inter_token_old": "inter_token",
         "kv_cache_usage_old": "kv_cache_usage",

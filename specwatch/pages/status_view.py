@@ -186,6 +186,7 @@ def modes(status: DaemonStatus) -> str:
             counts[mode] = counts.get(mode, 0) + 1
     words = {Mode.STANDBY: "on standby", Mode.DEEP: "in deep standby"}
     words |= {Mode.PREFILL: "not judged (prefill)", Mode.STOPPED: "switched off by the engine"}
+    words |= {Mode.SLEEPING: "not judged (the server sleeps)"}
     parts = [
         f"{words.get(mode, mode)} for {figures.counted(counts[mode], 'model')}"
         for mode in Mode

@@ -51,6 +51,7 @@ def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
         seconds_deep=observed[Mode.DEEP],
         seconds_stopped=observed[Mode.STOPPED],
         seconds_prefill=observed[Mode.PREFILL],
+        seconds_sleeping=observed[Mode.SLEEPING],
         busy_on=busy[Mode.ON],
         busy_off=busy[Mode.OFF],
         requests_before=_requests(before) if before else None,

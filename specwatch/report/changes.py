@@ -12,7 +12,15 @@ from specwatch.domain.acceptance import acceptance_rate, mean_acceptance_length
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import speedup_of
 from specwatch.domain.merge import sum_fields
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Tally, Window
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    WEIGHTS,
+    Environment,
+    Mode,
+    Tally,
+    Window,
+)
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.report import latencies
 from specwatch.report.estimates import ratio_of
@@ -41,7 +49,8 @@ class _ServerState(NamedTuple):
     @classmethod
     def of(cls, environment: Environment) -> _ServerState:
         k = environment.drafting
-        return cls(environment.engine_version, environment.configuration, None if k in _NO_K else k)
+        known = None if k.partition(" ")[0] in _NO_K else k
+        return cls(environment.engine_version, environment.configuration, known)
 
     def updated(self, newer: _ServerState) -> _ServerState:
         """The newer server, with missing facts filled in from this one."""
@@ -142,8 +151,11 @@ def _what(before: _ServerState, after: _ServerState) -> str:
         differences.append(f"{engine} {versions[0]} -> {versions[1]}")
     if after.k != before.k:
         # A schedule of the switch is named by a number that says nothing to readers.
-        old, new = (shown((one.k or "?").partition(" ")[0]) for one in (before, after))
-        differences.append(f"k {old} -> {new}" if old != new else "lengths of drafts")
+        olds, news = ((one.k or "?").split() for one in (before, after))
+        only_weights = [word for word in {*olds} ^ {*news} if not word.startswith(WEIGHTS)] == []
+        same = "weights" if only_weights else "lengths of drafts"
+        old, new = shown(olds[0]), shown(news[0])
+        differences.append(f"k {old} -> {new}" if old != new else same)
     if after.configuration != before.configuration:
         differences.append("configuration")
     return ", ".join(differences)

@@ -78,6 +78,7 @@ class ReportTraffic(Struct, frozen=True, kw_only=True):
     seconds_deep: float = 0.0
     seconds_stopped: float = 0.0
     seconds_prefill: float = 0.0
+    seconds_sleeping: float = 0.0
     requests_before: int | None = None
     generation_tokens_before: int | None = None
 

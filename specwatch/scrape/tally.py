@@ -14,6 +14,7 @@ from specwatch.domain.model import (
     COUNTERS,
     HISTOGRAMS,
     MAPPINGS,
+    WEIGHTS,
     Histogram,
     RankCounts,
     Series,
@@ -24,10 +25,12 @@ from specwatch.engines.tap import KV_PRODUCER, OF_THE_PROCESS
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters, switch
 
-_OF_THE_PROCESS = frozenset({"process_start", "cache_config", *OF_THE_PROCESS, *switch.QUANTITIES})
+_OF_THE_PROCESS = frozenset(
+    {"process_start", "cache_config", "weight_updates", *OF_THE_PROCESS, *switch.QUANTITIES}
+)
 _SHOW_CONFIGURATION = frozenset(
     {"cache_config", "accepted_per_position", "launched_speculation", "lifetime_acceptance_rate",
-     "drafts"}
+     "drafts", "weight_updates"}
 )  # fmt: skip
 _POSITION_DIGITS = 3
 """No drafter proposes a thousand tokens; larger positions would exhaust the memory."""
@@ -226,11 +229,12 @@ def fingerprint_of(
     for engines that show it only then, before the first draft; ``?`` for an engine or a version
     that does not report them. Two draft models with the same number have the same fingerprint.
     ``draft_lengths``, which the server says elsewhere than on its page, or what the page shows of
-    them, follow the number.
+    them, and how often weights were changed since the start follow the number: drafts of other
+    weights fare otherwise, while a step without speculation takes as long.
     """
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
-    unknown, launched = False, ""
+    unknown, launched, weights = False, "", 0
     for series in sorted(series for series in samples if series.quantity in _SHOW_CONFIGURATION):
         if series.quantity == "cache_config":
             shown.append(f"{series.model_name}|{series.key}")
@@ -238,17 +242,27 @@ def fingerprint_of(
             positions[series.model_name, series.engine] += 1
         elif series.quantity == "launched_speculation":
             launched = series.key
+        elif series.quantity == "weight_updates":
+            weights += _whole(samples[series])
         elif not series.temperature and series.quantity in ("lifetime_acceptance_rate", "drafts"):
             unknown = unknown or series.quantity != "drafts" or samples[series] > 0
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
     setting = switch.setting_of(samples)
     if setting is not None and setting.ordered and positions:
-        number = f"schedule {setting.schedule:x}" if setting.schedule else setting.draft_tokens
-        return f"{digest}-{number}"
-    counts = sorted(set(positions.values()))
-    number = launched or "+".join(map(str, counts[:_MOST_WIDTHS])) or ("?" if unknown else "0")
-    varying = None if number == "0" else draft_lengths_of(samples) or draft_lengths
-    return f"{digest}-{number}" + (f" {varying}" if varying else "")
+        number = f"schedule {setting.schedule:x}" if setting.schedule else str(setting.draft_tokens)
+        varying = None
+    else:
+        counts = sorted(set(positions.values()))
+        number = launched or "+".join(map(str, counts[:_MOST_WIDTHS])) or ("?" if unknown else "0")
+        varying = draft_lengths_of(samples) or draft_lengths
+    updated = f"{WEIGHTS}{weights}" if weights else None
+    words = [number, *filter(None, (varying, updated))] if number != "0" else [number]
+    return f"{digest}-{' '.join(words)}"
+
+
+def _whole(value: float) -> int:
+    """A count that a page shows as a gauge; 0 for what no count can be."""
+    return int(value) if 0 <= value < counters.LARGEST else 0
 
 
 def ranks_of(

@@ -39,7 +39,7 @@ from specwatch.store.cursor_rows import PackedCursor, pack_cursor
 from specwatch.store.damage import MissingContext
 
 MODES = (Mode.ON, Mode.OFF, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL,
-         Mode.STOPPED)  # fmt: skip
+         Mode.STOPPED, Mode.SLEEPING)  # fmt: skip
 SOURCES = (Source.SERVER, Source.TAP, Source.PROXY, Source.PROBE)
 """A mode or source is stored as its index in here: append only."""
 

@@ -143,8 +143,8 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda pods: pods),
     ExportedMetric("gauge", "specwatch_speculation_enabled", MODEL,
         "Whether the engine serves the model with speculation; absent where that is not known, and"
-        " of a server that only prefills.",
-        lambda mode: None if mode in (Mode.UNKNOWN, Mode.PREFILL)
+        " of a server that only prefills or sleeps.",
+        lambda mode: None if mode in (Mode.UNKNOWN, Mode.PREFILL, Mode.SLEEPING)
         else mode in (Mode.ON, Mode.MIXED)),
     ExportedMetric("gauge", "specwatch_switch_draft_tokens", TARGET,
         "Draft tokens of each step that the switch of the target allows: those that are ordered,"

@@ -36,6 +36,9 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
 """What a speedup is of, by objective."""
 PREFILLS = "the server only prefills, for others that decode"
+SLEEPS = "the server sleeps until it is woken"
+NOT_JUDGED: Mapping[str, str] = {"prefill": PREFILLS, "sleeping": SLEEPS}
+"""Why speculation is not judged in a mode."""
 """What the mode ``prefill`` means."""
 STOPPED_REMEDY = (
     "It stays off until the engine starts again: TensorRT-LLM switches it off permanently below"
@@ -217,8 +220,8 @@ def answer(
         return "off", "Speculation is off."
     if mode == "stopped":
         return "off", f"Speculation is {engine_stop(stop)}. {STOPPED_REMEDY}"
-    if mode == "prefill":
-        return "unknown", f"Speculation is not judged: {PREFILLS}."
+    if mode is not None and mode in NOT_JUDGED:
+        return "unknown", f"Speculation is not judged: {NOT_JUDGED[mode]}."
     measured = None if known is None else known.speedup
     if measured is None and mode == "unknown":
         return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"

@@ -107,7 +107,7 @@ def test_a_selector_asks_for_every_name_that_we_read_and_for_one_server_only() -
 def test_a_users_selector_narrows_the_search(given: str, inside: str) -> None:
     asked = presence_selector(given)
     assert asked.startswith('{__name__=~"vllm:num_requests_running|ray_vllm:num_requests_running|')
-    assert asked.endswith(f'|trtllm_num_requests_running"{inside}}}')
+    assert asked.endswith(f'|ray_tokenspeed_num_requests_running"{inside}}}')
     for gauge in ("ray_vllm_num_requests_running", "sglang_num_running_reqs"):
         assert f"|{gauge}|" in asked
 

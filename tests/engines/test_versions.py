@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from specwatch.domain.histogram import mean, quantile
-from specwatch.domain.model import Histogram, Mode, Moment, Series, Tally
+from specwatch.domain.model import Environment, Histogram, Mode, Moment, Series, Tally
 from specwatch.domain.sample import samples_of
 from specwatch.engines.sample_names import mode_of
 from specwatch.scrape import tally
 from specwatch.scrape.window_builder import WindowBuilder
 from tests.pages import (
+    DATA,
     capture,
     counter,
     faithful,
@@ -362,3 +363,28 @@ def test_one_engine_with_other_bounds_is_coarsened_and_said_to_be():
     ]
     histogram = tally.tally_of(dict.fromkeys(engines, 2.0), []).ttft
     assert histogram == Histogram((1.0,), (4, 0), 4.0, coarsened=True)
+
+
+def test_a_server_that_sleeps_is_not_judged() -> None:
+    """All of its engines do: requests wait until it is woken."""
+    page = (DATA / "vllm-0.32-draft-k4.1.prom").read_text()
+    asleep = page.replace('sleep_state="awake"} 1.0', 'sleep_state="awake"} 0.0')
+    assert (mode(page.encode()), mode(asleep.encode())) == (Mode.ON, Mode.SLEEPING)
+    line = next(line for line in asleep.splitlines() if 'sleep_state="awake"' in line)
+    other = line.replace('engine="0"', 'engine="1"').replace("} 0.0", "} 1.0")
+    one_of_two = asleep.replace(line, f"{line}\n{other}")
+    assert mode(one_of_two.encode()) is Mode.ON
+
+
+def test_changed_weights_are_another_environment_with_the_same_baseline() -> None:
+    """vLLM 0.33 changes them without a restart, and counts it from the first time on."""
+    page = (DATA / "vllm-0.32-draft-k4.1.prom").read_text()
+    family = "vllm:rl_weight_update_operation_duration_seconds_count"
+    updated = f'{page}{family}{{operation="start"}} 2\n{family}{{operation="update"}} 2\n'
+    first, second = (
+        Environment("0.33.0", tally.fingerprint_of(read(one.encode()))) for one in (page, updated)
+    )
+    assert (first.drafting, second.drafting) == ("4", "4 weights-4")
+    assert not first.agrees(second)
+    assert first.resembles(second)
+    assert list(tally.parts_of(read(updated.encode())).models) == ["tiny"]

@@ -330,7 +330,7 @@ def _entry(sequence: SimulatedSequence) -> Request:
 def _reader_of(series: Series) -> Callable[[Any], float] | None:
     """How to read a sample that changes from an engine core; None of one that does not."""
     quantity, part, key = series.quantity, series.part, series.key
-    if quantity in ("process_start", "cache_config"):
+    if quantity in ("process_start", "cache_config", "sleep_state"):
         return None
     if quantity == "running":
         return lambda core: float(core.running_shown)

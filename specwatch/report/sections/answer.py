@@ -177,6 +177,8 @@ def answer(model: ModelReport) -> ReportSection:
         rows.append(("Time in which the engine had switched it off", time, ""))
     if traffic.seconds_prefill:
         rows.append(("Time in which it only prefilled", layout.length(traffic.seconds_prefill), ""))
+    if traffic.seconds_sleeping:
+        rows.append(("Time in which it slept", layout.length(traffic.seconds_sleeping), ""))
     if traffic.seconds_mixed:
         rows.append(("Time in which it changed", layout.length(traffic.seconds_mixed), ""))
     if traffic.seconds_unknown:
