@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -98,15 +99,25 @@ class Watched:
         return self._book.look(self.name)[self.name].holder
 
     def guards(self, replicas: int) -> list[dict[str, Any]]:
-        """What the API shows of each pod's guard, once so many are watched."""
+        """What the API shows of each pod's guard and of that of their workload, which is a target
+        of its own, once so many pods are watched."""
         status = self.daemon.wait(
             lambda found: (
-                len(found["targets"]) == replicas
+                [len(one["pods"]) for one in found["targets"] if one["pods"]] == [replicas]
+                and len(found["targets"]) == replicas + 1
                 and all(one["guard"] and one["guard"]["state"] for one in found["targets"])
             ),
             what=f"{replicas} pods are guarded",
         )
+        *pods, whole = status["targets"]
+        assert (whole["name"], whole["pods"]) == (self.name, [pod["name"] for pod in pods])
+        assert {pod["workload"] for pod in pods} == {self.name}
         return [one["guard"]["state"] for one in status["targets"]]
+
+    def exported(self) -> set[str]:
+        """The targets under which the guard is exported."""
+        page = requests.get(f"{self.daemon.url}/metrics", timeout=10).text
+        return set(re.findall(r'specwatch_guard_state\{.*target="([^"]*)"', page))
 
 
 @pytest.mark.parametrize("strategy", ["RollingUpdate", "Recreate"])
@@ -121,6 +132,7 @@ def test_a_deployment_is_switched_off_and_on_again(
         stack.enter_context(found.daemon)
         found.wait_for("observing")
         assert {state["target"] for state in found.guards(3)} == {found.name}
+        assert found.exported() == {found.name}
         for address in found.pods.ready():
             body = {"model": "tiny", "prompt": "x", "max_tokens": 32, "ignore_eos": True}
             url = f"http://{address}:{PORT}/v1/completions"
