@@ -32,6 +32,8 @@ _SHOW_CONFIGURATION = frozenset(
     {"cache_config", "accepted_per_position", "launched_speculation", "lifetime_acceptance_rate",
      "drafts", "weight_updates"}
 )  # fmt: skip
+_CHANGE_WEIGHTS = ("update", "finish")
+"""Operations that do; others prepare it."""
 _POSITION_DIGITS = 3
 """No drafter proposes a thousand tokens; larger positions would exhaust the memory."""
 
@@ -242,7 +244,7 @@ def fingerprint_of(
             positions[series.model_name, series.engine] += 1
         elif series.quantity == "launched_speculation":
             launched = series.key
-        elif series.quantity == "weight_updates":
+        elif series.quantity == "weight_updates" and series.key in _CHANGE_WEIGHTS:
             weights += _whole(samples[series])
         elif not series.temperature and series.quantity in ("lifetime_acceptance_rate", "drafts"):
             unknown = unknown or series.quantity != "drafts" or samples[series] > 0

@@ -1,7 +1,7 @@
 """The flags of ``vllm serve``, for all code that reads or changes its command line.
 
-Sources: ``make_arg_parser`` of vLLM 0.32, and ``EngineArgs.add_cli_args`` of vLLM 0.6 to 0.31 for
-flags that were removed. ``tests/e2e/test_strip.py`` compares the table with an installed vLLM.
+Sources: ``make_arg_parser`` of vLLM 0.32, ``EngineArgs.add_cli_args`` of 0.33, and of 0.6 to 0.31
+for flags that were removed. ``tests/e2e/test_strip.py`` compares the table with an installed vLLM.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ _NO_VALUE = (
     "enable-log-outputs enable-log-requests enable-logging-iteration-details enable-lora "
     "enable-mamba-cache-stochastic-rounding enable-mamba-shared-prefix-checkpoint "
     "enable-mfu-metrics enable-mixed-moe-lora-format enable-mm-embeds enable-moe-shared-loras "
-    "enable-nccl-comm-suspend enable-offline-docs enable-per-request-metrics "
-    "enable-prefix-caching enable-prompt-embeds enable-prompt-tokens-details "
-    "enable-request-id-headers enable-return-routed-experts enable-scale-out "
-    "enable-server-load-tracking enable-shm-tensor-arena enable-sleep-mode enable-ssl-refresh "
-    "enable-tokenizer-info-endpoint enable-tower-connector-lora enable-trace-replay enforce-eager "
+    "enable-nccl-comm-suspend enable-offline-docs enable-per-request-metrics enable-prefix-caching "
+    "enable-prompt-embeds enable-prompt-tokens-details enable-request-id-headers "
+    "enable-return-routed-experts enable-scale-out enable-server-load-tracking "
+    "enable-shm-tensor-arena enable-sleep-mode enable-ssl-refresh enable-tokenizer-info-endpoint "
+    "enable-tower-connector-lora enable-trace-replay enforce-eager "
     "exclude-tools-when-tool-choice-none fail-on-environ-validation fully-sharded-loras grpc "
     "headless interleave-mm-strings jit-monitor-verbose kv-cache-metrics kv-sharing-fast-prefill "
     "language-model-only log-error-stack long-prefill-token-threshold-adaptive "
-    "mm-device-do-normalize mm-encoder-only numa-bind ray-workers-use-nsight return-sampling-mask "
-    "return-tokens-as-token-ids scheduler-reserve-full-isl skip-mm-profiling skip-tokenizer-init "
-    "sleep-mode-offload-cudagraph specialize-active-lora swa-bounded-replay tokens-only "
-    "trust-remote-code trust-request-chat-template trust-request-mm-kwargs use-fp64-gumbel "
-    "use-replayssm use-tqdm-on-load"
+    "mm-device-do-normalize mm-encoder-only monokernel numa-bind ray-workers-use-nsight "
+    "return-sampling-mask return-tokens-as-token-ids scheduler-reserve-full-isl skip-mm-profiling "
+    "skip-tokenizer-init sleep-mode-offload-cudagraph specialize-active-lora swa-bounded-replay "
+    "tokens-only trust-remote-code trust-request-chat-template trust-request-mm-kwargs "
+    "use-fp64-gumbel use-replayssm use-tqdm-on-load"
 )
 _ONE_VALUE = (
     "additional-config all2all-backend allowed-headers allowed-local-media-path allowed-methods "
@@ -129,12 +129,13 @@ _ONE_VALUE = (
     "reasoning-config reasoning-parser reasoning-parser-plugin renderer-num-workers "
     "replayssm-buffer-len response-role revision root-path runner safetensors-load-strategy "
     "safetensors-prefetch-block-size safetensors-prefetch-num-threads scheduler-cls "
-    "scheduling-policy seed show-hidden-metrics-for-version shutdown-timeout "
+    "scheduling-policy seed show-hidden-metrics-for-version shutdown-timeout sleep-mode-backend "
     "sparse-indexer-topk-backend sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile "
     "ssl-ciphers ssl-keyfile stream-interval structured-outputs-config tensor-parallel-size|-tp "
     "tokenizer tokenizer-mode tokenizer-revision tool-call-parser tool-parser-plugin tool-server "
     "tool-strict-level ubatch-size uds uvicorn-log-level video-pruning-method video-pruning-rate "
-    "watermark watermark-config weight-transfer-config worker-cls worker-extension-cls"
+    "watchdog-config watermark watermark-config weight-transfer-config worker-cls "
+    "worker-extension-cls"
 )
 _SEVERAL_VALUES = (
     "allowed-media-domains api-key collect-detailed-traces cpu-offload-params cuda-graph-sizes "
