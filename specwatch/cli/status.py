@@ -247,10 +247,8 @@ def _target_lines(target: TargetView | TargetHead, now: float) -> Lines:
         yield "it cannot be shown: the daemon is of another version; see --json", "red"
         return
     version = f"  engine {shown(target.engine_version)}" if target.engine_version else ""
-    where = f"the sum of {', '.join(map(shown, target.pods))}" if target.pods else target.url
-    yield name, (f"  {shown(where, LONGEST_SENTENCE)}{version}", "")
-    if target.workload:
-        yield f"guarded as {shown(target.workload)}", ""
+    pods = f"the sum of {figures.counted(len(target.pods), 'pod')}"
+    yield name, (f"  {pods if target.pods else shown(target.url, LONGEST_SENTENCE)}{version}", "")
     for model in target.not_shown:
         what = f"model {shown(model)}" if model else "some of it"
         text = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
@@ -271,7 +269,10 @@ def _target_lines(target: TargetView | TargetHead, now: float) -> Lines:
     if target.experiment is not None:
         text = experiment.standing(target.experiment, now)
         yield from paragraph(f"experiment: {text}", "dim" if target.experiment.paused else "")
-    yield from guard_lines(target.guard, now)
+    if target.workload:
+        yield f"guarded as {shown(target.workload)}", ""
+    else:
+        yield from guard_lines(target.guard, now)
     yield from tables.trouble_lines(target.tap)
     yield from tables.recent_lines(target, now)
 

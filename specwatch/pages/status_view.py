@@ -93,7 +93,8 @@ def _detail(
 ) -> Detail:
     now, names = status.now, models_of(target)
     dead = unread(target, status.stuck, now) is not None
-    known = None if target.guard is None else guard_view(target.guard)
+    own = None if target.workload else target.guard
+    known = None if own is None else guard_view(own)
     state = None if known is None else known.state
     return Detail(
         anchor=f"target-{number}",
@@ -130,8 +131,8 @@ def _model(
 
 def _facts(target: TargetStatus, now: float, *, dead: bool) -> str:
     """``http://127.0.0.1:8000, engine 0.32.0, scraped 3 s ago in 4.20 ms``."""
-    where = f"the sum of {', '.join(map(shown, target.pods))}" if target.pods else target.url
-    facts = [shown(where, LONGEST_SENTENCE)]
+    pods = f"the sum of {figures.counted(len(target.pods), 'pod')}"
+    facts = [pods if target.pods else shown(target.url, LONGEST_SENTENCE)]
     if target.workload:
         facts.append(f"guarded as {shown(target.workload)}")
     if target.engine_version:
