@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import IO, Literal
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import IO, Any, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor
@@ -13,6 +16,10 @@ LogFormat = Literal["auto", "json", "console"]
 
 _FIRST = ("timestamp", "level", "event")
 _NOISY = ("apscheduler", "uvicorn", "alembic", "sqlalchemy", "asyncio", "httpx2")
+_OF_EACH_TARGET = "specwatch.daemon.scraper"
+"""The logger whose events may come of thousands of targets at once."""
+_MOST_ALIKE = 50
+"""Lines a minute of one event of it."""
 
 
 def configure(
@@ -41,11 +48,42 @@ def configure(
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
+            _FewAlike(time.monotonic),
             *_shared(),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
+
+
+class _FewAlike:
+    """Drops lines of an event of targets beyond :data:`_MOST_ALIKE` a minute; the last one says so,
+    and the first of a later minute how many there were."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._minute = 0
+        self._counts: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+
+    def __call__(self, logger: Any, _: str, event: EventDict) -> EventDict:
+        if logger.name != _OF_EACH_TARGET:
+            return event
+        minute = int(self._clock() // 60)
+        if minute != self._minute:
+            self._minute = minute
+            self._counts.clear()
+        name = str(event["event"])
+        self._counts[name] += 1
+        if self._counts[name] > _MOST_ALIKE:
+            self._left_out[name] += 1
+            raise structlog.DropEvent
+        left_out = self._left_out.pop(name, 0)
+        if left_out:
+            event["left_out_before"] = left_out
+        if self._counts[name] == _MOST_ALIKE:
+            event["others"] = "left out until the next minute"
+        return event
 
 
 class _Handler(logging.StreamHandler[IO[str]]):

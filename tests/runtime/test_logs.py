@@ -56,6 +56,28 @@ def test_json_has_an_event_name_its_keys_and_when(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("", "")
 
 
+def test_an_event_of_thousands_of_targets_is_some_lines_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And how many others there were; what is not of the scraper is not left out."""
+    out, now = io.StringIO(), [600.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    logs.configure("info", "json", out)
+    scraper, guard = map(structlog.get_logger, ("specwatch.daemon.scraper", "specwatch.guard"))
+    for target in range(2000):
+        scraper.warning("scrape_failed", target=target)
+        guard.warning("guard_step", target=target)
+    scraper.warning("engine_restarted", target=1)
+    now[0] = 660.0
+    scraper.warning("scrape_failed", target=1)
+    written = lines(out)
+    failed = [line for line in written if line["event"] == "scrape_failed"]
+    assert [line["target"] for line in failed] == [*range(50), 1]
+    assert failed[49]["others"] == "left out until the next minute"
+    assert failed[50]["left_out_before"] == 1950
+    assert len(written) == 51 + 2000 + 1
+
+
 def test_the_level_holds_for_ours_and_for_libraries() -> None:
     out = io.StringIO()
     logs.configure("warning", "json", out)
