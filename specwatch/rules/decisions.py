@@ -72,7 +72,8 @@ class ModelDecision:
         return until is not None and until >= now - LATELY and self.unjudged(now) is None
 
     def unjudged(self, now: float) -> Unjudged | None:
-        """The traffic that nobody can judge, and has not been for :data:`UNJUDGED`; else None."""
+        """Traffic that could not be judged for :data:`UNJUDGED` by ``now`` (Unix seconds); None if
+        there is none."""
         unjudged = self.present.unjudged
         return unjudged if unjudged and now - unjudged.since >= UNJUDGED else None
 
