@@ -277,6 +277,7 @@ class Daemon:
             daemon=self.config.daemon,
             clock=self._now,
             put=partial(self._take, target.name),
+            keep=self._recorder.put,
             cursor=cursor,
             cursor_follows=not self._recorder.opened,
             closed_start=closed,

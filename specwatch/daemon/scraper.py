@@ -37,6 +37,8 @@ _log = structlog.get_logger("specwatch.daemon.scraper")
 Page = Callable[[Mapping[Series, float], SwitchSetting | None, float | None], None]
 _QUERY_AGAIN = 60.0
 """Seconds until an engine that did not report its version is queried again."""
+_KEEP_SECONDS = 10.0
+"""How often the open minute of a pod is stored; it takes up to 5 s until it is."""
 _LARGEST_ANSWER = 1 << 20
 _MOST_PROBLEMS = 10
 _LARGE = 1 << 20
@@ -60,6 +62,7 @@ class Scraper:
         daemon: str,
         clock: Callable[[], Moment],
         put: Callable[[Batch], None],
+        keep: Callable[[Batch], None] = lambda batch: None,
         cursor: Cursor | None = None,
         cursor_follows: bool = False,
         closed_start: int | None = None,
@@ -70,7 +73,8 @@ class Scraper:
         page: Page = lambda *_: None,
         launched: DraftLengths | None = None,
     ) -> None:
-        """``put`` takes closed windows; ``cursor_follows`` says that :meth:`resume` will be called;
+        """``put`` takes closed windows, ``keep`` the open ones of a pod, to be stored while they
+        are; ``cursor_follows`` says that :meth:`resume` will be called;
         ``watched_since`` as of :class:`WindowBuilder`;
         ``page`` gets each good page, with the switch and the load that it shows;
         ``client`` fetches pages, by default over HTTP; ``gpu_memory`` reads
@@ -82,6 +86,7 @@ class Scraper:
         self.target = target
         self._clock = clock
         self._put, self._page, self._begins = put, page, cursor is None and not cursor_follows
+        self._keep, self._kept_at = keep, -math.inf
         self._gpu_memory, self._launched = gpu_memory, launched
         self._proxy = None if target.proxy is None else ProxyPage(target, target.proxy)
         self._tap = WatchedTap(target.name, edges)
@@ -260,8 +265,21 @@ class Scraper:
         if now is None:
             return
         self._ended = self._clock().monotonic
+        if error is None and self.target.pod is not None:
+            self._keep_open(now)
         if error is None and self._query_at is not None and now.monotonic >= self._query_at:
             await self._query_engine(now)
+
+    def _keep_open(self, now: Moment) -> None:
+        """Have the open minute of a pod stored: its page may be gone before the minute ends, and we
+        may be killed."""
+        if now.monotonic - self._kept_at < _KEEP_SECONDS:
+            return
+        self._kept_at = now.monotonic
+        with self._watching:
+            batch = None if self._finished else self._watch.so_far()
+            if batch is not None:
+                self._keep(batch)
 
     async def _fetch(self) -> tuple[bytes | None, ScrapeError | None]:
         try:

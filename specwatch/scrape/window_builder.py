@@ -290,6 +290,15 @@ class WindowBuilder:
             self.closed_start = closed.start
         return ScrapeResult(self._batch(closed, windows), problems=tuple(problems))
 
+    def so_far(self) -> Batch | None:
+        """The open minute as it is, to be stored before it ends: in its place the whole one is, if
+        we live to see it. None before the first page."""
+        windows, cursor = self.peek(), self.cursor()
+        if not windows or cursor is None:
+            return None
+        self._counted_since = cursor.wall
+        return Batch(windows, cursor)
+
     def peek(self) -> tuple[Window, ...]:
         """The windows of the open minute so far."""
         self._count_glance()

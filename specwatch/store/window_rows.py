@@ -39,7 +39,8 @@ def add(
     ids: Mapping[SeriesId, int],
     run_id: int,
 ) -> None:
-    """Write windows of series whose ids are known."""
+    """Write windows of series whose ids are known; one of this run takes the place of what it has
+    written of the same minute before, which was not over then."""
     if not windows:
         return
     members = [ids[window.series] for window in windows]
@@ -49,12 +50,13 @@ def add(
         spans[id_] = (min(first, window.start), max(last, window.start))
     if connection.dialect.name != "sqlite":
         lock_series(connection, spans)
+    newest = {(window.start, id_): window for id_, window in zip(members, windows, strict=True)}
     rows = [
-        (window.start, id_, run_id, window.context.id, *window.columns())
-        for id_, window in zip(members, windows, strict=True)
+        (start, id_, run_id, window.context.id, *window.columns())
+        for (start, id_), window in newest.items()
     ]
     key = ("start", "series_id", "run_id", "context_id")
-    add_rows(connection, schema.minutes, (*key, *COLUMNS), rows)
+    add_rows(connection, schema.minutes, (*key, *COLUMNS), rows, replace=True)
     _extend_series(connection, spans)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from specwatch.config.target import Target
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.model import Batch, Cursor, Moment, PodInstance
+from specwatch.store.packing import pack_batch
+from specwatch.store.repository import Store
 from tests.daemon.scraping import turn
 from tests.fixtures import CERTIFICATE, Serve, target_of
 from tests.hostile import HostileServer, page
@@ -26,6 +29,8 @@ class Watch:
     def __init__(self) -> None:
         self.now = Moment(MINUTE, 1000.0)
         self.batches: list[Batch] = []
+        self.kept: list[Batch] = []
+        """Minutes that were not over."""
         self.targets = WatchedTargets(self._make)
 
     def _make(
@@ -33,7 +38,7 @@ class Watch:
     ) -> Scraper:
         return Scraper(
             target, daemon="d", clock=lambda: self.now, put=self.batches.append, cursor=cursor,
-            closed_start=closed, watched_since=since,
+            closed_start=closed, watched_since=since, keep=self.kept.append,
         )  # fmt: skip
 
     def configure(
@@ -174,6 +179,44 @@ def test_after_a_restart_of_the_daemon_only_the_same_pod_is_continued(
     later.configure(pod(server, instance), cursors={NAME: cursor})
     later.scrape(server, 5000)
     assert later.tokens() == expected
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/specwatch.db"
+    new: str = request.getfixturevalue("postgres").new_url()
+    return new
+
+
+def test_what_a_pod_counted_is_stored_within_fifteen_seconds_and_the_minute_once(
+    server: HostileServer, database_url: str
+) -> None:
+    """A daemon that is killed together with the pod loses no more than that."""
+    watch = Watch()
+    watch.configure(pod(server, FIRST))
+    for n in range(11):
+        watch.scrape(server, 100.0 * n, start=FIRST.started)
+    kept = [sum(w.tally.generation_tokens or 0 for w in batch.windows) for batch in watch.kept]
+    assert kept == [0, 200, 400, 600, 800, 1000], "every ten seconds"
+    store = Store(database_url, daemon="d")
+    store.open(MINUTE)
+    try:
+        for batch in [*watch.batches, *watch.kept]:
+            assert store.write([pack_batch(batch)], MINUTE + 55) == frozenset()
+        assert stored_tokens(store) == 1000
+        assert store.cursors()[NAME].wall == MINUTE + 55
+        watch.batches.clear()
+        assert watch.tokens() == 1000
+        assert store.write(list(map(pack_batch, watch.batches)), MINUTE + 60) == frozenset()
+        assert stored_tokens(store) == 1000
+    finally:
+        store.close(MINUTE + 60)
+
+
+def stored_tokens(store: Store) -> int:
+    windows = store.windows(since=MINUTE - 3600, until=MINUTE + 3600, length=60)
+    return sum(window.tally.generation_tokens or 0 for window in windows)
 
 
 def test_another_target_that_comes_does_not_disturb_one_with_an_authority(
