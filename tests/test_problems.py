@@ -250,7 +250,7 @@ def test_what_cannot_be_judged_is_told_with_the_cheapest_way_to_measure(
     (problem,) = problems(daemon(target(decision=decision, **changes)))
     told = headline(problem, NOW)
     assert told.sentence.endswith(
-        "cannot be judged since 21:44 UTC (30 min): no baseline at the load that there was."
+        "is unjudged since 21:44 UTC (30 min): no baseline at the load that there was."
     )
     assert remedy in told.remedy
     off = target(decision=decision, models={"llama": Mode.OFF}, **changes)

@@ -260,8 +260,7 @@ def _lost(problem: Problem, _now: float) -> Headline:
 
 def _unjudged(problem: Problem, now: float) -> Headline:
     sentence = (
-        f"Whether speculation pays for the traffic of {name(problem)} cannot be"
-        f" judged{since(problem.since, now)}: {_detail(problem)}"
+        f"Speculation of {name(problem)} is unjudged{since(problem.since, now)}: {_detail(problem)}"
     )
     target = problem.workload or problem.target
     return Headline("unjudged", sentence, speculation.measured_by(problem.means, target))

@@ -231,7 +231,7 @@ def answer(
     rests_on = speedup(known)
     if known.unjudged_since is not None:
         since = moment(known.unjudged_since)
-        return "unjudged", f"Whether speculation pays cannot be judged since {since}: {rests_on}."
+        return "unjudged", f"Speculation is unjudged since {since}: {rests_on}."
     if not isinstance(measured, MeasuredSpeedup) or not known.current:
         return "unknown", f"Whether speculation pays is not measured: {rests_on}."
     if known.losing_since is not None:

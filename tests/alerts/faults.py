@@ -40,8 +40,8 @@ _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
      0.93, 1,
      "llama: 0.93 times the speed that was measured without speculation; the threshold is 1.00."),
     ("SpeculationUnjudged", "unjudged", "unjudged", 2400, 1800,
-     "llama: 40m 0s have passed in which it could not be judged whether speculation pays; the"
-     " threshold is 30m 0s."),
+     "llama: 40m 0s have passed without a baseline for most of the traffic; the threshold is 30m"
+     " 0s."),
     ("SpeculationKvSqueeze", "kv-squeeze", "kv_cache_usage", 0.97, 0.9,
      "llama: 97% of the KV cache was in use, and running requests were preempted; the threshold is"
      " 90%."),

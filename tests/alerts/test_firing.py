@@ -106,8 +106,8 @@ def situations() -> dict[str, Sequence[Alert]]:
         "at a temperature": told(decision=in_breach(LOW, temperature=">1")),
         "of a segment": told(decision=in_breach(LOW, temperature="output=tool_call")),
         "a rule of the configuration's own": told(decision=in_breach(BREACHED)),
-        "nobody can judge": told(decision=unjudged()),
-        "nobody can judge, and the guard explores": alerts_of(
+        "it is unjudged": told(decision=unjudged()),
+        "it is unjudged, and the guard explores": alerts_of(
             target(guard=GuardStatus("act", explores=True), decision=unjudged()), LINKS, NOW
         ),
         "with Grafana": alerts_of(target("a b", decision=in_breach(BREACHED)), grafana, NOW),

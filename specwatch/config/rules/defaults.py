@@ -21,7 +21,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="unjudged",
-        summary="Nobody knows whether speculation pays for the present traffic",
+        summary="No baseline covers most of the traffic, so a loss would go unnoticed",
         conditions=(Condition(metric="unjudged", above=f"{UNJUDGED}s"),),
         window="10m", for_="5m", clear_for="10m",
     ),
