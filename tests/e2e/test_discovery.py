@@ -155,7 +155,9 @@ def test_pods_join_and_leave_as_their_workload_is_scaled(serving: Serving) -> No
     assert not [one for one in failed if one["target"].endswith("chat-0")]
 
 
-def test_a_pod_that_replaces_another_under_its_name_begins_again(serving: Serving) -> None:
+def test_a_pod_that_replaces_another_under_its_name_is_counted_from_its_start(
+    serving: Serving,
+) -> None:
     serving.run("chat", 1)
     serving.wait_for("chat-0")
     serving.work("chat-0", 3)
@@ -174,7 +176,7 @@ def test_a_pod_that_replaces_another_under_its_name_begins_again(serving: Servin
     serving.work("chat-0", 1)
     serving.daemon.wait(lambda status: scrapes(status) > 4, what="it is read again")
     serving.daemon.stop()
-    assert serving.tokens("chat-0") == 24 + 8
+    assert serving.tokens("chat-0") == 24 + 40 + 8
 
 
 def test_an_api_server_that_is_away_changes_nothing(
