@@ -148,7 +148,10 @@ def test_a_deployment_is_switched_off_and_on_again(
         assert {state["phase"] for state in found.guards(3)} == {"disabled"}
         found.order("enable")
         found.wait_for("observing")
-        assert found.pods.speculating() == [True] * 3
+        # A probe of a pod may time out on a busy machine, and succeed again.
+        eventually(
+            lambda: found.pods.speculating() == [True] * 3, what="all speculate again", within=30
+        )
         found.guards(3)
         found.daemon.stop()
         minutes = found.daemon.windows()
