@@ -166,13 +166,11 @@ def test_what_a_target_counted_before_it_left_is_written(fleet: Start, serve: Se
 def test_a_process_that_begins_after_its_source_was_read_is_counted_from_its_start(
     fleet: Start, serve: Serve, joins: bool
 ) -> None:
-    server = serve(page(vllm()))
-    name = server.url.removeprefix("http://")
     made = fleet()
-    if not joins:
-        made.write("one", {"targets": [name]})
-    made.scrape()
-    server.behaviour = page(vllm(2844, start=made.clock().wall))
+    if joins:
+        made.scrape()
+    server = serve(page(vllm(2844, start=made.clock().wall)))
+    name = server.url.removeprefix("http://")
     made.write("one", {"targets": [name]})
     made.find(name)
     made.scrape(2)
