@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import is_
 
 from msgspec.structs import replace
 
@@ -21,6 +22,8 @@ _PRECEDENCE = (
     Mode.STOPPED, Mode.OFF,
 )  # fmt: skip
 """Of pods in different modes, the mode of their workload is the first of these."""
+_Shown = tuple[Sequence[tuple[Window, ...]], tuple[Window, ...]]
+"""The windows of the pods, and their sum."""
 _NO_POD = Failure("no_pod", "no pod of it is ready", 0.0)
 
 
@@ -51,6 +54,8 @@ class Workloads:
         self._workload_of: Mapping[str, str] = {}
         """The workload of each pod that is watched here, by the names of both."""
         self._sums: dict[str, _Sums] = {}
+        self._shown: dict[tuple[str, str], _Shown] = {}
+        """What was shown last of each workload."""
         self._lock = threading.Lock()
 
     def configure(
@@ -86,6 +91,7 @@ class Workloads:
             left = {name: sums for name, sums in self._sums.items() if name not in by_name}
             self._sums = {name: self._sums.get(name) or _Sums(name) for name in by_name}
             self._by_name = by_name
+            self._shown = {}
             self._workload_of = {pod: workload.name for pod, workload in owners.items()}
         self._hand_over(left)
         return tuple(by_name.values())
@@ -136,9 +142,16 @@ class Workloads:
                     url="",
                     pods=tuple(pods),
                     engine_version=versions.pop() if len(versions) == 1 else None,
-                    recent=_summed(name, [pod.recent for pod in known]),
-                    segments=_summed(name, [pod.segments for pod in known]),
+                    recent=self._sum(name, [pod.recent for pod in known], "recent"),
+                    segments=self._sum(name, [pod.segments for pod in known], "segments"),
                 )
+
+    def _sum(self, name: str, pods: Sequence[tuple[Window, ...]], what: str) -> tuple[Window, ...]:
+        """As :func:`_summed`, anew only when a pod has closed a minute."""
+        before = self._shown.get((name, what))
+        if before is None or len(before[0]) != len(pods) or not all(map(is_, before[0], pods)):
+            before = self._shown[name, what] = (pods, _summed(name, pods))
+        return before[1]
 
     def is_healthy(self, name: str) -> bool:
         """Whether the health checks of all pods of a workload succeed, or that of a target."""

@@ -162,6 +162,11 @@ def test_the_status_of_a_workload_is_the_sum_of_those_of_its_pods() -> None:
     assert window.series.target == NAME
     assert window.tally.generation_tokens == 2 * (one.tally.generation_tokens or 0)
     assert window.observed_seconds == 60.0
+    (again,) = world.workloads.statuses({name: world.statuses[name] for name in "ab"})
+    assert again.recent is status.recent, "no pod has closed a minute since"
+    world.statuses["b"] = msgspec.structs.replace(world.statuses["b"], recent=())
+    (later,) = world.workloads.statuses({name: world.statuses[name] for name in "ab"})
+    assert later.recent[0].tally == one.tally
 
 
 def test_a_workload_without_a_pod_stays_while_the_guard_acts_on_it() -> None:
