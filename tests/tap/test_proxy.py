@@ -368,6 +368,7 @@ def test_header_fields_of_a_request_pass_and_nothing_is_added_but_where_it_came_
             )
         )  # fmt: skip
         client.until(b"\r\n\r\n")
+    assert [head_of(visit)[0] for visit in upstream.asked] == ["GET /x HTTP/1.1"]
     fields = [field.split(": ", 1) for field in head_of(upstream.asked[0])[1:]]
     assert [(name.lower(), value) for name, value in fields] == [
         ("host", upstream.url.removeprefix("http://")),
