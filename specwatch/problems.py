@@ -23,7 +23,7 @@ URGENT = ("critical", "warning")
 _LOSS = ("speedup_ratio", "speedup_ratio_unadjusted", "losing_draft_share")
 """Metrics whose breach says no more than that speculation loses."""
 _UNJUDGED = ("unjudged",)
-"""The metric whose breach says no more than that nobody can judge."""
+"""The metric whose breach says no more than that the traffic is unjudged."""
 
 
 class ProblemKind(enum.StrEnum):
@@ -133,9 +133,9 @@ def _once(every: Sequence[Problem]) -> list[Problem]:
 
 def _about(problem: Problem) -> tuple[object, ...]:
     """What it is about, but for the target."""
-    finding, slo = problem.finding, problem.slo
+    finding = problem.finding
     rule = None if finding is None else (finding.rule, finding.temperature)
-    return problem.kind, problem.model_name, rule, slo and slo.name
+    return problem.kind, problem.model_name, rule, problem.slo and problem.slo.name
 
 
 def problems_of(target: TargetStatus, status: DaemonStatus) -> Sequence[Problem]:
@@ -219,9 +219,12 @@ def _of_decision(
         if traffic is not None:
             unjudged.add(name)
             yield make(
-                kind=ProblemKind.UNJUDGED, model_name=name, since=traffic.since,
-                detail=traffic.missing, means=target.means,
-            )  # fmt: skip
+                kind=ProblemKind.UNJUDGED,
+                model_name=name,
+                since=traffic.since,
+                detail=traffic.missing,
+                means=target.means,
+            )
     for finding in target.breaches:
         told = finding.model_name in losing and _only(_LOSS, finding)
         told |= finding.model_name in unjudged and _only(_UNJUDGED, finding)

@@ -76,10 +76,10 @@ class Means(enum.StrEnum):
     """Its guard does, by itself."""
     EXPERIMENT = "experiment"
     """Its experiment, which compares with standby."""
-    DISABLE = "disable"
-    """An order to its guard, which restarts it."""
     SWITCH = "switch"
     """An experiment, once one is configured."""
+    DISABLE = "disable"
+    """An order to its guard, which restarts it."""
     CALIBRATE = "calibrate"
     """A calibration of another server."""
 

@@ -142,7 +142,9 @@ def _of_finding(
         labels["temperature"] = finding.temperature
         where = f" at temperature {shown(finding.temperature)}"
     lasting = figures.span(now - finding.since)
-    headline, numbers, remedy = f"{rule.name} in breach", "this minute has no numbers", ""
+    headline = f"{rule.name} in breach"
+    numbers = "this minute has no numbers"
+    remedy = ""
     leading = finding_view(finding).leading
     if leading is not None and leading.value is not None:
         words, line = metric_words(leading.metric), speculation.threshold(leading)

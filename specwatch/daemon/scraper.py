@@ -86,7 +86,8 @@ class Scraper:
         self.target = target
         self._clock = clock
         self._put, self._page, self._begins = put, page, cursor is None and not cursor_follows
-        self._keep, self._kept_at = keep, -math.inf
+        self._keep = keep
+        self._kept_at = -math.inf
         self._gpu_memory, self._launched = gpu_memory, launched
         self._proxy = None if target.proxy is None else ProxyPage(target, target.proxy)
         self._tap = WatchedTap(target.name, edges)

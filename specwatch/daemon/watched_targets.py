@@ -100,7 +100,8 @@ class WatchedTargets:
             if present is not None and present.target == target and not reread:
                 scrapers[target.name] = present
                 continue
-            cursor, since = cursors.get(target.name), watched_since.get(target.name)
+            cursor = cursors.get(target.name)
+            since = watched_since.get(target.name)
             if cursor is not None and _was_replaced(target, cursor):
                 since = cursor.wall
                 cursor = None

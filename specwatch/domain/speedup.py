@@ -405,7 +405,8 @@ def _lowest_since(steps: Iterable[tuple[int, float]]) -> float | None:
     for start, step in sorted(steps, reverse=True):
         total += step
         if total < lowest:
-            lowest, since = total, float(start)
+            lowest = total
+            since = float(start)
     return since
 
 

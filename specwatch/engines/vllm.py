@@ -50,7 +50,7 @@ _FAMILIES = (
     Family("vllm:gpu_prefix_cache_hits", "counter", "prefix_cache_hits_old"),
     Family("vllm:cache_config_info", "gauge", "cache_config", "*"),
     Family("vllm:engine_sleep_state", "gauge", "sleep_state", "sleep_state"),
-    # From 0.33, once weights were changed without a restart: how often, of all operations.
+    # From 0.33, once weights were changed without a restart: how often, by operation.
     Family(
         "vllm:rl_weight_update_operation_duration_seconds_count",
         "gauge",

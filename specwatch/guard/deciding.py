@@ -69,7 +69,8 @@ def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Serve without speculation for a while if traffic is unjudged, or the baseline too old."""
-    why, needed = (seen.unjudged, 1.0) if seen.unjudged else (seen.aged, _MOST_CREDIT)
+    why = seen.unjudged or seen.aged
+    needed = 1.0 if seen.unjudged else _MOST_CREDIT
     if not why or not policy.explore.budget or seen.now - state.since < SETTLED:
         return None
     interval = policy.explore.interval(state.restart_cost(policy.restart_cost))

@@ -151,8 +151,9 @@ def _what(before: _ServerState, after: _ServerState) -> str:
         differences.append(f"{engine} {versions[0]} -> {versions[1]}")
     if after.k != before.k:
         # A schedule of the switch is named by a number that says nothing to readers.
-        olds, news = ((one.k or "?").split() for one in (before, after))
-        only_weights = [word for word in {*olds} ^ {*news} if not word.startswith(WEIGHTS)] == []
+        olds = (before.k or "?").split()
+        news = (after.k or "?").split()
+        only_weights = all(word.startswith(WEIGHTS) for word in {*olds} ^ {*news})
         same = "weights" if only_weights else "lengths of drafts"
         old, new = shown(olds[0]), shown(news[0])
         differences.append(f"k {old} -> {new}" if old != new else same)

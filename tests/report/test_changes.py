@@ -49,6 +49,7 @@ BEFORE_AFTER = {
         {}, {"version": "0.32.0", "fingerprint": "bbbb-5"},
         "vLLM 0.31.0 -> 0.32.0, k 4 -> 5, configuration",
     ),
+    "weights changed without a restart": ({}, {"fingerprint": "aaaa-4 weights-1"}, "weights"),
     "a schedule for a fixed length": ({}, {"fingerprint": "aaaa-4 schedule"}, "lengths of drafts"),
     "k of several models": ({}, {"fingerprint": "aaaa-3+4"}, "k 4 -> 3+4"),
 }  # fmt: skip

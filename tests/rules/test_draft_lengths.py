@@ -61,7 +61,7 @@ def test_measured_speed_is_judged_all_the_same(rule: Any) -> None:
 def test_a_default_rule_on_acceptance_does_not_fire_where_drafts_vary() -> None:
     """None does, with an acceptance of 5 % and no baseline; with drafts of one length two do.
 
-    That nobody can judge is said of both.
+    Both are unjudged.
     """
 
     def firing(environment: Environment) -> set[str]:

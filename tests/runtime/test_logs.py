@@ -59,7 +59,7 @@ def test_json_has_an_event_name_its_keys_and_when(capsys: pytest.CaptureFixture[
 def test_an_event_of_thousands_of_targets_is_some_lines_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And how many others there were; what is not of the scraper is not left out."""
+    """The last line says how many were left out; events of other loggers all appear."""
     out, now = io.StringIO(), [600.0]
     monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
     logs.configure("info", "json", out)
