@@ -66,6 +66,8 @@ class Progress:
     def __init__(self) -> None:
         self.files: dict[str, Any] = {}
         self.outcomes: Counter[str] = Counter()
+        self._found: set[str] = set()
+        self._reports: Counter[str] = Counter()
         self._begun = time.monotonic()
         self._shown = 0
         self._lock = threading.Lock()
@@ -75,10 +77,22 @@ class Progress:
         with process.results as results:
             for line in results:
                 with self._lock:
-                    self._add(json.loads(line))
+                    self.add(json.loads(line))
 
-    def _add(self, result: dict[str, Any]) -> None:
-        """A file is through."""
+    def add(self, line: Mapping[str, Any]) -> None:
+        """What a process found, or a file that is through."""
+        if "found" in line:
+            self._found.update(line["found"])
+        else:
+            self._add(line)
+
+    @property
+    def not_once(self) -> dict[str, int]:
+        """Files that were not run once, and how often they were."""
+        return {file: times for file in sorted(self._found) if (times := self._reports[file]) != 1}
+
+    def _add(self, result: Mapping[str, Any]) -> None:
+        self._reports[result["file"]] += 1
         self.files[result["file"]] = result
         self.outcomes.update(result["outcomes"])
         for name in result["failed"]:
@@ -130,6 +144,9 @@ def main(arguments: Sequence[str]) -> int:
         own.seconds_to.write_text(json.dumps(progress.files))
     print(*table(progress.files), sep="\n")
     status = status_of(statuses)
+    if status == 0 and progress.not_once:
+        print("FAILED: files that ran more or less than once:", progress.not_once, flush=True)
+        return _FAILED
     if own.second_look and {*statuses} <= {0, _FAILED, _NOTHING_CHOSEN}:
         status = second_look(progress, status)
     words = [f"{count} {outcome}" for outcome, count in sorted(progress.outcomes.items())]

@@ -1,7 +1,8 @@
 """A pytest plugin: several processes take the files of one run from a common queue.
 
-``python -m tests`` starts them, each with ``--file-queue FOLDER``. A process imports a file only
-when it has taken it, and writes a line of JSON to ``--file-results`` when the file is through.
+``python -m tests`` starts them, each with ``--file-queue FOLDER``. A process writes lines of JSON
+to ``--file-results``: the files that it found, then a line for each that it has taken and run. It
+imports no other file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +61,16 @@ def longest_first(files: Iterable[str], recorded: Path) -> list[str]:
     """Files in the order in which they are taken; those not known to be short count as long."""
     seconds = json.loads(recorded.read_text()) if recorded.exists() else {}
     return sorted(files, key=lambda file: (-seconds.get(file, 1.0), file))
+
+
+def take_number(taken: Path) -> int:
+    """The next number, from 0, which no other process or thread has taken."""
+    with taken.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        # Others may have written between opening and locking.
+        number = file.seek(0, os.SEEK_END)
+        file.write(".")
+    return number
 
 
 def read(session: pytest.Session, item: pytest.Item) -> Iterator[pytest.Item]:
@@ -140,7 +152,8 @@ class FileQueue:
     def _files(self, session: pytest.Session) -> Iterator[tuple[str, list[pytest.Item], Cost]]:
         """Files with tests, as they are taken, and what importing them cost."""
         order = longest_first(self._found, self._folder / SECONDS)
-        while (number := self._take()) < len(order):
+        self._write({"found": order})
+        while (number := take_number(self._folder / "taken")) < len(order):
             file = order[number]
             items, imported = self._read(session, file)
             if items:
@@ -181,23 +194,18 @@ class FileQueue:
                 raise session.Interrupted(session.shouldstop)
         self._report(file, imported, tests)
 
-    def _take(self) -> int:
-        """The number of the next file, which no other process takes."""
-        with open(self._folder / "taken", "a") as taken:
-            fcntl.flock(taken, fcntl.LOCK_EX)
-            number = taken.tell()
-            taken.write(".")
-        return number
-
     def _report(self, file: str, imported: Cost, tests: Mapping[str, Cost]) -> None:
         result = {
             "file": file, "imported": imported, "tests": tests,
             "outcomes": self._outcomes, "failed": self._failed, "skipped": self._skipped,
         }  # fmt: skip
-        os.write(self._results, json.dumps(result).encode() + b"\n")
+        self._write(result)
         self._outcomes.clear()
         self._failed.clear()
         self._skipped.clear()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        os.write(self._results, json.dumps(line).encode() + b"\n")
 
 
 class Clock:

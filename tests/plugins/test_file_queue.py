@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import __main__ as program
-from tests.plugins.file_queue import longest_first
+from tests.plugins.file_queue import longest_first, take_number
 
 CONFTEST = """
 import pytest
@@ -58,7 +59,8 @@ def take(folder: Path, queue: Path, *options: str) -> tuple[list[dict[str, Any]]
     )
     os.close(writing)
     with os.fdopen(reading) as results:
-        return [json.loads(line) for line in results], ran.returncode, ran.stdout
+        lines = [json.loads(line) for line in results]
+    return [line for line in lines if "file" in line], ran.returncode, ran.stdout
 
 
 def test_a_process_reports_each_file_and_tears_the_session_down_once(
@@ -92,6 +94,21 @@ def test_what_another_process_took_is_left_out_and_options_choose_among_tests(
     chosen, status, _ = take(tests, tmp_path / "other", f"{tests}/test_a.py::test_one")
     assert [[*each["tests"]] for each in chosen] == [["test_a.py::test_one"]]
     assert status == 0
+
+
+def test_no_number_is_taken_twice_or_left_out(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        numbers = threads.map(lambda _: take_number(tmp_path / "taken"), range(2000))
+    assert sorted(numbers) == [*range(2000)]
+
+
+def test_a_file_that_nobody_ran_or_that_ran_twice_is_named() -> None:
+    progress = program.Progress()
+    progress.add({"found": ["a.py", "b.py", "c.py"]})
+    result = {"outcomes": {"passed": 1}, "failed": [], "skipped": []}
+    for file in ("a.py", "c.py", "c.py"):
+        progress.add({"file": file, **result})
+    assert progress.not_once == {"b.py": 0, "c.py": 2}
 
 
 def test_files_that_took_longest_are_taken_first(tmp_path: Path) -> None:
