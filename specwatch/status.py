@@ -98,6 +98,9 @@ class TargetStatus(Struct, frozen=True):
     engine_version: str | None = None
     last_scrape: float | None = None
     last_success: float | None = None
+    as_of: float | None = None
+    """Of a workload: when the oldest page was read, and the list of its pods, on which ``models``
+    rests; 0 while a pod has not been read, or has no list. None: as ``last_success``."""
     scrape_seconds: float | None = None
     scrapes: int = 0
     skipped: int = 0

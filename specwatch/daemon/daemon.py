@@ -258,8 +258,10 @@ class Daemon:
         if self._reload_asked and not self._stop_asked:
             self._reload_asked = False
             self._read_config()
+        listed = self._discovery.listed
         if self._discovery.take_change() and not self._stop_asked:
             self._watch_discovered()
+        self._workloads.listed = listed
         stepped = self._now().offset - self._offset
         if abs(stepped) > _CLOCK_STEP_SECONDS:
             _log.warning("clock_stepped", seconds=round(stepped, 3))

@@ -49,6 +49,8 @@ class WatchedSource:
         self.status = SourceStatus(str(source))
         self.tried = False
         """Whether a refresh has ended."""
+        self.listed = 0.0
+        """When the last refresh without a failure began, in Unix time."""
         self._listed_since: float | None = None
         """When it was read without a failure at first, in Unix time."""
         self._at_first: frozenset[str] = frozenset()
@@ -69,7 +71,7 @@ class WatchedSource:
                 self._refreshing.release()
 
     def _refresh(self) -> None:
-        before, errors = self._groups, {}
+        before, errors, begun = self._groups, {}, self._now().wall
         try:
             outcomes = self._read()
         except SpecwatchError as error:
@@ -93,6 +95,7 @@ class WatchedSource:
             self._at_first = frozenset(target.name for target in self.targets)
         self._note(errors)
         self.tried = True
+        self.listed = self.listed if errors else begun
         self._refreshed(self.targets != had)
 
     def watched_since(self, seen_until: Mapping[str, float]) -> Iterator[tuple[str, float]]:
@@ -176,6 +179,11 @@ class DiscoveryService:
         """Whether there was a time at which each source had been tried."""
         self._begun = self._begun or all(source.tried for source in self)
         return self._begun
+
+    @property
+    def listed(self) -> float:
+        """When the oldest of the present lists began to be read, in Unix time."""
+        return min((source.listed for source in self), default=0.0)
 
     def sources_of(self, config: Config) -> Sequence[WatchedSource]:
         """The sources of a configuration; known ones keep their targets."""

@@ -412,9 +412,11 @@ class TargetGuard:
         if self.slow:
             self._query_manager(state, status, now)
         scraped_at = status.last_success and now - wall + status.last_success
+        as_of = scraped_at if status.as_of is None else now - wall + status.as_of
         seen = Situation(
             now=now,
             scraped_at=None if failing else scraped_at,
+            as_of=None if failing else as_of,
             healthy=state.phase in (Phase.VERIFYING, Phase.ROLLING_BACK) and dependencies.healthy(),
             mode=None if failing else mode,
             models=tuple(sorted(status.models)),

@@ -50,6 +50,8 @@ class Workloads:
         """``put`` takes the minutes of a workload by its name; they have no cursor."""
         self._targets = targets
         self._put = put
+        self.listed = 0.0
+        """When the sources of discovery began to read what was last configured, in Unix time."""
         self._by_name: Mapping[str, Target] = {}
         self._workload_of: Mapping[str, str] = {}
         """The workload of each pod that is watched here, by the names of both."""
@@ -118,6 +120,7 @@ class Workloads:
         loads = [pod.load for pod in read]
         # That it has no pod is known; what a pod that was not read yet says is not.
         unread = None if pods else 0.0
+        pages = [pod.last_success or 0.0 for pod in pods if pod.failure is None]
         return TargetStatus(
             name,
             workload.url,
@@ -126,6 +129,7 @@ class Workloads:
             models={model: min(seen, key=_PRECEDENCE.index) for model, seen in modes.items()},
             last_scrape=max((p.last_scrape for p in pods if p.last_scrape), default=unread),
             last_success=max((p.last_success for p in read if p.last_success), default=None),
+            as_of=min([self.listed, *pages]),
             failure=None if read else next((p.failure for p in pods if p.failure), _NO_POD),
             load=sum(filter(None, loads)) if loads and None not in loads else None,
         )

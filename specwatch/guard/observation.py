@@ -54,6 +54,9 @@ class Situation:
 
     now: float
     scraped_at: float | None = None
+    as_of: float | None = None
+    """Since when ``mode`` and ``models`` hold: of a workload, the oldest of its pods' pages and the
+    list of its pods. None if unknown."""
     healthy: bool = False
     """Whether ``/health`` answers 200; asked only while an action is under way."""
     mode: Mode | None = None

@@ -161,10 +161,18 @@ def held(state: GuardState, seen: Situation, why: str) -> Step:
 
 
 def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    issued = state.issued or seen.now
     wrong = seen.mode is not state.goal
-    # The old process may still answer, or a new one that does not report its mode yet.
-    unsure = seen.mode is None or seen.service is None or seen.service.instance is None
-    if wrong and unsure and seen.now - (state.issued or seen.now) < policy.start_timeout:
+    # The old process may still answer, or a new one that does not report its mode yet; a pod that
+    # is gone may still be listed, and one that is new may not have been read.
+    unsure = (
+        seen.mode is None
+        or seen.service is None
+        or seen.service.instance is None
+        or seen.as_of is None
+        or seen.as_of <= issued
+    )
+    if wrong and unsure and seen.now - issued < policy.start_timeout:
         return None
     if state.models and set(seen.models) != set(state.models):
         served, before = ", ".join(sorted(seen.models)), ", ".join(state.models)

@@ -121,6 +121,22 @@ def test_a_list_beyond_the_limit_is_refused_and_what_was_known_stays(
     assert [entry["reason"] for entry in events(log, "discovery_failed")] == ["target_limit"]
 
 
+def test_what_a_source_lists_is_as_old_as_its_last_read_without_a_failure(
+    fleet: Start, address: str
+) -> None:
+    made = fleet()
+    made.find()
+    service = made.daemon._discovery
+    before = service.listed
+    made.answer = "500 Internal Server Error"
+    made.find()
+    assert service.listed == before > 0
+    made.answer = "200 OK"
+    made.find()
+    assert service.listed > before
+    assert made.daemon._workloads.listed == service.listed
+
+
 def test_targets_join_and_leave_and_what_stays_is_not_disturbed(
     fleet: Start, address: str, log: Log
 ) -> None:

@@ -133,6 +133,19 @@ def test_speculation_is_off_once_it_is_off_in_every_pod(
     assert (status.load, status.last_scrape, status.last_success) == (5.0, 9.0, 8.0)
 
 
+@pytest.mark.parametrize(
+    ("listed", "second", "as_of"), [(9.0, 7.0, 7.0), (6.0, 7.0, 6.0), (9.0, None, 0.0)]
+)
+def test_what_is_known_is_as_old_as_the_oldest_page_and_the_list_of_pods(
+    listed: float, second: float | None, as_of: float
+) -> None:
+    world = World("a", "b")
+    world.workloads.listed = listed
+    world.statuses["a"] = TargetStatus("a", "", 5.0, last_scrape=9.0, last_success=8.0)
+    world.statuses["b"] = TargetStatus("b", "", 5.0, last_scrape=9.0, last_success=second)
+    assert world.workloads.shown(NAME).as_of == as_of
+
+
 def test_one_pod_that_answers_is_enough_to_be_read_but_not_to_be_healthy() -> None:
     world = World("a", "b")
     down = Failure("refused", "no", 1.0)

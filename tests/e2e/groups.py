@@ -56,6 +56,7 @@ GROUPS: dict[str, list[Group]] = {
         ("test_guard_failures.py",),
         ("test_guard_helper.py",),
         ("test_guard_killed.py",),
+        ("test_guard_stopped.py",),
     ],
 }  # fmt: skip
 """By what they do most of the time. Files that are not named are short, work, and come last."""

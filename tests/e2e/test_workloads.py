@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import requests
 
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
+from tests.e2e.interrupted import POINTS, Interrupted, require_one_effect
 from tests.e2e.pods import PORT, Pods
 from tests.e2e.processes import DaemonProcess, specwatch
 from tests.e2e.waiting import eventually
@@ -22,6 +25,7 @@ from tests.lab.kubernetes_cluster import KubernetesCluster
 from tests.postgres import PostgresServer
 
 ROLLOUT_WITHIN = 150.0
+FAST = {"interval": "1s"}
 
 
 @pytest.fixture
@@ -44,14 +48,9 @@ class Watched:
     ) -> None:
         self.pods, self.name = pods, f"default/{pods.workload}"
         self._folder, self._database = folder, database
-        source = {
-            "kubeconfig": str(cluster.kubeconfig), "namespaces": ["default"],
-            "selector": f"app={pods.name}", "port": PORT, "refresh_interval": "1s",
-            "service": {"kind": "kubernetes", "timeout": "90s"},
-        }  # fmt: skip
         self._config = {
             "database": database,
-            "discovery": [{"kubernetes": source, "target": {"interval": "1s"}}],
+            "discovery": [{"kubernetes": source_of(pods, cluster), "target": FAST}],
             "guard": {"mode": "act", "cooldown": "0s", "drain_timeout": "1s"},
             **config,
         }
@@ -198,3 +197,41 @@ def test_another_member_of_the_fleet_ends_a_rollout_when_the_one_that_began_it_i
         assert found.holder() != began_by
         assert pods.speculating() == [False] * 3
         assert {state["target"] for state in found.guards(3)} == {found.name}
+
+
+def test_a_daemon_that_is_killed_or_stopped_leaves_one_rollout_for_each_order(
+    kubernetes_cluster: KubernetesCluster,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    stack: ExitStack,
+) -> None:
+    cases = []
+    stopped = [(signal.SIGSTOP, point) for point in POINTS]
+    for how, point in [*stopped, (signal.SIGKILL, "in")]:
+        name = f"{how.name}-{point}".lower()
+        pods = stack.enter_context(Pods(kubernetes_cluster, f"deployment/{name}", replicas=1))
+        case = Interrupted(
+            tmp_path / name,
+            f"sqlite:///{tmp_path}/{name}.db" if how is signal.SIGKILL else postgres.new_url(),
+            {"discovery": [{"kubernetes": source_of(pods, kubernetes_cluster), "target": FAST}]},
+            guard=f"default/{pods.workload}",
+            point=point,
+            how=how,
+            effects=partial(changes_of, pods),
+        )
+        cases.append(stack.enter_context(case))
+    require_one_effect(cases)
+
+
+def changes_of(pods: Pods) -> int:
+    """How often the workload was written since it was created."""
+    return int(pods.object()["metadata"]["generation"]) - 1
+
+
+def source_of(pods: Pods, cluster: KubernetesCluster) -> dict[str, Any]:
+    """The source of discovery that finds these pods."""
+    return {
+        "kubeconfig": str(cluster.kubeconfig), "namespaces": ["default"],
+        "selector": f"app={pods.name}", "port": PORT, "refresh_interval": "1s",
+        "service": {"kind": "kubernetes", "timeout": "90s"},
+    }  # fmt: skip

@@ -99,6 +99,14 @@ STEPS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
         VERIFYING, seen(START, scraped_at=NOW + START, healthy=True, service=NAMELESS),
         {"phase": Phase.ROLLING_BACK, "why": "it still speculates after the restart"},
     ),
+    "a pod that is gone may be listed, and a new one not read yet": (
+        VERIFYING,
+        seen(START - 1, scraped_at=NOW + START - 1, as_of=NOW, healthy=True, service=OFF), None,
+    ),
+    "what was read since the restart counts at once": (
+        VERIFYING, seen(1, scraped_at=NOW + 1, as_of=NOW + 0.5, healthy=True, service=OFF),
+        {"phase": Phase.ROLLING_BACK, "why": "it still speculates after the restart"},
+    ),
     "a process that has only just ended may be started again": (
         VERIFYING, seen(14.9, service=replace(STOPPED, mode=Mode.OFF, instance="2")),
         {"phase": Phase.VERIFYING},
