@@ -26,7 +26,7 @@ from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 
-NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.STOPPED, Mode.SLEEPING)
+NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.PREFILL, Mode.STOPPED, Mode.SLEEPING)
 _Shown = TypeVar("_Shown")
 
 

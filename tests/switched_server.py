@@ -37,15 +37,12 @@ class SwitchedServer(contextlib.ExitStack):
         *,
         tokens: int = 40,
         obeys: bool = True,
-        stale: int = 0,
     ) -> None:
-        """``stale`` requests are left when a deep standby ends."""
         super().__init__()
         directory.mkdir(mode=0o770, exist_ok=True)
         self.directory = directory
         self.used: list[int | None] = []
-        left = {True: 0, False: stale}
-        self.switch = Switch(directory, launch, self.used.append, deep=left.__getitem__)
+        self.switch = Switch(directory, launch, self.used.append)
         self._launch = launch
         self._tokens = tokens
         self._obeys = obeys

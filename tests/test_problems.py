@@ -66,7 +66,7 @@ def test_a_loss_has_the_likely_cause_of_a_breach_of_the_same_model() -> None:
         assert headline(problem, NOW).sentence.endswith(ending)
 
 
-@pytest.mark.parametrize("mode", [Mode.OFF, Mode.STANDBY, Mode.DEEP])
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.STANDBY])
 def test_a_server_that_does_not_speculate_does_not_lose(mode: Mode) -> None:
     assert kinds(losing("chat", models={"llama": mode})) == []
 

@@ -171,15 +171,13 @@ class SwitchClient:
         *,
         lease: float,
         by: str,
-        deep: bool = False,
         claim: Claim = ANYTIME,
     ) -> SwitchState:
         """Give an order for ``lease`` seconds, and return the state in which it is followed.
 
         ``ordered`` is a number of draft tokens, a schedule without gaps, or None for the launch
-        mode; ``deep`` skips the drafter at 0. Where another order comes between the look and this
-        one, its number is taken and this one refused: so the lease of ``claim`` is checked between
-        the two.
+        mode. Where another order comes between the look and this one, its number is taken and this
+        one refused: so the lease of ``claim`` is checked between the two.
         """
         before = self.state()
         order = Order(
@@ -189,7 +187,6 @@ class SwitchClient:
             schedule=ordered if isinstance(ordered, tuple) else (),
             lease=lease,
             by=by,
-            deep=deep,
         )
         refused = objection(order, before)
         if refused:
@@ -210,7 +207,7 @@ class SwitchClient:
                 changed=True,
                 retry=True,
             )
-        if state.refused or (state.ordered, state.deep) != (ordered, deep):
+        if state.refused or state.ordered != ordered:
             why = state.refused or "another order came at the same time"
             raise ActuatorError(f"the order is not followed: {why}", changed=True, retry=True)
         return state

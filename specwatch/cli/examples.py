@@ -124,7 +124,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "guard-helper": ("guard-helper vllm.service --idle 60s",),
     "switch": (
         "switch chat-70b",
-        "switch chat-70b --k 0 --deep --lease 15m",
+        "switch chat-70b --k 0 --lease 15m",
         "switch chat-70b --schedule '[[1,8,4],[9,256,0]]'",
     ),
     "experiment": (

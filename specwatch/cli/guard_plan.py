@@ -59,10 +59,9 @@ def plan_of(target: Target, *, release_memory: bool = False) -> Plan:
         return restart_of(target)
     try:
         with closing(SwitchClient(target)) as switch:
-            state = switch.state()
-            unavailable, deep = state.unavailable, not state.deep_unavailable
+            unavailable = switch.state().unavailable
     except ActuatorError as error:
-        unavailable, deep = str(error), False
+        unavailable = str(error)
     if unavailable:
         problem = f"its switch follows no orders: {unavailable}"
         if target.service is None:
@@ -74,11 +73,6 @@ def plan_of(target: Target, *, release_memory: bool = False) -> Plan:
         " is restarted, and the drafter goes on running (standby)"
     )
     measure = "measure whether that helps"
-    if deep:
-        measure += (
-            "; if so, stop the drafter too (deep standby), but for the last quarter of an hour"
-            " before a trial"
-        )
     if target.service is None:
         return Plan((), (), (), (order, f"{measure}; if not, back to the launch"))
     restart = restart_of(target)

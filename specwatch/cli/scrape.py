@@ -147,7 +147,7 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
         why = speculation.NOT_JUDGED[model.speculation]
         yield from paragraph(f"not judged: {why}", "yellow")
     yield from paragraph(speculation.draft_lengths(model.draft_lengths) or "", "yellow")
-    if model.speculation in ("on", "standby", "deep"):
+    if model.speculation in ("on", "standby"):
         yield from _acceptance_lines(model, bar)
     latencies = [("TTFT", model.ttft), ("TPOT", model.tpot), ("inter-token", model.inter_token)]
     if any(latency for _, latency in latencies):

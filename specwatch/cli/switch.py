@@ -46,7 +46,6 @@ class Outcome(msgspec.Struct, frozen=True):
     "--k", "draft_tokens", type=click.IntRange(min=0), metavar="N",
     help="Draft tokens of each step, up to those of the launch; 0 is standby.",
 )  # fmt: skip
-@click.option("--deep", is_flag=True, help="With --k 0: the drafter does not run (deep standby).")
 @click.option(
     "--schedule", metavar="JSON",
     help="Draft tokens by number of requests in a step, such as [[1,8,4],[9,256,0]].",
@@ -63,7 +62,6 @@ def command(
     target: str | None,
     draft_tokens: int | None,
     schedule: str | None,
-    deep: bool,
     launch: bool,
     lease: float,
     url: str | None,
@@ -81,22 +79,17 @@ def command(
     With an order, the server's counters are watched for 10 seconds. Where they show that it is not
     followed, the order is taken back.
 
-    Deep standby is faster than standby. When it ends, nearly all drafts of the requests that were
-    in it are rejected until they finish; the answer says how many these are.
-
     Exit code 1 when the server follows no orders, or not this one.
     """
     if [launch, draft_tokens is not None, schedule is not None].count(True) > 1:
         raise click.UsageError("give one of --k, --schedule and --launch")
-    if deep and draft_tokens != 0:
-        raise click.UsageError("--deep is for --k 0")
     ordered = draft_tokens if schedule is None else _schedule(schedule)
     if not 1 <= lease <= LONGEST_LEASE:
         raise click.UsageError("--lease: from 1s to 1d")
     chosen = _target(target, url, directory, token_file, file)
     with closing(SwitchClient(chosen)) as switch:
         if launch or ordered is not None:
-            outcome = _ordered(switch, chosen, ordered, lease, by, deep)
+            outcome = _ordered(switch, chosen, ordered, lease, by)
         else:
             state = switch.state()
             outcome = Outcome(chosen.name, state, None, state.unavailable)
@@ -152,9 +145,8 @@ def _ordered(
     ordered: int | Schedule | None,
     lease: float,
     by: str,
-    deep: bool,
 ) -> Outcome:
-    state = switch.order(ordered, lease=lease, by=by, deep=deep)
+    state = switch.order(ordered, lease=lease, by=by)
     followed, reason = _watched(target, state.draft_tokens_now)
     if followed is False and ordered is not None:
         state = switch.order(None, lease=lease, by=by)
@@ -210,13 +202,9 @@ def _sentence(outcome: Outcome) -> str:
         left = figures.moment(state.until) if state.until else ""
         if state.schedule:
             k = f"{msgspec.json.encode(state.schedule).decode()} (requests, and their draft tokens)"
-        standby = " (deep standby)" if state.deep else ""
-        sentence = f"{k} a step{standby} until {left}, ordered by {state.by or 'an unknown user'}"
+        sentence = f"{k} a step until {left}, ordered by {state.by or 'an unknown user'}"
     if state.refused:
         sentence += f"; the last order was refused: {state.refused}"
-    if state.stale_requests:
-        stale = figures.counted(state.stale_requests, "running request")
-        sentence += f"; nearly all drafts of {stale} from the deep standby will be rejected"
     if outcome.followed:
         sentence += "; its counters show it"
     return f"{sentence}; {outcome.reason}" if outcome.reason else sentence

@@ -76,14 +76,9 @@ class ArmOrders:
         return arm != self.arm or (arm == TUNED and schedule != self._schedule)
 
     def order(self, arm: str, schedule: Schedule, lease: float) -> None:
-        """Order an arm, unless the guard or a person has given an order meanwhile, or requests
-        from a deep standby still run."""
+        """Order an arm, unless the guard or a person has given an order meanwhile."""
         client, now, switches = self._connected(), self._wall(), self.differ(arm, schedule)
-        before = client.state()
-        self._respect(before, now)
-        if before.stale_requests and arm != TUNED:
-            # Drafts for them are rejected: no arm can be compared with 0.
-            raise ActuatorError("requests from a deep standby still run", changed=False)
+        self._respect(client.state(), now)
         lease = LEASE if arm == TUNED else lease
         # Before it is ordered: an order that fails may be followed later.
         self.arm, self.ends, self._pending = arm, now + lease + SPARE, True
@@ -150,6 +145,4 @@ def shows(setting: SwitchSetting | None, ordered: int | Schedule | None) -> bool
         return ordered is None
     if isinstance(ordered, tuple):
         return setting.schedule == schedule_number(ordered)
-    # Ours is never deep: drafts of the next arm would be rejected.
-    plain = not setting.schedule and not setting.deep
-    return plain and setting.draft_tokens == ordered
+    return not setting.schedule and setting.draft_tokens == ordered

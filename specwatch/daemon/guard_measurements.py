@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from specwatch.config.guard import Guard
@@ -49,10 +48,7 @@ class GuardMeasurements:
             verification = self._figure("verification", seen.now, MINUTE, self._verification)
             return replace(seen, verification=verification)
         if state.phase is Phase.DISABLED and state.standby:
-            # Where the drafter can be skipped, it runs only before a trial and after an order.
-            mode = Mode.DEEP if seen.can_skip else Mode.STANDBY
-            find = partial(self._standby_cost, mode)
-            cost = self._figure(f"{mode}_cost", seen.now, 5 * MINUTE, find)
+            cost = self._figure("standby_cost", seen.now, 5 * MINUTE, self._standby_cost)
             seen = replace(seen, standby_cost=cost)
         due = state.rearm_at is not None and seen.now >= min(
             state.rearm_at, max(state.early_at, state.since + foresight.PRESENT)
@@ -94,11 +90,11 @@ class GuardMeasurements:
             minutes, baseline, switched=began, since=healthy, objective=self._objective, mode=mode
         )
 
-    def _standby_cost(self, mode: Mode, now: float) -> Any:
+    def _standby_cost(self, now: float) -> Any:
         since = max(self._state.disabled_at or now, now - HOUR)
         model, minutes = self._minutes(since, now)
         baseline = self._baselines().get(model, Baseline())
-        return standby_cost(minutes, baseline, self._objective, mode=mode).cost
+        return standby_cost(minutes, baseline, self._objective).cost
 
     def _predicted(self, now: float) -> Any:
         disabled = self._state.disabled_at or now

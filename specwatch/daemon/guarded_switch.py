@@ -48,36 +48,32 @@ class GuardedSwitch:
         self._monotonic = monotonic
         self._due = -math.inf
         """When the order has to be renewed."""
-        self._deep = False
-        """Whether the drafter was to be skipped at the last renewal."""
         self._server = ""
         """The process that our last order was for."""
         self._lost_at: float | None = None
         """Since when the switch cannot be reached."""
 
-    def order(self, goal: Mode, claim: Claim, *, deep: bool = False) -> None:
-        """Order standby, ``deep`` without the drafter, or the launch mode. Raises ActuatorError."""
+    def order(self, goal: Mode, claim: Claim) -> None:
+        """Order standby, or the launch mode. Raises ActuatorError."""
         k = 0 if goal is Mode.OFF else None
         try:
-            state = self._client.order(k, lease=LEASE, by=_by(claim), deep=deep, claim=claim)
+            state = self._client.order(k, lease=LEASE, by=_by(claim), claim=claim)
         except ConfigError as error:  # the file of the token has gone
             raise ActuatorError(str(error), changed=False) from None
         self._server = state.server
         self._due = self._monotonic() + _RENEWED_AFTER
 
-    def renew(self, claim: Claim, *, deep: bool) -> None:
-        """Order standby again when that is due, or when it is to become ``deep`` or no longer, with
-        a server that can; not while somebody else holds the switch. A failure is logged, and tried
-        again later."""
-        if self._monotonic() < self._due and deep is self._deep:
+    def renew(self, claim: Claim) -> None:
+        """Order standby again when that is due, unless somebody else holds the switch. A failure is
+        logged, and tried again later."""
+        if self._monotonic() < self._due:
             return
-        self._deep = deep
         try:
             state = self._client.state()
             if (state.by, state.draft_tokens) == (_by(claim), 0):
                 claim = replace(claim, until=ANYTIME.until)  # it only goes on
             if not _of_others(state):
-                self.order(Mode.OFF, claim, deep=deep and not state.deep_unavailable)
+                self.order(Mode.OFF, claim)
         except (ActuatorError, ConfigError) as error:
             _log.error("switch_not_renewed", target=self._target, detail=str(error))
             self._due = self._monotonic() + _AGAIN_SECONDS
@@ -98,10 +94,7 @@ class GuardedSwitch:
             self._lost_at = self._monotonic() if self._lost_at is None else self._lost_at
             return {"switch_error": problem, "switch_lost": self._monotonic() - self._lost_at}
         self._lost_at = None
-        answer: dict[str, Any] = {
-            "switchable": True, "can_skip": not seen.deep_unavailable,
-            "deep": seen.deep, "stale_requests": seen.stale_requests,
-        }  # fmt: skip
+        answer: dict[str, Any] = {"switchable": True}
         in_standby = state.standby and state.phase in (Phase.VERIFYING, Phase.DISABLED)
         if _of_others(seen) and (in_standby or seen.ordered is not None):
             ordered = "a schedule" if seen.schedule else seen.draft_tokens

@@ -26,7 +26,6 @@ from specwatch.guard.plan import ProcessState
 from specwatch.guard.state import CALM, RESTARTS, GuardState, Phase, Step
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.status import no_actions
-from specwatch.guard.switch_phases import skips_drafter
 from specwatch.status import TargetStatus
 from specwatch.store.guard_records import Lost, alike
 from specwatch.store.guard_rows import Entry
@@ -322,7 +321,7 @@ class TargetGuard:
         claim = self._claim(incident, unbounded=down and state.phase is Phase.ROLLING_BACK)
         if effect is Effect.RENEW:
             if self._run_time is not None:
-                self._run_time.renew(claim, deep=skips_drafter(state, seen, self.policy))
+                self._run_time.renew(claim)
             return False
         if effect is Effect.SWITCH:
             self._switch(state.goal or Mode.ON, claim)
@@ -395,7 +394,7 @@ class TargetGuard:
         now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
         # In standby somebody measures, or the switch has taken over: nothing to decide on.
-        undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.SLEEPING)
+        undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.PREFILL, Mode.SLEEPING)
         unknown = not modes or not modes.isdisjoint(undecided)
         known = Mode.STOPPED if Mode.STOPPED in modes else Mode.OFF
         mode = Mode.ON if Mode.ON in modes else None if unknown else known

@@ -18,7 +18,7 @@ from specwatch.domain.model import Batch, Mode, SeriesId, Window
 from specwatch.status import Failure, TargetStatus
 
 _PRECEDENCE = (
-    Mode.ON, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL, Mode.SLEEPING,
+    Mode.ON, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.PREFILL, Mode.SLEEPING,
     Mode.STOPPED, Mode.OFF,
 )  # fmt: skip
 """Of pods in different modes, the mode of their workload is the first of these."""

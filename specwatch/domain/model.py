@@ -43,7 +43,7 @@ _LONGEST = 1.5
 class Mode(enum.StrEnum):
     """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
     neither drafts nor the server show it, ``standby`` where the switch is at 0 draft tokens, with
-    which the drafter still runs, ``deep`` where it does not, ``prefill`` of a server that only
+    which the drafter still runs, ``prefill`` of a server that only
     prefills, for others that decode, ``stopped`` where the engine itself ended speculation until
     its next start, ``sleeping`` where it serves nobody until it is woken. Only ``on`` is judged,
     and only ``off`` is a baseline."""
@@ -53,7 +53,6 @@ class Mode(enum.StrEnum):
     MIXED = "mixed"
     UNKNOWN = "unknown"
     STANDBY = "standby"
-    DEEP = "deep"
     PREFILL = "prefill"
     STOPPED = "stopped"
     SLEEPING = "sleeping"

@@ -26,17 +26,16 @@ def standby_cost(
     baseline: Baseline | Baselines,
     objective: Objective = Objective.TPOT,
     *,
-    mode: Mode = Mode.STANDBY,
     loads: Collection[str] | None = None,
 ) -> StandbyCost:
     """The standby cost, from minutes in standby of the newest environment among ``samples`` and its
-    baseline; of deep standby with that as ``mode``. It holds at the loads of these minutes, which
-    are those in the bins ``loads`` or all; its interval includes the uncertainty of both.
+    baseline. It holds at the loads of these minutes, which are those in the bins ``loads`` or all;
+    its interval includes the uncertainty of both.
     """
     standby = [
         sample
         for sample in samples
-        if sample.usable(mode)
+        if sample.usable(Mode.STANDBY)
         and sample.pace
         and sample.load_bin is not None
         and (loads is None or load_bin_label(sample.load_bin) in loads)
@@ -45,6 +44,6 @@ def standby_cost(
         return StandbyCost(None, NO_STANDBY)
     newest = max(standby, key=lambda sample: sample.start).environment
     alike = [sample for sample in standby if sample.environment == newest]
-    compared = Comparison(alike, baseline, objective=objective, mode=mode)
+    compared = Comparison(alike, baseline, objective=objective, mode=Mode.STANDBY)
     speedup = compared.interval()
     return StandbyCost(None if speedup is None else speedup.inverse(), compared.missing)

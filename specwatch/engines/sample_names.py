@@ -47,7 +47,7 @@ GAUGES = frozenset(f.quantity for f in FAMILIES if f.kind == "gauge")
 TAKE_MAXIMUM = frozenset(
     {"kv_cache_usage", "kv_cache_usage_old", "cache_config", "process_start",
      "lifetime_acceptance_rate", "switch_draft_tokens", "switch_ordered",
-      "switch_deep", "switch_schedule"}
+      "switch_schedule"}
 )  # fmt: skip
 """Quantities whose samples over several engines combine to their maximum, not their sum."""
 

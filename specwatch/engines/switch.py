@@ -30,8 +30,6 @@ UNSWITCHABLE = frozenset({
 
 Source: ``propose_draft_token_ids`` in ``vllm/v1/worker/gpu_model_runner.py`` of vLLM 0.24 to 0.33.
 """
-SKIPPABLE = frozenset({"draft_model", "eagle", "eagle3", "mtp", "dflash"})
-"""Methods of speculation whose drafter is a model that runs at 0 draft tokens, too."""
 LARGEST = 4096
 """Bytes of a document, at most."""
 MOST_RANGES = 64
@@ -40,9 +38,6 @@ LARGEST_JUMP = 1000
 """How much greater the number of an order may be than that of the last one."""
 LONGEST_LEASE = 86_400.0
 """Seconds that an order may hold."""
-EXTENSION = "specwatch.tap.deep.Worker"
-"""The extension of vLLM's worker that skips the drafter."""
-NO_EXTENSION = f"vLLM was started without --worker-extension-cls {EXTENSION}"
 
 _Requests = Annotated[int, Meta(ge=1, le=1 << 20)]
 _DraftTokens = Annotated[int, Meta(ge=0, le=1024)]
@@ -60,8 +55,8 @@ class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     launched with. Raises ValueError for both, or a schedule with gaps.
 
     ``server`` and ``number`` are explained above; ``lease`` is in seconds from when the server
-    reads the order, ``by`` says who gave it. ``deep`` skips the drafter at 0 draft tokens. Earlier
-    servers know neither ``schedule`` nor ``deep``, which are left out where they say nothing.
+    reads the order, ``by`` says who gave it. Earlier servers know no ``schedule``, which is left
+    out where it is empty.
     """
 
     server: Annotated[str, Meta(max_length=64)]
@@ -70,7 +65,6 @@ class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     schedule: Schedule = ()
     lease: Annotated[float, Meta(gt=0, le=LONGEST_LEASE)]
     by: Annotated[str, Meta(max_length=200)] = ""
-    deep: bool = False
 
     def __post_init__(self) -> None:
         if self.schedule and self.draft_tokens is not None:
@@ -102,13 +96,6 @@ class SwitchState(Struct, frozen=True, kw_only=True):
     """Why the last order is not followed; empty if it is, or its time is over."""
     unavailable: str = ""
     """Why this server follows no order; empty if it does."""
-    deep: bool = False
-    """Whether the drafter is skipped."""
-    deep_unavailable: str = NO_EXTENSION
-    """Why this server cannot skip it; empty if it can."""
-    stale_requests: int = 0
-    """Running requests that were in a deep standby that has ended: nearly all their drafts are
-    rejected until they finish."""
 
     @property
     def ordered(self) -> int | Schedule | None:
@@ -179,8 +166,4 @@ def objection(order: Order, state: SwitchState) -> str:
             f"{most} draft tokens are more than the {state.launch_draft_tokens} that the server was"
             " launched with"
         )
-    if order.deep and order.draft_tokens != 0:
-        return "deep standby is only at 0 draft tokens"
-    if order.deep and state.deep_unavailable:
-        return f"it has no deep standby: {state.deep_unavailable}"
     return ""

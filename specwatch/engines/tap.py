@@ -66,8 +66,6 @@ SWITCH = (
         " mode the launch's k."),
     Family("specwatch_switch_ordered", "gauge", "switch_ordered", "",
         "Whether the switch follows an order, 0 in the launch mode."),
-    Family("specwatch_switch_deep", "gauge", "switch_deep", "",
-        "Whether the drafter is skipped: deep standby."),
     Family("specwatch_switch_schedule", "gauge", "switch_schedule", "",
         "A number that identifies the schedule of draft tokens by batch size that the switch"
         " follows, 0 without one."),

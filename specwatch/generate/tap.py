@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from specwatch.engines.switch import DIRECTORY_VARIABLE, EXTENSION, SKIPPABLE, UNSWITCHABLE
+from specwatch.engines.switch import DIRECTORY_VARIABLE, UNSWITCHABLE
 from specwatch.errors import ConfigError
 from specwatch.generate.systemd import exec_start, quoted
 from specwatch.vllm_cli import ServeCommand, with_flags
@@ -20,7 +20,6 @@ from specwatch.vllm_cli.flags import (
     SCHEDULER,
     SPECULATIVE_CONFIG,
     TIMINGS,
-    WORKER_EXTENSION,
 )
 
 TAP = "specwatch.tap.Tap"
@@ -92,11 +91,6 @@ _WHY_SCHEDULER = (
 _WHY_SCHEDULE = (
     f"{_SCHEDULE} makes vLLM look up the number of draft tokens at every step; this one is the same"
     " for all batch sizes. Without it there is nothing to switch."
-)
-_WHY_EXTENSION = (
-    "An extension of vLLM's worker for deep standby (`specwatch switch --k 0 --deep`), in which the"
-    " drafter does not run. It changes a method of vLLM's V1 model runner; leave it out if you do"
-    " not want that."
 )
 _SWITCH_DIRECTORY = (
     "The directory of the switch must exist when vLLM starts, writable for vLLM and for specwatch,"
@@ -289,16 +283,13 @@ def _switched(
         why = f"{arguments.file.path} holds the speculation: add {_SCHEDULE}: [[1, 1, {k}]] there."
     if why:
         return [], [_NO_SWITCH + why]
-    extension = []
-    if method in SKIPPABLE and arguments.value(WORKER_EXTENSION) in (None, EXTENSION):
-        extension = [AddedFlag(WORKER_EXTENSION, EXTENSION, _WHY_EXTENSION)]
     if method in _EARLY_RUNNER and version is not None and version < _SPARES_DRAFTING:
         notes.append(_EARLY)
     if _SCHEDULE in config:
-        return [scheduler, *extension], notes
+        return [scheduler], notes
     whole = {**config, "num_speculative_tokens": int(str(k)), _SCHEDULE: [[1, 1, int(str(k))]]}
     schedule = AddedFlag(SPECULATIVE_CONFIG, json.dumps(whole), _WHY_SCHEDULE)
-    return [scheduler, *extension, schedule], notes
+    return [scheduler, schedule], notes
 
 
 def _may(version: Version | None, since: Version) -> bool:

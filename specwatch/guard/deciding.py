@@ -129,7 +129,7 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
             predicted, speculating=False, horizon=_GAIN_LASTS, restart_seconds=there_and_back
         ):
             return None
-    why = trial_blocked(state, seen, policy, state.rearm_at)
+    why = _trial_blocked(state, seen, policy, state.rearm_at)
     if why:
         return wait(state, f"a trial is due; {why}")
     incident = state.incident or incident_of(state, Cause.TRIAL, seen)
@@ -140,7 +140,7 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     return begin(state, seen, policy, Mode.ON, incident, reason, inputs, counts=counts)
 
 
-def trial_blocked(state: GuardState, seen: Situation, policy: Guard, due: float) -> str:
+def _trial_blocked(state: GuardState, seen: Situation, policy: Guard, due: float) -> str:
     """Why no trial may begin if one were due now; empty if it may. ``due`` is when it is."""
     began = state.disabled_at or 0.0
     planned, waited = due - began, max(seen.now, due) - began

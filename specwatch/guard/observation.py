@@ -84,12 +84,6 @@ class Situation:
     """Why its switch cannot be reached; empty if it can, and without a switch."""
     switch_lost: float = 0.0
     """Seconds for which the switch could not be reached."""
-    can_skip: bool = False
-    """Whether the server can skip its drafter in standby."""
-    deep: bool = False
-    """Whether it skips the drafter: deep standby."""
-    stale_requests: int = 0
-    """Running requests that were in a deep standby that has ended."""
     in_standby: bool = False
     """Whether the page shows standby, by any order."""
     overridden: str = ""

@@ -28,14 +28,7 @@ _FOLLOWS_WITHIN = 30.0
 """Seconds until the counters have to follow an order."""
 _RETRIED = 30.0
 """Seconds for which an order that failed is tried again."""
-DEEP_ENDS = 900.0
-"""Seconds for which the drafter runs before a trial: requests that were in deep standby finish
-meanwhile. Requests seldom take longer."""
 _LOST = "the switch cannot be reached"
-_DEEP_FIRST = (
-    f"a trial begins within {format_duration(DEEP_ENDS)}: requests that were in deep standby have"
-    " to finish first"
-)
 _REST = float(HOUR)
 """Seconds for which a switch that failed or did not help is not used."""
 
@@ -49,11 +42,6 @@ def switching(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         done = replace(state, issued=seen.now, healthy_at=seen.now)
         if not compares(state):
             reached = "at 0 draft tokens" if state.goal is Mode.OFF else "back to the launch"
-            if seen.stale_requests:
-                reached += (
-                    f"; requests that were in deep standby and still run: {seen.stale_requests},"
-                    " nearly all their drafts will be rejected"
-                )
             return arrived(done, seen, policy, f"the switch is {reached}")
         watched = format_duration(policy.verify)
         reason = f"the switch is at 0 draft tokens; latency is watched for {watched}"
@@ -109,30 +97,7 @@ def standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | Non
         )  # fmt: skip
     if state.waiting.startswith(_LOST):
         return Step(replace(state, waiting=""), "the switch can be reached again")
-    step = _restart_that_pays(state, seen, policy) or deciding.disabled(state, seen, policy)
-    begins_trial = step is not None and step.state.phase is Phase.RESTARTING
-    if not begins_trial or not (seen.deep or seen.stale_requests):
-        return step
-    overdue = seen.now - (state.rearm_at or 0.0)
-    if -DEEP_ENDS <= overdue < 0:
-        return None
-    if 0 <= overdue < DEEP_ENDS and state.waiting == _DEEP_FIRST:
-        return step  # they were waited for
-    return Step(replace(state, rearm_at=seen.now + DEEP_ENDS, waiting=_DEEP_FIRST), _DEEP_FIRST)
-
-
-def skips_drafter(state: GuardState, seen: Situation, policy: Guard) -> bool:
-    """Whether the drafter need not run in the standby of a guard: no trial may begin soon, and a
-    restart that was decided on does not change that."""
-    if state.phase is Phase.DRAINING:
-        return state.from_standby and seen.deep
-    if not state.standby or state.phase is not Phase.DISABLED:
-        return False
-    due = state.rearm_at
-    if due is None or seen.now < due - DEEP_ENDS or policy.mode == "off":
-        return True
-    by_person = state.incident is not None and state.incident.cause is Cause.PERSON
-    return not by_person and bool(deciding.trial_blocked(state, seen, policy, due))
+    return _restart_that_pays(state, seen, policy) or deciding.disabled(state, seen, policy)
 
 
 def overridden_only(state: GuardState, seen: Situation) -> Step | None:

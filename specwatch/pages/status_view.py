@@ -185,7 +185,7 @@ def modes(status: DaemonStatus) -> str:
             continue
         for mode in target.models.values():
             counts[mode] = counts.get(mode, 0) + 1
-    words = {Mode.STANDBY: "on standby", Mode.DEEP: "in deep standby"}
+    words = {Mode.STANDBY: "on standby"}
     words |= {Mode.PREFILL: "not judged (prefill)", Mode.STOPPED: "switched off by the engine"}
     words |= {Mode.SLEEPING: "not judged (the server sleeps)"}
     parts = [

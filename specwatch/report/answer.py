@@ -48,7 +48,6 @@ def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
         seconds_mixed=observed[Mode.MIXED],
         seconds_unknown=observed[Mode.UNKNOWN],
         seconds_standby=observed[Mode.STANDBY],
-        seconds_deep=observed[Mode.DEEP],
         seconds_stopped=observed[Mode.STOPPED],
         seconds_prefill=observed[Mode.PREFILL],
         seconds_sleeping=observed[Mode.SLEEPING],

@@ -75,7 +75,6 @@ class ReportTraffic(Struct, frozen=True, kw_only=True):
     busy_off: float
     seconds_unknown: float = 0.0
     seconds_standby: float = 0.0
-    seconds_deep: float = 0.0
     seconds_stopped: float = 0.0
     seconds_prefill: float = 0.0
     seconds_sleeping: float = 0.0

@@ -30,7 +30,7 @@ MOST_POINTS = 200
 MOST_SPEEDUPS = 56
 """Points of the speedup at most: a week in stretches of three hours."""
 _QUANTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
-_OFF = (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.STOPPED)
+_OFF = (Mode.OFF, Mode.STANDBY, Mode.STOPPED)
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
 
 

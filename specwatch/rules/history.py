@@ -168,7 +168,7 @@ class History:
             self._count_into(hour, sample)
 
     def _count_into(self, hour: int, sample: Sample) -> None:
-        without = sample.mode in (Mode.OFF, Mode.STANDBY, Mode.DEEP, Mode.STOPPED)
+        without = sample.mode in (Mode.OFF, Mode.STANDBY, Mode.STOPPED)
         if not without and not sample.tally.drafts:
             return
         sums = self._hours.setdefault(hour, {}).setdefault((sample.environment, without), {})

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from specwatch.domain.model import Mode, Series
 
-QUANTITIES = ("switch_draft_tokens", "switch_ordered", "switch_deep", "switch_schedule")
+QUANTITIES = ("switch_draft_tokens", "switch_ordered", "switch_schedule")
 _KNOWN = frozenset(QUANTITIES)
 _MOST_DRAFT_TOKENS = 1000
 _ENOUGH_TOKENS = 20
@@ -20,15 +20,14 @@ _ENOUGH_TOKENS = 20
 class SwitchSetting:
     """The draft tokens that a server's switch allows, and whether they are ordered.
 
-    ``followed``: whether the counters follow the order; None if that is not known. ``deep``:
-    whether the drafter is skipped. ``schedule`` identifies an ordered schedule, of which
+    ``followed``: whether the counters follow the order; None if that is not known.
+    ``schedule`` identifies an ordered schedule, of which
     ``draft_tokens`` is the largest number; 0 without one.
     """
 
     draft_tokens: int
     ordered: bool
     followed: bool | None = None
-    deep: bool = False
     schedule: int = 0
 
     @property
@@ -36,7 +35,7 @@ class SwitchSetting:
         """The mode of a server that speculates, with this setting."""
         if self.draft_tokens or not self.ordered:
             return Mode.ON
-        return Mode.DEEP if self.deep else Mode.STANDBY
+        return Mode.STANDBY
 
 
 def setting_of(
@@ -47,12 +46,12 @@ def setting_of(
     ``before`` is that of the page before, which holds where the server cannot read its own.
     """
     values = {s.quantity: value for s, value in samples.items() if s.quantity in _KNOWN}
-    draft_tokens, ordered, deep, schedule = (values.get(one, math.nan) for one in QUANTITIES)
+    draft_tokens, ordered, schedule = (values.get(one, math.nan) for one in QUANTITIES)
     if not 0 <= draft_tokens < _MOST_DRAFT_TOKENS or math.isnan(ordered):
         return before if values else None
     # A server of an earlier version knows no schedules.
     number = int(schedule) if 0 < schedule < math.inf else 0
-    return SwitchSetting(int(draft_tokens), ordered > 0, deep=deep > 0, schedule=number)
+    return SwitchSetting(int(draft_tokens), ordered > 0, schedule=number)
 
 
 def changed(before: SwitchSetting | None, now: SwitchSetting | None) -> bool:

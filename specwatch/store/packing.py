@@ -38,8 +38,8 @@ from specwatch.store.contexts import (
 from specwatch.store.cursor_rows import PackedCursor, pack_cursor
 from specwatch.store.damage import MissingContext
 
-MODES = (Mode.ON, Mode.OFF, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.DEEP, Mode.PREFILL,
-         Mode.STOPPED, Mode.SLEEPING)  # fmt: skip
+MODES = (Mode.ON, Mode.OFF, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.PREFILL, Mode.STOPPED,
+         Mode.SLEEPING)  # fmt: skip
 SOURCES = (Source.SERVER, Source.TAP, Source.PROXY, Source.PROBE)
 """A mode or source is stored as its index in here: append only."""
 

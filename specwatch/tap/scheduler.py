@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from specwatch.engines.switch import EXTENSION, UNSWITCHABLE, Schedule, SwitchState
+from specwatch.engines.switch import UNSWITCHABLE, Schedule, SwitchState
 from specwatch.tap import settings
 from specwatch.tap.switch import Switch, lookup_of, schedule_of
 
@@ -52,21 +50,7 @@ class Scheduler:
 
 
 def _start(directory: Path, scheduler: Any, vllm_config: Any) -> None:
-    launch, use = _launch(scheduler, vllm_config), _lookup_of(scheduler)
-    extension = getattr(vllm_config.parallel_config, "worker_extension_cls", "")
-    if launch.unavailable or extension != EXTENSION:
-        Switch(directory, launch, use).start()
-        return
-    from specwatch.tap import deep  # loading it changes vLLM's model runner
-
-    try:
-        order = deep.DeepStandby(scheduler, vllm_config).order
-    except Exception as error:  # an attribute that this vLLM does not have, among others
-        launch = msgspec.structs.replace(launch, deep_unavailable=str(error))
-        Switch(directory, launch, use).start()
-    else:
-        launch = msgspec.structs.replace(launch, deep_unavailable="")
-        Switch(directory, launch, use, deep=order).start()
+    Switch(directory, _launch(scheduler, vllm_config), _lookup_of(scheduler)).start()
 
 
 def _lookup_of(scheduler: Any) -> Any:

@@ -62,19 +62,15 @@ class Switch:
         launch: SwitchState,
         use: Callable[[int | Schedule | None], None],
         *,
-        deep: Callable[[bool], int] = lambda _: 0,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``launch`` says what the server was launched with; ``use`` is called with the number of
-        draft tokens from now on, or their schedule, None for the launch mode. ``deep`` is called at
-        each look with whether the drafter is to be skipped, and returns the ``stale_requests`` of
-        the state."""
+        draft tokens from now on, or their schedule, None for the launch mode."""
         server = secrets.token_hex(8)
         self.state = msgspec.structs.replace(launch, server=server, schedules=True)
         self._directory = directory
         self._use = use
-        self._deep = deep
         self._monotonic = monotonic
         self._wall = wall
         self._lock: int | None = None
@@ -112,14 +108,11 @@ class Switch:
                 self._take_directory()
             self._look()
             self._end_lease()
-            stale = self._deep(self.state.deep)
-            self.state = msgspec.structs.replace(self.state, stale_requests=stale)
             if self.state != self._written:
                 self._write_state()
             self._problem = ""
         except Exception as error:  # vLLM goes on as it was launched
             self._launch_mode("")
-            self._deep(False)
             # The name of a temporary file, which an OSError has, is another one each time.
             problem = getattr(error, "strerror", None) or str(error)
             if problem != self._problem:
@@ -194,15 +187,12 @@ class Switch:
         if ordered != self.state.ordered:
             self._use(ordered)
             _log.info("switched to %s draft tokens by %s", ordered, order.by or "order")
-        if order.deep != self.state.deep:
-            _log.info("deep standby %s", "begins" if order.deep else "ends")
         launch = ordered is None
         self._ends = None if launch else self._monotonic() + order.lease
         self.state = msgspec.structs.replace(
             self.state,
             draft_tokens=order.draft_tokens,
             schedule=order.schedule,
-            deep=order.deep,
             number=order.number,
             by=order.by,
             until=None if launch else self._wall() + order.lease,
@@ -222,7 +212,6 @@ class Switch:
             self.state,
             draft_tokens=None,
             schedule=(),
-            deep=False,
             by="",
             until=None,
             refused=refused[:500],

@@ -86,7 +86,6 @@ class SwitchRoute:
             values = {
                 "switch_draft_tokens": state.draft_tokens_now,
                 "switch_ordered": state.ordered is not None,
-                "switch_deep": state.deep,
                 "switch_schedule": schedule_number(state.schedule),
             }
         for quantity, value in values.items():

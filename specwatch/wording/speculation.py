@@ -71,8 +71,6 @@ def switch(setting: SwitchSetting | None) -> str | None:
         return None
     if setting.followed is False:
         return "the switch has an order, which the server does not follow"
-    if setting.mode is Mode.DEEP:
-        return "deep standby: the switch is at 0 draft tokens, the drafter does not run"
     if setting.mode is Mode.STANDBY:
         return "standby: the switch is at 0 draft tokens, the drafter still runs"
     most = figures.counted(setting.draft_tokens, "draft token")

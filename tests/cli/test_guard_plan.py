@@ -137,18 +137,6 @@ def test_with_a_switch_the_plan_begins_with_standby(
         assert "0 to 4 draft tokens, 4 now" in checked.stdout
 
 
-@pytest.mark.parametrize(("deep_unavailable", "stops"), [("", True), ("not installed", False)])
-def test_the_plan_says_whether_the_drafter_is_stopped(
-    run: Run, guards: Guards, surface: Surface, tmp_path: Path, deep_unavailable: str, stops: bool
-) -> None:
-    launch = msgspec.structs.replace(LAUNCH, deep_unavailable=deep_unavailable)
-    with SwitchedServer(tmp_path / "switch", launch) as server:
-        access = f", switch: {{directory: {server.directory}}}"
-        file = configuration(tmp_path, guards, surface, access)
-        done = run("guard", "plan", "--config", file)
-        assert ("if so, stop the drafter too" in " ".join(done.stdout.split())) is stops
-
-
 def test_a_switch_that_follows_no_orders_is_no_plan(
     run: Run, guards: Guards, surface: Surface, tmp_path: Path
 ) -> None:

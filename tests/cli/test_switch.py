@@ -66,24 +66,6 @@ def test_json_has_the_state_of_the_server(run: Run, server: SwitchedServer, tmp_
     assert (answer["state"]["draft_tokens"], answer["followed"]) == (1, True)
 
 
-def test_deep_standby_and_what_it_leaves(run: Run, tmp_path: Path) -> None:
-    launch = msgspec.structs.replace(LAUNCH, deep_unavailable="")
-    with SwitchedServer(tmp_path / "switch", launch, stale=3) as server:
-        access = ["--url", server.url, "--directory", server.directory]
-        done = run("switch", *access, "--k", "0", "--deep")
-        assert ": 0 draft tokens a step (deep standby) until " in done.stdout
-        done = run("switch", *access, "--launch")
-        assert "nearly all drafts of 3 running requests from the deep standby" in done.stdout
-
-
-def test_a_server_without_deep_standby(run: Run, server: SwitchedServer) -> None:
-    access = ["--url", server.url, "--directory", server.directory]
-    done = run("switch", *access, "--k", "0", "--deep")
-    assert done.exit_code == 1
-    assert "no deep standby: vLLM was started without --worker-extension-cls" in done.stderr
-    assert server.used == []
-
-
 def test_an_order_that_is_not_followed_is_taken_back(run: Run, tmp_path: Path) -> None:
     with SwitchedServer(tmp_path / "switch", obeys=False) as server:
         access = ["--url", server.url, "--directory", server.directory]
@@ -135,8 +117,6 @@ def test_a_target_of_the_configuration(run: Run, server: SwitchedServer, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--k", "1", "--deep"], "--deep is for --k 0"),
-        (["--launch", "--deep"], "--deep is for --k 0"),
         (["--k", "1", "--launch"], "one of --k, --schedule and --launch"),
         (["--k", "0", "--schedule", "[[1,1,1]]"], "one of --k, --schedule and --launch"),
         (["--schedule", "[]"], "--schedule: it has no ranges; give ranges of first and last"),

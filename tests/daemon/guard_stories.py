@@ -56,20 +56,19 @@ def require_restarts_without_database(new_living: NewLiving, *, step: int = 1) -
         require_restarts(living, f"away {living.points[number]}")
 
 
-def require_standby_though_killed(new_living: NewLiving, *, can_skip: bool, step: int = 1) -> None:
+def require_standby_though_killed(new_living: NewLiving, *, step: int = 1) -> None:
     """A guard with a switch restarts nothing: killed at every point, or at one of ``step``."""
 
     def told(**options: Any) -> Living:
-        server = SimulatedServer(switched=True, can_skip=can_skip)
+        server = SimulatedServer(switched=True)
         return tell(new_living, server, **options)
 
     points = told().points
     assert len([point for point in points if "order" in point]) >= 6
-    mode = Mode.DEEP if can_skip else Mode.STANDBY
     for number in range(0, len(points), step):
         living = told(kill_at=number)
         case = f"killed {living.points[number]}"
         assert living.deaths == 1, case
         assert living.state.phase is Phase.DISABLED, case
-        assert (living.server.mode, living.server.starts) == (mode, []), case
+        assert (living.server.mode, living.server.starts) == (Mode.STANDBY, []), case
         assert [k for _, k in living.server.orders] == [0, None, 0], case

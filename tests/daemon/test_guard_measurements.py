@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from specwatch.errors import StoreUnavailable
 from specwatch.guard.observation import Situation
 from specwatch.guard.state import GuardState, Phase
 from specwatch.store.repository import Store
-from tests.domain.minutes import baseline, off
 
 NOW = 1_800_000_000.0
 DISABLED = GuardState("chat", Phase.DISABLED, NOW, Mode.OFF, disabled_at=NOW, rearm_at=NOW + HOUR)
@@ -105,22 +103,3 @@ def test_what_a_database_cannot_give_is_not_known_and_asked_for_again() -> None:
     store.fails = False
     survey.extend(Situation(NOW + 3), state, Guard())
     assert (len(store.asked), survey.error) == (1, None)
-
-
-@pytest.mark.parametrize(("can_skip", "cost"), [(True, 1.0), (False, 2.0)])
-def test_where_the_drafter_can_be_skipped_only_deep_standby_has_a_cost(
-    monkeypatch: pytest.MonkeyPatch, can_skip: bool, cost: float
-) -> None:
-    """Before a trial it runs again, for minutes that the long standby does not consist of."""
-    minutes = [
-        replace(off(n, tpot=0.05 if n < 112 else 0.1), mode=Mode.DEEP if n < 112 else Mode.STANDBY)
-        for n in range(100, 124)
-    ]
-    known = baseline([off(n, tpot=0.05) for n in range(20)])
-    survey = GuardMeasurements("chat", Asked(), lambda: {"tiny": known}, Objective.TPOT)
-    monkeypatch.setattr(survey, "_minutes", lambda *_: ("tiny", minutes))
-    seen = survey.extend(
-        Situation(NOW, can_skip=can_skip), replace(DISABLED, standby=True), Guard()
-    )
-    assert seen.standby_cost is not None
-    assert seen.standby_cost.value == pytest.approx(cost)

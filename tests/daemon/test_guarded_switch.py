@@ -180,10 +180,9 @@ def test_without_a_service_the_switch_is_enough(new_living: NewLiving) -> None:
     assert living.live(ACT.rearm.trial + 100, until=Phase.OBSERVING).phase is Phase.OBSERVING
 
 
-@pytest.mark.parametrize("can_skip", [False, True])
-def test_killed_at_some_points_it_never_restarts(new_living: NewLiving, can_skip: bool) -> None:
+def test_killed_at_some_points_it_never_restarts(new_living: NewLiving) -> None:
     """The nightly tests have every point."""
-    require_standby_though_killed(new_living, can_skip=can_skip, step=14)
+    require_standby_though_killed(new_living, step=14)
 
 
 def order_of(living: Living, goal: Mode) -> None:
@@ -381,7 +380,7 @@ def test_without_a_lease_only_what_is_in_force_goes_on(
         return state
 
     client = SimpleNamespace(state=lambda: state, order=order)
-    GuardedSwitch("chat", cast(Any, client)).renew(Claim("7", until=lambda: 0.0), deep=False)
+    GuardedSwitch("chat", cast(Any, client)).renew(Claim("7", until=lambda: 0.0))
     assert orders == [0] * renewed
 
 
@@ -390,5 +389,5 @@ def test_a_renewal_replaces_no_order_of_a_person() -> None:
     state = SwitchState(server="s", launch_draft_tokens=4, draft_tokens=2, by="ann")
     orders: list[Any] = []
     client = SimpleNamespace(state=lambda: state, order=lambda k, **_: orders.append(k))
-    GuardedSwitch("chat", cast(Any, client)).renew(Claim("7"), deep=False)
+    GuardedSwitch("chat", cast(Any, client)).renew(Claim("7"))
     assert orders == []

@@ -278,15 +278,3 @@ def test_a_server_that_knows_no_schedules_goes_on_with_its_experiment(world: Wor
     assert world.live(3000, lambda: world.counted()[0] > 23)
     assert SCHEDULE not in world.server.orders
     assert world.experiment.status().tuning.schedule == SCHEDULE
-
-
-def test_no_arm_is_ordered_while_requests_from_a_deep_standby_run(world: World) -> None:
-    world.server.state = msgspec.structs.replace(world.server.state, stale_requests=2)
-    world.live(400)
-    assert {0, 2}.isdisjoint(world.server.orders)
-    assert world.counted()[0] == 20  # as taught
-
-
-def test_a_deep_standby_by_somebody_else_is_not_the_arm_of_0() -> None:
-    assert shows(SwitchSetting(0, ordered=True), 0)
-    assert not shows(SwitchSetting(0, ordered=True, deep=True), 0)

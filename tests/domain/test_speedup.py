@@ -439,14 +439,6 @@ def test_the_standby_cost_is_that_of_the_newest_environment() -> None:
     assert standby_cost([*older, *newer], lambda _: PLAIN).cost.samples == 12
 
 
-def test_the_cost_of_deep_standby_is_not_that_of_the_minutes_before_it() -> None:
-    deep = [replace(one, mode=Mode.DEEP) for one in standby(112, 12, 0.05)]
-    both = [*standby(100, 12, 0.1), *deep]
-    assert standby_cost(both, PLAIN, mode=Mode.DEEP).cost.value == pytest.approx(1.0)
-    assert standby_cost(both, PLAIN).cost.value == pytest.approx(2.0)
-    assert standby_cost(both[:13], PLAIN, mode=Mode.DEEP) == (None, TOO_FEW)
-
-
 @pytest.mark.parametrize(
     ("samples", "known", "missing"),
     [

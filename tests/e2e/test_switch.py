@@ -99,8 +99,7 @@ def test_the_command_gives_an_order_and_the_daemon_shows_it(good: Switched, tmp_
             what="followed",
             within=20,
         )
-        expected = {"draft_tokens": 0, "ordered": True, "followed": True}
-        expected |= {"deep": False, "schedule": 0}
+        expected = {"draft_tokens": 0, "ordered": True, "followed": True, "schedule": 0}
         assert shown["targets"][0]["switch"] == expected
         status = specwatch("status", "--url", daemon.url)
         assert "standby: the switch is at 0 draft tokens" in status.stdout

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from specwatch.engines.switch import EXTENSION
 from specwatch.generate import tap
 from specwatch.vllm_cli import ServeCommand, read_command
 from specwatch.vllm_cli.flags import (
@@ -17,7 +16,6 @@ from specwatch.vllm_cli.flags import (
     SCHEDULER,
     SPECULATIVE_CONFIG,
     TIMINGS,
-    WORKER_EXTENSION,
 )
 
 INSTALL = "pip install --no-deps /srv/specwatch"
@@ -211,18 +209,6 @@ def test_the_switch_needs_a_schedule_in_the_configuration(line: str) -> None:
     assert advice.command.environment == {"SPECWATCH_SWITCH_DIRECTORY": "/run/x"}
     again = tap.advise((0, 32), environment={}, command=advice.command, switch="/run/x")
     assert added(again) == []
-
-
-DRAFTED = "vllm serve M --spec-method draft_model --spec-model D --spec-tokens 4"
-
-
-def test_a_drafter_that_can_be_skipped_gets_the_extension() -> None:
-    advice = advised(DRAFTED, switch="/run/x")
-    assert added(advice)[-3:] == [SCHEDULER, WORKER_EXTENSION, SPECULATIVE_CONFIG]
-    assert dict(zip(added(advice), advice.flags, strict=True))[WORKER_EXTENSION].value == EXTENSION
-    other = advised(f"{DRAFTED} {WORKER_EXTENSION} my.Extension", switch="/run/x")
-    assert WORKER_EXTENSION not in added(other)
-    assert SCHEDULER in added(other)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from specwatch.daemon.guard_measurements import GuardMeasurements
 from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.daemon.target_guard import TargetGuard
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Mode, Objective
+from specwatch.domain.model import Objective
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.state import GuardState, Phase, Step
@@ -78,8 +78,8 @@ class SimulatedMeasurements(GuardMeasurements):
             return Verification(0.6, 1.1, Interval(value, value - 0.1, value + 0.1, 20))
         return Verification(0.9, 1.1, self.server.speedup())
 
-    def _standby_cost(self, mode: Mode, now: float) -> object:
-        return self.server.deep_cost if mode is Mode.DEEP else self.server.standby_cost
+    def _standby_cost(self, now: float) -> object:
+        return self.server.standby_cost
 
     def _predicted(self, now: float) -> object:
         return None

@@ -50,15 +50,10 @@ class SimulatedServer:
     lease_ends: float = 0.0
     number: int = 0
     follows: bool = True
-    can_skip: bool = False
-    """Whether it has deep standby."""
-    deep: bool = False
-    stale_requests: int = 0
     orders: list[tuple[float, int | None]] = field(default_factory=list)
     """Every order that changed something."""
     standby_helps: bool = True
     standby_cost: Interval | None = None
-    deep_cost: Interval | None = None
     measured: Interval | None = None
     load: float = 0.0
     scraped: float = 0.0
@@ -86,7 +81,7 @@ class SimulatedServer:
         if self.fault == "silent" and self.running is self.fault_with:
             return Mode.UNKNOWN
         if self.standing_by and self.running is Mode.ON:
-            return Mode.DEEP if self.deep else Mode.STANDBY
+            return Mode.STANDBY
         ignores = self.fault == "ignore" and self.running is self.fault_with
         return (Mode.ON if self.running is Mode.OFF else Mode.OFF) if ignores else self.running
 
@@ -105,8 +100,6 @@ class SimulatedServer:
             server=str(self.instance), launch_draft_tokens=4, number=self.number,
             draft_tokens=self.ordered if held else None,
             by=self.ordered_by if held or self.ordered is None else "",
-            deep=held and self.deep, stale_requests=self.stale_requests,
-            deep_unavailable="" if self.can_skip else "not installed",
         )  # fmt: skip
 
     def order(
@@ -115,7 +108,6 @@ class SimulatedServer:
         *,
         lease: float,
         by: str,
-        deep: bool = False,
         claim: Claim = ANYTIME,
     ) -> SwitchState:
         claim.require()
@@ -126,7 +118,6 @@ class SimulatedServer:
         if draft_tokens != self.ordered or self.now >= self.lease_ends:
             self.orders.append((self.now, draft_tokens))
         self.ordered, self.lease_ends, self.ordered_by = draft_tokens, self.now + lease, by
-        self.deep = deep
         self.number += 1
         self.point("after the order")
         return self.state()
@@ -195,7 +186,6 @@ class SimulatedServer:
             switch=SwitchSetting(
                 (self.ordered or 0) if self.standing_by else 4, ordered=self.standing_by,
                 followed=self.follows if self.standing_by else None,
-                deep=self.standing_by and self.deep,
             ) if self.switched else None,
         )  # fmt: skip
 

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import switch_phases
 from specwatch.guard.foresight import Verification
 from specwatch.guard.observation import SwitchOutcome
 from specwatch.guard.restart_phases import MOST_VERIFY
 from specwatch.guard.state import Cause, GuardState, Phase
-from specwatch.guard.switch_phases import DEEP_ENDS, LEASE
+from specwatch.guard.switch_phases import LEASE
 from tests.guard.situations import ACT, CONFIRMED, DISABLED, NOW, about, check_step, seen
 
 SWITCHING = replace(CONFIRMED, phase=Phase.RESTARTING, goal=Mode.OFF, standby=True, issued=NOW)
@@ -110,10 +109,6 @@ STEPS: dict[str, tuple[GuardState, float, dict[str, Any], Mapping[str, Any] | No
     "a person chose standby": (BY_PERSON, 3 * HOUR, {"standby_cost": about(1.5)}, None),
     "a trial is due": (STANDBY, 6 * HOUR, {}, {"phase": Phase.RESTARTING, "goal": Mode.ON}),
     "a trial is not due": (STANDBY, 6 * HOUR - 1, {}, None),
-    "requests in deep standby finish before a trial": (
-        STANDBY, 6 * HOUR, {"deep": True},
-        {"phase": Phase.DISABLED, "rearm_at": NOW + 6 * HOUR + DEEP_ENDS},
-    ),
 }  # fmt: skip
 
 
@@ -126,22 +121,3 @@ def test_a_step_by_the_switch(
 ) -> None:
     at_zero = {"mode": None, "breaches": (), "switchable": True, "in_standby": True}
     check_step(state, seen(seconds, **at_zero | look), expected)
-
-
-@pytest.mark.parametrize(
-    ("state", "seconds", "look", "skips"),
-    [
-        (STANDBY, 6 * HOUR - DEEP_ENDS - 1, {}, True),
-        (STANDBY, 6 * HOUR - DEEP_ENDS, {}, False),
-        (STANDBY, 6 * HOUR - DEEP_ENDS, {"unjudged": "no baseline"}, False),
-        (replace(STANDBY, rearm_at=None), 60.0, {}, True),
-        (replace(STANDBY, standby=False), 60.0, {}, False),
-        (VERIFYING, 60.0, {}, False),
-        (replace(STANDBY, phase=Phase.DRAINING, from_standby=True), 60.0, {"deep": True}, True),
-        (replace(STANDBY, phase=Phase.DRAINING, from_standby=True), 60.0, {}, False),
-    ],
-)
-def test_the_drafter_is_skipped_until_shortly_before_a_trial(
-    state: GuardState, seconds: float, look: dict[str, Any], skips: bool
-) -> None:
-    assert switch_phases.skips_drafter(state, seen(seconds, **look), ACT) is skips

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from specwatch.config.guard import Guard, Hooks, Maintenance, Rearm, Windows
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.guard import state_machine, switch_phases
+from specwatch.guard import state_machine
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.observation import Breach, Situation, SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
@@ -151,9 +151,6 @@ class Wandering:
             ),
             switchable=self.server is Mode.ON and self._happens(0.7),
             switch_error="it does not answer" if self._happens(0.05) else "",
-            can_skip=self._happens(0.5),
-            deep=self._happens(0.5),
-            stale_requests=chance.choice([0, 3]),
             overridden="bob to 2" if self._happens(0.02) else "",
             followed=chance.choice([None, True, True, False]),
             standby_cost=chance.choice([None, _LOSES.inverse(), _WINS.inverse()]),
@@ -170,10 +167,6 @@ class Wandering:
         if effect is Effect.RENEW:
             assert state.standby or (state.from_standby and state.phase is Phase.DRAINING)
             assert state.goal is Mode.OFF
-            skips = switch_phases.skips_drafter(state, seen, self.policy)
-            barred = self.policy.mode != "act" or state.pause is not None
-            if state.phase is Phase.DISABLED and barred and cause(state) is not Cause.PERSON:
-                assert skips, f"the drafter runs for a trial that may not begin: {state}"
             self.ordered = True
         elif not state.standby and self._happens(0.2):
             self.ordered = False  # its lease ends
@@ -210,9 +203,6 @@ class Wandering:
         if after.phase is Phase.RESTARTING and not after.standby:
             assert before.phase is Phase.DRAINING
             self._may_go_on(before)
-        if after.standby and after.phase is Phase.RESTARTING and cause(after) is Cause.TRIAL:
-            waited = before.waiting.endswith("have to finish first")
-            assert waited or not (seen.deep or seen.stale_requests)
         if after.phase is Phase.DRAINING or (after.phase is Phase.RESTARTING and after.standby):
             self._may_begin(before, after)
         if before.phase is Phase.DRAINING and after.phase in CALM - {Phase.HELD}:

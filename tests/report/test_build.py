@@ -71,8 +71,7 @@ def test_time_is_distinguished_by_mode():
     traffic = report(flat(hour(at, mode=mode) for at, mode in enumerate(modes))).traffic
     assert (traffic.seconds_on, traffic.seconds_off) == (3 * HOUR, 2 * HOUR)
     assert traffic.seconds_mixed == traffic.seconds_unknown == HOUR
-    assert (traffic.seconds_standby, traffic.seconds_deep) == (HOUR, HOUR)
-    assert traffic.seconds_prefill == HOUR
+    assert traffic.seconds_standby == traffic.seconds_prefill == HOUR
     named = (value for name, value in msgspec.structs.asdict(traffic).items() if "seconds" in name)
     assert sum(named) == len(modes) * HOUR, "no time is lost"
     assert (traffic.busy_on, traffic.busy_off) == (3 * 3000.0, 2 * 3000.0)

@@ -77,7 +77,7 @@ def test_minutes_without_speculation_are_not_in_the_reference() -> None:
 
 def test_requests_without_speculation_are_summed_apart_and_up_to_now() -> None:
     history = filled(range(0, 180, 10), steps=100)
-    for number, mode in enumerate((Mode.OFF, Mode.STANDBY, Mode.DEEP)):
+    for number, mode in enumerate((Mode.OFF, Mode.STANDBY, Mode.STOPPED)):
         assert history.add(sample(180 + number, mode=mode, steps=200))
     found = history.finished(START + 4 * HOUR, HERE)
     assert [(hour.without, hour.of("all").requests) for hour in found] == [

@@ -23,9 +23,6 @@ def page_of(draft_tokens: float, ordered: float, *more: str) -> str:
 def test_the_setting_of_a_switch():
     assert switch.setting_of(read(page_of(2, 1))) == SwitchSetting(2, ordered=True)
     assert switch.setting_of(read(page_of(4, 0))) == SwitchSetting(4, ordered=False)
-    assert switch.setting_of(
-        read(page_of(0, 1, gauge("specwatch_switch_deep", 1)))
-    ) == SwitchSetting(0, ordered=True, deep=True)
     for unknown in (page(), page_of(math.nan, math.nan), page_of(-1, 1), page_of(1e9, 1)):
         assert switch.setting_of(read(unknown)) is None
     assert tally.parts_of(read(page_of(0, 1))) == tally.Parts({}, {})
@@ -50,19 +47,10 @@ def test_minutes_under_a_schedule_are_neither_the_launchs_nor_of_another_one():
 
 
 @pytest.mark.parametrize(
-    ("shown", "mode"),
-    [
-        ((0, 1), Mode.STANDBY),  # the page of an earlier tap
-        ((0, 1, 0), Mode.STANDBY),
-        ((0, 1, 1), Mode.DEEP),
-        ((0, 0, 0), Mode.ON),
-        ((2, 1, 0), Mode.ON),
-    ],
+    ("shown", "mode"), [((0, 1), Mode.STANDBY), ((0, 0), Mode.ON), ((2, 1), Mode.ON)]
 )
-def test_the_mode_that_a_setting_makes(shown: tuple[float, ...], mode: Mode) -> None:
-    draft_tokens, ordered, *deep = shown
-    more = [gauge("specwatch_switch_deep", value) for value in deep]
-    setting = switch.setting_of(read(page_of(draft_tokens, ordered, *more)))
+def test_the_mode_that_a_setting_makes(shown: tuple[float, float], mode: Mode) -> None:
+    setting = switch.setting_of(read(page_of(*shown)))
     assert setting is not None
     assert setting.mode is mode
 

@@ -488,13 +488,6 @@ def test_a_minute_in_standby_has_a_mode_of_its_own():
     assert window.environment.fingerprint.endswith("-0")
 
 
-def test_so_has_one_in_deep_standby():
-    watch, deep = new_watch(), read(page(gauge("specwatch_switch_deep", 1)))
-    for seconds in (0, 5):
-        watch.observe({**switched(0), **deep}, at(seconds))
-    assert only_window(watch).mode is Mode.DEEP
-
-
 @pytest.mark.parametrize(
     ("before", "after"), [((4, 0), (0, 1)), ((0, 1), (2, 1)), ((2, 1), (4, 0))]
 )

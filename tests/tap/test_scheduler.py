@@ -11,8 +11,6 @@ import pytest
 
 from specwatch.engines import switch_files
 from specwatch.engines.switch import (
-    EXTENSION,
-    NO_EXTENSION,
     ORDER_FILE,
     STATE_FILE,
     Order,
@@ -123,55 +121,6 @@ def test_a_server_that_cannot_switch_says_why(directory: Path, configured: Any, 
     assert state_of(directory).unavailable == why
 
 
-@pytest.mark.parametrize(
-    ("extension", "why"),
-    [
-        ("", NO_EXTENSION),
-        ("other.Extension", NO_EXTENSION),
-        (EXTENSION, "vLLM uses its V2 model runner"),
-    ],
-)
-def test_a_server_without_deep_standby_says_why(directory: Path, extension: str, why: str) -> None:
-    configured = config(method="eagle")
-    configured.parallel_config.worker_extension_cls = extension
-    configured.use_v2_model_runner = True
-    Scheduler(vllm_config=configured, block_size=16)
-    state = state_of(directory)
-    assert (state.unavailable, state.deep_unavailable[: len(why)]) == ("", why)
-
-
-class CachingScheduler(VllmScheduler):
-    """With what deep standby needs."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.kv_cache_manager = Thing(
-            block_pool=Thing(blocks=[]), evict_blocks=lambda block_ids: None
-        )
-        self.running: list[Any] = []
-        self.requests: dict[str, Any] = {}
-
-    def schedule(self) -> Any:
-        return Thing(num_spec_tokens_to_schedule=self.dynamic_sd_lookup[1])
-
-
-def test_an_order_marks_the_steps_whose_drafter_is_skipped(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specwatch.tap.deep._HOOK_PROBLEM", "")
-    configured = config(made=CachingScheduler, method="draft_model")
-    configured.parallel_config.worker_extension_cls = EXTENSION
-    configured.kv_transfer_config = None
-    made: Any = Scheduler(vllm_config=configured, block_size=16)
-    state = state_of(directory)
-    assert state.deep_unavailable == ""
-    order = Order(server=state.server, number=1, draft_tokens=0, lease=30.0, deep=True)
-    assert not hasattr(made.schedule(), "specwatch_deep")
-    switch_files.write(directory / ORDER_FILE, encode(order))
-    wait_for(lambda: state_of(directory).deep)
-    assert made.schedule().specwatch_deep
-
-
 def test_without_a_directory_it_only_makes_the_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +146,5 @@ def test_a_state_document_has_no_other_fields() -> None:
     assert decode(encode(state), SwitchState) == state
     assert set(msgspec.to_builtins(state)) == {
         "server", "launch_draft_tokens", "launch_schedule", "draft_tokens", "number", "by", "until",
-        "refused", "unavailable", "deep", "deep_unavailable", "stale_requests", "schedule",
-        "schedules",
+        "refused", "unavailable", "schedule", "schedules",
     }  # fmt: skip

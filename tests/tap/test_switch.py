@@ -33,19 +33,12 @@ class Engine:
     def __init__(self, directory: Path, launch: SwitchState = LAUNCH) -> None:
         self.directory = directory
         self.used: list[int | None] = []
-        self.deep: list[bool] = []
-        """Whether the drafter was to be skipped, at each look."""
-        self.stale = 0
         self.now = 100.0
         self.switch = Switch(
-            directory, launch, self.used.append, deep=self._set_deep,
+            directory, launch, self.used.append,
             monotonic=lambda: self.now, wall=lambda: 1000.0 + self.now,
         )  # fmt: skip
         self.switch.turn()
-
-    def _set_deep(self, deep: bool) -> int:
-        self.deep.append(deep)
-        return self.stale
 
     @property
     def written(self) -> SwitchState:
@@ -100,28 +93,9 @@ def test_an_order_of_the_launch_mode_ends_another(engine: Engine) -> None:
     assert (state.draft_tokens, state.until, state.number, state.by) == (None, None, 2, "me")
 
 
-def deep_engine(directory: Path) -> Engine:
-    directory.chmod(0o770)
-    return Engine(directory, msgspec.structs.replace(LAUNCH, deep_unavailable=""))
-
-
-def test_the_drafter_is_skipped_while_that_is_ordered(tmp_path: Path) -> None:
-    engine = deep_engine(tmp_path)
-    assert (engine.order(0).deep, engine.deep) == (False, [False, False])
-    state = engine.order(0, deep=True)
-    assert (state.draft_tokens, state.deep, engine.deep[-1]) == (0, True, True)
-    engine.stale = 3
-    assert not engine.order(0).deep
-    assert (engine.deep[-1], engine.used, engine.written.stale_requests) == (False, [0], 3)
-    engine.stale = 0
-    engine.switch.turn()
-    assert engine.written.stale_requests == 0
-
-
 @pytest.mark.parametrize("end", ["lease", "order", "unreadable", "gone", "directory"])
-def test_it_ends_with_its_order(tmp_path: Path, end: str) -> None:
-    engine = deep_engine(tmp_path)
-    engine.order(0, deep=True)
+def test_it_ends_with_its_order(engine: Engine, tmp_path: Path, end: str) -> None:
+    engine.order(0)
     if end == "lease":
         engine.now += 30
         engine.switch.turn()
@@ -136,26 +110,7 @@ def test_it_ends_with_its_order(tmp_path: Path, end: str) -> None:
         (tmp_path / ORDER_FILE).unlink()
         tmp_path.rename(tmp_path.with_name("elsewhere"))
         engine.switch.turn()
-        assert engine.deep[-1] is False
-        return
-    assert (engine.deep[-1], engine.written.deep, engine.used) == (False, False, [0, None])
-
-
-def test_an_order_to_skip_the_drafter_needs_0_draft_tokens_and_a_server_that_can(
-    engine: Engine, tmp_path: Path
-) -> None:
-    assert "no deep standby: vLLM was started without" in engine.order(0, deep=True).refused
-    (tmp_path / "able").mkdir()
-    able = deep_engine(tmp_path / "able")
-    for k in (1, None):
-        assert "only at 0 draft tokens" in able.order(k, deep=True).refused
-    assert (able.used, set(able.deep), engine.used) == ([], {False}, [])
-
-
-def test_earlier_servers_read_orders_that_are_not_deep() -> None:
-    plain = Order(server="s", number=1, draft_tokens=0, lease=9.0)
-    assert b"deep" not in encode(plain)
-    assert b'"deep":true' in encode(msgspec.structs.replace(plain, deep=True))
+    assert engine.used == [0, None]
 
 
 SCHEDULE = ((1, 8, 4), (9, 256, 0))

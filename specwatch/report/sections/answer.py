@@ -170,8 +170,6 @@ def answer(model: ModelReport) -> ReportSection:
         rows.append(("Time in standby", layout.length(traffic.seconds_standby), ""))
         cost = Cell(layout.ratio(model.standby_cost).text)
         rows.append(("Time per token in standby over off", cost, ""))
-    if traffic.seconds_deep:
-        rows.append(("Time in deep standby", layout.length(traffic.seconds_deep), ""))
     if traffic.seconds_stopped:
         time = layout.length(traffic.seconds_stopped)
         rows.append(("Time in which the engine had switched it off", time, ""))

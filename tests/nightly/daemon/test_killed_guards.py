@@ -24,6 +24,5 @@ def test_without_a_database_nothing_begins_and_what_began_is_finished(
     require_restarts_without_database(new_living)
 
 
-@pytest.mark.parametrize("can_skip", [False, True])
-def test_a_guard_with_a_switch_never_restarts(new_living: NewLiving, can_skip: bool) -> None:
-    require_standby_though_killed(new_living, can_skip=can_skip)
+def test_a_guard_with_a_switch_never_restarts(new_living: NewLiving) -> None:
+    require_standby_though_killed(new_living)
