@@ -23,19 +23,19 @@ from specwatch.config.target import Target
 from specwatch.domain.model import Series
 from specwatch.engines.acceptance import Acceptance, Record
 from specwatch.errors import ScrapeError, ScrapeReason
-from specwatch.loadtest import server as load_server
-from specwatch.loadtest.calibration import Meter
-from specwatch.loadtest.engine import MeasuredModel, counted_of, engine_of
-from specwatch.loadtest.load_generator import LoadGenerator
-from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.loadtest import server as load_server
+from specwatch.lab.loadtest.calibration import Meter
+from specwatch.lab.loadtest.engine import MeasuredModel, counted_of, engine_of
+from specwatch.lab.loadtest.load_generator import LoadGenerator
+from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.engine import SimulatedEngine
+from specwatch.lab.simulator.page import SimulatedPage
+from specwatch.lab.simulator.sequence import SimulatedSequence
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedRequest, SimulatedTraffic
 from specwatch.scrape.exposition import PageReader
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.page import SimulatedPage
-from specwatch.simulator.sequence import SimulatedSequence
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedRequest, SimulatedTraffic
 
 K = 4
 COSTS = SimulatedCosts().scaled(0.2)

@@ -11,15 +11,15 @@ import click
 import msgspec
 
 from specwatch import __version__
-from specwatch.advise.advice import Latency, ServerPlan, Traffic, Workload
-from specwatch.advise.advise import AdviceRequest, advise
-from specwatch.advise.llama_command import read_llama_command, starts_llama
-from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.cli import advise_models, options
 from specwatch.cli.advise_lines import lines
 from specwatch.cli.terminal import Terminal
 from specwatch.domain.units import parse_ratio, parse_size, quoted
 from specwatch.errors import CannotStrip, ConfigError
+from specwatch.lab.advise.advice import Latency, ServerPlan, Traffic, Workload
+from specwatch.lab.advise.advise import AdviceRequest, advise
+from specwatch.lab.advise.llama_command import read_llama_command, starts_llama
+from specwatch.lab.advise.vllm_command import read_vllm_command
 from specwatch.runtime.text_file import read_text
 
 _LARGEST_GPU = 10**15

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 
-from specwatch.advise.advice import LEVELS, Advice, Expected, Finding, Level, Memory, Model
-from specwatch.advise.heuristics import parameters_text
-from specwatch.advise.model_names import plain_size
-from specwatch.advise.speedup import MOST_TOKENS
 from specwatch.cli.terminal import Columns, Lines, table
+from specwatch.lab.advise.advice import LEVELS, Advice, Expected, Finding, Level, Memory, Model
+from specwatch.lab.advise.heuristics import parameters_text
+from specwatch.lab.advise.model_names import plain_size
+from specwatch.lab.advise.speedup import MOST_TOKENS
 from specwatch.wording import figures
 from specwatch.wording.text import clean
 

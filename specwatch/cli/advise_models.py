@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from specwatch.advise import candidate, model_names
-from specwatch.advise.advice import Finding, ServerPlan
-from specwatch.advise.candidate import Candidate
-from specwatch.advise.files import MissingLibrary
-from specwatch.advise.model_files import ModelFiles, cached_model, open_model, open_tokenizer
-from specwatch.advise.vllm_command import with_own_speculation
 from specwatch.errors import ConfigError
+from specwatch.lab.advise import candidate, model_names
+from specwatch.lab.advise.advice import Finding, ServerPlan
+from specwatch.lab.advise.candidate import Candidate
+from specwatch.lab.advise.files import MissingLibrary
+from specwatch.lab.advise.model_files import ModelFiles, cached_model, open_model, open_tokenizer
+from specwatch.lab.advise.vllm_command import with_own_speculation
 from specwatch.scrape.gpu import GpuMemoryReader
 
 _MOST_GPUS = 64

@@ -29,10 +29,10 @@ from specwatch.wording.figures import counted, moment
 from specwatch.wording.text import shown
 
 if TYPE_CHECKING:
-    from specwatch.backfill.prometheus import Prometheus
-    from specwatch.backfill.prometheus_targets import BackfillSource, FoundTargets
-    from specwatch.backfill.service import Filled, Span
     from specwatch.cli.progress import BackfillProgress
+    from specwatch.lab.backfill.prometheus import Prometheus
+    from specwatch.lab.backfill.prometheus_targets import BackfillSource, FoundTargets
+    from specwatch.lab.backfill.service import Filled, Span
     from specwatch.store.repository import Store
 
 _SHORTEST_STEP, _LONGEST_STEP = 1.0, 60.0
@@ -123,9 +123,9 @@ def command(**given: Any) -> None:
     Exit code 1 when nothing is found, or Prometheus or the database fails for any target; 2 when
     the query is not possible.
     """
-    from specwatch.backfill import prometheus_pages
-    from specwatch.backfill.service import MARGIN, Span, end_of
     from specwatch.cli.progress import BackfillProgress
+    from specwatch.lab.backfill import prometheus_pages
+    from specwatch.lab.backfill.service import MARGIN, Span, end_of
 
     now = time.time()
     loaded = options.loaded(given["file"])
@@ -178,7 +178,7 @@ def _fill(
     given: Mapping[str, Any],
 ) -> tuple[list[Filled], list[str]]:
     """The result of each target, and the errors of those that failed."""
-    from specwatch.backfill.service import Backfill
+    from specwatch.lab.backfill.service import Backfill
 
     backfill = Backfill(
         prometheus, store, daemon, progress.hour, step=given["step"],
@@ -212,7 +212,7 @@ def _fill(
 
 def _roll_up(store: Store, progress: BackfillProgress) -> None:
     """Roll up the hours of all daemons, because minutes were written under several names."""
-    from specwatch.backfill.service import retried
+    from specwatch.lab.backfill.service import retried
 
     progress.note("all minutes are written; rolling up the hours")
     try:
@@ -232,7 +232,7 @@ def _after(progress: BackfillProgress) -> str:
 
 @contextmanager
 def _prometheus(given: Mapping[str, Any]) -> Iterator[Prometheus]:
-    from specwatch.backfill.prometheus import Access, Prometheus
+    from specwatch.lab.backfill.prometheus import Access, Prometheus
 
     if bool(given["user"]) != bool(given["password_file"]):
         raise ConfigError("--user and --password-file go together; give both")
@@ -282,8 +282,8 @@ def _found(
     loaded: loading.Config | None,
     progress: BackfillProgress,
 ) -> FoundTargets:
-    from specwatch.backfill.prometheus_targets import named, names_of, sources
-    from specwatch.backfill.service import discover
+    from specwatch.lab.backfill.prometheus_targets import named, names_of, sources
+    from specwatch.lab.backfill.service import discover
 
     servers = [
         server
@@ -321,8 +321,8 @@ def _found(
 
 def _jobs(prometheus: Prometheus, time: float) -> str:
     """A hint: the jobs with vLLM's metrics."""
-    from specwatch.backfill.prometheus_pages import presence_selector
-    from specwatch.backfill.prometheus_targets import named
+    from specwatch.lab.backfill.prometheus_pages import presence_selector
+    from specwatch.lab.backfill.prometheus_targets import named
 
     query = f"group by (job) (last_over_time({presence_selector('{}')}[{_LOOK_BACK}]))"
     jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(query, time))
@@ -339,7 +339,7 @@ def _lines(
     *,
     dry_run: bool,
 ) -> Iterator[str]:
-    from specwatch.backfill.prometheus_targets import named
+    from specwatch.lab.backfill.prometheus_targets import named
 
     would = "would be written" if dry_run else "written"
     for target in filled:

@@ -13,15 +13,15 @@ import click
 from specwatch import __version__
 from specwatch.cli import commands, load, options
 from specwatch.errors import ConfigError, TooLittle
-from specwatch.loadtest.prompts import LEAST_TOKENS
+from specwatch.lab.loadtest.prompts import LEAST_TOKENS
 
 if TYPE_CHECKING:
     from specwatch.config.target import Target
     from specwatch.domain.baseline import Measurement
     from specwatch.domain.experiments import Bench, Experiment
-    from specwatch.loadtest.bench import Load
-    from specwatch.loadtest.bench_run import BenchPlan, BenchRun
-    from specwatch.loadtest.server import Server
+    from specwatch.lab.loadtest.bench import Load
+    from specwatch.lab.loadtest.bench_run import BenchPlan, BenchRun
+    from specwatch.lab.loadtest.server import Server
 
 _CONCURRENCIES = "1,2,4,8,16,32"
 _LEAST_RATE = 0.001
@@ -81,7 +81,7 @@ def command(context: click.Context, /, **given: Any) -> None:
     from specwatch.cli import load_results
     from specwatch.cli.progress import ProgressBar
     from specwatch.domain.experiments import Comparison
-    from specwatch.loadtest.bench_run import BenchRun
+    from specwatch.lab.loadtest.bench_run import BenchRun
 
     flags = options.given_options(context)
     _refuse_contradictions(context, given, flags)
@@ -141,11 +141,11 @@ def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[BenchPlan, str
 
     Raises ConfigError.
     """
-    from specwatch.loadtest import dataset
-    from specwatch.loadtest.bench import Load
-    from specwatch.loadtest.bench_run import BenchPlan
-    from specwatch.loadtest.requests import Prompt
-    from specwatch.loadtest.result_parts import BUILT_IN
+    from specwatch.lab.loadtest import dataset
+    from specwatch.lab.loadtest.bench import Load
+    from specwatch.lab.loadtest.bench_run import BenchPlan
+    from specwatch.lab.loadtest.requests import Prompt
+    from specwatch.lab.loadtest.result_parts import BUILT_IN
 
     name: str | None = given["dataset"]
     prompts: tuple[Prompt, ...] = ()
@@ -173,7 +173,7 @@ def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[BenchPlan, str
 
 def _connections(loads: Sequence[Load]) -> int:
     """How many requests this process can have in flight. Raises ConfigError if that is too few."""
-    from specwatch.loadtest.load_generator import MOST_IN_FLIGHT
+    from specwatch.lab.loadtest.load_generator import MOST_IN_FLIGHT
 
     load.raise_file_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -208,7 +208,7 @@ def _benches(
     run: BenchRun, plan: BenchPlan, target: str, given: Mapping[str, Any], source: str, began: float
 ) -> list[Bench]:
     from specwatch.domain.experiments import Bench
-    from specwatch.loadtest.result_parts import subject_of, workload_of
+    from specwatch.lab.loadtest.result_parts import subject_of, workload_of
 
     workload = workload_of(
         run.prompts,
@@ -238,7 +238,7 @@ def _benches(
 def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[str]]:
     """The baseline from the server without speculation, or the reason for its lack."""
     from specwatch.domain.model import Mode
-    from specwatch.loadtest import calibration
+    from specwatch.lab.loadtest import calibration
 
     for measured in run.measured:
         engine = measured.server.engine
@@ -260,7 +260,7 @@ def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[st
 
 def _results(benches: Sequence[Bench]) -> tuple[list[Experiment], Experiment, list[str]]:
     """The results to store, the one to print, and problems of the comparison."""
-    from specwatch.loadtest.compare import compare, uncompared
+    from specwatch.lab.loadtest.compare import compare, uncompared
 
     measured: list[Experiment] = [bench for bench in benches if bench.levels]
     if len(benches) < 2:
@@ -274,7 +274,7 @@ def _results(benches: Sequence[Bench]) -> tuple[list[Experiment], Experiment, li
 
 def _failures(bench: Bench) -> Iterator[str]:
     """Problems of levels with failed requests, or without any that succeeded."""
-    from specwatch.loadtest.bench import Load
+    from specwatch.lab.loadtest.bench import Load
 
     for level in bench.levels:
         place = Load.of(level)

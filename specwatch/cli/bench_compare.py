@@ -48,7 +48,7 @@ def command(context: click.Context, /, **given: Any) -> None:
 
 
 def _comparison(names: tuple[str, ...], results: list[Experiment], *, force: bool) -> Comparison:
-    from specwatch.loadtest.compare import compare
+    from specwatch.lab.loadtest.compare import compare
 
     if len(results) == 1 and isinstance(results[0], Comparison):
         if not results[0].benches or not results[0].levels:

@@ -24,8 +24,7 @@ from specwatch.domain.experiments import (
     Verdict,
     Workload,
 )
-from specwatch.loadtest import verdicts
-from specwatch.wording import figures
+from specwatch.wording import experiment_verdicts, figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _STYLES: dict[Verdict, str] = {
@@ -75,7 +74,7 @@ _SPEEDUPS: Columns[ComparedLevel] = {
     "decoding": lambda level: interval(level.decode),
     "TTFT on/off": lambda level: interval(level.ttft),
     "accepted": lambda level: figures.percent(level.acceptance_rate),
-    "verdict": lambda level: verdicts.LABELS[level.verdict],
+    "verdict": lambda level: experiment_verdicts.LABELS[level.verdict],
 }
 _BOTH: Columns[ComparedLevel] = {
     "load": _load,
@@ -97,7 +96,7 @@ def bench_lines(bench: Bench, width: int) -> Lines:
     yield from table(_REQUESTS, bench.levels, width, lambda level: "red" if level.errors else "")
     for level in bench.levels:
         shared = ["others used the server meanwhile"] if level.alone is False else []
-        place = verdicts.place(level)
+        place = experiment_verdicts.place(level)
         yield from notes((f"{place}: {note}" for note in (*level.notes, *shared)), width)
     yield from notes(bench.notes, width)
 
@@ -122,7 +121,7 @@ def comparison_lines(comparison: Comparison, width: int, *, fancy: bool) -> Line
     if comparison.speedup is not None and len(comparison.levels) > 1:
         yield f"all loads, with equal weights: {interval(comparison.speedup)}", ""
     missing = (
-        f"{verdicts.place(level)}: {level.missing}"
+        f"{experiment_verdicts.place(level)}: {level.missing}"
         for level in comparison.levels
         if level.missing is not None
     )
@@ -143,7 +142,7 @@ def _answer(bench: Bench) -> str:
         f"{failed} of {requests} requests failed" if failed else "no request failed",
     ]
     most = f"Up to {figures.compact(best.throughput)} tokens a second"
-    return f"{most}, at {verdicts.place(best)}: {known(parts)}."
+    return f"{most}, at {experiment_verdicts.place(best)}: {known(parts)}."
 
 
 def _subject(subject: Subject) -> str:
@@ -187,7 +186,7 @@ def _chart(comparison: Comparison, width: int, *, fancy: bool) -> Lines:
         bar = "".join(_bar(speedup, [" "] * width, place, fancy=fancy))
         value = f"  {speedup.value:.2f}"
         yield (f"{_load(level):>7}  ", ""), (bar, _STYLES[level.verdict]), (value, "")
-    unit = verdicts.unit(comparison.levels[0])
+    unit = experiment_verdicts.unit(comparison.levels[0])
     for verb, load in (("rises", comparison.rising), ("falls", comparison.crossing)):
         if load is not None:
             yield f"the speedup {verb} to 1 at about {load:.3g} {unit}", ""

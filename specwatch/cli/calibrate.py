@@ -14,13 +14,13 @@ from specwatch import __version__
 from specwatch.cli import calibration_sources, load, options
 from specwatch.cli.calibration_sources import CalibrationSources
 from specwatch.errors import ConfigError, StoreError, TooLittle
-from specwatch.loadtest.prompts import LEAST_TOKENS
+from specwatch.lab.loadtest.prompts import LEAST_TOKENS
 
 if TYPE_CHECKING:
     from specwatch.domain.baseline import Measurement
     from specwatch.domain.baseline_points import Point
-    from specwatch.loadtest.calibration import Stage
-    from specwatch.loadtest.server import Server
+    from specwatch.lab.loadtest.calibration import Stage
+    from specwatch.lab.loadtest.server import Server
     from specwatch.store.repository import Store
 
 _OF_ALL = (
@@ -96,8 +96,8 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     from specwatch.cli import load_tables
     from specwatch.cli.progress import ProgressBar
     from specwatch.domain.temperature import Buckets
-    from specwatch.loadtest import calibration, calibration_report, calibration_shape, engine
-    from specwatch.loadtest.calibration_run import CalibrationPlan, CalibrationRun
+    from specwatch.lab.loadtest import calibration, calibration_report, calibration_shape, engine
+    from specwatch.lab.loadtest.calibration_run import CalibrationPlan, CalibrationRun
 
     prompts = load.prompts(given["prompts"])
     servers = [load.free_server(target, given, where) for where, target in sources.servers.items()]
@@ -157,7 +157,7 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
 def _interval_stored(store: Store | None, target: str, server: Server) -> Iterator[None]:
     """Store when the block ran, however it ends: the requests of that time are not traffic."""
     from specwatch.domain.experiments import Calibration
-    from specwatch.loadtest.result_parts import subject_of
+    from specwatch.lab.loadtest.result_parts import subject_of
 
     began = time.time()
     try:
@@ -194,7 +194,7 @@ def _problems(stages: Sequence[Stage], *, shared: bool) -> tuple[list[str], bool
 
 def _import(context: click.Context, sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     from specwatch.domain.baseline import BaselineKey
-    from specwatch.loadtest import calibration_report, imported_results
+    from specwatch.lab.loadtest import calibration_report, imported_results
 
     chosen = given["concurrency"] or (None,)
     if len(chosen) != 1:

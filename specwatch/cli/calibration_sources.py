@@ -15,11 +15,11 @@ from specwatch.config.target import Target
 from specwatch.domain.model import HOUR, MINUTE, Mode, Window
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ConfigError, StoreError
-from specwatch.loadtest.prompts import OUTPUT_TOKENS
+from specwatch.lab.loadtest.prompts import OUTPUT_TOKENS
 
 if TYPE_CHECKING:
-    from specwatch.loadtest.calibration_shape import Shape
-    from specwatch.loadtest.server import Server
+    from specwatch.lab.loadtest.calibration_shape import Shape
+    from specwatch.lab.loadtest.server import Server
 
 _DATES = ("%Y%m%d-%H%M%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S")
 
@@ -120,7 +120,7 @@ def workload(
     """The workload of the options, else like the traffic of the last days, else like that of the
     server with speculation, else the built-in one; and for the built-in one the reason why stored
     traffic could not be used. ``now`` is Unix time."""
-    from specwatch.loadtest.calibration_shape import LOADS, Shape, shape_of_page
+    from specwatch.lab.loadtest.calibration_shape import LOADS, Shape, shape_of_page
 
     prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
     own_prompts = given["prompts"] is not None
@@ -152,7 +152,7 @@ def _stored_shape(
     """The shape of the target's stored traffic, or the reason for its lack; and the seconds of it
     that are left out because of calibrations, benches and probes."""
     from specwatch.domain.sample import samples_of
-    from specwatch.loadtest.calibration_shape import TRAFFIC_DAYS, shape_of
+    from specwatch.lab.loadtest.calibration_shape import TRAFFIC_DAYS, shape_of
     from specwatch.store.readers import Reader
 
     def windows(since: float, until: float, length: int) -> list[Window]:

@@ -29,9 +29,9 @@ from specwatch.domain import acceptance, buckets, histogram, merge
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Histogram, Moment, Tally
 from specwatch.domain.switchback import LAUNCH, STANDBY
 from specwatch.domain.switchback_results import ExperimentStatus
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedTraffic
 from specwatch.store.readers import Reader
 from specwatch.tap.settings import SWITCH_DIRECTORY
 from specwatch.wording import experiment as wording

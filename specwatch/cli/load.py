@@ -23,11 +23,11 @@ from specwatch.config.target import Target
 from specwatch.discovery.sources import known_targets
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, StoreError, TooLittle
-from specwatch.loadtest.prompts import LEAST_TOKENS, OUTPUT_TOKENS, PROMPTS
+from specwatch.lab.loadtest.prompts import LEAST_TOKENS, OUTPUT_TOKENS, PROMPTS
 
 if TYPE_CHECKING:
     from specwatch.cli.progress import ProgressBar
-    from specwatch.loadtest.server import Server
+    from specwatch.lab.loadtest.server import Server
     from specwatch.store.repository import Store
 
 _LARGEST_FILE = 1 << 28
@@ -160,7 +160,7 @@ def pods_of(target: Target, config: Config) -> list[str]:
 def free_server(target: Target, given: Mapping[str, Any], where: str) -> Server:
     """A server whose engine was queried. Raises ConfigError if others use it, without
     ``--shared``."""
-    from specwatch.loadtest import server
+    from specwatch.lab.loadtest import server
 
     measured = server.Server(target, model=given["model"], endpoint=given["endpoint"], where=where)
     if measured.engine.busy and not given["shared"]:

@@ -15,11 +15,11 @@ from specwatch.domain.experiments import (
     Zone,
 )
 from specwatch.domain.interval import Interval
-from specwatch.loadtest.break_even_zones import answer, percents
-from specwatch.loadtest.calibration_report import LOSES, PAYS
-from specwatch.loadtest.calibration_shape import TRAFFIC_DAYS
+from specwatch.lab.loadtest.calibration_report import LOSES, PAYS
+from specwatch.lab.loadtest.calibration_shape import TRAFFIC_DAYS
 from specwatch.report.columns import cut
 from specwatch.wording import figures, speculation
+from specwatch.wording.break_even_zones import answer, percents
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 Json = Mapping[str, Any]
@@ -248,7 +248,7 @@ _OUTCOMES = {PAYS: "pays", LOSES: "loses"}
 
 
 def calibration_lines(report: Json, width: int) -> Lines:
-    """Yield the lines of what :func:`specwatch.loadtest.calibration_report.report` makes, the
+    """Yield the lines of what :func:`specwatch.lab.loadtest.calibration_report.report` makes, the
     answer first."""
     if report["comparison"] is None:
         yield from paragraph(_baseline(report), "bold", width)

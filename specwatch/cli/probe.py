@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from specwatch.config.target import Target
     from specwatch.domain.baseline import Baseline
     from specwatch.domain.experiments import Probe
-    from specwatch.loadtest.engine import MeasuredModel
-    from specwatch.loadtest.probe import Sweep
-    from specwatch.loadtest.probe_run import ProbePlan
+    from specwatch.lab.loadtest.engine import MeasuredModel
+    from specwatch.lab.loadtest.probe import Sweep
+    from specwatch.lab.loadtest.probe_run import ProbePlan
 
 
 @click.command(name="probe")
@@ -65,9 +65,9 @@ def command(context: click.Context, /, **given: Any) -> None:
     """
     from specwatch.cli import load_results
     from specwatch.cli.progress import ProgressBar
-    from specwatch.loadtest import server as servers
-    from specwatch.loadtest.probe import problems_of
-    from specwatch.loadtest.probe_run import ProbePlan, ProbeRun
+    from specwatch.lab.loadtest import server as servers
+    from specwatch.lab.loadtest.probe import problems_of
+    from specwatch.lab.loadtest.probe_run import ProbePlan, ProbeRun
 
     target = load.measured_target(given)
     load_results.require_outputs(given["output"])
@@ -134,9 +134,9 @@ def _probe(
     import msgspec
 
     from specwatch.domain.experiments import Probe
-    from specwatch.loadtest import probe
-    from specwatch.loadtest.requests import Prompt
-    from specwatch.loadtest.result_parts import BUILT_IN, subject_of, workload_of
+    from specwatch.lab.loadtest import probe
+    from specwatch.lab.loadtest.requests import Prompt
+    from specwatch.lab.loadtest.result_parts import BUILT_IN, subject_of, workload_of
 
     cost = probe.cost_of(sweep, baseline) if not isinstance(baseline, str) else baseline
     notes = [*probe.notes_of(sweep), *probe.problems_of(sweep)]

@@ -13,12 +13,12 @@ from specwatch.cli.progress import ProgressBar
 from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.config.target import Target
 from specwatch.errors import ConfigError, TooLittle
-from specwatch.loadtest import answers, engine, server
-from specwatch.loadtest.answers import AnswerComparison, Differences
-from specwatch.loadtest.answers_run import AnswersRun
-from specwatch.loadtest.prompts import endless
-from specwatch.loadtest.requests import Ask, Prompt
-from specwatch.loadtest.result_parts import BUILT_IN, subject_of, workload_of
+from specwatch.lab.loadtest import answers, engine, server
+from specwatch.lab.loadtest.answers import AnswerComparison, Differences
+from specwatch.lab.loadtest.answers_run import AnswersRun
+from specwatch.lab.loadtest.prompts import endless
+from specwatch.lab.loadtest.requests import Ask, Prompt
+from specwatch.lab.loadtest.result_parts import BUILT_IN, subject_of, workload_of
 from specwatch.wording import figures
 from specwatch.wording.text import shown
 

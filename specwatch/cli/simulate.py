@@ -8,8 +8,8 @@ import threading
 import click
 
 from specwatch.errors import ConfigError
-from specwatch.simulator.command_line import parse_flags
-from specwatch.simulator.server import SimulatedServer
+from specwatch.lab.simulator.command_line import parse_flags
+from specwatch.lab.simulator.server import SimulatedServer
 
 
 @click.command(

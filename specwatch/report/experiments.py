@@ -8,7 +8,6 @@ from specwatch.domain import experiments as measured
 from specwatch.domain.interval import Interval
 from specwatch.domain.switchback import ALL_TRAFFIC, LAUNCH, Grouping, Switchback
 from specwatch.domain.switchback_results import compared_episodes, results
-from specwatch.loadtest.break_even_zones import answer
 from specwatch.report.estimates import Ratio, ratio_of
 from specwatch.report.experiment_model import (
     Experiment,
@@ -20,6 +19,7 @@ from specwatch.report.experiment_model import (
 )
 from specwatch.wording import experiment as wording
 from specwatch.wording import figures
+from specwatch.wording.break_even_zones import answer
 from specwatch.wording.figures import finite, moment
 from specwatch.wording.text import shown
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.model_files import TokenizerFiles, open_model
-from specwatch.advise.vocabulary import Vocabulary, read_vocabulary
-from specwatch.advise.weights import Weights
 from specwatch.errors import ConfigError
+from specwatch.lab.advise.model_files import TokenizerFiles, open_model
+from specwatch.lab.advise.vocabulary import Vocabulary, read_vocabulary
+from specwatch.lab.advise.weights import Weights
 
 WRITTEN = Path(__file__).parent / "data" / "tokenizers"
 CONFIG = {"model_type": "qwen2", "vocab_size": 352}

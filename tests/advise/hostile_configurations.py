@@ -7,12 +7,12 @@ import random
 from collections import Counter
 from typing import Any
 
-from specwatch.advise.advice import Advice, ServerPlan, Traffic
-from specwatch.advise.advise import AdviceRequest, advise
-from specwatch.advise.candidate import Candidate, from_files
-from specwatch.advise.methods import KNOWN
-from specwatch.advise.model_files import ModelFiles
 from specwatch.errors import ConfigError
+from specwatch.lab.advise.advice import Advice, ServerPlan, Traffic
+from specwatch.lab.advise.advise import AdviceRequest, advise
+from specwatch.lab.advise.candidate import Candidate, from_files
+from specwatch.lab.advise.methods import KNOWN
+from specwatch.lab.advise.model_files import ModelFiles
 from tests.advise.models import EAGLE, EAGLE3, LLAMA, MEDUSA, MODELS
 
 SPECULATOR = {

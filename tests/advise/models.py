@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specwatch.advise.architecture import Architecture, read_architecture
-from specwatch.advise.candidate import Candidate
-from specwatch.advise.model_files import ModelFiles
+from specwatch.lab.advise.architecture import Architecture, read_architecture
+from specwatch.lab.advise.candidate import Candidate
+from specwatch.lab.advise.model_files import ModelFiles
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.advise import advise as advising
-from specwatch.advise.advice import LEVELS, Advice, Finding, ServerPlan, Traffic
-from specwatch.advise.advise import AdviceRequest
-from specwatch.advise.candidate import Candidate, from_files, from_name, from_size
-from specwatch.advise.model_files import ModelFiles, Weights
-from specwatch.advise.model_names import plain_size
+from specwatch.lab.advise import advise as advising
+from specwatch.lab.advise.advice import LEVELS, Advice, Finding, ServerPlan, Traffic
+from specwatch.lab.advise.advise import AdviceRequest
+from specwatch.lab.advise.candidate import Candidate, from_files, from_name, from_size
+from specwatch.lab.advise.model_files import ModelFiles, Weights
+from specwatch.lab.advise.model_names import plain_size
 from tests.advise.models import LLAMA, candidate
 
 GB = 10**9

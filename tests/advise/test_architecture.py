@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.architecture import read_architecture
-from specwatch.advise.parameter_count import Parameters, count_parameters
 from specwatch.errors import ConfigError
+from specwatch.lab.advise.architecture import read_architecture
+from specwatch.lab.advise.parameter_count import Parameters, count_parameters
 from tests.advise.hostile_configurations import (
     SPECULATOR,
     advice_with_one_other_value,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.formats import (
+from specwatch.errors import ConfigError
+from specwatch.lab.advise.formats import (
     cache_bits,
     declared_format,
     first_with_bits,
@@ -14,9 +15,8 @@ from specwatch.advise.formats import (
     weight_bits,
     weight_bytes,
 )
-from specwatch.advise.model_names import plain_size
-from specwatch.advise.parameter_count import Parameters, count_parameters
-from specwatch.errors import ConfigError
+from specwatch.lab.advise.model_names import plain_size
+from specwatch.lab.advise.parameter_count import Parameters, count_parameters
 from tests.advise.models import shape
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.advise.architecture import read_architecture
-from specwatch.advise.formats import weight_bits
-from specwatch.advise.gguf_model import GgufModel, config_of_gguf
-from specwatch.advise.model_files import open_model
-from specwatch.advise.weights import Tensor
+from specwatch.lab.advise.architecture import read_architecture
+from specwatch.lab.advise.formats import weight_bits
+from specwatch.lab.advise.gguf_model import GgufModel, config_of_gguf
+from specwatch.lab.advise.model_files import open_model
+from specwatch.lab.advise.weights import Tensor
 from tests.advise.folders import WRITTEN, gguf, key, model, refused, text, weights_of
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.advice import Finding, ServerPlan, Traffic
-from specwatch.advise.candidate import Candidate
-from specwatch.advise.heuristics import (
+from specwatch.lab.advise.advice import Finding, ServerPlan, Traffic
+from specwatch.lab.advise.candidate import Candidate
+from specwatch.lab.advise.heuristics import (
     median_temperature,
     quantization_findings,
     size_findings,

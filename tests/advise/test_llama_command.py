@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from specwatch.advise.advice import ServerPlan
-from specwatch.advise.llama_command import read_llama_command, starts_llama
 from specwatch.errors import ConfigError
+from specwatch.lab.advise.advice import ServerPlan
+from specwatch.lab.advise.llama_command import read_llama_command, starts_llama
 
 
 def plan(line: str) -> ServerPlan:

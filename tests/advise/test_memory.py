@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.advice import Finding, Memory
-from specwatch.advise.architecture import Architecture, read_architecture
-from specwatch.advise.memory import (
+from specwatch.errors import ConfigError
+from specwatch.lab.advise.advice import Finding, Memory
+from specwatch.lab.advise.architecture import Architecture, read_architecture
+from specwatch.lab.advise.memory import (
     RESERVED,
     UTILIZATION,
     Footprint,
@@ -17,7 +18,6 @@ from specwatch.advise.memory import (
     mtp_footprint,
     plan_memory,
 )
-from specwatch.errors import ConfigError
 from tests.advise.models import shape
 
 GB = 10**9

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise import methods, speedup
-from specwatch.advise.advice import Finding, ServerPlan
-from specwatch.advise.candidate import Candidate
-from specwatch.advise.speedup import DraftCost
 from specwatch.errors import ConfigError
+from specwatch.lab.advise import methods, speedup
+from specwatch.lab.advise.advice import Finding, ServerPlan
+from specwatch.lab.advise.candidate import Candidate
+from specwatch.lab.advise.speedup import DraftCost
 from tests.advise.models import EAGLE, EAGLE3, LLAMA, MEDUSA, candidate
 
 DEEPSEEK = LLAMA | {

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.model_files import cached_model, open_model
-from specwatch.advise.vocabulary import read_vocabulary
-from specwatch.advise.weights import Tensor, Weights, add_tensors
+from specwatch.lab.advise.model_files import cached_model, open_model
+from specwatch.lab.advise.vocabulary import read_vocabulary
+from specwatch.lab.advise.weights import Tensor, Weights, add_tensors
 from tests.advise.folders import CONFIG, fast, model, refused, safetensors, weights_of
 
 INDEX = "model.safetensors.index.json"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.advise.formats import weight_bits
-from specwatch.advise.model_names import Size, family_in, format_in, plain_size, size_in
 from specwatch.errors import ConfigError
+from specwatch.lab.advise.formats import weight_bits
+from specwatch.lab.advise.model_names import Size, family_in, format_in, plain_size, size_in
 
 SIZES = {
     "meta-llama/Llama-3.1-70B-Instruct": (70e9, 70e9),

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from specwatch.advise import speedup
 from specwatch.domain.acceptance import acceptance_rate, mean_acceptance_length
 from specwatch.domain.model import Tally
+from specwatch.lab.advise import speedup
 
 
 def test_the_closed_form_of_the_paper() -> None:

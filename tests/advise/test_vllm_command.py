@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from specwatch.advise.advice import ServerPlan, whole_number
-from specwatch.advise.vllm_command import read_vllm_command, with_own_speculation
 from specwatch.errors import CannotStrip, ConfigError
+from specwatch.lab.advise.advice import ServerPlan, whole_number
+from specwatch.lab.advise.vllm_command import read_vllm_command, with_own_speculation
 
 
 def plan(line: str, file: str | None = None) -> ServerPlan:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from specwatch.advise.files import MissingLibrary
 from specwatch.errors import ConfigError
+from specwatch.lab.advise.files import MissingLibrary
 from tests.advise.folders import WRITTEN, fast, tokenizer, vocabulary, written
 
 

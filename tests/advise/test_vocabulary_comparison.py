@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.advice import Finding, ServerKind
-from specwatch.advise.model_files import TokenizerFiles
-from specwatch.advise.vocabulary import Vocabulary, read_vocabulary
-from specwatch.advise.vocabulary_comparison import compare_vocabularies as compare
 from specwatch.errors import ConfigError
+from specwatch.lab.advise.advice import Finding, ServerKind
+from specwatch.lab.advise.model_files import TokenizerFiles
+from specwatch.lab.advise.vocabulary import Vocabulary, read_vocabulary
+from specwatch.lab.advise.vocabulary_comparison import compare_vocabularies as compare
 from tests.advise.folders import ROLES, WRITTEN, fast, tokenizer, vocabulary, written
 
 Change = Callable[[dict[str, Any]], object]

@@ -1,12 +1,12 @@
 """Imports point one way, and the pure rooms know neither clock nor outside world.
 
-A *room* is a module or package directly under ``specwatch``.
+A *room* is a module or package directly under ``specwatch``, or under ``specwatch/lab``.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +26,8 @@ LAYERS = (
     ("store", "status"),
     ("problems",),
     ("wording",),
-    ("alerts", "loadtest", "vllm_cli"),
-    ("advise",),
-    ("generate", "report", "backfill"),
+    ("alerts", "vllm_cli"),
+    ("generate", "report"),
     ("actuators", "pages"),
     ("web",),
     ("daemon",),
@@ -39,18 +38,24 @@ LAYERS = (
 
 ASIDE = {
     "tap": {"domain", "engines"},
-    "simulator": {"errors", "domain", "engines", "scrape", "runtime", "vllm_cli", "tap"},
-}
+    "lab": set(),
+    "lab.advise": {"errors", "domain", "vllm_cli", "wording"},
+    "lab.backfill": {"errors", "domain", "engines", "config", "runtime", "scrape", "store"},
+    "lab.loadtest": {
+        "errors", "domain", "engines", "config", "runtime", "scrape", "rules", "wording",
+    },
+    "lab.simulator": {"errors", "domain", "engines", "scrape", "runtime", "vllm_cli", "tap"},
+}  # fmt: skip
 """Rooms beside the daemon, with all that they may import; only the top layer imports them."""
 
 EFFECTS = {
-    "__main__", "actuators", "advise", "cli", "config", "daemon", "runtime", "simulator", "store",
-    "tap", "web",
+    "__main__", "actuators", "cli", "config", "daemon", "runtime", "store", "tap", "web",
     "alerts.client", "alerts.sender",
-    "backfill.prometheus", "backfill.service",
     "engines.switch_files",
-    "loadtest.answers_run", "loadtest.bench_run", "loadtest.calibration_run", "loadtest.client",
-    "loadtest.load_generator", "loadtest.probe_run", "loadtest.server",
+    "lab.advise", "lab.backfill.prometheus", "lab.backfill.service",
+    "lab.loadtest.answers_run", "lab.loadtest.bench_run", "lab.loadtest.calibration_run",
+    "lab.loadtest.client", "lab.loadtest.load_generator", "lab.loadtest.probe_run",
+    "lab.loadtest.server", "lab.simulator",
     "report.mail_and_webhooks", "report.deliveries", "report.reader",
     "discovery.pods", "discovery.sources",
     "report.bucket_sums", "report.hours",
@@ -109,8 +114,13 @@ def has_effects(module: str) -> bool:
 
 
 def room_of(file: Path, package: Path) -> str:
-    first = file.relative_to(package).parts[0]
-    return first.removesuffix(".py")
+    parts = file.relative_to(package).with_suffix("").parts
+    return room_in([part for part in parts if part != "__init__"] or ["__init__"])
+
+
+def room_in(names: Sequence[str]) -> str:
+    """The room of a module, by its names below ``specwatch``."""
+    return ".".join(names[: 2 if names[0] == "lab" else 1])
 
 
 def dotted(node: ast.expr) -> str | None:
@@ -150,12 +160,12 @@ def imported(file: Path, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
 
 
 def check_imports(file: Path, own: str, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    room, pure = own.split(".")[0], not has_effects(own)
+    room, pure = room_in(own.split(".")), not has_effects(own)
     for line, name in imported(file, module):
         first, _, rest = name.partition(".")
         parts = name.split(".")
         if first == "specwatch":
-            other = parts[1] if rest else "__init__"
+            other = room_in(parts[1:]) if rest else "__init__"
             if other == "__version__":
                 continue
             if not may_import(room, other):
@@ -265,8 +275,9 @@ PLANTED = [
     ("config/a.py", "import specwatch.rules.judge", "rules"),
     ("tap/a.py", "from specwatch.config.loading import Config", "config"),
     ("tap/a.py", "from specwatch.web import api", "web"),
-    ("simulator/a.py", "import specwatch.store.schema", "store"),
-    ("daemon/a.py", "import specwatch.simulator", "simulator"),
+    ("lab/simulator/a.py", "import specwatch.store.schema", "store"),
+    ("lab/advise/a.py", "import specwatch.lab.simulator.api", "simulator"),
+    ("daemon/a.py", "import specwatch.lab.simulator", "simulator"),
     ("generate/a.py", "import specwatch.web.api", "web"),
     (
         "report/a.py",
@@ -314,10 +325,10 @@ def test_a_planted_violation_is_found_with_its_line(
         ("report/deliveries.py", "from specwatch.runtime import tls\nimport smtplib, time"),
         ("store/a.py", "from specwatch.domain import merge\nimport time"),
         ("daemon/a.py", "from specwatch.guard import machine"),
-        ("cli/a.py", "from specwatch import daemon, simulator, tap"),
+        ("cli/a.py", "from specwatch import daemon, tap\nfrom specwatch.lab import simulator"),
         ("web/a.py", "from specwatch import __version__"),
-        ("simulator/a.py", "from specwatch.scrape import exposition"),
-        ("simulator/a.py", "from specwatch.tap.switch import Switch"),
+        ("lab/simulator/a.py", "from specwatch.scrape import exposition"),
+        ("lab/simulator/a.py", "from specwatch.tap.switch import Switch"),
     ],
 )
 def test_what_is_allowed_is_not_reported(tmp_path: Path, file: str, source: str) -> None:

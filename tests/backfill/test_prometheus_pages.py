@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.backfill.prometheus_pages import (
+from specwatch.config.target import Target
+from specwatch.domain.minute_set import MinuteSet
+from specwatch.domain.model import HOUR, MINUTE, Series
+from specwatch.engines.sample_names import SAMPLES
+from specwatch.errors import ConfigError
+from specwatch.lab.backfill.prometheus_pages import (
     ResultSeries,
     ScrapedPage,
     ScrapedServer,
@@ -20,12 +25,7 @@ from specwatch.backfill.prometheus_pages import (
     presence_selector,
     servers_of,
 )
-from specwatch.backfill.prometheus_targets import named, sources
-from specwatch.config.target import Target
-from specwatch.domain.minute_set import MinuteSet
-from specwatch.domain.model import HOUR, MINUTE, Series
-from specwatch.engines.sample_names import SAMPLES
-from specwatch.errors import ConfigError
+from specwatch.lab.backfill.prometheus_targets import named, sources
 
 T0 = 1_700_000_000 // HOUR * HOUR
 LABELS = (("instance", "gpu-1:8000"), ("job", "vllm"))

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from specwatch.backfill.prometheus import Access, Prometheus
-from specwatch.backfill.prometheus_pages import presence_selector
-from specwatch.backfill.prometheus_targets import BackfillSource, sources
-from specwatch.backfill.service import (
+from specwatch.domain.model import HOUR, MINUTE, Moment, SeriesId, Window
+from specwatch.errors import ConfigError, NoAnswer, StoreUnavailable
+from specwatch.lab.backfill.prometheus import Access, Prometheus
+from specwatch.lab.backfill.prometheus_pages import presence_selector
+from specwatch.lab.backfill.prometheus_targets import BackfillSource, sources
+from specwatch.lab.backfill.service import (
     MARGIN,
     OLD,
     Backfill,
@@ -20,8 +22,6 @@ from specwatch.backfill.service import (
     discover,
     end_of,
 )
-from specwatch.domain.model import HOUR, MINUTE, Moment, SeriesId, Window
-from specwatch.errors import ConfigError, NoAnswer, StoreUnavailable
 from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store

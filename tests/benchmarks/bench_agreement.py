@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from specwatch.loadtest.prompts import PROMPTS
+from specwatch.lab.loadtest.prompts import PROMPTS
 from tests.benchmarks.figure import Figure
 from tests.lab import vllm_install as lab
 from tests.lab.load_tools import OFFLINE, aiperf_profile, hub_with, vllm_bench

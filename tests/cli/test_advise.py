@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from click.testing import Result
 
-from specwatch.advise.advice import Advice
 from specwatch.cli.advise_lines import lines
+from specwatch.lab.advise.advice import Advice
 from tests.advise.folders import WRITTEN, model, safetensors
 from tests.advise.models import LLAMA
 

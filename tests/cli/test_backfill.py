@@ -16,12 +16,12 @@ import requests
 from click.testing import Result
 from rich.console import Console
 
-from specwatch.backfill import prometheus as api
-from specwatch.backfill.prometheus_targets import BackfillSource
-from specwatch.backfill.service import Backfill, Filled, Span
 from specwatch.cli.progress import BackfillProgress
 from specwatch.domain.model import HOUR, MINUTE, Batch, Cursor, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
+from specwatch.lab.backfill import prometheus as api
+from specwatch.lab.backfill.prometheus_targets import BackfillSource
+from specwatch.lab.backfill.service import Backfill, Filled, Span
 from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
@@ -311,7 +311,7 @@ def test_the_roll_up_is_retried_and_its_end_is_reported(
         return roll_up(self, now, **more)
 
     monkeypatch.setattr(Store, "roll_up", busy)
-    monkeypatch.setattr("specwatch.backfill.service._DELAYS", (0.0,))
+    monkeypatch.setattr("specwatch.lab.backfill.service._DELAYS", (0.0,))
     done = backfill()
     assert "all minutes are written; rolling up the hours" in text(done)
     interrupted = isinstance(fault, KeyboardInterrupt)
@@ -332,7 +332,7 @@ def test_it_reports_where_it_stopped_and_continues_there(
             raise fault
         return write(self, packed, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("specwatch.backfill.service._DELAYS", ())
+    monkeypatch.setattr("specwatch.lab.backfill.service._DELAYS", ())
     with monkeypatch.context() as patched:
         patched.setattr(Store, "add_missing", fail)
         done = backfill()

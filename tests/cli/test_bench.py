@@ -17,9 +17,9 @@ from specwatch.cli import group
 from specwatch.cli.bench_tables import bench_lines, comparison_lines
 from specwatch.domain.baseline import Origin
 from specwatch.domain.experiments import Bench, Comparison, read
-from specwatch.loadtest.compare import compare
-from specwatch.simulator.acceptance import SimulatedAcceptance
-from specwatch.simulator.engine import SimulatedEngine
+from specwatch.lab.loadtest.compare import compare
+from specwatch.lab.simulator.acceptance import SimulatedAcceptance
+from specwatch.lab.simulator.engine import SimulatedEngine
 from tests.cli.conftest import Run, experiments, measurements, texts
 from tests.loadtest.benches import batches, bench, level, noise
 from tests.plugins.golden import Golden

@@ -16,9 +16,9 @@ from specwatch.cli import load, output
 from specwatch.domain.experiments import Bench, Comparison, read
 from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError
-from specwatch.loadtest.compare import compare
-from specwatch.loadtest.engine import MeasuredModel, engine_of
-from specwatch.simulator.engine import SimulatedEngine
+from specwatch.lab.loadtest.compare import compare
+from specwatch.lab.loadtest.engine import MeasuredModel, engine_of
+from specwatch.lab.simulator.engine import SimulatedEngine
 from tests import simulated_load
 from tests.cli.conftest import Run, experiments, measurements
 from tests.cli.test_bench import QUICK

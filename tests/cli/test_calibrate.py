@@ -20,9 +20,9 @@ from rich.console import Console
 from specwatch.cli import group
 from specwatch.cli.progress import ProgressBar
 from specwatch.domain.baseline import Origin
-from specwatch.loadtest.calibration import Stage
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.engine import SimulatedEngine
+from specwatch.lab.loadtest.calibration import Stage
+from specwatch.lab.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.engine import SimulatedEngine
 from tests.cli.conftest import Run, measurements
 from tests.simulated_load import COSTS, K, at_answer, busy_engine, in_virtual_time, settings
 

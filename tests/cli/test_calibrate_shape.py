@@ -32,8 +32,8 @@ from specwatch.domain.model import (
 )
 from specwatch.domain.units import parse_duration
 from specwatch.errors import NoAnswer
-from specwatch.loadtest.load_generator import LoadGenerator
-from specwatch.simulator.engine import SimulatedEngine
+from specwatch.lab.loadtest.load_generator import LoadGenerator
+from specwatch.lab.simulator.engine import SimulatedEngine
 from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store

@@ -136,7 +136,7 @@ def test_a_command_loads_only_what_it_needs() -> None:
         "from specwatch.cli import main\n"
         "try: main(['run', '--help'])\n"
         "except SystemExit: pass\n"
-        "print({'rich', 'alembic', 'uvicorn', 'sqlalchemy', 'specwatch.simulator'}"
+        "print({'rich', 'alembic', 'uvicorn', 'sqlalchemy', 'specwatch.lab.simulator'}"
         " & sys.modules.keys())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

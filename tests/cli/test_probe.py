@@ -16,9 +16,9 @@ import pytest
 
 from specwatch.domain.experiments import Probe, read
 from specwatch.domain.model import Mode, Series
-from specwatch.loadtest.probe_run import ProbePlan
-from specwatch.loadtest.requests import Answer
-from specwatch.simulator.engine import SimulatedEngine
+from specwatch.lab.loadtest.probe_run import ProbePlan
+from specwatch.lab.loadtest.requests import Answer
+from specwatch.lab.simulator.engine import SimulatedEngine
 from tests.cli.conftest import Run, experiments
 from tests.simulated_load import (
     K,
@@ -248,7 +248,7 @@ def test_without_drafts_on_the_page_and_records_the_acceptance_is_unknown(
 def test_with_other_traffic_counters_are_refused(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.loadtest.probe_run._IDLES", 0.5)
+    monkeypatch.setattr("specwatch.lab.loadtest.probe_run._IDLES", 0.5)
     with in_virtual_time([busy_engine(speculates=True, record="none")]) as (busy,):
         done = run("probe", "--target", busy, *SWEEP, "--database", database)
     assert done.exit_code == 1, done.stderr

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from specwatch.loadtest.requests import Answer, Ask, ErrorKind
-from specwatch.simulator.engine import SimulatedEngine
+from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.simulator.engine import SimulatedEngine
 from tests.cli.conftest import Run
 from tests.simulated_load import VirtualClient, in_virtual_time, settings
 

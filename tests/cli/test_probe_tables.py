@@ -19,7 +19,7 @@ from specwatch.domain.experiments import (
     Workload,
     Zone,
 )
-from specwatch.loadtest.break_even_zones import line_sentence
+from specwatch.wording.break_even_zones import line_sentence
 from tests.cli.conftest import texts
 from tests.plugins.golden import Golden
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.settings import SimulatedSettings
 from tests.cli.conftest import Run
 
 COMMAND = ["/opt/vllm/bin/vllm", "serve", "M", "--spec-method", "ngram", "--spec-tokens", "3"]

@@ -13,9 +13,9 @@ from specwatch.config.target import Target
 from specwatch.daemon.daemon import Daemon
 from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import Moment, Tally, Window
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedRequest
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedRequest
 from specwatch.store.repository import Store
 from tests.hostile import wait_for
 

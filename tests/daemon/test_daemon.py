@@ -22,7 +22,7 @@ from specwatch.daemon.scraper import Scraper
 from specwatch.domain.draft_lengths import DraftLengths, shown_by
 from specwatch.domain.merge import merge_tallies
 from specwatch.errors import ConfigError, StoreUnavailable
-from specwatch.simulator.server import SimulatedServer
+from specwatch.lab.simulator.server import SimulatedServer
 from tests.daemon.running import FAST, config_of, counts, stored, total, work
 from tests.daemon.stepped import ALL, Stepped, StoppedClock, scrapes
 from tests.fixtures import Log, Serve, events, target_of

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.advice import Advice, Traffic
-from specwatch.advise.advise import AdviceRequest, advise
-from specwatch.advise.architecture import read_architecture
-from specwatch.advise.memory import Footprint, plan_memory
-from specwatch.advise.methods import KEYS
-from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.cli.advise_models import LocalModels
 from specwatch.errors import ConfigError
+from specwatch.lab.advise.advice import Advice, Traffic
+from specwatch.lab.advise.advise import AdviceRequest, advise
+from specwatch.lab.advise.architecture import read_architecture
+from specwatch.lab.advise.memory import Footprint, plan_memory
+from specwatch.lab.advise.methods import KEYS
+from specwatch.lab.advise.vllm_command import read_vllm_command
 from specwatch.vllm_cli.flags import FLAGS, resolve
 from tests.e2e.oracle import Oracle
 from tests.lab.vllm_server import KV_CACHE_BYTES, VllmServer

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from specwatch.cli.load import server_at
 from specwatch.domain.baseline import Origin
 from specwatch.domain.experiments import Bench, Comparison, read
-from specwatch.loadtest.bench import Load
-from specwatch.loadtest.bench_run import BenchPlan, BenchRun
-from specwatch.loadtest.prompts import PROMPTS
-from specwatch.loadtest.requests import Prompt
-from specwatch.loadtest.server import Server
+from specwatch.lab.loadtest.bench import Load
+from specwatch.lab.loadtest.bench_run import BenchPlan, BenchRun
+from specwatch.lab.loadtest.prompts import PROMPTS
+from specwatch.lab.loadtest.requests import Prompt
+from specwatch.lab.loadtest.server import Server
 from tests.e2e.clients import request_seconds
 from tests.e2e.processes import CHECKOUT, experiments_of, measurements_of, specwatch
 from tests.lab.vllm_server import VllmServer

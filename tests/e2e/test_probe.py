@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from specwatch.cli import group
 from specwatch.domain.experiments import Probe, ProbeTemperature, read
-from specwatch.loadtest.probe_run import ProbeRun
+from specwatch.lab.loadtest.probe_run import ProbeRun
 from tests.e2e.conftest import StartVllm
 from tests.e2e.witness import Counts, counted, difference
 from tests.lab.vllm_server import VllmServer

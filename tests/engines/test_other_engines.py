@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from specwatch.backfill import prometheus_pages
 from specwatch.domain.acceptance import fixed_draft_length
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.histogram import mean
@@ -29,6 +28,7 @@ from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.sample_names import ENGINES, engine_of, mode_of
 from specwatch.engines.sglang import SGLANG as SGLANG_ENGINE
 from specwatch.errors import PageError, ScrapeReason
+from specwatch.lab.backfill import prometheus_pages
 from specwatch.rules import summary
 from specwatch.scrape import engine_info, tally
 from specwatch.scrape.window_builder import WindowBuilder

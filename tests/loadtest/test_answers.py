@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.loadtest.answers import AnswerSet, compare, parting
-from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.loadtest.answers import AnswerSet, compare, parting
+from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
 
 ASK = Ask("hello", 40, 0.0, read_text=True)
 

@@ -10,10 +10,10 @@ import pytest
 from specwatch.domain.experiments import Level
 from specwatch.domain.model import Environment, Mode, Series, Tally
 from specwatch.engines.acceptance import Acceptance
-from specwatch.loadtest.bench import Load, Stretch, answered_well, level
-from specwatch.loadtest.calibration import Block, Look, Stage
-from specwatch.loadtest.engine import MeasuredModel
-from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.loadtest.bench import Load, Stretch, answered_well, level
+from specwatch.lab.loadtest.calibration import Block, Look, Stage
+from specwatch.lab.loadtest.engine import MeasuredModel
+from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
 
 FULL = 21
 ENGINE = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))

@@ -11,10 +11,10 @@ from specwatch.domain.baseline import BaselineKey, Origin
 from specwatch.domain.model import Environment, Mode, Series
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.errors import ConfigError, PageError
-from specwatch.loadtest import calibration, calibration_report
-from specwatch.loadtest.calibration import Block, Look, Meter, Stage
-from specwatch.loadtest.engine import MeasuredModel, check, engine_of
-from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.loadtest import calibration, calibration_report
+from specwatch.lab.loadtest.calibration import Block, Look, Meter, Stage
+from specwatch.lab.loadtest.engine import MeasuredModel, check, engine_of
+from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
 from tests import pages
 
 KEY = BaselineKey("chat", "tiny", "0.32.0", "abc")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from specwatch.domain.model import Gauges, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample
-from specwatch.loadtest import calibration_shape
-from specwatch.loadtest.engine import counted_of
+from specwatch.lab.loadtest import calibration_shape
+from specwatch.lab.loadtest.engine import counted_of
 from tests.loadtest.test_calibration import OFF, page
 
 

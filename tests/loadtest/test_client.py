@@ -16,10 +16,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from specwatch.engines.acceptance import Acceptance
-from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.loadtest.client import LoadClient
+from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.simulator.server import SimulatedServer
 from specwatch.runtime.http_server import HttpServer
-from specwatch.simulator.server import SimulatedServer
 from tests import simulated_load
 from tests.hostile import HostileServer, Visit
 

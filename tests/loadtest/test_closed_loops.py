@@ -11,11 +11,11 @@ import pytest
 
 from specwatch.domain.experiments import Estimate, Level
 from specwatch.domain.model import Environment, Mode
-from specwatch.loadtest.bench import Load, Stretch, level
-from specwatch.loadtest.calibration import Block, Look, Stage
-from specwatch.loadtest.compare import compare
-from specwatch.loadtest.engine import MeasuredModel
-from specwatch.loadtest.requests import Answer, Ask
+from specwatch.lab.loadtest.bench import Load, Stretch, level
+from specwatch.lab.loadtest.calibration import Block, Look, Stage
+from specwatch.lab.loadtest.compare import compare
+from specwatch.lab.loadtest.engine import MeasuredModel
+from specwatch.lab.loadtest.requests import Answer, Ask
 from tests.loadtest.benches import bench
 
 TOKENS = 33

@@ -12,8 +12,8 @@ import pytest
 
 from specwatch.domain.experiments import Bench, ComparedLevel, Comparison, Estimate, Verdict
 from specwatch.errors import ConfigError
-from specwatch.loadtest import verdicts
-from specwatch.loadtest.compare import compare
+from specwatch.lab.loadtest.compare import compare
+from specwatch.wording import experiment_verdicts
 from tests.loadtest.benches import WORK, batches, bench, level, noise
 
 OFF, ON = 0.02, 0.01
@@ -97,7 +97,7 @@ def estimate(value: float, lower: float | None = None, upper: float | None = Non
 def test_a_verdict_is_that_of_the_whole_interval(
     speedup: Estimate | None, verdict: Verdict
 ) -> None:
-    assert verdicts.verdict_of(speedup) == verdict
+    assert experiment_verdicts.verdict_of(speedup) == verdict
 
 
 def compared(
@@ -131,7 +131,9 @@ def compared(
 def test_the_crossing_lies_between_two_loads_on_the_logarithm(
     speedups: dict[int, float | None], expected: float | None
 ) -> None:
-    load = verdicts.falling_crossing([compared(load, value) for load, value in speedups.items()])
+    load = experiment_verdicts.falling_crossing(
+        [compared(load, value) for load, value in speedups.items()]
+    )
     assert load == (None if expected is None else pytest.approx(expected))
 
 
@@ -139,8 +141,8 @@ def test_a_crossing_is_not_taken_from_noise() -> None:
     """All later loads are below 1, and one of them surely."""
     noisy = {1: (1.4, 1.3, 1.5), 4: (0.99, 0.9, 1.1), 8: (1.2, 1.1, 1.3), 16: (0.97, 0.9, 1.05)}
     levels = [compared(load, *value) for load, value in noisy.items()]
-    assert verdicts.falling_crossing(levels) is None
-    sure = verdicts.falling_crossing([*levels[:3], compared(16, 0.8, 0.7, 0.9)])
+    assert experiment_verdicts.falling_crossing(levels) is None
+    sure = experiment_verdicts.falling_crossing([*levels[:3], compared(16, 0.8, 0.7, 0.9)])
     assert 8 < sure < 16, "not where it was below by chance"
 
 
@@ -156,7 +158,9 @@ def test_a_crossing_is_not_taken_from_noise() -> None:
 def test_the_load_above_which_speculation_pays_is_computed_too(
     speedups: dict[int, float], expected: float | None
 ) -> None:
-    load = verdicts.rising_crossing([compared(load, value) for load, value in speedups.items()])
+    load = experiment_verdicts.rising_crossing(
+        [compared(load, value) for load, value in speedups.items()]
+    )
     assert load == (None if expected is None else pytest.approx(expected))
 
 

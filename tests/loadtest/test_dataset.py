@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from specwatch.errors import ConfigError
-from specwatch.loadtest import dataset
-from specwatch.loadtest.dataset import random_lengths, random_words, read, words_for
+from specwatch.lab.loadtest import dataset
+from specwatch.lab.loadtest.dataset import random_lengths, random_words, read, words_for
 
 SHAREGPT = {
     "id": "a",

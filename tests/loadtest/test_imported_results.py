@@ -15,8 +15,8 @@ from specwatch.domain.baseline import BaselineKey, Origin
 from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import load_bin
 from specwatch.errors import ConfigError
-from specwatch.loadtest import imported_results
-from specwatch.loadtest.imported_results import read
+from specwatch.lab.loadtest import imported_results
+from specwatch.lab.loadtest.imported_results import read
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
 DETAILED, MEANS, DRAFT, AIPERF = (

@@ -14,10 +14,10 @@ import pytest
 
 from specwatch.domain.model import Series
 from specwatch.errors import NoAnswer, ScrapeError, ScrapeReason
-from specwatch.loadtest.calibration import Block
-from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.load_generator import LoadGenerator, poisson
-from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.loadtest.calibration import Block
+from specwatch.lab.loadtest.client import LoadClient
+from specwatch.lab.loadtest.load_generator import LoadGenerator, poisson
+from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
 from tests.simulated_load import VirtualTime
 
 TOKENS = 20

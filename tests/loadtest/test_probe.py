@@ -17,12 +17,17 @@ from specwatch.domain.model import load_bin as load_bin_of
 from specwatch.domain.sample import Sample
 from specwatch.engines.acceptance import Acceptance as Record
 from specwatch.engines.llamacpp import LLAMACPP
-from specwatch.loadtest.acceptance import DraftCounts, acceptance_of, length_interval, rate_interval
-from specwatch.loadtest.acceptance import drawn as units
-from specwatch.loadtest.calibration import Slice, Stage
-from specwatch.loadtest.engine import MeasuredModel
-from specwatch.loadtest.other_traffic import other_traffic
-from specwatch.loadtest.probe import (
+from specwatch.lab.loadtest.acceptance import (
+    DraftCounts,
+    acceptance_of,
+    length_interval,
+    rate_interval,
+)
+from specwatch.lab.loadtest.acceptance import drawn as units
+from specwatch.lab.loadtest.calibration import Slice, Stage
+from specwatch.lab.loadtest.engine import MeasuredModel
+from specwatch.lab.loadtest.other_traffic import other_traffic
+from specwatch.lab.loadtest.probe import (
     Source,
     StepCost,
     Sweep,
@@ -33,8 +38,8 @@ from specwatch.loadtest.probe import (
     shortfall_of,
     temperatures_of,
 )
-from specwatch.loadtest.requests import Answer, Ask, ErrorKind
-from specwatch.loadtest.result_parts import distribution_of
+from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.lab.loadtest.result_parts import distribution_of
 
 K = 4
 ENGINE = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))

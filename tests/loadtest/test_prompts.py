@@ -8,9 +8,9 @@ from itertools import islice
 
 import pytest
 
-from specwatch.loadtest.prompts import PROMPTS, endless, sized
-from specwatch.loadtest.requests import Prompt
-from specwatch.loadtest.result_parts import workload_of
+from specwatch.lab.loadtest.prompts import PROMPTS, endless, sized
+from specwatch.lab.loadtest.requests import Prompt
+from specwatch.lab.loadtest.result_parts import workload_of
 
 
 def test_each_round_has_every_prompt_once_in_another_order() -> None:

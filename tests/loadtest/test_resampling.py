@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.interval import LEAST_SAMPLES
-from specwatch.loadtest.resampling import (
+from specwatch.lab.loadtest.resampling import (
     Pair,
     paired_interval,
     quotient_interval,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specwatch.domain.model import Environment, Mode
-from specwatch.loadtest.engine import MeasuredModel
-from specwatch.loadtest.result_parts import subject_of
+from specwatch.lab.loadtest.engine import MeasuredModel
+from specwatch.lab.loadtest.result_parts import subject_of
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from starlette.routing import Route
 from specwatch.config.target import Target
 from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError
-from specwatch.loadtest.client import CHAT
-from specwatch.loadtest.requests import Answer, Ask
-from specwatch.loadtest.server import Server
+from specwatch.lab.loadtest.client import CHAT
+from specwatch.lab.loadtest.requests import Answer, Ask
+from specwatch.lab.loadtest.server import Server
 from specwatch.runtime.http_server import HttpServer
 from tests import simulated_load
 from tests.loadtest.test_client import DETAILS, SGLANG, USAGE, piece, streamed

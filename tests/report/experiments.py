@@ -18,7 +18,7 @@ from specwatch.domain.experiments import (
     Zone,
 )
 from specwatch.domain.switchback import Moments, Switchback, SwitchbackDesign, SwitchbackState
-from specwatch.loadtest.compare import compare
+from specwatch.lab.loadtest.compare import compare
 from tests.loadtest.benches import WORK, batches, bench, level, noise
 
 

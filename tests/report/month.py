@@ -18,17 +18,17 @@ from unittest import mock
 
 from specwatch.domain.model import HOUR, MINUTE, Batch, Moment, Series
 from specwatch.domain.temperature import Buckets
+from specwatch.lab.simulator.acceptance import SimulatedAcceptance
+from specwatch.lab.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram
+from specwatch.lab.simulator.engine import SimulatedEngine
+from specwatch.lab.simulator.page import SimulatedPage
+from specwatch.lab.simulator.sequence import SimulatedSequence
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedTraffic, SimulatedWorkload
 from specwatch.rules.judge import Judge
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.simulator.acceptance import SimulatedAcceptance
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram
-from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.page import SimulatedPage
-from specwatch.simulator.sequence import SimulatedSequence
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedTraffic, SimulatedWorkload
 from specwatch.store import rollups_and_retention
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from specwatch.domain.switchback import new_state
-from specwatch.loadtest.compare import compare
+from specwatch.lab.loadtest.compare import compare
 from specwatch.report.estimates import Ratio
 from specwatch.report.experiments import (
     MOST,

@@ -15,12 +15,12 @@ from functools import cache
 import pytest
 
 from specwatch.config.loading import Config
+from specwatch.lab.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
+from specwatch.lab.simulator.page import SimulatedPage
 from specwatch.report.estimates import Bounds, Quantiles
 from specwatch.report.model import ModelReport, Report, ReportLoad
 from specwatch.report.reader import read_report
 from specwatch.scrape.exposition import PageReader
-from specwatch.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
-from specwatch.simulator.page import SimulatedPage
 from specwatch.store.readers import Reader
 from tests.report import month as months
 from tests.report import truth

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specwatch.domain.experiments import ComparedLevel, Estimate
-from specwatch.loadtest import verdicts
 from specwatch.report.charts import speedup_by_concurrency
+from specwatch.wording import experiment_verdicts
 from tests.report.drawing import Drawing
 
 
@@ -19,7 +19,7 @@ def compared(
         concurrency=None if rate else int(load), rate=load if rate else None, speedup=speedup,
         decode=None, ttft=None, throughput_off=1, throughput_on=1, per_user_off=None,
         per_user_on=None, tpot_p99_off=None, tpot_p99_on=None, acceptance_rate=None,
-        verdict=verdicts.verdict_of(speedup),
+        verdict=experiment_verdicts.verdict_of(speedup),
     )  # fmt: skip
 
 

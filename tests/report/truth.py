@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specwatch.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.costs import SimulatedCosts
 from tests.report.month import COSTS, Request
 
 Column = npt.NDArray[np.float64]

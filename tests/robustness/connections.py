@@ -23,7 +23,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specwatch.simulator.server import SimulatedServer
+from specwatch.lab.simulator.server import SimulatedServer
 from tests.daemon.running import FAST
 from tests.robustness.campaign import progress, show
 from tests.robustness.processes import Daemon, Proxy

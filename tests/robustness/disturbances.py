@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from specwatch.daemon.daemon import Daemon
-from specwatch.simulator.server import SimulatedServer
+from specwatch.lab.simulator.server import SimulatedServer
 from tests.daemon.running import (
     FAST,
     MovableClock,

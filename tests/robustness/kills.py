@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specwatch.daemon.daemon import Daemon
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.workload import SimulatedRequest
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.workload import SimulatedRequest
 from tests.daemon.running import FAST, Running, config_of, counts, scraped, stored, total, work
 from tests.fixtures import target_of
 from tests.postgres import running_postgres

@@ -14,13 +14,13 @@ from specwatch.domain import draft_lengths
 from specwatch.domain.acceptance import acceptance_rate, lengths_vary
 from specwatch.domain.draft_lengths import CAUSES, DraftLengths
 from specwatch.domain.model import Environment, Tally
+from specwatch.lab.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.engine import SimulatedEngine
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedTraffic
 from specwatch.rules.decision_view import model_view
 from specwatch.rules.readings import read
 from specwatch.rules.verdicts import Verdict, judge
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedTraffic
 from specwatch.wording import speculation
 from tests.domain.samples import START, baseline, evidence, minutes, tally
 from tests.web.decided import decided

@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from specwatch.simulator.server import SimulatedServer
+from specwatch.lab.simulator.server import SimulatedServer
 
 
 def post(server: SimulatedServer, path: str, body: Any) -> requests.Response:

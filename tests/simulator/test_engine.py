@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from specwatch.domain.model import Histogram
 from specwatch.errors import ConfigError
-from specwatch.simulator.counters import SimulatedHistogram
-from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.sequence import SimulatedSequence
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedRequest, SimulatedTraffic
+from specwatch.lab.simulator.counters import SimulatedHistogram
+from specwatch.lab.simulator.engine import SimulatedEngine
+from specwatch.lab.simulator.sequence import SimulatedSequence
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedRequest, SimulatedTraffic
 
 K = 4
 BUSY = SimulatedSettings(

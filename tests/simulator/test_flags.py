@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from specwatch.errors import ConfigError
-from specwatch.simulator.command_line import parse_flags
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.command_line import parse_flags
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.tap.settings import SWITCH_DIRECTORY
 
 DRAFT = '{"method":"draft_model","model":"d","num_speculative_tokens":4}'

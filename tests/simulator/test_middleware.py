@@ -10,10 +10,10 @@ import requests
 from prometheus_client import CollectorRegistry, Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedProfile, SimulatedTraffic
+from specwatch.lab.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedProfile, SimulatedTraffic
 from tests.hostile import wait_for
 from tests.simulator.client import page, total
 

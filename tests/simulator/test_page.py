@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.http_stats import SimulatedHttpStats
-from specwatch.simulator.page import SimulatedPage
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.lab.simulator.engine import SimulatedEngine
+from specwatch.lab.simulator.http_stats import SimulatedHttpStats
+from specwatch.lab.simulator.page import SimulatedPage
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedTraffic
 
 DATA = Path(__file__).parent.parent / "data"
 LIKE_THE_CAPTURE = SimulatedSettings(

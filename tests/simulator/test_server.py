@@ -24,10 +24,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specwatch.cli import simulate
 from specwatch.errors import ConfigError
+from specwatch.lab.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.runtime.http_server import HttpServer
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from tests.hostile import wait_for
 from tests.simulator.client import events, page, post, total
 

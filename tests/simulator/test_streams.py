@@ -11,9 +11,9 @@ import pytest
 import requests
 
 from specwatch.errors import ConfigError
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from tests.simulator.client import events, post
 
 SETTINGS = SimulatedSettings(

@@ -26,14 +26,14 @@ from specwatch.engines.switch import (
     decode,
     encode,
 )
-from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.responses import acceptance_record
-from specwatch.simulator.runtime import SimulatedRuntime
-from specwatch.simulator.sequence import SimulatedSequence
-from specwatch.simulator.server import SimulatedServer
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedRequest, SimulatedTraffic
+from specwatch.lab.simulator.costs import SimulatedCosts
+from specwatch.lab.simulator.engine import SimulatedEngine
+from specwatch.lab.simulator.responses import acceptance_record
+from specwatch.lab.simulator.runtime import SimulatedRuntime
+from specwatch.lab.simulator.sequence import SimulatedSequence
+from specwatch.lab.simulator.server import SimulatedServer
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedRequest, SimulatedTraffic
 from specwatch.tap import scheduler
 from specwatch.tap.settings import SWITCH_DIRECTORY, SWITCH_TOKEN_FILE
 from specwatch.tap.switch import lookup_of

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from specwatch.simulator.acceptance import SimulatedAcceptance, acceptance_rate
-from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedProfile, SimulatedTraffic
+from specwatch.lab.simulator.acceptance import SimulatedAcceptance, acceptance_rate
+from specwatch.lab.simulator.engine import SimulatedEngine
+from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.lab.simulator.workload import SimulatedProfile, SimulatedTraffic
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.7, 0.8, 1.0, 1.3)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

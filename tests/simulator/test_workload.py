@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from specwatch.errors import ConfigError
-from specwatch.simulator.workload import (
+from specwatch.lab.simulator.workload import (
     SimulatedProfile,
     SimulatedTraffic,
     SimulatedWorkload,

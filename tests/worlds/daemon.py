@@ -22,9 +22,9 @@ from specwatch.domain.sample import samples_of
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
 from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.guard.state import Phase
-from specwatch.loadtest import calibration, calibration_shape
-from specwatch.loadtest.calibration import Block, Look, Meter, Stage
-from specwatch.loadtest.engine import engine_of
+from specwatch.lab.loadtest import calibration, calibration_shape
+from specwatch.lab.loadtest.calibration import Block, Look, Meter, Stage
+from specwatch.lab.loadtest.engine import engine_of
 from specwatch.scrape.exposition import PageReader
 from specwatch.store.repository import Store
 from tests.worlds.life import Server

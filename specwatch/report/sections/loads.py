@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specwatch.domain.experiments import Verdict, Zone
-from specwatch.loadtest import break_even_zones, verdicts
 from specwatch.report import layout, schedule
 from specwatch.report.experiment_model import Experiment, MeasuredLoad
 from specwatch.report.experiments import headline, others
 from specwatch.report.layout import Cell, Figure, Part, ReportSection, Sentence, Style, Table, table
 from specwatch.report.model import ModelReport, ReportLoad
+from specwatch.wording import break_even_zones, experiment_verdicts, figures, speculation
 from specwatch.wording import experiment as wording
-from specwatch.wording import figures, speculation
 from specwatch.wording.figures import finite, moment
 from specwatch.wording.text import shown
 
@@ -250,7 +249,10 @@ def _measured(experiment: Experiment) -> Table:
                     figures.seconds(one.tpot_p99),
                     Cell(figures.UNKNOWN)
                     if one.verdict is None
-                    else Cell(verdicts.LABELS[one.verdict], style=_VERDICTS.get(one.verdict, "")),
+                    else Cell(
+                        experiment_verdicts.LABELS[one.verdict],
+                        style=_VERDICTS.get(one.verdict, ""),
+                    ),
                 )
                 for one in experiment.loads
             ],

@@ -20,7 +20,7 @@ heavy = {"numpy", "alembic", "psycopg", "requests", "jinja2", "specwatch.pages"}
 assert attribute(minutes, minutes, baseline([off(n) for n in range(9)])).change
 assert Experience.of(minutes, baseline([off(n) for n in range(9)])).lengths
 print(*heavy & set(sys.modules))
-import specwatch.loadtest.resampling
+import specwatch.lab.loadtest.resampling
 print(*heavy & set(sys.modules))
 """
 
