@@ -6,6 +6,7 @@ A *room* is a module or package directly under ``specwatch``, or under ``specwat
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -218,6 +219,13 @@ def violations(package: Path) -> list[Violation]:
 def test_imports_point_downward_and_pure_rooms_are_pure() -> None:
     found = violations(PACKAGE)
     assert not found, "\n" + "\n".join(map(str, found))
+
+
+def test_the_manual_names_the_rooms_in_their_order() -> None:
+    manual = (PACKAGE.parent / "docs/architecture.md").read_text().partition("\n## The way")[0]
+    rows = re.findall(r"^\| (`.*?) \|", manual, re.MULTILINE)
+    named = [set(re.findall(r"`(\w+)`", row)) for row in rows]
+    assert named == [set(layer) for layer in reversed(LAYERS) if layer != ("__main__",)]
 
 
 def circles(package: Path) -> list[set[str]]:
