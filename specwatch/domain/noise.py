@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 _MOST_CORRELATION = 0.95
 _UNKNOWN_CORRELATION = 0.3
 """Assumed if there are too few minutes to estimate it."""
+MOST_LAG = 3
+"""Minutes between values that are compared, at most."""
 _ENOUGH = 20
 """Differences from which on a correlation is estimated."""
 _MOST_PRIOR = 40.0
@@ -47,7 +49,7 @@ def noise_of(values: Sequence[float | None]) -> Noise | None:
     """The noise of consecutive values, None where one is missing; None for too few of them."""
     variances = []
     missing = values.count(None)
-    for lag in (1, 2, 3):
+    for lag in range(1, MOST_LAG + 1):
         pairs: Iterable[Any] = zip(values, values[lag:], strict=False)
         if missing:
             pairs = [pair for pair in pairs if None not in pair]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import MINUTE
-from specwatch.domain.noise import Noise, inflation, noise_of
+from specwatch.domain.noise import MOST_LAG, Noise, inflation, noise_of
 
 _NEAR = 2 * MINUTE
 """Seconds before and after the middle of a minute in which those lie that give its level."""
@@ -78,9 +78,10 @@ class Levels:
             minute[0] += level.took + level.first_took
             minute[1] += level.expected + level.first_expected
         values: list[float | None] = []
-        before = math.inf
+        before = min(sums, default=0.0)
         for middle, (took, expected) in sums.items():
-            values += [None] if middle - before > MINUTE else []
+            # As many as keep apart what noise_of compares.
+            values += [None] * min(round((middle - before) / MINUTE) - 1, MOST_LAG)
             values.append(math.log(took / expected))
             before = middle
         noise = noise_of(values)

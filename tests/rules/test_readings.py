@@ -144,6 +144,13 @@ def test_a_metric_has_the_value_of_its_samples(metric, temperature, value):
     assert reading.missing is None
 
 
+def test_why_no_share_of_drafts_is_known_to_lose():
+    assert read("losing_draft_share", hourly(measured=False), window=HOUR).missing == "no baseline"
+    whole = [minute(n, tally(rate=0.6, tpot=0.02, requests=100)) for n in range(60)]
+    reading = read("losing_draft_share", full(whole), window=HOUR)
+    assert reading.missing == "no measured speedup of any temperature"
+
+
 @pytest.mark.parametrize(
     ("metric", "share"),
     [("length_finish_excess", 0.4 * (0.5 - 0.4)), ("tool_call_shortfall", 0.4 * (0.2 - 0.075))],
