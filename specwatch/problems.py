@@ -16,7 +16,7 @@ from specwatch.guard.state import RESTARTS, Cause, Phase
 from specwatch.rules.decision_view import FindingView, SloView, finding_view, slo_view
 from specwatch.rules.verdicts import Finding
 from specwatch.scrape.engine_stop import EngineStop
-from specwatch.status import NOT_ON, DaemonStatus, Means, TargetStatus
+from specwatch.status import DaemonStatus, Means, TargetStatus
 
 URGENT = ("critical", "warning")
 """Severities of rules whose breach is a problem."""
@@ -203,7 +203,7 @@ def _of_decision(
     losing = set()
     for name, known in target.decision.models.items():
         hour, present = known.assessment.speedup, known.present
-        if not known.current(now) or target.models.get(name) in NOT_ON:
+        if not known.current(now) or target.without_speculation(name):
             continue
         kind = ProblemKind.LOSES if present.losing_since is not None else ProblemKind.LOST
         if kind is ProblemKind.LOSES or (hour is not None and hour.below(1)):
@@ -215,7 +215,7 @@ def _of_decision(
             )  # fmt: skip
     unjudged = set()
     for name, known in target.decision.models.items():
-        traffic = None if target.models.get(name) in NOT_ON else known.unjudged(now)
+        traffic = None if target.without_speculation(name) else known.unjudged(now)
         if traffic is not None:
             unjudged.add(name)
             yield make(

@@ -26,7 +26,6 @@ from specwatch.scrape.engine_stop import EngineStop
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.scrape.taps import Trouble
 
-NOT_ON = (Mode.OFF, Mode.STANDBY, Mode.PREFILL, Mode.STOPPED, Mode.SLEEPING)
 _Shown = TypeVar("_Shown")
 
 
@@ -158,6 +157,11 @@ class TargetStatus(Struct, frozen=True):
         """The servers that do the same work: by default those that serve the same model."""
         return self.configured_group or min(self.models, default="")
 
+    def without_speculation(self, model: str) -> bool:
+        """Whether it is certain that the model is not served with speculation now."""
+        mode = self.models.get(model)
+        return mode is not None and mode.without
+
     def member(self, model: str, now: float) -> Member:
         """One of its models as a member of its group, at ``now`` (Unix seconds)."""
         guard, known = self.guard, self.decision.models.get(model)
@@ -165,7 +169,7 @@ class TargetStatus(Struct, frozen=True):
         if guard is not None:
             holdout = guard.state is not None and guard.state.holdout
             member = member._replace(holdout=holdout, group_size=guard.group_size)
-        if known is None or not known.current(now) or self.models.get(model) in NOT_ON:
+        if known is None or not known.current(now) or self.without_speculation(model):
             return member
         assessment = known.assessment
         common = {one.holdout for one in known.baseline.holdouts if assessment.simultaneous}
@@ -191,7 +195,7 @@ class TargetStatus(Struct, frozen=True):
             if finding.in_breach
             and (
                 finding.seen is not Verdict.NO_DATA
-                or self.models.get(finding.model_name) not in NOT_ON
+                or not self.without_speculation(finding.model_name)
             )
         ]  # fmt: skip
 

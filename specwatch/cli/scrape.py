@@ -141,13 +141,12 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
         figures.counted(model.preemptions, "preemption"),
     )
     yield tables.known(parts), ""
-    if model.speculation == "unknown":
+    if model.speculation is Mode.UNKNOWN:
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
-    if model.speculation in speculation.NOT_JUDGED:
-        why = speculation.NOT_JUDGED[model.speculation]
-        yield from paragraph(f"not judged: {why}", "yellow")
+    if model.speculation.unjudged:
+        yield from paragraph(f"not judged: {model.speculation.unjudged}", "yellow")
     yield from paragraph(speculation.draft_lengths(model.draft_lengths) or "", "yellow")
-    if model.speculation in ("on", "standby"):
+    if model.speculation in (Mode.ON, Mode.STANDBY):
         yield from _acceptance_lines(model, bar)
     latencies = [("TTFT", model.ttft), ("TPOT", model.tpot), ("inter-token", model.inter_token)]
     if any(latency for _, latency in latencies):

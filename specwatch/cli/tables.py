@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain import buckets
-from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.domain.model import ALL_TEMPERATURES, Mode
 from specwatch.domain.tap_keys import METHODS
 from specwatch.rules.decision_view import BucketSpeedupView, FindingView
 from specwatch.rules.segment_view import SegmentView
@@ -116,17 +116,17 @@ def recent_lines(target: TargetView, now: float) -> Lines:
 def _decision_lines(model: str, target: TargetView, window: WindowView | None, now: float) -> Lines:
     """Whether speculation pays for a model, and the state of its rules and objectives."""
     decision, mode = target.decision, target.models.get(model)
-    if mode == "unknown":
+    if mode is Mode.UNKNOWN:
         yield from paragraph(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
-    if mode is not None and mode in speculation.NOT_JUDGED:
-        yield from paragraph(f"not judged: {speculation.NOT_JUDGED[mode]}", "yellow")
-    if mode == "stopped":
+    if mode is not None and mode.unjudged:
+        yield from paragraph(f"not judged: {mode.unjudged}", "yellow")
+    if mode is Mode.STOPPED:
         yield from paragraph(speculation.engine_stop(target.stops.get(model)), "yellow")
         yield from paragraph(f"  {speculation.STOPPED_REMEDY}")
     judged = decision.models.get(model)
     # Nothing is said where nothing was generated with speculation.
     if (
-        mode not in ("off", "stopped", *speculation.NOT_JUDGED)
+        not (mode in (Mode.OFF, Mode.STOPPED) or (mode and mode.unjudged))
         and judged is not None
         and (judged.speedup is not None or judged.minutes)
     ):

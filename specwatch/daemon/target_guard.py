@@ -394,8 +394,7 @@ class TargetGuard:
         now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
         # In standby somebody measures, or the switch has taken over: nothing to decide on.
-        undecided = (Mode.UNKNOWN, Mode.STANDBY, Mode.PREFILL, Mode.SLEEPING)
-        unknown = not modes or not modes.isdisjoint(undecided)
+        unknown = not modes or any(one.speculates is None or one is Mode.STANDBY for one in modes)
         known = Mode.STOPPED if Mode.STOPPED in modes else Mode.OFF
         mode = Mode.ON if Mode.ON in modes else None if unknown else known
         failing, decision = status.failure is not None, dependencies.decision()

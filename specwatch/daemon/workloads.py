@@ -17,11 +17,7 @@ from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import Batch, Mode, SeriesId, Window
 from specwatch.status import Failure, TargetStatus
 
-_PRECEDENCE = (
-    Mode.ON, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.PREFILL, Mode.SLEEPING,
-    Mode.STOPPED, Mode.OFF,
-)  # fmt: skip
-"""Of pods in different modes, the mode of their workload is the first of these."""
+_MODES = [*Mode]
 _Shown = tuple[Sequence[tuple[Window, ...]], tuple[Window, ...]]
 """The windows of the pods, and their sum."""
 _NO_POD = Failure("no_pod", "no pod of it is ready", 0.0)
@@ -126,7 +122,7 @@ class Workloads:
             workload.url,
             workload.interval,
             configured_group=workload.group,
-            models={model: min(seen, key=_PRECEDENCE.index) for model, seen in modes.items()},
+            models={model: min(seen, key=_MODES.index) for model, seen in modes.items()},
             last_scrape=max((p.last_scrape for p in pods if p.last_scrape), default=unread),
             last_success=max((p.last_success for p in read if p.last_success), default=None),
             as_of=min([self.listed, *pages]),

@@ -12,7 +12,7 @@ import enum
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from msgspec import Struct
 
@@ -40,22 +40,70 @@ _LONGEST = 1.5
 """A window whose counts cover more than this multiple of its length made up for a gap."""
 
 
-class Mode(enum.StrEnum):
-    """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
-    neither drafts nor the server show it, ``standby`` where the switch is at 0 draft tokens, with
-    which the drafter still runs, ``prefill`` of a server that only
-    prefills, for others that decode, ``stopped`` where the engine itself ended speculation until
-    its next start, ``sleeping`` where it serves nobody until it is woken. Only ``on`` is judged,
-    and only ``off`` is a baseline."""
+class ModeFacts(NamedTuple):
+    """What is known of a mode; the attributes of :class:`Mode` have the same names."""
 
-    ON = "on"
-    OFF = "off"
-    MIXED = "mixed"
-    UNKNOWN = "unknown"
-    STANDBY = "standby"
-    PREFILL = "prefill"
-    STOPPED = "stopped"
-    SLEEPING = "sleeping"
+    code: int
+    """Its number in the database: never given to another mode."""
+    speculates: bool | None
+    """Whether the engine serves with speculation; None if that is not known, and where it serves
+    nobody who waits for tokens."""
+    label: str
+    """In a sentence like "speculation is ... for 2 models"."""
+    time: str
+    """What a report calls the time in it."""
+    unjudged: str = ""
+    """Why speculation is never judged in it; empty for others."""
+
+
+class Mode(enum.StrEnum):
+    """Whether speculation ran. Only ``on`` is judged, and only ``off`` is a baseline.
+
+    Of servers in different modes, together they are in the first of theirs. A mode is added here,
+    and in the engine whose page shows it.
+    """
+
+    code: int
+    speculates: bool | None
+    label: str
+    time: str
+    unjudged: str
+
+    ON = "on", ModeFacts(0, True, "on", "Time with speculation on")
+    MIXED = "mixed", ModeFacts(2, True, "mixed", "Time in which it changed")
+    """It changed inside the window."""
+    UNKNOWN = "unknown", ModeFacts(
+        3, None, "unknown", "Time in which it is not known whether the server speculates"
+    )  # fmt: skip
+    """Neither drafts nor the server show it."""
+    STANDBY = "standby", ModeFacts(4, False, "on standby", "Time in standby")
+    """The switch is at 0 draft tokens, with which the drafter still runs."""
+    PREFILL = "prefill", ModeFacts(
+        5, None, "not judged (prefill)", "Time in which it only prefilled",
+        "the server only prefills, for others that decode",
+    )  # fmt: skip
+    SLEEPING = "sleeping", ModeFacts(
+        7, None, "not judged (the server sleeps)", "Time in which it slept",
+        "the server sleeps until it is woken",
+    )  # fmt: skip
+    STOPPED = "stopped", ModeFacts(
+        6, False, "switched off by the engine", "Time in which the engine had switched it off"
+    )  # fmt: skip
+    """The engine itself ended speculation until its next start."""
+    OFF = "off", ModeFacts(1, False, "off", "Time with speculation off")
+
+    def __new__(cls, value: str, facts: ModeFacts) -> Self:
+        """A member with the facts as attributes."""
+        mode = str.__new__(cls, value)
+        mode._value_ = value
+        for name, fact in facts._asdict().items():
+            setattr(mode, name, fact)
+        return mode
+
+    @property
+    def without(self) -> bool:
+        """Whether it is certain that nobody is served with speculation."""
+        return self.speculates is False or bool(self.unjudged)
 
 
 class Objective(enum.StrEnum):

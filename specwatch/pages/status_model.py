@@ -195,7 +195,7 @@ def model_of(
 def _more(
     answer: ModelView | None, recent: Window | None, outcome: str, mode: Mode | None
 ) -> Iterator[str]:
-    if answer is None or outcome in ("off", "no_traffic") or mode in (Mode.PREFILL, Mode.SLEEPING):
+    if answer is None or outcome in ("off", "no_traffic") or (mode and mode.unjudged):
         return
     window = None if recent is None else summary.window_view(recent)
     varying = speculation.draft_lengths(answer.draft_lengths)

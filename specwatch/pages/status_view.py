@@ -185,11 +185,8 @@ def modes(status: DaemonStatus) -> str:
             continue
         for mode in target.models.values():
             counts[mode] = counts.get(mode, 0) + 1
-    words = {Mode.STANDBY: "on standby"}
-    words |= {Mode.PREFILL: "not judged (prefill)", Mode.STOPPED: "switched off by the engine"}
-    words |= {Mode.SLEEPING: "not judged (the server sleeps)"}
     parts = [
-        f"{words.get(mode, mode)} for {figures.counted(counts[mode], 'model')}"
+        f"{mode.label} for {figures.counted(counts[mode], 'model')}"
         for mode in Mode
         if mode in counts
     ]

@@ -23,7 +23,7 @@ from specwatch.report.model import (
 )
 from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
-from specwatch.wording.speculation import MODE_NOT_KNOWN, PREFILLS, WORTH_IT
+from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
 
 _ENOUGH = 0.9
 """Least time watched in the period before, relative to this one, for a comparison of amounts."""
@@ -43,14 +43,7 @@ def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
         requests=_requests(now),
         prompt_tokens=sum(cell.all.prompt_tokens or 0 for cell in now),
         generation_tokens=_generated(now),
-        seconds_on=observed[Mode.ON],
-        seconds_off=observed[Mode.OFF],
-        seconds_mixed=observed[Mode.MIXED],
-        seconds_unknown=observed[Mode.UNKNOWN],
-        seconds_standby=observed[Mode.STANDBY],
-        seconds_stopped=observed[Mode.STOPPED],
-        seconds_prefill=observed[Mode.PREFILL],
-        seconds_sleeping=observed[Mode.SLEEPING],
+        seconds=observed,
         busy_on=busy[Mode.ON],
         busy_off=busy[Mode.OFF],
         requests_before=_requests(before) if before else None,
@@ -94,11 +87,10 @@ def answer(
     outcome = _outcome(speedup, ran=ran, any_traffic=any(counted))
     served = {cell.place.mode for cell in now if cell.all.generation_tokens}
     undecided = outcome == "off" and Mode.UNKNOWN in served and Mode.OFF not in served
-    prefills = outcome == "off" and served == {Mode.PREFILL}
-    missing = MODE_NOT_KNOWN if undecided else measured.assessment.missing
-    missing = PREFILLS if prefills else missing
+    unjudged = served.pop().unjudged if outcome == "off" and len(served) == 1 else ""
+    missing = MODE_NOT_KNOWN if undecided else unjudged or measured.assessment.missing
     return ReportAnswer(
-        outcome="unknown" if undecided or prefills else outcome,
+        outcome="unknown" if undecided or unjudged else outcome,
         sentence="",
         recommendation="",
         speedup=speedup,

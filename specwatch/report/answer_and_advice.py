@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from specwatch.domain.model import LOAD_BINS, load_bin_label
+from specwatch.domain.model import LOAD_BINS, Mode, load_bin_label
 from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
 from specwatch.report.estimates import Ratio, ReportBestK, WhatIf
@@ -20,7 +20,6 @@ from specwatch.wording.speculation import (
     MODE_NOT_KNOWN,
     MODE_REMEDY,
     OBJECTIVES,
-    PREFILLS,
     STOPPED_REMEDY,
 )
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -123,7 +122,7 @@ def _off(report: ModelReport, name: str) -> str:
     for seconds, whom in (
         (report.seconds_off_by_guard, "the guard"),
         (report.seconds_off_by_order, "order of a person"),
-        (report.traffic.seconds_stopped, "the engine itself"),
+        (report.traffic.seconds.get(Mode.STOPPED, 0.0), "the engine itself"),
     ):
         if seconds:
             text += f", {figures.span(seconds)} of it by {whom}"
@@ -253,7 +252,7 @@ def _measuring(report: ModelReport) -> Iterator[str]:
     if missing == MODE_NOT_KNOWN:
         yield MODE_REMEDY
         return
-    if missing == PREFILLS:
+    if missing == Mode.PREFILL.unjudged:
         yield "Nothing to do: look at the servers that decode."
         return
     if not mended_by_calibration(missing):

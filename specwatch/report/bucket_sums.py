@@ -99,7 +99,7 @@ class BucketSums:
         begun = keys.start
         now = begun >= self._since
         of_bucket = whole >= 0
-        long_ago = (begun < self._hours_since) & (columns.mode == MODES.index(Mode.ON))
+        long_ago = (begun < self._hours_since) & (columns.mode == Mode.ON.code)
         # Rows that are added up have all of these in common; every other row is a group by itself.
         added = of_bucket | (complete & long_ago & ~now)
         alone = np.where(added, -1, np.arange(len(rows)))
@@ -187,7 +187,7 @@ def _wholes(
         ]
     )
     all_temperatures = replaced(keys.series, {id_: id_ in of_all for id_ in members}) > 0
-    ran = columns.mode != MODES.index(Mode.OFF)
+    ran = columns.mode != Mode.OFF.code
     complete = all_temperatures & ran & columns.all_counted()
     places = np.full(len(first), -1)
     places[place[complete]] = np.flatnonzero(complete)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from specwatch.domain.model import Environment, Tally, Window
+from specwatch.domain.model import Environment, Mode, Tally, Window
 from specwatch.domain.sample import samples_of
 from specwatch.domain.standby import StandbyCost, standby_cost
 from specwatch.report.answer import answer, traffic
@@ -170,7 +170,7 @@ def _report(
         minutes = (window for window in sources.standby() if window.series.model_name == name)
         return standby_cost(samples_of(minutes), measured.baseline, loads=loads)
 
-    cost = standby(None) if amount.seconds_standby else StandbyCost(None)
+    cost = standby(None) if amount.seconds.get(Mode.STANDBY) else StandbyCost(None)
     by_temperature = temperatures(cells, measured)
     by_segment = segments(cells, measured)
     by_load = loads(cells, measured)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from specwatch.domain.draft_lengths import DraftLengths
+from specwatch.domain.model import Mode
 from specwatch.report.estimates import (
     Amount,
     Bounds,
@@ -62,22 +64,15 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ReportTraffic(Struct, frozen=True, kw_only=True):
-    """How much there was. ``busy_on`` and ``busy_off`` are seconds with a running request, with
-    speculation and without; the others are all that were watched, by mode."""
+    """How much there was. ``seconds`` are those that were watched, by mode; ``busy_on`` and
+    ``busy_off`` those with a running request, with speculation and without."""
 
     requests: int
     prompt_tokens: int
     generation_tokens: int
-    seconds_on: float
-    seconds_off: float
-    seconds_mixed: float
+    seconds: Mapping[Mode, float]
     busy_on: float
     busy_off: float
-    seconds_unknown: float = 0.0
-    seconds_standby: float = 0.0
-    seconds_stopped: float = 0.0
-    seconds_prefill: float = 0.0
-    seconds_sleeping: float = 0.0
     requests_before: int | None = None
     generation_tokens_before: int | None = None
 

@@ -30,7 +30,6 @@ MOST_POINTS = 200
 MOST_SPEEDUPS = 56
 """Points of the speedup at most: a week in stretches of three hours."""
 _QUANTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
-_OFF = (Mode.OFF, Mode.STANDBY, Mode.STOPPED)
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
 
 
@@ -69,7 +68,7 @@ class Plots:
                 self._close()
                 self._start = start
             self._slices.append(piece)
-            if piece.place.mode in _OFF:
+            if piece.place.mode.speculates is False:
                 self._off += piece.wholes[:1]
 
     def series(self, ledger: Ledger, measured: Speedups) -> ReportSeries:

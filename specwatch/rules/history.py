@@ -17,7 +17,6 @@ from specwatch.domain.model import (
     MINUTE,
     Environment,
     Histogram,
-    Mode,
     Tally,
 )
 from specwatch.domain.sample import Sample, merged
@@ -168,7 +167,7 @@ class History:
             self._count_into(hour, sample)
 
     def _count_into(self, hour: int, sample: Sample) -> None:
-        without = sample.mode in (Mode.OFF, Mode.STANDBY, Mode.STOPPED)
+        without = sample.mode.speculates is False
         if not without and not sample.tally.drafts:
             return
         sums = self._hours.setdefault(hour, {}).setdefault((sample.environment, without), {})

@@ -98,7 +98,7 @@ class ScrapedModel(Struct, frozen=True, kw_only=True):
 
     model_name: str
     engine_count: int
-    speculation: str
+    speculation: Mode
     draft_lengths: str | None
     drafts: int | None
     draft_tokens: int | None
@@ -348,7 +348,7 @@ def _model(
             or {series.engine for series in samples}
         ),
         speculation=mode,
-        draft_lengths=None if mode in (Mode.OFF, Mode.PREFILL, Mode.SLEEPING) else draft_lengths,
+        draft_lengths=None if mode is Mode.OFF or mode.unjudged else draft_lengths,
         running=None if gauges.running is None else int(gauges.running),
         waiting=None if gauges.waiting is None else int(gauges.waiting),
         tap=tap,

@@ -38,10 +38,10 @@ from specwatch.store.contexts import (
 from specwatch.store.cursor_rows import PackedCursor, pack_cursor
 from specwatch.store.damage import MissingContext
 
-MODES = (Mode.ON, Mode.OFF, Mode.MIXED, Mode.UNKNOWN, Mode.STANDBY, Mode.PREFILL, Mode.STOPPED,
-         Mode.SLEEPING)  # fmt: skip
+MODES = {mode.code: mode for mode in Mode}
+"""By the number that is stored."""
 SOURCES = (Source.SERVER, Source.TAP, Source.PROXY, Source.PROBE)
-"""A mode or source is stored as its index in here: append only."""
+"""A source is stored as its index in here: append only."""
 
 KEYS = (
     "stop", "length", "abort", "error", "repetition", "tool_calls", "end_turn", "max_tokens",
@@ -175,7 +175,7 @@ def pack(window: Window) -> PackedWindow:
             raise OverflowError("a count is negative or above 2^63-1")
         row = _ENCODER.encode(
             (
-                MODES.index(window.mode),
+                window.mode.code,
                 SOURCES.index(window.source),
                 *columns,
                 _ENCODER.encode(data),

@@ -21,7 +21,7 @@ from specwatch.rules.decisions import Decision
 from specwatch.store import damage, experiment_rows, measurement_rows, schema, verdict_rows
 from specwatch.store.damage import Damage
 from specwatch.store.database import Database
-from specwatch.store.packing import COLUMNS, MODES, assemble
+from specwatch.store.packing import COLUMNS, assemble
 from specwatch.store.statements import contents_of, sound_series
 from specwatch.store.verdict_rows import VerdictSelection
 
@@ -318,7 +318,7 @@ def _select_series(connection: sa.Connection, asked: Selection) -> _Selection:
         },
         len(rows) == total,
         4 * len(rows) <= total,
-        None if mode is None else MODES.index(mode),
+        None if mode is None else mode.code,
         # An hour begins before the first minute in it.
         min((row.first_start - row.first_start % HOUR for row in rows), default=0),
         max((row.last_start for row in rows), default=0),

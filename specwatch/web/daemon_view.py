@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict
+from specwatch.domain.model import Mode
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.guard.status import GuardView, guard_view
 from specwatch.problems import Problem, problems
@@ -80,7 +81,7 @@ class TargetView(Struct, frozen=True):
     last_window: int | None
     load: float | None
     failure: Failure | None
-    models: dict[str, str]
+    models: dict[str, Mode]
     switch: SwitchSetting | None
     experiment: ExperimentStatus | None
     tap: TapView

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from specwatch.domain import acceptance, histogram
-from specwatch.domain.model import ALL_TEMPERATURES, Mode
+from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.guard.state import Phase
 from specwatch.web import metric_values
@@ -144,8 +144,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("gauge", "specwatch_speculation_enabled", MODEL,
         "Whether the engine serves the model with speculation; absent where that is not known, and"
         " of a server that only prefills or sleeps.",
-        lambda mode: None if mode in (Mode.UNKNOWN, Mode.PREFILL, Mode.SLEEPING)
-        else mode in (Mode.ON, Mode.MIXED)),
+        lambda mode: mode.speculates),
     ExportedMetric("gauge", "specwatch_switch_draft_tokens", TARGET,
         "Draft tokens of each step that the switch of the target allows: those that are ordered,"
         " the most of a schedule, or the k of the launch. Absent without a switch.",

@@ -35,11 +35,6 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
 """What a speedup is of, by objective."""
-PREFILLS = "the server only prefills, for others that decode"
-SLEEPS = "the server sleeps until it is woken"
-NOT_JUDGED: Mapping[str, str] = {"prefill": PREFILLS, "sleeping": SLEEPS}
-"""Why speculation is not judged in a mode."""
-"""What the mode ``prefill`` means."""
 STOPPED_REMEDY = (
     "It stays off until the engine starts again: TensorRT-LLM switches it off permanently below"
     " acceptance_rate_threshold, and its log then has `[SpeculationGate] Speculative decoding"
@@ -208,20 +203,20 @@ def draft_lengths(cause: str | None) -> str | None:
 
 
 def answer(
-    known: ModelView | None, mode: str | None, stop: EngineStop | None = None
+    known: ModelView | None, mode: Mode | None, stop: EngineStop | None = None
 ) -> tuple[str, str]:
     """Whether speculation pays for a model in this mode: the outcome, and a sentence.
 
     Outcomes are those of :data:`specwatch.report.model.Outcome`.
     """
-    if mode == "off":
+    if mode is Mode.OFF:
         return "off", "Speculation is off."
-    if mode == "stopped":
+    if mode is Mode.STOPPED:
         return "off", f"Speculation is {engine_stop(stop)}. {STOPPED_REMEDY}"
-    if mode is not None and mode in NOT_JUDGED:
-        return "unknown", f"Speculation is not judged: {NOT_JUDGED[mode]}."
+    if mode is not None and mode.unjudged:
+        return "unknown", f"Speculation is not judged: {mode.unjudged}."
     measured = None if known is None else known.speedup
-    if measured is None and mode == "unknown":
+    if measured is None and mode is Mode.UNKNOWN:
         return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
     if known is None or (measured is None and not known.minutes):
         sentence = "Nothing was generated with speculation in the last hour."

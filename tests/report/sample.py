@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from specwatch.domain.model import Mode
 from specwatch.report.estimates import Ratio, ReportAcceptance, ReportLatency
 from specwatch.report.model import (
     AcceptancePoint,
@@ -133,8 +134,8 @@ def blank(target: str = "quiet", model_name: str = "tiny", outcome: Any = "no_tr
             outcome=outcome, sentence="There was no traffic.", recommendation="Nothing to do."
         ),
         traffic=ReportTraffic(
-            requests=0, prompt_tokens=0, generation_tokens=0, seconds_on=0.0, seconds_off=0.0,
-            seconds_mixed=0.0, busy_on=0.0, busy_off=0.0,
+            requests=0, prompt_tokens=0, generation_tokens=0, seconds={}, busy_on=0.0,
+            busy_off=0.0,
         ),
         temperatures=(
             Temperature(temperature="all", ttft=ReportLatency(), tpot=ReportLatency(), **nothing),
@@ -259,7 +260,10 @@ def _poisoned(value: Any, name: str, struct_field: str = "") -> Any:
     if isinstance(value, tuple):
         return tuple(_poisoned(item, name) for item in value)
     if isinstance(value, dict):
-        return {f"{key}{name}": _poisoned(item, name) for key, item in value.items()}
+        return {
+            key if isinstance(key, Mode) else f"{key}{name}": _poisoned(item, name)
+            for key, item in value.items()
+        }
     if not hasattr(value, "__struct_fields__"):
         return value
     fields = {key: _poisoned(getattr(value, key), name, key) for key in value.__struct_fields__}

@@ -196,8 +196,8 @@ def test_traffic_of_which_it_is_not_known_whether_it_speculates():
     assert (model.answer.outcome, model.answer.speedup) == ("unknown", None)
     assert "it is not known whether the server speculates" in model.answer.sentence
     assert "unless it was started with --no-slots" in model.answer.recommendation
-    assert model.traffic.seconds_unknown > 0
-    assert model.traffic.seconds_off == 0
+    assert model.traffic.seconds[Mode.UNKNOWN] > 0
+    assert model.traffic.seconds[Mode.OFF] == 0
 
 
 def test_nobody_asked():

@@ -69,11 +69,7 @@ def test_time_is_distinguished_by_mode():
     modes = [*[Mode.ON] * 3, Mode.OFF, *Mode]
     modes.remove(Mode.ON)
     traffic = report(flat(hour(at, mode=mode) for at, mode in enumerate(modes))).traffic
-    assert (traffic.seconds_on, traffic.seconds_off) == (3 * HOUR, 2 * HOUR)
-    assert traffic.seconds_mixed == traffic.seconds_unknown == HOUR
-    assert traffic.seconds_standby == traffic.seconds_prefill == HOUR
-    named = (value for name, value in msgspec.structs.asdict(traffic).items() if "seconds" in name)
-    assert sum(named) == len(modes) * HOUR, "no time is lost"
+    assert traffic.seconds == {mode: {Mode.ON: 3, Mode.OFF: 2}.get(mode, 1) * HOUR for mode in Mode}
     assert (traffic.busy_on, traffic.busy_off) == (3 * 3000.0, 2 * 3000.0)
 
 
@@ -81,7 +77,8 @@ def test_an_engine_that_switched_it_off_is_named_with_the_time_and_what_to_do():
     modes = [Mode.STOPPED, *[Mode.ON] * 3, *[Mode.STOPPED] * 2]
     windows = flat(hour(at, mode=mode) for at, mode in enumerate(modes))
     model = report(windows)
-    assert (model.traffic.seconds_stopped, model.stopped_since) == (3 * HOUR, SINCE + 4 * HOUR)
+    assert model.traffic.seconds[Mode.STOPPED] == 3 * HOUR
+    assert model.stopped_since == SINCE + 4 * HOUR
     assert f"switched it off by {moment(SINCE + 4 * HOUR)}." in model.answer.sentence
     assert "until the engine starts again" in model.answer.recommendation
     again = report(flat([windows, hour(6, mode=Mode.ON)]))
@@ -137,7 +134,7 @@ def test_a_server_that_counts_nothing_is_counted_by_its_tap():
         row.acceptance.accepted_tokens for row in (zero, hot)
     )
     assert whole.tpot.on.count == 3 * 40
-    assert (model.traffic.seconds_on, model.traffic.seconds_off) == (3 * HOUR, 0)
+    assert model.traffic.seconds == {**dict.fromkeys(Mode, 0.0), Mode.ON: 3 * HOUR}
     assert [point.drafts for point in model.series.acceptance["all"]] == [
         whole.acceptance.drafts / 3
     ] * 3

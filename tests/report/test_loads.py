@@ -166,7 +166,7 @@ def test_a_period_with_standby_has_its_cost(minutes, cost, missing):
     ]
     rows = standby(12.0, 1.2, minutes)
     model = report(windows, measurement(12.0, PLAIN[12.0]), standby=lambda: [*rows, *other])
-    assert model.traffic.seconds_standby == 3600.0
+    assert model.traffic.seconds[Mode.STANDBY] == 3600.0
     assert (model.standby_cost and model.standby_cost.value, model.standby_cost_missing) == (
         cost, missing,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from functools import cache
 import pytest
 
 from specwatch.config.loading import Config
+from specwatch.domain.model import Mode
 from specwatch.lab.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
 from specwatch.lab.simulator.page import SimulatedPage
 from specwatch.report.estimates import Bounds, Quantiles
@@ -223,10 +224,10 @@ def test_time_is_that_of_the_clock(part: Part, timeline: Timeline) -> None:
     """On and off from look to look; busy as well as looks every few seconds can tell."""
     traffic = part.model.traffic
     off = DAY * len([day for day in part.month.plan.off_days if part.first <= day < part.last])
-    assert traffic.seconds_off == off
+    assert traffic.seconds[Mode.OFF] == off
     on = (part.last - part.first) * DAY - off
-    assert traffic.seconds_on == pytest.approx(on, abs=months.IDLE_SCRAPE)
-    assert traffic.seconds_mixed == 0
+    assert traffic.seconds[Mode.ON] == pytest.approx(on, abs=months.IDLE_SCRAPE)
+    assert traffic.seconds[Mode.MIXED] == 0
     busy = timeline.busy(timeline.chosen(*part.span))
     assert traffic.busy_on == pytest.approx(busy, rel=0.1)
     loads = part.model.loads
@@ -259,7 +260,7 @@ def test_goodput_is_counted_to_the_request(part: Part) -> None:
     assert whole.share == Bounds(lower=met / len(part.log), upper=met / len(part.log))
     assert whole.watched == pytest.approx((part.last - part.first) * DAY, abs=months.IDLE_SCRAPE)
     assert whole.offered == pytest.approx(len(part.log) / whole.watched)
-    assert bool(by_mode) == bool(part.model.traffic.seconds_off)
+    assert bool(by_mode) == bool(part.model.traffic.seconds[Mode.OFF])
     assert sum(item.requests for item in by_mode) in (0, len(part.log))
 
 

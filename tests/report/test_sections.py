@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from specwatch.domain.model import Mode
 from specwatch.pages.report_html import report_html
 from specwatch.report import layout
 from specwatch.report.estimates import Amount, Bounds, Quantiles, Ratio, ReportLatency, WhatIf
@@ -145,7 +146,7 @@ def test_a_schedule_whose_gain_is_known_says_so() -> None:
 
 
 def test_the_standby_cost_is_among_the_figures_or_why_it_is_not_known() -> None:
-    traffic = replace(PAYS.traffic, seconds_standby=3600.0)
+    traffic = replace(PAYS.traffic, seconds={Mode.STANDBY: 3600.0})
     known = replace(PAYS, traffic=traffic, standby_cost=Ratio(value=1.1, lower=1.05, upper=1.15))
     rows = {row[0]: row[1] for row in table(known, "Speedup, traffic and time")}
     assert rows["Time per token in standby over off"] == "1.10x (1.05 to 1.15)"
@@ -155,7 +156,7 @@ def test_the_standby_cost_is_among_the_figures_or_why_it_is_not_known() -> None:
 
 
 def test_the_time_that_the_engine_switched_off_is_among_the_figures() -> None:
-    stopped = replace(PAYS, traffic=replace(PAYS.traffic, seconds_stopped=3600.0))
+    stopped = replace(PAYS, traffic=replace(PAYS.traffic, seconds={Mode.STOPPED: 3600.0}))
     rows = {row[0]: row[1] for row in table(stopped, "Speedup, traffic and time")}
     assert rows["Time in which the engine had switched it off"] == "1.0 h"
 

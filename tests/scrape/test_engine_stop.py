@@ -138,9 +138,9 @@ def test_it_is_a_problem_with_its_time_and_what_to_do() -> None:
 
 
 def test_the_answer_is_that_it_is_off() -> None:
-    outcome, sentence = speculation.answer(None, "stopped", replace(STOP, at_least=True))
+    outcome, sentence = speculation.answer(None, Mode.STOPPED, replace(STOP, at_least=True))
     assert outcome == "off"
     assert "switched off by the engine since 2023-11-14 22:01 UTC or earlier" in sentence
-    assert speculation.answer(None, "stopped")[1].startswith(
+    assert speculation.answer(None, Mode.STOPPED)[1].startswith(
         "Speculation is switched off by the engine. "
     )

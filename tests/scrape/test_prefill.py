@@ -11,7 +11,6 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, Moment
 from specwatch.engines.sglang import SGLANG
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.status import NOT_ON
 from specwatch.wording import fleet, speculation
 from tests.pages import capture, faithful, read
 
@@ -45,7 +44,7 @@ def test_a_server_that_only_prefills_is_not_judged_and_is_no_baseline() -> None:
     assert mode_of(one_token_each(SECOND), one_token_each(SECOND)) is Mode.PREFILL
     few = one_token_each(capture("draft-k4.1"))
     assert mode_of(few, few) is Mode.ON, "one token each of a few requests tells nothing"
-    assert Mode.PREFILL in NOT_ON
+    assert Mode.PREFILL.without
 
 
 def test_sglang_says_that_it_only_prefills_until_it_is_restarted() -> None:
@@ -73,6 +72,6 @@ def test_a_group_leaves_them_out_and_says_so(count: int) -> None:
 
 
 def test_people_read_that_it_is_not_judged() -> None:
-    outcome, sentence = speculation.answer(None, "prefill")
+    outcome, sentence = speculation.answer(None, Mode.PREFILL)
     assert outcome == "unknown"
     assert sentence.startswith("Speculation is not judged: the server only prefills")

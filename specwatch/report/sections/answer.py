@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from specwatch.domain.model import Mode
 from specwatch.report import layout
 from specwatch.report.fleet import fleet, to_change, worst_first
 from specwatch.report.layout import (
@@ -22,7 +23,7 @@ from specwatch.report.layout import (
 from specwatch.report.model import ModelReport, Outcome, Report, ReportSeries
 from specwatch.wording import figures
 from specwatch.wording.figures import finite, moment
-from specwatch.wording.speculation import MODE_NOT_KNOWN, OBJECTIVES
+from specwatch.wording.speculation import OBJECTIVES
 from specwatch.wording.text import shown
 
 _MOST_CHANGES = 3
@@ -160,28 +161,16 @@ def answer(model: ModelReport) -> ReportSection:
     rows.append(("Prompt tokens", figures.compact(traffic.prompt_tokens), ""))
     before = layout.relative(generated, traffic.generation_tokens_before)
     rows.append(("Generated tokens", figures.compact(generated), before))
-    for mode, seconds, busy in (
-        ("on", traffic.seconds_on, traffic.busy_on),
-        ("off", traffic.seconds_off, traffic.busy_off),
-    ):
-        time = f"{layout.length(seconds)}, busy {layout.length(busy)}"
-        rows.append((f"Time with speculation {mode}", time, ""))
-    if traffic.seconds_standby:
-        rows.append(("Time in standby", layout.length(traffic.seconds_standby), ""))
-        cost = Cell(layout.ratio(model.standby_cost).text)
-        rows.append(("Time per token in standby over off", cost, ""))
-    if traffic.seconds_stopped:
-        time = layout.length(traffic.seconds_stopped)
-        rows.append(("Time in which the engine had switched it off", time, ""))
-    if traffic.seconds_prefill:
-        rows.append(("Time in which it only prefilled", layout.length(traffic.seconds_prefill), ""))
-    if traffic.seconds_sleeping:
-        rows.append(("Time in which it slept", layout.length(traffic.seconds_sleeping), ""))
-    if traffic.seconds_mixed:
-        rows.append(("Time in which it changed", layout.length(traffic.seconds_mixed), ""))
-    if traffic.seconds_unknown:
-        time = layout.length(traffic.seconds_unknown)
-        rows.append((f"Time in which it is {MODE_NOT_KNOWN}", time, ""))
+    watched = {mode: layout.length(traffic.seconds.get(mode, 0.0)) for mode in Mode}
+    for mode, busy in ((Mode.ON, traffic.busy_on), (Mode.OFF, traffic.busy_off)):
+        rows.append((mode.time, f"{watched[mode]}, busy {layout.length(busy)}", ""))
+    for mode in Mode:
+        if mode in (Mode.ON, Mode.OFF) or not traffic.seconds.get(mode):
+            continue
+        rows.append((mode.time, watched[mode], ""))
+        if mode is Mode.STANDBY:
+            cost = Cell(layout.ratio(model.standby_cost).text)
+            rows.append(("Time per token in standby over off", cost, ""))
     columns = "*What|Figure|Against the period before=Change"
     parts.append(table("Speedup, traffic and time", columns, rows))
     if result.objective == "tpot":
