@@ -56,6 +56,15 @@ STEPS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
     "an order for the same mode does not": (
         replace(DRAINING, order=Order(Mode.OFF, "ann", NOW)), seen(2, load=1.0), None,
     ),
+    "a restart from standby that is given up leaves standby, with a trial in an hour": (
+        replace(DRAINING, from_standby=True, order=Order(Mode.ON, "ann", NOW)), seen(2),
+        {"phase": Phase.DISABLED, "goal": Mode.OFF, "standby": True, "rearm_at": NOW + 2 + HOUR},
+    ),
+    "without a trial where a person had ordered standby": (
+        replace(DRAINING, from_standby=True, incident=cause(Cause.PERSON),
+                order=Order(Mode.ON, "ann", NOW)),
+        seen(2), {"phase": Phase.DISABLED, "standby": True, "rearm_at": None},
+    ),
     "draining waits for a manager that does not answer": (
         DRAINING, seen(OVER - 1, service=None, service_error="no answer"), None,
     ),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 import textwrap
 
+import click
 import pytest
 from msgspec.structs import replace
 
+from specwatch.cli import group
 from specwatch.cli.calibrate import command
 from specwatch.report.answer_and_advice import best_change, recommendation, sentence
 from specwatch.report.estimates import Amount, Ratio, ReportBestK, WhatIf
@@ -292,7 +294,9 @@ def test_a_calibration_that_is_advised_is_a_command_that_runs():
     model = replace(report("unknown", missing="no baseline at that load"), target="my chat")
     expected = recommendation(replace(model, loads=LOADS)).split("`")[1]
     asked = shlex.split(expected)[2:]
-    context = command.make_context("calibrate", asked, resilient_parsing=True)
+    # With the settings of its group: a command keeps its option for help from the first context.
+    parent = click.Context(group, **group.context_settings)
+    context = command.make_context("calibrate", asked, parent=parent, resilient_parsing=True)
     assert context.params["target"] == "my chat"
     assert context.params["off"] == "URL"
 

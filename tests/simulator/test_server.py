@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specwatch.cli import simulate
+from specwatch.cli import group, simulate
 from specwatch.errors import ConfigError
 from specwatch.lab.simulator.costs import SimulatedCosts
 from specwatch.lab.simulator.server import SimulatedServer
@@ -379,8 +379,19 @@ def test_the_command_serves_until_sigterm_and_leaves_with_0(
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     monkeypatch.setattr(simulate, "SimulatedServer", started)
     monkeypatch.setattr(simulate, "threading", SimpleNamespace(Event=Signalled))
-    arguments = ["M", "--port", "0", "--spec-method", "ngram", "--spec-tokens", "3", "--dtype", "x"]
-    done = CliRunner().invoke(simulate.command, arguments)
+    arguments = [
+        "simulate",
+        "M",
+        "--port",
+        "0",
+        "--spec-method",
+        "ngram",
+        "--spec-tokens",
+        "3",
+        "--dtype",
+        "x",
+    ]
+    done = CliRunner().invoke(group, arguments)
     for number, handler in before.items():
         signal.signal(number, handler)
     assert done.exit_code == 0, done.output
