@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import Series
+from specwatch.domain.model import Mode, Series
 
 _LONGEST_TEXT = 200
 
@@ -65,8 +65,8 @@ class Engine:
     stops_permanently: bool = False
     """Whether the engine may end speculation until its next start by itself, of which its page only
     shows that drafts count no further."""
-    sleeps: Callable[[Mapping[Series, float]], bool] = lambda samples: False
-    """Whether a server with these samples of one model serves nobody until it is woken."""
+    mode: Callable[[Mapping[Series, float]], Mode | None] = lambda samples: None
+    """The mode that samples of one model show whatever the server drafts; None for most."""
     record_fields: Mapping[str, bool] = field(default_factory=dict)
     """What a request must have for its response to carry a record of its acceptance."""
 

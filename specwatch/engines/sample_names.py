@@ -220,8 +220,8 @@ def mode_of(
     if prefills:
         return Mode.PREFILL
     engine = engine_of(samples)
-    if engine.sleeps(samples):
-        return Mode.SLEEPING
+    if (mode := engine.mode(samples)) is not None:
+        return mode
     shown = engine.speculates(samples)
     speculates = drafting if shown is None else shown
     if speculates is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import Series
+from specwatch.domain.model import Mode, Series
 from specwatch.engines.base import Ask, Engine, Family, Identity, text_of
 
 _FAMILIES = (
@@ -94,14 +94,14 @@ def _without_v0_totals(samples: Mapping[Series, float]) -> Mapping[Series, float
     return {s: v for s, v in samples.items() if s.quantity not in totals or s.temperature}
 
 
-def _sleeps(samples: Mapping[Series, float]) -> bool:
+def _mode(samples: Mapping[Series, float]) -> Mode | None:
     """Whether all engines of a server sleep: requests wait until they are woken."""
     awake = [
         value
         for series, value in samples.items()
         if series.quantity == "sleep_state" and series.key == "awake"
     ]
-    return bool(awake) and not any(awake)
+    return Mode.SLEEPING if awake and not any(awake) else None
 
 
 VLLM = Engine(
@@ -112,7 +112,7 @@ VLLM = Engine(
     _speculates,
     "--speculative-config",
     meaningful=_without_v0_totals,
-    sleeps=_sleeps,
+    mode=_mode,
     superseded={
         "inter_token_old": "inter_token",
         "kv_cache_usage_old": "kv_cache_usage",

@@ -143,7 +143,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda pods: pods),
     ExportedMetric("gauge", "specwatch_speculation_enabled", MODEL,
         "Whether the engine serves the model with speculation; absent where that is not known, and"
-        " of a server that only prefills or sleeps.",
+        " of a server that serves nobody who waits for tokens.",
         lambda mode: mode.speculates),
     ExportedMetric("gauge", "specwatch_switch_draft_tokens", TARGET,
         "Draft tokens of each step that the switch of the target allows: those that are ordered,"

@@ -1,0 +1,156 @@
+"""How a new fact is added, and how many files of the product that takes.
+
+``python -m tests.architecture.new_fact`` prints the numbers. Each fact is a change of the text of
+the package, which is applied to a copy; a program that runs with the copy then finds the fact
+wherever people and programs read it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.__main__ import ROOT
+
+
+class Insertion(NamedTuple):
+    """Lines that come before the line of a file that begins with ``before``."""
+
+    file: str
+    before: str
+    lines: str
+
+
+class NewFact(NamedTuple):
+    """A fact, at most how many files it may touch, what is inserted, and the program."""
+
+    name: str
+    most_files: int
+    insertions: Sequence[Insertion]
+    proof: str
+
+    @property
+    def files(self) -> set[str]:
+        """The files of the package that are touched."""
+        return {insertion.file for insertion in self.insertions}
+
+
+MODE = NewFact(
+    "mode",
+    4,
+    (
+        Insertion(
+            "specwatch/domain/model.py",
+            '    OFF = "off", ModeFacts(',
+            """\
+    DRAINING = "draining", ModeFacts(
+        8, None, "not judged (the server drains)", "Time in which it drained",
+        "the server drains, and takes no requests",
+    )
+""",
+        ),
+        Insertion(
+            "specwatch/engines/vllm.py",
+            '    Family("vllm:engine_sleep_state"',
+            '    Family("vllm:engine_draining", "gauge", "draining"),\n',
+        ),
+        Insertion(
+            "specwatch/engines/vllm.py",
+            "    return Mode.SLEEPING if awake",
+            """\
+    if any(value > 0 for series, value in samples.items() if series.quantity == "draining"):
+        return Mode.DRAINING
+""",
+        ),
+    ),
+    """
+import tempfile
+from contextlib import closing
+from msgspec.structs import replace
+from specwatch.domain.model import Mode, Moment
+from specwatch.pages.status_view import modes
+from specwatch.scrape.window_builder import WindowBuilder
+from specwatch.store.packing import pack_batch
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
+from specwatch.wording import speculation
+from tests.pages import capture, read
+from tests.report.test_sections import PAYS, table
+from tests.web.exported import page
+from tests.web.statuses import daemon, target
+
+# Read from a page of the engine, of a server that drafts.
+watch = WindowBuilder("d", "chat", max_gap=15)
+for number, text in enumerate((capture("draft-k4.2"), capture("draft-k4.3"))):
+    gauge = b'vllm:engine_draining{engine="0",model_name="tiny"} 1.0\\n'
+    watch.observe(read(text + gauge), Moment(5.0 * number, 5.0 * number))
+assert watch.models == {"tiny": Mode.DRAINING}
+batch = watch.close().batch
+# Stored.
+with tempfile.TemporaryDirectory() as folder:
+    url = f"sqlite:///{folder}/specwatch.db"
+    store = Store(url, daemon="d")
+    store.open(0.0)
+    store.write([pack_batch(batch)], 10.0)
+    store.close()
+    with closing(Reader.of(url)) as reader:
+        assert [one.mode for one in reader.windows(since=0.0, until=4e9)] == [Mode.DRAINING]
+# Judged: it never is, and people read why.
+outcome, sentence = speculation.answer(None, Mode.DRAINING)
+assert (outcome, sentence) == (
+    "unknown", "Speculation is not judged: the server drains, and takes no requests."
+)
+# Exported and shown.
+status = daemon(target(models={"llama": Mode.DRAINING}))
+assert 'specwatch_speculation_enabled{' not in page(status)
+assert "speculation is not judged (the server drains) for 1 model" in modes(status)
+# Reported.
+model = replace(PAYS, traffic=replace(PAYS.traffic, seconds={Mode.DRAINING: 3600.0}))
+rows = {row[0]: row[1] for row in table(model, "Speedup, traffic and time")}
+assert rows["Time in which it drained"] == "1.0 h"
+""",
+)
+FACTS = (MODE,)
+
+
+def prove(fact: NewFact) -> None:
+    """Apply a fact to a copy of the package, and run its program with that. Raises AssertionError
+    where a line to insert before is missing, or the program fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "specwatch", copy / "specwatch", ignore=ignored)
+        os.symlink(ROOT / "migrations", copy / "migrations")
+        for insertion in fact.insertions:
+            insert(copy / insertion.file, insertion)
+        ran = subprocess.run(
+            [sys.executable, "-c", fact.proof], cwd=folder, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        )  # fmt: skip
+        assert ran.returncode == 0, f"a new {fact.name}:\n{ran.stderr[-3000:]}"
+
+
+def insert(file: Path, insertion: Insertion) -> None:
+    """Insert lines into a file."""
+    lines = file.read_text().splitlines(keepends=True)
+    places = [number for number, line in enumerate(lines) if line.startswith(insertion.before)]
+    assert len(places) == 1, f"{insertion.file}: {len(places)} lines begin {insertion.before!r}"
+    lines.insert(places[0], insertion.lines)
+    file.write_text("".join(lines))
+
+
+def main() -> None:
+    """Print how many files each fact touches."""
+    for fact in FACTS:
+        prove(fact)
+        print(f"a new {fact.name}: {len(fact.files)} files: {', '.join(sorted(fact.files))}")
+
+
+if __name__ == "__main__":
+    main()
