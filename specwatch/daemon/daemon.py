@@ -97,7 +97,6 @@ class Daemon:
         self.targets = WatchedTargets(
             self._new_scraper, shared=config.fleet is not None, new_loop=new_loop
         )
-        self._workloads = Workloads(self.targets, self._take)
         member = new_member(config.fleet, socket.gethostname())
         self._configuring = threading.Lock()
         self._recorder = Recorder(
@@ -108,6 +107,7 @@ class Daemon:
             supersede=self.targets.supersede,
             configuring=self._configuring,
         )
+        self._workloads = Workloads(self.targets, self._take, self._recorder.put)
         self._fleet: FleetService | None = None
         if config.fleet is not None:
             self._fleet = FleetService(
@@ -279,7 +279,7 @@ class Daemon:
             daemon=self.config.daemon,
             clock=self._now,
             put=partial(self._take, target.name),
-            keep=self._recorder.put,
+            keep=partial(self._keep_open, target.name),
             cursor=cursor,
             cursor_follows=not self._recorder.opened,
             closed_start=closed,
@@ -295,6 +295,10 @@ class Daemon:
         if not self._stop_asked:  # what ends now is judged when the next start has read it
             self._rule_service.observe(target, batch)
         self._workloads.take(target, batch)
+
+    def _keep_open(self, pod: str, batch: Batch) -> None:
+        self._recorder.put(batch)
+        self._workloads.keep(pod, batch)
 
     def _set_jobs(self) -> None:
         """Schedule every job again."""

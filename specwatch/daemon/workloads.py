@@ -42,10 +42,17 @@ def places_of(targets: Iterable[Target]) -> dict[str, str]:
 class Workloads:
     """The workloads whose pods this daemon watches; safe to use from several threads."""
 
-    def __init__(self, targets: WatchedTargets, put: Callable[[str, Batch], None]) -> None:
-        """``put`` takes the minutes of a workload by its name; they have no cursor."""
+    def __init__(
+        self,
+        targets: WatchedTargets,
+        put: Callable[[str, Batch], None],
+        keep: Callable[[Batch], None],
+    ) -> None:
+        """``put`` takes the minutes of a workload by its name, ``keep`` those that are not over, in
+        whose place the whole ones come; they have no cursor."""
         self._targets = targets
         self._put = put
+        self._keep = keep
         self.listed = 0.0
         """When the sources of discovery began to read what was last configured, in Unix time."""
         self._by_name: Mapping[str, Target] = {}
@@ -169,6 +176,15 @@ class Workloads:
         for minute in complete:
             self._put(name, minute)
 
+    def keep(self, pod: str, batch: Batch) -> None:
+        """Have the open minute of a pod stored as a part of its workload's, if it has one: we may
+        be killed before it ends."""
+        with self._lock:  # kept before the whole minute is put
+            sums = self._sums.get(self._workload_of.get(pod, ""))
+            minute = None if sums is None else sums.so_far(pod, batch.windows)
+            if minute is not None:
+                self._keep(minute)
+
     def close(self) -> None:
         """Hand over the minutes that are not complete, too."""
         self._hand_over(self._sums)
@@ -193,6 +209,8 @@ class _Sums:
     def __init__(self, name: str) -> None:
         self._name = name
         self._open: dict[int, list[tuple[Window, ...]]] = {}
+        self._so_far: dict[str, tuple[int, tuple[Window, ...]]] = {}
+        """Start and windows of the open minute of each pod, as it was last kept."""
         self._newest: dict[str, int] = {}
         """Start of the newest minute of each pod."""
         self._last = -1
@@ -201,15 +219,29 @@ class _Sums:
     def add(self, pod: str, windows: tuple[Window, ...], pods: Collection[str]) -> Iterator[Batch]:
         """Add the windows of a minute; yields the minutes that are complete now."""
         start = max((window.start for window in windows), default=-1)
+        self._so_far.pop(pod, None)
         if start <= self._last:
             return
         self._open.setdefault(start, []).append(windows)
         self._newest[pod] = start
         self._newest = {name: newest for name, newest in self._newest.items() if name in pods}
+        self._so_far = {name: kept for name, kept in self._so_far.items() if name in pods}
         latest = max(self._newest.values(), default=start)
         if all(self._newest.get(name) == latest for name in pods):
             latest += 1
         yield from self.take(latest)
+
+    def so_far(self, pod: str, windows: tuple[Window, ...]) -> Batch | None:
+        """The newest open minute with that of a pod as it is now. Others are as they were kept
+        last; each pod keeps its own as often, so one of them is enough to make the sum."""
+        start = max((window.start for window in windows), default=-1)
+        if start <= self._last:
+            return None
+        self._so_far[pod] = start, windows
+        same = {name: kept for name, (since, kept) in self._so_far.items() if since == start}
+        if pod != min(same):
+            return None
+        return self._sum([*self._open.get(start, ()), *same.values()])
 
     def take(self, before: float = float("inf")) -> Iterator[Batch]:
         """Yield the minutes that start before a Unix time, oldest first."""

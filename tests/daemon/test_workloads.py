@@ -35,7 +35,8 @@ class World:
             shown=self.statuses.__getitem__,
             is_healthy=lambda name: self.statuses[name].failure is None,
         )
-        self.workloads = Workloads(targets, self._put)
+        self.kept: list[Batch] = []
+        self.workloads = Workloads(targets, self._put, self.kept.append)
         self.watch(*pods)
 
     def _put(self, name: str, batch: Batch) -> None:
@@ -58,14 +59,38 @@ class World:
 
     def close(self, name: str, start: int, tokens: int = 1, **changes: Any) -> None:
         """A pod closes a minute."""
-        window = msgspec.structs.replace(minute(start, target=name), observed_seconds=60.0)
-        tally = msgspec.structs.replace(window.tally, generation_tokens=tokens)
-        self.workloads.take(
-            name, Batch((msgspec.structs.replace(window, tally=tally, **changes),), None)
-        )
+        self.workloads.take(name, counted(name, start, tokens, **changes))
+
+    def keep(self, name: str, start: int, tokens: int) -> list[int | None]:
+        """A pod keeps its open minute; what is kept of the workload then."""
+        self.kept.clear()
+        self.workloads.keep(name, counted(name, start, tokens))
+        return [one.windows[0].tally.generation_tokens for one in self.kept]
 
     def counted(self) -> list[tuple[int, int]]:
         return [(one.start - T0, one.tally.generation_tokens or 0) for one in self.minutes]
+
+
+def counted(name: str, start: int, tokens: int, **changes: Any) -> Batch:
+    """A minute of a pod."""
+    window = msgspec.structs.replace(minute(start, target=name), observed_seconds=60.0)
+    tally = msgspec.structs.replace(window.tally, generation_tokens=tokens)
+    return Batch((msgspec.structs.replace(window, tally=tally, **changes),), None)
+
+
+def test_an_open_minute_is_kept_with_what_its_pods_kept_last() -> None:
+    world = World("a", "b", "c")
+    assert world.keep("a", T0, 1) == [1]
+    assert world.keep("b", T0, 10) == []
+    assert world.keep("a", T0, 2) == [12]
+    world.close("a", T0, 3)
+    assert world.keep("b", T0, 20) == [23]
+    assert world.keep("a", T0 + MINUTE, 5) == [5]
+    assert world.minutes == []
+    world.close("b", T0, 30)
+    world.close("c", T0, 100)
+    assert world.counted() == [(0, 133)]
+    assert world.keep("c", T0, 200) == []
 
 
 def test_a_minute_is_the_sum_of_those_of_all_pods() -> None:
