@@ -47,7 +47,7 @@ STATES = {
 }  # fmt: skip
 """Outcomes by which rows can be chosen, the worst first, and what they are called."""
 SORTS = {
-    "problem": "problem first", "speedup": "lowest speedup first", "target": "name",
+    "problem": "worst first", "speedup": "lowest speedup first", "target": "name",
     "running": "most running requests first", "acceptance": "lowest acceptance first",
 }  # fmt: skip
 GROUPS = {"": "not grouped", "group": "by group", "model": "by model", "state": "by state"}

@@ -384,7 +384,7 @@ def _guarding(report: ModelReport) -> Iterator[str]:
     if missed and report.answer.outcome in ("loses", "even"):
         times = "once" if missed == 1 else f"{missed} times"
         yield (
-            f"The guard only looks on, and would have acted {times}: set `guard.mode` to"
+            f"The guard is in observe mode, and would have acted {times}: set `guard.mode` to"
             " `act` to have it switch speculation by itself."
         )
 

@@ -63,11 +63,11 @@ def budget_spent(spent: float | None) -> str:
 
 
 def budget_left(left: float | None) -> str:
-    """``20% of the error budget left``; ``the error budget spent 66 times over`` below nothing."""
+    """``20% of the error budget left``; ``used 66 times its error budget`` below nothing."""
     if left is None or left >= 0:
         return UNKNOWN if left is None else f"{left:.0%} of the error budget left"
     times = budget_spent(max(1 - left, 1.001)).rstrip("x").replace(">", "more than ")
-    return f"the error budget spent {times} times over"
+    return f"used {times} times its error budget"
 
 
 def percents(quantiles: RequestAcceptance | None, separator: str = "/") -> str:

@@ -315,7 +315,7 @@ def objective(slo: SloView) -> str | None:
     sentence = figures.budget_left(left)
     if slo.unknown > slo.total * (1 - slo.objective):
         share = slo.unknown / slo.total
-        sentence += f"; of {share:.0%} of the requests it is not known whether they met it"
+        sentence += f"; {share:.0%} of the requests unknown"
     return sentence if burning is None else f"{sentence}, burn rate {burning:.1f}"
 
 

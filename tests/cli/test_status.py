@@ -266,7 +266,7 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
             "breach: too-slow: speedup_ratio 2 (1.75 to 2.27), below 2.5, for 3 min",
             "pending: soon: acceptance_ratio 0.5, below 0.9, for ",
             "rules: 1 in breach, 1 pass, 2 without data",
-            "objective first-token: the error budget spent 50 times over",
+            "objective first-token: used 50 times its error budget",
             "goodput: 0.83 of 1.67 requests/s met all objectives in the 18 min watched of the",
         ],
     ),

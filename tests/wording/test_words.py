@@ -30,10 +30,10 @@ TEXTS: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
         figures.budget_left,
         {
             None: "-", 1.0: "100% of the error budget left", 0.0: "0% of the error budget left",
-            -0.0001: "the error budget spent 1.0 times over",
-            -0.5: "the error budget spent 1.5 times over",
-            -65.24: "the error budget spent 66 times over",
-            -9000.0: "the error budget spent more than 99 times over",
+            -0.0001: "used 1.0 times its error budget",
+            -0.5: "used 1.5 times its error budget",
+            -65.24: "used 66 times its error budget",
+            -9000.0: "used more than 99 times its error budget",
         },
     ),
     (
@@ -81,7 +81,7 @@ def test_figures_have_few_digits_and_a_fitting_unit() -> None:
 def test_what_an_objective_cannot_tell_is_said_where_it_matters() -> None:
     slo = SloView("fast", "llama", "tpot", 0.05, 0.99, 3600, 34, 100, 66, 0.0, 1.0, {})
     assert speculation.objective(slo) == (
-        "100% of the error budget left; of 66% of the requests it is not known whether they met it"
+        "100% of the error budget left; 66% of the requests unknown"
     )
     assert (
         speculation.objective(msgspec.structs.replace(slo, unknown=0.9))
