@@ -160,7 +160,7 @@ class TargetStatus(Struct, frozen=True):
     def without_speculation(self, model: str) -> bool:
         """Whether it is certain that the model is not served with speculation now."""
         mode = self.models.get(model)
-        return mode is not None and mode.without
+        return mode is not None and mode.without_speculation
 
     def member(self, model: str, now: float) -> Member:
         """One of its models as a member of its group, at ``now`` (Unix seconds)."""

@@ -101,7 +101,7 @@ class Mode(enum.StrEnum):
         return mode
 
     @property
-    def without(self) -> bool:
+    def without_speculation(self) -> bool:
         """Whether it is certain that nobody is served with speculation."""
         return self.speculates is False or bool(self.unjudged)
 

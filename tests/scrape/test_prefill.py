@@ -44,7 +44,7 @@ def test_a_server_that_only_prefills_is_not_judged_and_is_no_baseline() -> None:
     assert mode_of(one_token_each(SECOND), one_token_each(SECOND)) is Mode.PREFILL
     few = one_token_each(capture("draft-k4.1"))
     assert mode_of(few, few) is Mode.ON, "one token each of a few requests tells nothing"
-    assert Mode.PREFILL.without
+    assert Mode.PREFILL.without_speculation
 
 
 def test_sglang_says_that_it_only_prefills_until_it_is_restarted() -> None:
