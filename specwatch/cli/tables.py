@@ -124,12 +124,9 @@ def _decision_lines(model: str, target: TargetView, window: WindowView | None, n
         yield from paragraph(speculation.engine_stop(target.stops.get(model)), "yellow")
         yield from paragraph(f"  {speculation.STOPPED_REMEDY}")
     judged = decision.models.get(model)
+    off = mode is not None and (mode in (Mode.OFF, Mode.STOPPED) or bool(mode.unjudged))
     # Nothing is said where nothing was generated with speculation.
-    if (
-        not (mode in (Mode.OFF, Mode.STOPPED) or (mode and mode.unjudged))
-        and judged is not None
-        and (judged.speedup is not None or judged.minutes)
-    ):
+    if not off and judged is not None and (judged.speedup is not None or judged.minutes):
         yield from paragraph(speculation.speedup(judged))
         yield from paragraph(speculation.draft_lengths(judged.draft_lengths) or "")
         yield from paragraph(speculation.break_even(judged, window))

@@ -71,7 +71,8 @@ class WatchedSource:
                 self._refreshing.release()
 
     def _refresh(self) -> None:
-        before, errors, begun = self._groups, {}, self._now().wall
+        before, errors = self._groups, {}
+        begun = self._now().wall
         try:
             outcomes = self._read()
         except SpecwatchError as error:

@@ -64,8 +64,8 @@ class GuardedSwitch:
         self._due = self._monotonic() + _RENEWED_AFTER
 
     def renew(self, claim: Claim) -> None:
-        """Order standby again when that is due, unless somebody else holds the switch. A failure is
-        logged, and tried again later."""
+        """Order standby again when that is due, unless an operator's order is in force. A failure
+        is logged, and tried again later."""
         if self._monotonic() < self._due:
             return
         try:

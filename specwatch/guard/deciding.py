@@ -141,7 +141,7 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 
 def _trial_blocked(state: GuardState, seen: Situation, policy: Guard, due: float) -> str:
-    """Why no trial may begin if one were due now; empty if it may. ``due`` is when it is."""
+    """Why no trial may begin now; empty if it may. ``due`` is the time that was planned for it."""
     began = state.disabled_at or 0.0
     planned, waited = due - began, max(seen.now, due) - began
     patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned

@@ -254,6 +254,7 @@ def _measuring(report: ModelReport) -> Iterator[str]:
         return
     if missing == Mode.PREFILL.unjudged:
         yield "Nothing to do: look at the servers that decode."
+    if any(missing == mode.unjudged for mode in Mode):
         return
     if not mended_by_calibration(missing):
         yield "Wait for more traffic, or report on a longer period."

@@ -24,7 +24,7 @@ def levels(gap: float) -> list[Level]:
 
 
 def test_the_noise_is_that_of_minutes_in_succession() -> None:
-    """What changed while the holdout was not watched is no noise."""
+    """Changes while the holdout was not watched are not noise."""
     with_gaps = Levels.of(levels(10.0 * MINUTE), 0.0).noise
     without = Levels.of(levels(float(MINUTE)), 0.0).noise
     assert without.variance > 0.05

@@ -130,13 +130,14 @@ class Interrupted:
 
     def stop(self) -> None:
         """Stop the first daemon, while it holds no lock of the database."""
-        while True:
+        for _ in range(20):
             self.first.signal(signal.SIGSTOP)
             try:
                 with self._store.writing(time.time()):
                     return
             except StoreError:
                 self.first.signal(signal.SIGCONT)
+        raise AssertionError(f"{self.label}: it always holds a lock of the database")
 
     def go_on(self) -> None:
         """Let the first daemon, which was stopped, go on from its point."""

@@ -71,10 +71,8 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
             shared = ["others used the server meanwhile"] if level.alone is False else []
             notes += [f"{load} {what} speculation: {note}" for note in (*level.notes, *shared)]
     judged = experiment_verdicts.judge(compared)
-    falls, rises = (
-        experiment_verdicts.falling_crossing(compared),
-        experiment_verdicts.rising_crossing(compared),
-    )
+    falls = experiment_verdicts.falling_crossing(compared)
+    rises = experiment_verdicts.rising_crossing(compared)
     return replace(
         uncompared(off, on, version=version),
         complete=off.complete and on.complete,
