@@ -355,11 +355,21 @@ def test_a_model_that_got_another_name_was_watched_until_then():
     assert (old.seconds_off_by_guard, new.seconds_off_by_guard) == (0, 2 * HOUR)
 
 
-def test_a_server_that_only_prefills_is_left_out():
+@pytest.mark.parametrize(
+    ("mode", "why", "recommendation", "time"),
+    [
+        (
+            Mode.PREFILL, "the server only prefills",
+            "Nothing to do: look at the servers that decode.", "Time in which it only prefilled",
+        ),
+        (Mode.SLEEPING, "the server sleeps", "Keep it as it is.", "Time in which it slept"),
+    ],
+)  # fmt: skip
+def test_a_server_in_a_mode_that_is_never_judged_is_left_out(mode, why, recommendation, time):
     none = counted(drafts=None, draft_tokens=None, accepted_tokens=None)
-    model = report(flat(hour(at, none, mode=Mode.PREFILL) for at in range(HOURS)))
+    model = report(flat(hour(at, none, mode=mode) for at in range(HOURS)))
     assert (model.answer.outcome, model.answer.speedup) == ("unknown", None)
-    assert "the server only prefills" in model.answer.sentence
-    assert model.answer.recommendation == "Nothing to do: look at the servers that decode."
+    assert why in model.answer.sentence
+    assert model.answer.recommendation == recommendation
     (figures,) = (part for part in answer_section(model).parts if isinstance(part, Table))
-    assert "Time in which it only prefilled" in [row[0].text for row in figures.rows]
+    assert time in [row[0].text for row in figures.rows]
