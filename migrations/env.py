@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import context
 
-from specwatch.store import schema
+from specwatch.store import schema, views
 from specwatch.store.database import Database
 
 
@@ -13,12 +13,15 @@ def run(connection: sa.Connection) -> None:
         connection=connection,
         target_metadata=schema.metadata,
         compare_type=True,
-        include_name=lambda name, kind, _: kind != "table" or not str(name).startswith("minutes_"),
+        include_name=lambda name, kind, _: kind != "table" or not str(name).startswith("minute_counts_"),
         render_as_batch=connection.dialect.name == "sqlite",
         transactional_ddl=True,
     )
+    views.drop(connection)
     with context.begin_transaction():
         context.run_migrations()
+    if schema.found_revision(connection) == schema.CURRENT:
+        views.make(connection)
 
 
 def main() -> None:

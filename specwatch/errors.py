@@ -8,9 +8,8 @@
     │   └── PageError        the server answered, but not with a page that can be read
     ├── StoreError           the database cannot be used now
     │   ├── StoreUnavailable    gone, locked, read-only or full: the same write may work later
-    │   │   └── StoreMalformed  its file is damaged; says which command mends it
-    │   ├── SchemaMismatch      migrated by another version of specwatch: only a person can help
-    │   └── DamagedRow          one row cannot be decoded; says which one and why
+    │   │   └── StoreMalformed  its file is damaged; a daemon puts it aside
+    │   └── SchemaMismatch      migrated by another version of specwatch: only a person can help
     ├── ActuatorError        vLLM could not be restarted, or it cannot be known how
     │   └── CannotStrip         its command line cannot be rewritten safely; says why
     ├── DeliveryError        a report did not reach somebody; says what the server said
@@ -23,7 +22,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 
@@ -118,30 +116,11 @@ class StoreUnavailable(StoreError):
 
 
 class StoreMalformed(StoreUnavailable):
-    """SQLite cannot read the file as a database of ours: `specwatch db repair` mends it."""
+    """SQLite cannot read the file as a database of ours."""
 
 
 class SchemaMismatch(StoreError):
     """The database was migrated by another version of specwatch."""
-
-
-class DamagedRow(StoreError):
-    """A stored row cannot be decoded. ``key`` has columns that find it, by name."""
-
-    def __init__(self, table: str, key: Mapping[str, object], reason: str) -> None:
-        super().__init__(table, key, reason)
-        self.table = table
-        self.key = key
-        self.reason = reason
-
-    @property
-    def where(self) -> str:
-        """The table and the key, for a person."""
-        key = ", ".join(f"{name}={value}" for name, value in self.key.items())
-        return f"{self.table} ({key})".encode(errors="replace").decode()
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.reason}; run `specwatch db repair`"
 
 
 class NoAnswer(SpecwatchError):

@@ -204,8 +204,8 @@ class TargetStatus(Struct, frozen=True):
 class StoreStatus:
     """The store now. ``behind_since`` is None while writing works.
 
-    ``damaged`` is the number of stored rows that could not be decoded since this process began,
-    ``last_damaged`` where the last one was, and why.
+    ``damaged_files`` are the names of damaged SQLite files that were put aside, and are still
+    beside the database.
     """
 
     where: str
@@ -216,8 +216,7 @@ class StoreStatus:
     error: str | None = None
     behind_since: float | None = None
     last_write: float | None = None
-    damaged: int = 0
-    last_damaged: str | None = None
+    damaged_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ SETTINGS = {
     "shared_buffers": "16MB",
     "autovacuum": "off",
 }
-NUMBERED = ("runs", "series", "experiments", "damaged_rows")
+NUMBERED = ("runs", "series", "contexts", "experiments")
 """Tables whose rows Postgres numbers."""
 EMPTY = """
 SET search_path = {schema};
@@ -47,7 +47,8 @@ DECLARE name text;
 BEGIN
     FOR name IN
         SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
-        WHERE inhparent = 'minutes'::regclass AND relname NOT IN ('minutes_default', {days})
+        WHERE inhparent = 'minute_counts'::regclass
+            AND relname NOT IN ('minute_counts_default', {days})
     LOOP
         EXECUTE format('DROP TABLE %I', name);
     END LOOP;
@@ -177,7 +178,7 @@ class PostgresServer:
                 schema=name,
                 deletions="; ".join(deletions),
                 numbered=", ".join(f"'{table}_id_seq'" for table in NUMBERED),
-                days=", ".join(f"'minutes_1970010{day}'" for day in (1, 2, 3)),
+                days=", ".join(f"'minute_counts_1970010{day}'" for day in (1, 2, 3)),
                 revision=schema.CURRENT,
             )
         )

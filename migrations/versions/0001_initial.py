@@ -1,10 +1,11 @@
-"""Runs, series, contexts, minutes, hours, cursors, baselines, verdicts.
+"""All tables; the views are made after each migration.
 
 Revises: nothing
 """
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects.postgresql import ARRAY
 
 revision = "0001"
 down_revision = None
@@ -12,179 +13,243 @@ branch_labels = None
 depends_on = None
 
 _INT64 = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_COUNTS = ARRAY(sa.BigInteger()).with_variant(sa.Text(), "sqlite")
 
 # Insert-only tables: freeze and map them often, in small steps. Small tables updated every
 # minute: leave room on each page, so that an update stays on it.
 _POSTGRES_STORAGE = {
-    "minutes": "autovacuum_vacuum_insert_scale_factor = 0.02,"
+    "minute_counts_default": "autovacuum_vacuum_insert_scale_factor = 0.02,"
     " autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_scale_factor = 0.02,"
     " autovacuum_analyze_scale_factor = 0.02",
-    "hours": "autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_scale_factor = 0.05",
+    "hour_counts": "autovacuum_vacuum_insert_scale_factor = 0.05,"
+    " autovacuum_vacuum_scale_factor = 0.05",
     "cursors": "fillfactor = 50, autovacuum_vacuum_scale_factor = 0,"
     " autovacuum_vacuum_threshold = 1000",
     "series": "fillfactor = 70, autovacuum_vacuum_scale_factor = 0,"
     " autovacuum_vacuum_threshold = 5000",
+    "members": "fillfactor = 50, autovacuum_vacuum_scale_factor = 0,"
+    " autovacuum_vacuum_threshold = 1000",
+    "watched_targets": "fillfactor = 50, autovacuum_vacuum_scale_factor = 0,"
+    " autovacuum_vacuum_threshold = 1000",
 }
+# In the order of the tables; an array of counts ends with "[]", a text with "$".
+_COLUMNS = """
+    drafts draft_tokens accepted_tokens accepted_per_position[] prompt_tokens generation_tokens
+    preemptions prefix_cache_queries prefix_cache_hits finish_reasons$
+    ttft[] ttft_sum_us tpot[] tpot_sum_us inter_token[] inter_token_sum_us e2e[] e2e_sum_us
+    output_length[] output_length_sum request_acceptance[] request_acceptance_sum_ppm
+    records$ uncovered$ endings$
+    sampled_us busy_us running_us waiting_us running_max waiting_max kv_cache_usage_max_ppm
+    gpu_memory_used_max server_drafts source_drafts observed_us scrapes_ok scrapes_failed restarts
+    down_us
+    requests acceptance_p10_ppm acceptance_p50_ppm acceptance_p90_ppm
+    ttft_p50_us ttft_p95_us ttft_p99_us tpot_p50_us tpot_p95_us tpot_p99_us
+"""
+_TABLES = (
+    "watched_targets", "members", "experiments", "guard_steps", "guards", "verdicts", "baselines",
+    "cursors", "layouts", "hour_counts", "minute_counts", "contexts", "series", "runs",
+)  # fmt: skip
 
 
 def upgrade() -> None:
     """Create all tables."""
     _create_shared()
     _create_windows()
-    op.create_table(
-        "cursors",
-        sa.Column("daemon", sa.Text(), nullable=False),
-        sa.Column("target", sa.Text(), nullable=False),
-        sa.Column("layout_id", _INT64, nullable=False),
-        sa.Column("counters", sa.LargeBinary(), nullable=False),
-        sa.Column("process_start", sa.Double()),
-        sa.Column("wall", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("daemon", "target", name="pk_cursors"),
-        sa.ForeignKeyConstraint(["layout_id"], ["contexts.id"], name="fk_cursors_layout_id"),
-        sqlite_with_rowid=False,
-    )
-    _create_decisions()
-    _create_guard()
+    _create_judged()
+    _create_fleet()
     if op.get_bind().dialect.name == "postgresql":
+        op.execute("CREATE TABLE minute_counts_default PARTITION OF minute_counts DEFAULT")
         for table, storage in _POSTGRES_STORAGE.items():
             op.execute(f"ALTER TABLE {table} SET ({storage})")
+
+
+def _text(name: str, *, nullable: bool = False) -> sa.Column:
+    return sa.Column(name, sa.Text(), nullable=nullable)
+
+
+def _number(name: str, *, nullable: bool = False) -> sa.Column:
+    return sa.Column(name, _INT64, nullable=nullable)
 
 
 def _create_shared() -> None:
     op.create_table(
         "runs",
         sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("daemon", sa.Text(), nullable=False),
-        sa.Column("started_at", _INT64, nullable=False),
-        sa.Column("ended_at", _INT64),
-        sa.Column("version", sa.Text(), nullable=False),
-        sa.Column("host", sa.Text(), nullable=False),
+        _text("daemon"),
+        _number("started_at"),
+        _number("ended_at", nullable=True),
+        _text("version"),
+        _text("host"),
         sa.Column("pid", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_runs"),
+        _text("member", nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
     op.create_table(
         "series",
         sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("daemon", sa.Text(), nullable=False),
-        sa.Column("target", sa.Text(), nullable=False),
-        sa.Column("model_name", sa.Text(), nullable=False),
-        sa.Column("temperature", sa.Text(), nullable=False),
-        sa.Column("first_start", _INT64, nullable=False),
-        sa.Column("last_start", _INT64, nullable=False),
-        sa.Column("rolled_until", _INT64, nullable=False, server_default="0"),
-        sa.Column("pruned_until", _INT64, nullable=False, server_default="0"),
-        sa.PrimaryKeyConstraint("id", name="pk_series"),
+        *map(_text, ("daemon", "target", "model_name", "dimension", "value")),
+        _number("first_start"),
+        _number("last_start"),
+        sa.Column("rolled_until", _INT64, server_default="0", nullable=False),
+        sa.Column("pruned_until", _INT64, server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_series")),
         sa.UniqueConstraint(
-            "daemon", "target", "model_name", "temperature", name="uq_series_daemon"
+            "daemon", "target", "model_name", "dimension", "value", name=op.f("uq_series_daemon")
         ),
     )
     op.create_table(
         "contexts",
-        sa.Column("id", _INT64, autoincrement=False, nullable=False),
-        sa.Column("content", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_contexts"),
+        sa.Column("id", sa.Integer(), nullable=False),
+        _number("digest"),
+        _text("mode"),
+        _text("source"),
+        _text("engine_version", nullable=True),
+        _text("fingerprint", nullable=True),
+        _number("gpu_memory_total", nullable=True),
+        _text("bounds"),
+        _text("coarsened"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_contexts")),
+        sa.UniqueConstraint("digest", name=op.f("uq_contexts_digest")),
     )
+    op.create_table(
+        "layouts",
+        _number("id"),
+        _text("content"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_layouts")),
+    )
+
+
+def _counts() -> list[sa.Column]:
+    columns = []
+    for word in _COLUMNS.split():
+        name = word.rstrip("[]$")
+        kind = _COUNTS if word.endswith("[]") else sa.Text() if word.endswith("$") else _INT64
+        columns.append(sa.Column(name, kind, nullable=True))
+    return columns
 
 
 def _create_windows() -> None:
-    _create_table_of_windows(
-        "minutes",
-        sa.Column("run_id", sa.Integer(), autoincrement=False, nullable=False),
-        key=("start", "series_id", "run_id"),
-    )
-    _create_table_of_windows(
-        "hours",
-        sa.Column("load_bin", sa.SmallInteger(), autoincrement=False, nullable=False),
-        key=("start", "series_id", "context_id", "mode", "load_bin"),
-    )
-
-
-def _create_table_of_windows(name: str, extra: sa.Column[int], key: tuple[str, ...]) -> None:
     op.create_table(
-        name,
-        sa.Column("start", _INT64, autoincrement=False, nullable=False),
-        sa.Column("series_id", sa.Integer(), autoincrement=False, nullable=False),
-        extra,
-        sa.Column("context_id", _INT64, autoincrement=False, nullable=False),
-        sa.Column("mode", sa.SmallInteger(), autoincrement=False, nullable=False),
-        sa.Column("source", sa.SmallInteger(), nullable=False),
-        sa.Column("drafts", _INT64),
-        sa.Column("draft_tokens", _INT64),
-        sa.Column("accepted_tokens", _INT64),
-        sa.Column("generation_tokens", _INT64),
-        sa.Column("scrapes_ok", _INT64, nullable=False),
-        sa.Column("scrapes_failed", _INT64, nullable=False),
-        sa.Column("data", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint(*key, name=f"pk_{name}"),
-        sa.ForeignKeyConstraint(["series_id"], ["series.id"], name=f"fk_{name}_series_id"),
-        sa.ForeignKeyConstraint(["context_id"], ["contexts.id"], name=f"fk_{name}_context_id"),
+        "minute_counts",
+        _number("start"),
+        sa.Column("series_id", sa.Integer(), nullable=False),
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("context_id", sa.Integer(), nullable=False),
+        *_counts(),
+        sa.ForeignKeyConstraint(
+            ["series_id"], ["series.id"], name=op.f("fk_minute_counts_series_id")
+        ),
+        sa.ForeignKeyConstraint(
+            ["context_id"], ["contexts.id"], name=op.f("fk_minute_counts_context_id")
+        ),
+        sa.PrimaryKeyConstraint("start", "series_id", "run_id", name=op.f("pk_minute_counts")),
+        sqlite_with_rowid=False,
+        postgresql_partition_by="RANGE (start)",
+    )
+    op.create_table(
+        "hour_counts",
+        _number("start"),
+        sa.Column("series_id", sa.Integer(), nullable=False),
+        sa.Column("context_id", sa.Integer(), nullable=False),
+        sa.Column("load_bin", sa.SmallInteger(), nullable=False),
+        *_counts(),
+        sa.ForeignKeyConstraint(
+            ["series_id"], ["series.id"], name=op.f("fk_hour_counts_series_id")
+        ),
+        sa.ForeignKeyConstraint(
+            ["context_id"], ["contexts.id"], name=op.f("fk_hour_counts_context_id")
+        ),
+        sa.PrimaryKeyConstraint(
+            "start", "series_id", "context_id", "load_bin", name=op.f("pk_hour_counts")
+        ),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "cursors",
+        _text("daemon"),
+        _text("target"),
+        _number("layout_id"),
+        _text("counters"),
+        sa.Column("process_start", sa.Double()),
+        sa.Column("wall", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["layout_id"], ["layouts.id"], name=op.f("fk_cursors_layout_id")),
+        sa.PrimaryKeyConstraint("daemon", "target", name=op.f("pk_cursors")),
         sqlite_with_rowid=False,
     )
 
 
-def _create_decisions() -> None:
+def _create_judged() -> None:
+    key = ("target", "model_name", "engine_version", "configuration")
     op.create_table(
         "baselines",
-        sa.Column("target", sa.Text(), nullable=False),
-        sa.Column("model_name", sa.Text(), nullable=False),
-        sa.Column("engine_version", sa.Text(), nullable=False),
-        sa.Column("configuration", sa.Text(), nullable=False),
-        sa.Column("load_bin", sa.SmallInteger(), autoincrement=False, nullable=False),
-        sa.Column("origin", sa.Text(), nullable=False),
-        sa.Column("measured_at", _INT64, nullable=False),
-        sa.Column("data", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "target", "model_name", "engine_version", "configuration", "load_bin", "origin",
-            name="pk_baselines",
-        ),
-    )  # fmt: skip
+        *map(_text, key),
+        sa.Column("load_bin", sa.SmallInteger(), nullable=False),
+        _text("origin"),
+        _number("measured_at"),
+        _text("data"),
+        sa.PrimaryKeyConstraint(*key, "load_bin", "origin", name=op.f("pk_baselines")),
+    )
+    key = ("at", "daemon", "target", "model_name", "dimension", "value", "rule")
     op.create_table(
         "verdicts",
-        sa.Column("at", _INT64, autoincrement=False, nullable=False),
-        sa.Column("daemon", sa.Text(), nullable=False),
-        sa.Column("target", sa.Text(), nullable=False),
-        sa.Column("model_name", sa.Text(), nullable=False),
-        sa.Column("temperature", sa.Text(), nullable=False),
-        sa.Column("rule", sa.Text(), nullable=False),
-        sa.Column("verdict", sa.Text(), nullable=False),
-        sa.Column("severity", sa.Text(), nullable=False),
-        sa.Column("action", sa.Text(), nullable=False),
-        sa.Column("inputs", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "at", "daemon", "target", "model_name", "temperature", "rule", name="pk_verdicts"
-        ),
+        _number("at"),
+        *map(_text, (*key[1:], "verdict", "severity", "action")),
+        sa.Column("speedup", sa.Double()),
+        sa.Column("speedup_low", sa.Double()),
+        sa.Column("speedup_high", sa.Double()),
+        _text("inputs"),
+        sa.PrimaryKeyConstraint(*key, name=op.f("pk_verdicts")),
     )
-
-
-def _create_guard() -> None:
     op.create_table(
         "guards",
-        sa.Column("target", sa.Text(), nullable=False),
-        sa.Column("version", _INT64, nullable=False),
-        sa.Column("holder", sa.Text(), nullable=False),
+        _text("target"),
+        _number("version"),
+        _text("holder"),
         sa.Column("lease_until", sa.Double(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("target", name="pk_guards"),
+        _text("state"),
+        sa.PrimaryKeyConstraint("target", name=op.f("pk_guards")),
     )
     op.create_table(
         "guard_steps",
-        sa.Column("target", sa.Text(), nullable=False),
-        sa.Column("version", _INT64, autoincrement=False, nullable=False),
+        _text("target"),
+        _number("version"),
         sa.Column("at", sa.Double(), nullable=False),
-        sa.Column("daemon", sa.Text(), nullable=False),
-        sa.Column("incident", sa.Text(), nullable=False),
-        sa.Column("phase_before", sa.Text(), nullable=False),
-        sa.Column("phase", sa.Text(), nullable=False),
-        sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("inputs", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("target", "version", name="pk_guard_steps"),
+        *map(_text, ("daemon", "incident", "phase_before", "phase", "reason", "inputs")),
+        sa.PrimaryKeyConstraint("target", "version", name=op.f("pk_guard_steps")),
     )
-    op.create_index("ix_guard_steps_at", "guard_steps", ["at"])
-    op.create_index("ix_guard_steps_incident", "guard_steps", ["incident"])
+    op.create_index(op.f("ix_guard_steps_at"), "guard_steps", ["at"])
+    op.create_index(op.f("ix_guard_steps_incident"), "guard_steps", ["incident"])
+    op.create_table(
+        "experiments",
+        sa.Column("id", sa.Integer(), nullable=False),
+        *map(_text, ("target", "model_name", "kind")),
+        _number("ended_at"),
+        _text("data"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_experiments")),
+    )
+    op.create_index(op.f("ix_experiments_ended_at"), "experiments", ["ended_at"])
+
+
+def _create_fleet() -> None:
+    op.create_table(
+        "members",
+        *map(_text, ("daemon", "member", "token", "address", "version", "digest")),
+        sa.Column("known", sa.Integer(), nullable=False),
+        sa.Column("watched", sa.Integer(), nullable=False),
+        sa.Column("started", sa.Double(), nullable=False),
+        sa.Column("seen", sa.Double(), nullable=False),
+        sa.Column("lease_until", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("daemon", "member", name=op.f("pk_members")),
+    )
+    op.create_table(
+        "watched_targets",
+        *map(_text, ("daemon", "target", "member")),
+        sa.Column("since", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("daemon", "target", name=op.f("pk_watched_targets")),
+    )
 
 
 def downgrade() -> None:
     """Drop all tables."""
-    windows = ("cursors", "hours", "minutes", "contexts", "series", "runs")
-    for table in ("guard_steps", "guards", "verdicts", "baselines", *windows):
+    for table in _TABLES:
         op.drop_table(table)

@@ -33,7 +33,7 @@ _COMMANDS = {
     "switch": "change the draft tokens of a running vLLM",
     "experiment": "show and control the experiment of a target: status, results, stop, start",
     "fleet": "show the daemons that divide targets among them: status",
-    "db": "maintain the database: upgrade, current, prune, check, repair",
+    "db": "maintain the database: upgrade, current, prune, check",
     "tap": "measure by temperature: flags for vLLM, or a proxy",
     "guard-helper": "",
 }

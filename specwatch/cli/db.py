@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -13,12 +12,9 @@ from specwatch import __version__
 from specwatch.cli import commands, options
 from specwatch.config.sections import Baselines, Retention
 from specwatch.domain.units import format_duration
-from specwatch.errors import DamagedRow, StoreMalformed, StoreUnavailable
+from specwatch.errors import StoreMalformed, StoreUnavailable
 from specwatch.wording.figures import counted
-from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
-
-_MOST_SHOWN = 50
-"""Rows that are listed; --json lists all."""
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
 @click.group(name="db", cls=commands.CommandGroup)
@@ -122,104 +118,32 @@ def prune(
 @command.command()
 @options.store_options
 def check(file: Path | None, database: str | None, as_json: bool) -> None:
-    """Look for damage: errors of the SQLite file, and rows that cannot be decoded.
+    """Look for damage of a SQLite file. Postgres checks its own.
 
-    Changes nothing; a daemon may run. Exit code 1 when something is damaged.
+    Changes nothing; a daemon may run. Exit code 1 when the file is damaged: a daemon puts it aside
+    and begins a new one.
     """
-    from specwatch.store import repair as repairing
-
-    url, place = _existing(database, file)
-    checked = repairing.check(url)
-    if as_json:
-        options.print_json(
-            {
-                "database": place,
-                "problems": checked.problems,
-                "damaged": _rows(checked.damaged),
-                "set_aside": [row._asdict() for row in checked.aside],
-            }
-        )
-    else:
-        if checked.problems:
-            click.echo(f"{place}: the file is malformed")
-            for problem in checked.problems:
-                _echo(f"  {problem}")
-            click.echo(
-                "`specwatch db repair` copies the readable rows into a new file, and keeps this one"
-            )
-        _echo_rows(place, checked.damaged, "damaged: `specwatch db repair` sets them aside")
-        if checked.sound:
-            click.echo(f"{place}: nothing is damaged")
-        if checked.aside:
-            click.echo(f"set aside before, in the table damaged_rows: {len(checked.aside)}")
-        for row in checked.aside[:_MOST_SHOWN]:
-            _echo(f"  {row.key}: {row.reason}")
-    if not checked.sound:
-        raise click.exceptions.Exit(1)
-
-
-@command.command()
-@options.store_options
-def repair(file: Path | None, database: str | None, as_json: bool) -> None:
-    """Move rows that cannot be decoded into the table damaged_rows; nothing is deleted.
-
-    If SQLite calls the file malformed, the readable rows are copied into a new file with its name;
-    the old one is kept beside it. A daemon may run. Exit code 1 when damage is left.
-    """
-    from specwatch.store import repair as repairing
-
-    url, place = _existing(database, file)
-    done = repairing.repair(url, time.time())
-    if as_json:
-        rebuilt = done.rebuilt and {**done.rebuilt._asdict(), "kept": str(done.rebuilt.kept)}
-        options.print_json(
-            {
-                "database": place,
-                "rebuilt": rebuilt,
-                "set_aside": _rows(done.moved),
-                "left": _rows(done.left),
-            }
-        )
-    else:
-        if done.rebuilt is not None:
-            click.echo(f"{place}: rebuilt; the damaged file is {done.rebuilt.kept}")
-            for table, count in done.rebuilt.rows.items():
-                note = "  (not all could be read)" if table in done.rebuilt.incomplete else ""
-                click.echo(f"  {table:14}{counted(count, 'row'):>16}{note}")
-        _echo_rows(place, done.moved, "set aside, in the table damaged_rows")
-        _echo_rows(place, done.left, "still damaged: the database does not release them")
-        if done.rebuilt is None and not done.moved and not done.left:
-            click.echo(f"{place}: nothing is damaged")
-    if done.left:
-        raise click.exceptions.Exit(1)
-
-
-def _existing(database: str | None, file: Path | None) -> tuple[str, str]:
-    """The URL and the name of a database of this version, which may be malformed."""
-    from specwatch.store.database import parse_url, where
+    from specwatch.store import integrity
+    from specwatch.store.database import Database
 
     url = options.database_url(database, file)
     with suppress(StoreMalformed):
         _require_current(url)
-    return url, where(parse_url(url))
-
-
-def _rows(rows: Sequence[DamagedRow]) -> list[dict[str, object]]:
-    return [{"table": row.table, "row": row.where, "reason": clean(row.reason)} for row in rows]
-
-
-def _echo(text: str) -> None:
-    click.echo(shown(text, 2 * LONGEST_SENTENCE))
-
-
-def _echo_rows(place: str, rows: Sequence[DamagedRow], what: str) -> None:
-    if not rows:
-        return
-    click.echo(f"{place}: {counted(len(rows), 'row')} {what}")
-    for row in rows[:_MOST_SHOWN]:
-        _echo(f"  {row.where}: {row.reason}")
-    if len(rows) > _MOST_SHOWN:
-        click.echo(f"  and {len(rows) - _MOST_SHOWN} more: --json lists all")
+    found = Database(url, migrating=True)
+    problems, aside = integrity.problems(found), integrity.damaged_files(found)
+    if as_json:
+        options.print_json({"database": found.where, "problems": problems, "damaged_files": aside})
+    else:
+        if problems:
+            click.echo(f"{found.where}: damaged. A daemon puts the file aside and begins a new one")
+        else:
+            click.echo(f"{found.where}: nothing is damaged")
+        for problem in problems:
+            click.echo(f"  {shown(problem, LONGEST_SENTENCE)}")
+        for name in aside:
+            click.echo(f"put aside before: {shown(name)}")
+    if problems:
+        raise click.exceptions.Exit(1)
 
 
 def _require_current(url: str) -> None:

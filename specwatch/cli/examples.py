@@ -152,7 +152,6 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "db current": ("db current", "db current --config specwatch.yml --json"),
     "db prune": ("db prune", "db prune --minutes 14d --hours 400d"),
     "db check": ("db check", "db check --database sqlite:////tmp/copy.db"),
-    "db repair": ("db repair",),
     "tap": (
         "tap flags --target http://127.0.0.1:8000",
         "tap proxy --upstream http://127.0.0.1:8080 --listen 127.0.0.1:8001",

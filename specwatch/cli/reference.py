@@ -25,8 +25,10 @@ from specwatch.config import loading
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.sections import Section
+from specwatch.domain.model import FACTS
 from specwatch.engines.tap import SEGMENTS, SWITCH, TAP
 from specwatch.status import DaemonStatus, StoreStatus
+from specwatch.store import schema, views
 from specwatch.web import api, exporter
 from specwatch.wording import rules as rule_words
 
@@ -59,6 +61,7 @@ def reference() -> Mapping[str, str]:
         "metrics.md": _metrics(),
         "rules.md": _rules(),
         "http-api.md": _http_api(),
+        "database.md": _database(),
     }
     return {
         name: "\n".join([_GENERATED, "", *lines]).rstrip() + "\n" for name, lines in pages.items()
@@ -288,3 +291,46 @@ def _http_api() -> Iterator[str]:
 
 def _docstring(thing: object) -> str:
     return inspect.getdoc(thing) or ""
+
+
+# --- database
+
+
+def _database() -> Iterator[str]:
+    yield from (
+        "# Database", "",
+        "Read the two views `minutes` and `hours`. They are the same on SQLite and Postgres, and"
+        " their names are stable from version 1.0 on. A minute has a row for each target, model and"
+        " value of a dimension; an hour has one for each mode, load bin and configuration within"
+        " it, of which counts can be added up, and quantiles cannot. A quantile is interpolated"
+        " inside its bucket; one beyond the last bound is given as that bound.", "",
+    )  # fmt: skip
+    yield from ("## The views `minutes` and `hours`", "")
+    yield from _table(
+        ("Column", "Meaning"), ((f"`{each.name}`", each.help) for each in views.COLUMNS)
+    )
+    yield from (
+        "## The tables `minute_counts` and `hour_counts`", "",
+        "The views are of these tables, which may change with a version. Arrays are `bigint[]` in"
+        " Postgres and JSON text in SQLite, objects are JSON text. `_us` is microseconds, `_ppm`"
+        " millionths. A histogram has the number of its first bucket in use (from 0) and the counts"
+        " from there on; the bounds of its buckets are in `contexts.bounds`, with the last bucket"
+        " open. Null: the server does not say.", "",
+    )  # fmt: skip
+    yield from _table(("Column", "Meaning", "Adds up as"), _fact_columns())
+    yield from (
+        "## Other tables", "",
+        "`series` has targets, models and dimensions, `contexts` what many rows share (mode,"
+        " source, version and configuration of the engine, bounds of histograms). `verdicts` has"
+        " each change of a confirmed verdict with the speedup of that time, `guard_steps` each step"
+        " of a guard, `guards` their present state, `experiments` the results of probe, bench,"
+        " calibrate and experiments, `baselines` the cost of serving without speculation. What these"
+        " rest on is JSON text: `inputs::jsonb ->> 'summary'` in Postgres, `inputs ->> 'summary'` in SQLite.",
+        "",
+    )  # fmt: skip
+
+
+def _fact_columns() -> Iterator[tuple[str, str, str]]:
+    for fact in FACTS:
+        names = ", ".join(f"`{column.name}`" for column in schema.stored_columns(fact))
+        yield names, fact.help, fact.kind.value

@@ -225,8 +225,8 @@ def _problem_lines(answer: DaemonAnswer) -> Lines:
 
 def _store_lines(store: StoreStatus, now: float) -> Lines:
     yield shown(store.where, LONGEST_SENTENCE), ""
-    if store.damaged:
-        yield from paragraph(figures.damaged_rows(store.damaged, store.last_damaged), "red")
+    if store.damaged_files:
+        yield from paragraph(figures.damaged_files(store.damaged_files), "red")
     parts = figures.counted(store.written, "window") + " written"
     if store.dropped:
         parts += f", {figures.number(store.dropped)} given up"

@@ -319,6 +319,7 @@ class Daemon:
         every(_FLUSH_SECONDS, self._flush, delay=_FLUSH_SECONDS, lane="flush")
         every(_CATCH_UP_SECONDS, self._catch_up, delay=0.0, lane="upkeep")
         every(_ROLL_UP_SECONDS, self._recorder.roll_up, delay=30 + 30 * soon, lane="upkeep")
+        every(_PRUNE_SECONDS, self._recorder.check_if_due, delay=0.0, lane="check")
         kept = (self.config.retention, self.config.baseline.max_age)
         every(_PRUNE_SECONDS, self._recorder.prune, *kept, delay=300 + 300 * soon, lane="upkeep")
         if changing or any(one.target.gpu_indices != () for one in self.targets):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping
 
@@ -9,16 +10,17 @@ import structlog
 
 from specwatch.config.sections import Retention
 from specwatch.domain.model import Batch, Cursor, Moment
-from specwatch.errors import StoreError
+from specwatch.errors import StoreError, StoreMalformed
 from specwatch.status import StoreStatus
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
 from specwatch.store.write_queue import WriteQueue
 
 _log = structlog.get_logger("specwatch.daemon.recorder")
 
-_MOST_LOGGED = 20
-"""Damaged rows that are logged one by one; beyond it, only their number."""
+_CHECK_SECONDS = 7 * 86400.0
+_MOST_LOGGED = 5
+"""Problems of a damaged file that are logged."""
 
 
 class Recorder:
@@ -61,6 +63,9 @@ class Recorder:
         """Why something other than a write failed, until it succeeds."""
         self._behind_since: float | None = None
         self._rolling_up = threading.Lock()
+        self._damaged_files: tuple[str, ...] = ()
+        self._check_at = -math.inf
+        """When a SQLite file is checked next, on the monotonic clock."""
 
     @property
     def ready(self) -> bool:
@@ -138,24 +143,33 @@ class Recorder:
                 self._forget_failure()  # its end has just been logged
             # The database is back: what failed meanwhile need not wait for its next turn.
             self.roll_up()
-        if outcome.error is None and not outcome.waiting:
-            self._set_aside()
+        if isinstance(outcome.error, StoreMalformed):
+            self.check(outcome.error)
 
-    def _set_aside(self) -> None:
-        """Move the damaged rows that were found out of the way, and log each once."""
+    def check_if_due(self) -> None:
+        """Look whether a SQLite file is damaged: at start, and once a week."""
+        now = self._now().monotonic
+        if now >= self._check_at:
+            self._check_at = now + _CHECK_SECONDS
+            self.check()
+
+    def check(self, malformed: StoreMalformed | None = None) -> None:
+        """Look whether a SQLite file is damaged; if so, or if it is ``malformed`` by what SQLite
+        said already, it is put aside and a new one begun."""
         try:
-            rows = self.store.set_aside(self._now().wall)
+            problems, kept = self.store.check(self._now().wall, malformed)
         except StoreError as error:
-            self._failed("damaged_rows_left", error)
+            self._failed("check_failed", error)
             return
-        for row in rows[:_MOST_LOGGED]:
-            _log.error("row_damaged", table=row.table, row=row.where, reason=row.reason)
-        if rows:
+        self._damaged_files = self.store.damaged_files
+        if kept is not None:
+            self.opened = False
             _log.error(
-                "rows_damaged",
-                rows=len(rows),
-                remedy="they are left out of everything, and kept in the table damaged_rows;"
-                " `specwatch db check` lists what is damaged",
+                "database_damaged",
+                problems=problems[:_MOST_LOGGED],
+                kept=str(kept),
+                remedy="the damaged file was put aside, and a new one is begun: history, baselines"
+                " and the state of guards are lost. Check the disk and the memory of this machine",
             )
 
     def _warn_of_rivals(self) -> None:
@@ -216,6 +230,8 @@ class Recorder:
         self._error = error
         if self._behind_since is None:
             self._behind_since = self._now().wall
+        if isinstance(error, StoreMalformed):
+            self.check(error)
 
     def _succeeded(self) -> None:
         # While writes still fail, the end of that failure is the one to log.
@@ -239,6 +255,5 @@ class Recorder:
             error=str(error) if error else None,
             behind_since=queue.behind_since or self._behind_since,
             last_write=queue.last_success,
-            damaged=self.store.damage.count,
-            last_damaged=self.store.damage.last,
+            damaged_files=self._damaged_files,
         )

@@ -12,9 +12,11 @@ import enum
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from msgspec import Struct
+
+from specwatch.domain.facts import Fact, Kind, facts_of
 
 MINUTE = 60
 HOUR = 3600
@@ -43,8 +45,6 @@ _LONGEST = 1.5
 class ModeFacts(NamedTuple):
     """What is known of a mode; the attributes of :class:`Mode` have the same names."""
 
-    code: int
-    """Its number in the database: never given to another mode."""
     speculates: bool | None
     """Whether the engine serves with speculation; None if that is not known, and where it serves
     nobody who waits for tokens."""
@@ -63,34 +63,33 @@ class Mode(enum.StrEnum):
     and in the engine whose page shows it.
     """
 
-    code: int
     speculates: bool | None
     label: str
     time: str
     unjudged: str
 
-    ON = "on", ModeFacts(0, True, "on", "Time with speculation on")
-    MIXED = "mixed", ModeFacts(2, True, "mixed", "Time in which it changed")
+    ON = "on", ModeFacts(True, "on", "Time with speculation on")
+    MIXED = "mixed", ModeFacts(True, "mixed", "Time in which it changed")
     """It changed inside the window."""
     UNKNOWN = "unknown", ModeFacts(
-        3, None, "unknown", "Time in which it is not known whether the server speculates"
+        None, "unknown", "Time in which it is not known whether the server speculates"
     )  # fmt: skip
     """Neither drafts nor the server show it."""
-    STANDBY = "standby", ModeFacts(4, False, "on standby", "Time in standby")
+    STANDBY = "standby", ModeFacts(False, "on standby", "Time in standby")
     """The switch is at 0 draft tokens, with which the drafter still runs."""
     PREFILL = "prefill", ModeFacts(
-        5, None, "not judged (prefill)", "Time in which it only prefilled",
+        None, "not judged (prefill)", "Time in which it only prefilled",
         "the server only prefills, for others that decode",
     )  # fmt: skip
     SLEEPING = "sleeping", ModeFacts(
-        7, None, "not judged (the server sleeps)", "Time in which it slept",
+        None, "not judged (the server sleeps)", "Time in which it slept",
         "the server sleeps until it is woken",
     )  # fmt: skip
     STOPPED = "stopped", ModeFacts(
-        6, False, "switched off by the engine", "Time in which the engine had switched it off"
+        False, "switched off by the engine", "Time in which the engine had switched it off"
     )  # fmt: skip
     """The engine itself ended speculation until its next start."""
-    OFF = "off", ModeFacts(1, False, "off", "Time with speculation off")
+    OFF = "off", ModeFacts(False, "off", "Time with speculation off")
 
     def __new__(cls, value: str, facts: ModeFacts) -> Self:
         """A member with the facts as attributes."""
@@ -186,65 +185,89 @@ class Tally(Struct, frozen=True, gc=False):
     """Counts over any span; all fields can be added up.
 
     ``None`` means that the server does not say (an old version, or speculation off), which is not
-    the same as zero. Histograms of latencies are in seconds, ``output_length`` is in tokens,
-    ``request_acceptance`` in acceptance rate per request.
+    the same as zero.
     """
 
-    drafts: int | None = None
-    draft_tokens: int | None = None
-    accepted_tokens: int | None = None
-    accepted_per_position: tuple[int, ...] | None = None
-    prompt_tokens: int | None = None
-    generation_tokens: int | None = None
-    preemptions: int | None = None
-    prefix_cache_queries: int | None = None
-    prefix_cache_hits: int | None = None
-    requests: Mapping[str, int] = {}
-    """Finished requests by finish reason."""
-    ttft: Histogram | None = None
-    tpot: Histogram | None = None
-    inter_token: Histogram | None = None
-    e2e: Histogram | None = None
-    output_length: Histogram | None = None
-    request_acceptance: Histogram | None = None
-    records: Mapping[str, int] = {}
-    """Requests of which a tap knows the acceptance, by how it knows: ``tap_keys.METHODS``."""
-    uncovered: Mapping[str, int] = {}
-    """Requests of which a tap does not know the acceptance, by reason: ``tap_keys.UNCOVERED``."""
-    endings: Mapping[str, int] = {}
-    """Requests of which a tap has the exact acceptance, by how they ended: ``tap_keys.ENDINGS``."""
-
-
-HISTOGRAMS = ("ttft", "tpot", "inter_token", "e2e", "output_length", "request_acceptance")
-"""Fields of :class:`Tally` that are histograms, in storage order."""
-
-COUNTERS = (
-    "drafts", "draft_tokens", "accepted_tokens", "prompt_tokens", "generation_tokens",
-    "preemptions", "prefix_cache_queries", "prefix_cache_hits",
-)  # fmt: skip
-"""Fields of :class:`Tally` that are single counts, in storage order."""
-
-MAPPINGS = ("requests", "records", "uncovered", "endings")
-"""Fields of :class:`Tally` that are counts by a key, in storage order."""
+    drafts: Annotated[int | None, Fact("Drafts: speculation steps of one request.")] = None
+    draft_tokens: Annotated[int | None, Fact("Tokens that drafts proposed.")] = None
+    accepted_tokens: Annotated[int | None, Fact("Tokens of drafts that the target kept.")] = None
+    accepted_per_position: Annotated[
+        tuple[int, ...] | None,
+        Fact("Drafts whose token at that position was kept.", Kind.POSITIONS),
+    ] = None
+    prompt_tokens: Annotated[int | None, Fact("Tokens of prompts.")] = None
+    generation_tokens: Annotated[int | None, Fact("Tokens that were generated.")] = None
+    preemptions: Annotated[
+        int | None, Fact("Times that a request lost its KV cache to make room for others.")
+    ] = None
+    prefix_cache_queries: Annotated[
+        int | None, Fact("Prompt tokens that were looked for in the prefix cache.")
+    ] = None
+    prefix_cache_hits: Annotated[
+        int | None, Fact("Prompt tokens that were found in the prefix cache.")
+    ] = None
+    requests: Annotated[
+        Mapping[str, int],
+        Fact("Finished requests by finish reason.", Kind.KEYS, column="finish_reasons"),
+    ] = {}
+    ttft: Annotated[Histogram | None, Fact("Time to first token.", Kind.HISTOGRAM, "s")] = None
+    tpot: Annotated[
+        Histogram | None,
+        Fact("Time per output token after the first, of a request.", Kind.HISTOGRAM, "s"),
+    ] = None
+    inter_token: Annotated[
+        Histogram | None, Fact("Time between two tokens.", Kind.HISTOGRAM, "s")
+    ] = None
+    e2e: Annotated[Histogram | None, Fact("Time of a whole request.", Kind.HISTOGRAM, "s")] = None
+    output_length: Annotated[
+        Histogram | None, Fact("Tokens generated for a request.", Kind.HISTOGRAM, "tokens")
+    ] = None
+    request_acceptance: Annotated[
+        Histogram | None, Fact("Acceptance rate of a request.", Kind.HISTOGRAM, "ratio")
+    ] = None
+    records: Annotated[
+        Mapping[str, int],
+        Fact("Requests of which a tap knows the acceptance, by how it knows.", Kind.KEYS),
+    ] = {}
+    """Keys are ``tap_keys.METHODS``."""
+    uncovered: Annotated[
+        Mapping[str, int],
+        Fact("Requests of which a tap does not know the acceptance, by reason.", Kind.KEYS),
+    ] = {}
+    """Keys are ``tap_keys.UNCOVERED``."""
+    endings: Annotated[
+        Mapping[str, int],
+        Fact("Requests of which a tap has the exact acceptance, by how they ended.", Kind.KEYS),
+    ] = {}
+    """Keys are ``tap_keys.ENDINGS``."""
 
 
 class Gauges(Struct, frozen=True, gc=False):
-    """Sampled (not counted) quantities of a window.
+    """Sampled (not counted) quantities of a window; integrals, so that means stay exact when
+    windows are added up."""
 
-    ``sampled_seconds`` is the time over which ``running`` was known, ``busy_seconds`` the part of
-    it with at least one running request; ``running_seconds`` and ``waiting_seconds`` are the time
-    integrals of the number of requests, so that means stay exact when windows merge.
-    """
-
-    sampled_seconds: float = 0.0
-    busy_seconds: float = 0.0
-    running_seconds: float = 0.0
-    waiting_seconds: float = 0.0
-    running_max: int = 0
-    waiting_max: int = 0
-    kv_cache_usage_max: float | None = None
-    gpu_memory_used_max: int | None = None
+    sampled_seconds: Annotated[
+        float, Fact("Time over which the running requests were known.", Kind.INTEGRAL, "s")
+    ] = 0.0
+    busy_seconds: Annotated[
+        float, Fact("Part of it with at least one running request.", Kind.INTEGRAL, "s")
+    ] = 0.0
+    running_seconds: Annotated[
+        float, Fact("Integral of the running requests over time.", Kind.INTEGRAL, "s")
+    ] = 0.0
+    waiting_seconds: Annotated[
+        float, Fact("Integral of the waiting requests over time.", Kind.INTEGRAL, "s")
+    ] = 0.0
+    running_max: Annotated[int, Fact("Most running requests.", Kind.LARGEST)] = 0
+    waiting_max: Annotated[int, Fact("Most waiting requests.", Kind.LARGEST)] = 0
+    kv_cache_usage_max: Annotated[
+        float | None, Fact("Largest part of the KV cache in use.", Kind.LARGEST, "ratio")
+    ] = None
+    gpu_memory_used_max: Annotated[
+        int | None, Fact("Most GPU memory in use.", Kind.LARGEST, "bytes")
+    ] = None
     gpu_memory_total: int | None = None
+    """GPU memory that there is, in bytes."""
 
     @property
     def running_mean(self) -> float | None:
@@ -327,15 +350,21 @@ class Window(Struct, frozen=True, gc=False):
     gauges: Gauges = Gauges()
     environment: Environment = Environment()
     source: Source = Source.SERVER
-    server_drafts: int | None = None
-    """Drafts that the server itself counted in the same span, for coverage."""
-    source_drafts: int | None = None
-    """Drafts that the source saw in the same span, over all temperature buckets."""
-    observed_seconds: float = 0.0
-    scrapes_ok: int = 0
-    scrapes_failed: int = 0
-    restarts: int = 0
-    down_seconds: float = 0.0
+    server_drafts: Annotated[
+        int | None, Fact("Drafts that the server itself counted in the same time, for coverage.")
+    ] = None
+    source_drafts: Annotated[
+        int | None, Fact("Drafts that the source saw in the same time, of all temperatures.")
+    ] = None
+    observed_seconds: Annotated[
+        float, Fact("Time between scrapes that the counts cover.", Kind.INTEGRAL, "s")
+    ] = 0.0
+    scrapes_ok: Annotated[int, Fact("Scrapes that succeeded.")] = 0
+    scrapes_failed: Annotated[int, Fact("Scrapes that failed.")] = 0
+    restarts: Annotated[int, Fact("Restarts of the server.")] = 0
+    down_seconds: Annotated[
+        float, Fact("Time in which the server did not answer scrapes.", Kind.INTEGRAL, "s")
+    ] = 0.0
 
     @property
     def coverage(self) -> float | None:
@@ -359,6 +388,17 @@ class Window(Struct, frozen=True, gc=False):
     def load_bin(self) -> int | None:
         """Index into :data:`LOAD_BINS`, None while idle or unknown."""
         return load_bin(self.gauges.concurrency)
+
+
+FACTS = (*facts_of(Tally, "tally"), *facts_of(Gauges, "gauges"), *facts_of(Window, ""))
+"""All facts, in the order of their columns in the database."""
+_OF_TALLY = [fact for fact in FACTS if fact.of == "tally"]
+COUNTERS = tuple(fact.name for fact in _OF_TALLY if fact.kind is Kind.COUNT)
+"""Fields of :class:`Tally` that are single counts."""
+HISTOGRAMS = tuple(fact.name for fact in _OF_TALLY if fact.kind is Kind.HISTOGRAM)
+"""Fields of :class:`Tally` that are histograms."""
+MAPPINGS = tuple(fact.name for fact in _OF_TALLY if fact.kind is Kind.KEYS)
+"""Fields of :class:`Tally` that are counts by a key."""
 
 
 def load_bin(concurrency: float | None) -> int | None:

@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
+from specwatch.domain.model import ALL_TEMPERATURES
+
+TEMPERATURE = "temperature"
 PROMPT_LENGTH = "prompt_length"
 STREAM = "stream"
 OUTPUT = "output"
@@ -67,6 +71,28 @@ def kind_of(label: str) -> str:
 def value_of(label: str) -> str:
     """The value of a segment."""
     return label.partition("=")[2]
+
+
+class Dimension(NamedTuple):
+    """By what requests are told apart, and the value: ``temperature``, ``(0,0.3]``; ``all`` twice
+    for all requests."""
+
+    dimension: str
+    value: str
+
+
+@lru_cache(maxsize=4096)
+def dimension_of(label: str) -> Dimension:
+    """The dimension of a temperature bucket, a segment, or of all requests."""
+    if label == ALL_TEMPERATURES:
+        return Dimension(ALL_TEMPERATURES, ALL_TEMPERATURES)
+    kind, divided, value = label.partition("=")
+    return Dimension(kind, value) if divided else Dimension(TEMPERATURE, label)
+
+
+def label_in(dimension: str, value: str) -> str:
+    """The label of a value of a dimension: the inverse of :func:`dimension_of`."""
+    return value if dimension in (TEMPERATURE, ALL_TEMPERATURES) else label_of(dimension, value)
 
 
 def order_of(label: str) -> tuple[str, int, int, str]:

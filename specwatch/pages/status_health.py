@@ -64,8 +64,8 @@ def store_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
     yield facts, False
     if store.dropped:
         yield f"{figures.counted(store.dropped, 'window')} given up", True
-    if store.damaged:
-        yield f"{figures.damaged_rows(store.damaged, store.last_damaged)}.", True
+    if store.damaged_files:
+        yield f"{figures.damaged_files(store.damaged_files)}.", True
     if store.error:
         since = store.behind_since
         behind = "" if since is None else f" for {figures.span(status.now - since)}"

@@ -7,35 +7,19 @@ everything else as sums. Of the time before its period it shows sums only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Window
 from specwatch.report.grouped_data import Beside, Drafted, Recorded, add_drafted
-from specwatch.report.hours import HOUR_NAMES, Member, Row, Without
-from specwatch.store import schema
-from specwatch.store.contexts import Shared, shared_of
-from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
-from specwatch.store.packing import MODES, assemble
-from specwatch.store.readers import place
+from specwatch.report.hours import Member, Row
+from specwatch.store.counts import Context
+from specwatch.store.frame import Frame, Group, Ints, Mask, numbered, replaced
 
-if TYPE_CHECKING:
-    from specwatch.store.row_columns import Here, Ints, RowColumns
-
-_NOT_BEFORE = frozenset({"request_acceptance"})
-"""Histograms of buckets that a report shows only for its period, not for the time before it."""
 _START = attrgetter("start")
-
-
-class _Keys(NamedTuple):
-    """The key columns of rows."""
-
-    start: Ints
-    series: Ints
-    context: Ints
-    load_bin: Ints
+_MODES = list(Mode)
 
 
 class BucketSums:
@@ -51,144 +35,117 @@ class BucketSums:
     server does not count everything itself: there a report needs the hours of buckets.
     """
 
-    def __init__(self, since: float, without: Without, hours_since: float = -math.inf) -> None:
+    def __init__(
+        self, since: float, unused: Collection[str], hours_since: float = -math.inf
+    ) -> None:
+        """``unused`` names histograms that are not needed."""
         self._since = since
         self._hours_since = hours_since
-        self._without = without
+        self._unused = unused
 
     def __call__(
         self,
         rows: Sequence[Row],
         members: Mapping[int, Member],
-        contents: Mapping[int, str],
-        damage: Damage,
+        contexts: Mapping[int, Context],
     ) -> list[Recorded]:
-        """Windows of rows that one daemon wrote, by start; damaged rows are noted."""
+        """Windows of rows that one daemon wrote, by start."""
         if not rows:
             return []
-        try:
-            sums = self._summed(rows, members, contents)
-        except UNDECODABLE:
-            decode = partial(self._window, members=members, contents=contents)
-            sums = list(sound(damage, schema.hours, rows, decode, place))
-        return sorted(sums, key=_START)
-
-    def _window(
-        self, row: Row, members: Mapping[int, Member], contents: Mapping[int, str]
-    ) -> Window:
-        require_types(schema.hours, HOUR_NAMES, row)
-        series = members[row[1]].series
-        return assemble(
-            series, row[0], HOUR, contents.get(row[2]), row[4:], without=self._without(series)
-        )
-
-    def _summed(
-        self, rows: Sequence[Row], members: Mapping[int, Member], contents: Mapping[int, str]
-    ) -> list[Recorded]:
-        import numpy as np
-
-        from specwatch.store.row_columns import RowColumns, ints, numbered, unwanted
-        from specwatch.store.row_sums import RowGroup, sums
-
-        unused = {id_: frozenset(self._without(member.series)) for id_, member in members.items()}
-        starts, ids, contexts, bins, *stored = zip(*rows, strict=True)
-        keys = _Keys(*map(ints, (starts, ids, contexts, bins)))
-        columns = RowColumns(stored, unwanted(keys.series, unused))
-        shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
-        whole, complete = _wholes(keys, members, shared, columns)
-        begun = keys.start
-        now = begun >= self._since
+        frame = Frame.readable(rows, contexts, hours=True, without=self._unused)
+        modes = {id_: _MODES.index(contexts[id_].mode) for id_ in set(frame.context_ids.tolist())}
+        mode = frame.of_contexts(modes)
+        whole, complete = _wholes(frame, members, mode)
+        now = frame.starts >= self._since
         of_bucket = whole >= 0
-        long_ago = (begun < self._hours_since) & (columns.mode == Mode.ON.code)
+        long_ago = (frame.starts < self._hours_since) & (mode == _MODES.index(Mode.ON))
         # Rows that are added up have all of these in common; every other row is a group by itself.
         added = of_bucket | (complete & long_ago & ~now)
-        alone = np.where(added, -1, np.arange(len(rows)))
-        alike = (now, keys.series, keys.context, keys.load_bin, columns.mode)
+        alone = np.where(added, -1, np.arange(len(frame)))
+        alike = (now, frame.series, frame.context_ids, frame.load_bins)
         first, group = numbered([alone, *(np.where(added, column, 0) for column in alike)])
         last = np.zeros(len(first), np.int64)
-        last[group] = np.arange(len(rows))
-        groups = []
-        before = {id_: own | _NOT_BEFORE for id_, own in unused.items()}
-        ended = (of_bucket & ~now)[last].tolist()
-        for index, over in zip(last.tolist(), ended, strict=True):
-            start, id_, context, _, mode = rows[index][:5]
-            own = (before if over else unused)[id_]
-            groups.append(RowGroup(members[id_].series, start, MODES[mode], shared[context], own))
+        last[group] = np.arange(len(frame))
+        places = zip(frame.series[last].tolist(), frame.starts[last].tolist(), strict=True)
+        groups = [Group(members[id_].series, start) for id_, start in places]
+        windows = frame.sum(group, groups)
         summed: list[Recorded] = []
-        beside = _beside(members, ids, whole, of_bucket & now, columns)
-        windows = sums(columns, group, groups)
-        for number, index in enumerate(last.tolist()):
-            window = windows[number]
+        beside = _beside(frame, members, whole, of_bucket & now)
+        for window, index in zip(windows, last.tolist(), strict=True):
             if of_bucket[index]:
                 # What was sampled is of the last window of all temperatures beside it.
                 beside_it = windows[group[whole[index]]]
-                mode, gauges, environment = beside_it.mode, beside_it.gauges, beside_it.environment
                 summed.append(
-                    Window(window.series, window.start, HOUR, mode, window.tally, gauges,
-                           environment, window.source)
-                )  # fmt: skip
+                    Window(
+                        series=window.series,
+                        start=window.start,
+                        length=HOUR,
+                        mode=beside_it.mode,
+                        tally=window.tally,
+                        gauges=beside_it.gauges,
+                        environment=beside_it.environment,
+                        source=window.source,
+                    )
+                )
             else:
                 drafted = beside.get(index)
                 summed.append(window if drafted is None else Beside(window.start, window, drafted))
-        return summed
+        return sorted(summed, key=_START)
 
 
 def _beside(
-    members: Mapping[int, Member],
-    ids: Sequence[int],
-    whole: Ints,
-    chosen: Here,
-    columns: RowColumns,
+    frame: Frame, members: Mapping[int, Member], whole: Ints, chosen: Mask
 ) -> dict[int, dict[str, Drafted]]:
     """What the chosen rows drafted, by their row of all temperatures."""
-    import numpy as np
-
     rows = np.flatnonzero(chosen)
     label = {id_: member.series.temperature for id_, member in members.items()}
-    counted = (columns.counts[name][rows] for name in ("drafts", "draft_tokens", "accepted_tokens"))
+    counted = (frame.numbers[name][rows] for name in ("drafts", "draft_tokens", "accepted_tokens"))
     drafted = zip(*(np.maximum(counts, 0).tolist() for counts in counted), strict=True)
     by_whole: dict[int, dict[str, Drafted]] = {}
-    for row, beside, counts in zip(rows.tolist(), whole[rows].tolist(), drafted, strict=True):
-        add_drafted(by_whole.setdefault(beside, {}), label[ids[row]], counts)
+    for series, beside, counts in zip(
+        frame.series[rows].tolist(), whole[rows].tolist(), drafted, strict=True
+    ):
+        add_drafted(by_whole.setdefault(beside, {}), label[series], counts)
     return by_whole
 
 
-def _wholes(
-    keys: _Keys,
-    members: Mapping[int, Member],
-    shared: Mapping[int, Shared],
-    columns: RowColumns,
-) -> tuple[Ints, Here]:
+def _wholes(frame: Frame, members: Mapping[int, Member], mode: Ints) -> tuple[Ints, Mask]:
     """The row of all temperatures beside each row, of the same server; and which rows those are.
 
     -1 for a row that is itself of all temperatures, and where there is no such row, where
     speculation is off, or where the server does not count everything that a report shows.
     """
-    import numpy as np
-
-    from specwatch.store.row_columns import numbered, replaced
-
     model = {id_: member.series.model_name for id_, member in members.items()}
     models = list(dict.fromkeys(model.values()))
-    environments = list(dict.fromkeys(context.environment for context in shared.values()))
-    of_series = {id_: models.index(name) for id_, name in model.items()}
-    of_context = {id_: environments.index(member.environment) for id_, member in shared.items()}
-    of_all = {
-        id_ for id_, member in members.items() if member.series.temperature == ALL_TEMPERATURES
-    }
+    contexts = {id_: frame.contexts[id_].environment for id_ in set(frame.context_ids.tolist())}
+    environments = list(dict.fromkeys(contexts.values()))
+    of_context = {id_: environments.index(each) for id_, each in contexts.items()}
+    of_all = {id_: member.series.temperature == ALL_TEMPERATURES for id_, member in members.items()}
     # What windows of one server have in common.
     first, place = numbered(
         [
-            keys.start,
-            replaced(keys.series, of_series),
-            replaced(keys.context, of_context),
-            keys.load_bin,
-            columns.mode,
+            frame.starts,
+            replaced(frame.series, {id_: models.index(name) for id_, name in model.items()}),
+            frame.of_contexts(of_context),
+            frame.load_bins,
+            mode,
         ]
     )
-    all_temperatures = replaced(keys.series, {id_: id_ in of_all for id_ in members}) > 0
-    ran = columns.mode != Mode.OFF.code
-    complete = all_temperatures & ran & columns.all_counted()
+    all_temperatures = replaced(frame.series, of_all) > 0
+    ran = mode != _MODES.index(Mode.OFF)
+    complete = all_temperatures & ran & _all_counted(frame)
     places = np.full(len(first), -1)
     places[place[complete]] = np.flatnonzero(complete)
     return np.where(all_temperatures, -1, places[place]), complete
+
+
+def _all_counted(frame: Frame) -> Mask:
+    """For each row whether drafts, tokens, latencies and finished requests are counted."""
+    known = (frame.numbers["drafts"] >= 0) & (frame.numbers["generation_tokens"] >= 0)
+    for name in ("ttft", "tpot"):
+        known &= frame.arrays[name].known
+    finished = np.zeros(len(frame), np.bool_)
+    for rows, counts in frame.keys["requests"].values():
+        finished[rows[counts > 0]] = True
+    usable: Mask = known & finished
+    return usable

@@ -27,7 +27,6 @@ from specwatch.report.series import Plots
 from specwatch.report.speedups import speedups
 from specwatch.report.temperatures import segments, temperatures
 from specwatch.report.window_sums import Ledger, RunningSum
-from specwatch.wording import figures
 
 _OF_HEALTH = ("drafts", "records", "uncovered")
 """Fields of the tally of a temperature that show how much a tap sees."""
@@ -177,8 +176,6 @@ def _report(
     of_guard = incidents(sources.steps, *span)
     experiments, left_out = newest(sources.experiments.get(name, ()))
     watched = health([*kept.windows, *kept.seen], since, span[1])
-    damaged = sources.damaged()
-    rows = (figures.damaged_rows(damaged, None),) if damaged else ()
     built = ModelReport(
         target=sources.target,
         model_name=name,
@@ -208,9 +205,7 @@ def _report(
         seconds_off_by_guard=seconds_off(of_guard, ordered=False),
         seconds_off_by_order=seconds_off(of_guard, ordered=True),
         stopped_since=model.ledger.stopped_since,
-        health=msgspec.structs.replace(
-            watched, damaged=damaged, warnings=(*watched.warnings, *measured.caveats, *rows)
-        ),
+        health=msgspec.structs.replace(watched, warnings=(*watched.warnings, *measured.caveats)),
         # This is as much work as the rest of the report.
         changes=changes(kept.windows, measured.baseline, since, until)
         if kept.may_have_changed

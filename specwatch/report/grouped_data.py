@@ -74,8 +74,8 @@ class ReportSources:
     sums, each window of all temperatures comes with their drafts. ``decisions`` are changes of
     verdicts. Speedups are of ``objective``. ``max_age`` is that of a baseline, in seconds.
     ``experiments`` are those of the period by model, oldest first, ``switchback`` is the one on its
-    live traffic. ``damaged`` counts the stored rows that could not be decoded, once windows were
-    read. ``standby`` reads the minutes in standby of all temperatures, as old as a baseline may be.
+    live traffic. ``standby`` reads the minutes in standby of all temperatures, as old as a
+    baseline may be.
     """
 
     target: str
@@ -90,7 +90,6 @@ class ReportSources:
     max_age: float = MAX_AGE
     experiments: Mapping[str, Sequence[Experiment]] = field(default_factory=dict)
     switchback: Switchback | None = None
-    damaged: Callable[[], int] = lambda: 0
     standby: Callable[[], Sequence[Window]] = lambda: ()
 
 

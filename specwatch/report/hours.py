@@ -13,26 +13,23 @@ from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
 from specwatch.report.grouped_data import Recorded
 from specwatch.store import schema
-from specwatch.store.damage import Damage, require_types, sound
-from specwatch.store.packing import COLUMNS, assemble
-from specwatch.store.readers import Reader, place
-from specwatch.store.statements import contents_of, fetch_rows, sound_series
+from specwatch.store.counts import Context
+from specwatch.store.frame import HOUR_COLUMNS, MINUTE_COLUMNS, Frame
+from specwatch.store.readers import Reader
+from specwatch.store.statements import contexts_of, fetch_rows, read_series, selected, series_of
 
 _HOURS_AT_ONCE = 14 * 24
 _MINUTES_AT_ONCE = 24
 """Hours of minutes that are read at once: a busy target has ten thousand of a day."""
 
 _CONTEXT = itemgetter(2)
-HOUR_NAMES = ("start", "series_id", "context_id", "load_bin", *COLUMNS)
 _WHAT = attrgetter("start", "series.model_name", "series.temperature")
-Without = Callable[[SeriesId], Collection[str]]
 Row = tuple[Any, ...]
-"""Start, series, context, and the columns; of an hour the load bin before them."""
+"""The columns of a frame."""
 Summed = Callable[
-    [Sequence[Row], Mapping[int, "Member"], Mapping[int, str], Damage], Iterable[Recorded]
+    [Sequence[Row], Mapping[int, "Member"], Mapping[int, Context]], Iterable[Recorded]
 ]
-"""Makes windows from rows of the hours, all series, and the contents of contexts by id; notes rows
-that cannot be decoded."""
+"""Makes windows from rows of the hours, all series, and contexts by id."""
 
 
 class Member(NamedTuple):
@@ -56,18 +53,18 @@ class Member(NamedTuple):
         return self.rolled_until <= self.last_start
 
 
-_Key = tuple[int, int, int, int, int]
-"""Start, rank of the series, context, mode and load bin: the key of a row of the hours."""
+_Key = tuple[int, int, int, int]
+"""Start, rank of the series, context and load bin: the key of a row of the hours."""
 
 
 def members_by_target(reader: Reader) -> dict[str, dict[int, Member]]:
     """All series by target and id, of all daemons. Raises StoreError."""
     with reader.connected() as connection:
-        rows = sound_series(connection)
+        rows = read_series(connection)
     groups: dict[str, dict[int, Member]] = {}
     for row in rows:
         groups.setdefault(row.target, {})[row.id] = Member(
-            SeriesId(row.daemon, row.target, row.model_name, row.temperature),
+            series_of(row),
             row.first_start,
             row.last_start,
             row.rolled_until,
@@ -82,16 +79,15 @@ def hours_of(
     since: float,
     until: float,
     *,
-    without: Without = lambda _: (),
-    contents: dict[int, str] | None = None,
+    contexts: dict[int, Context] | None = None,
     summed: Summed | None = None,
 ) -> Iterator[Recorded]:
     """Yield the hours of series of one target that start in ``since <= start < until``.
 
     Times are Unix seconds. They are the windows that the store would have if it rolled up now all
     rows before ``until``. An hour has a window for each mode, load bin and environment, by start;
-    of two daemons the one with more good scrapes counts. ``without`` names the histograms of a
-    series that are not needed; ``contents`` caches those of contexts. Raises StoreError.
+    of two daemons the one with more good scrapes counts. ``contexts`` caches those that were read,
+    by id. Raises StoreError.
 
     ``summed`` makes sums of rolled-up hours in place of a window for each; it is called if one
     daemon watched.
@@ -103,12 +99,12 @@ def hours_of(
     end = min(_up(until), 1 + max(member.last_start for member in members.values()))
     pending = [member for member in members.values() if member.pending]
     rolled = min((_hour(member.rolled_until) for member in pending), default=end)
-    contents = {} if contents is None else contents
+    contexts = {} if contexts is None else contexts
     while hour < end:
         # What is rolled up of all series is read in long strides.
         far = _HOURS_AT_ONCE if hour < rolled else _MINUTES_AT_ONCE
         stop = min(hour + far * HOUR, rolled if hour < rolled else end, end)
-        yield from _between(reader, members, hour, stop, contents, without, summed)
+        yield from _between(reader, members, hour, stop, contexts, summed)
         hour = _hour(stop + HOUR - 1)
 
 
@@ -117,8 +113,7 @@ def _between(
     members: Mapping[int, Member],
     hour: int,
     stop: int,
-    contents: dict[int, str],
-    without: Without,
+    contexts: dict[int, Context],
     summed: Summed | None,
 ) -> Iterator[Recorded]:
     """The hours that start in a span, rolled up or not."""
@@ -130,10 +125,10 @@ def _between(
     with reader.reading() as connection:
         minutes = _rows(connection, schema.minutes, hour, stop, MINUTE, late) if late else []
         stored = _rows(connection, schema.hours, hour, stop, HOUR, members)
-        needed = {*map(_CONTEXT, minutes), *map(_CONTEXT, stored)} - contents.keys()
-        contents |= contents_of(connection, needed)
+        needed = {*map(_CONTEXT, minutes), *map(_CONTEXT, stored)} - contexts.keys()
+        contexts |= contexts_of(connection, needed)
     if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
-        yield from summed(stored, members, contents, reader.damage)
+        yield from summed(stored, members, contexts)
         return
     if any(hour < member.rolled_until for member in late.values()):
         minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
@@ -143,33 +138,19 @@ def _between(
         for row in (minutes if stored else ())
         if row[0] - row[0] % HOUR >= members[row[1]].pruned_until
     }
-    ranked = {
-        id_: (rank, member.series, without(member.series))
-        for rank, (id_, member) in enumerate(
-            sorted(members.items(), key=lambda item: item[1].order)
-        )
-    }
+    ordered = sorted(members.items(), key=lambda item: item[1].order)
+    ranks = {id_: rank for rank, (id_, _) in enumerate(ordered)}
+    series = {id_: member.series for id_, member in members.items()}
     windows: dict[_Key, Window] = {}
-
-    def decode(row: Row) -> tuple[_Key, Window]:
-        require_types(schema.hours, HOUR_NAMES, row)
-        start, id_, context, load_bin, mode = row[:5]
-        rank, series, unused = ranked[id_]
-        window = assemble(series, start, HOUR, contents.get(context), row[4:], without=unused)
-        return (start, rank, context, mode, load_bin), window
-
-    kept = (row for row in stored if not rebuilt or (row[0], row[1]) not in rebuilt)
-    windows.update(sound(reader.damage, schema.hours, kept, decode, place))
-    if minutes:
-        from specwatch.store.row_sums import fold
-
-        wanted = {id_: (series, unused) for id_, (_, series, unused) in ranked.items()}
-        for group, window in fold(minutes, wanted, contents, reader.damage):
-            rank = ranked[group.series_id][0]
-            key = (group.start, rank, group.context, group.mode, group.load_bin)
-            if key in windows:
-                window = merge_windows([windows[key], window], start=group.start, length=HOUR)
-            windows[key] = window
+    kept = [row for row in stored if (row[0], row[1]) not in rebuilt]
+    for group, window in Frame.readable(kept, contexts, hours=True).by_hour(series):
+        key = (group.start, ranks[group.series_id], group.context_id, group.load_bin)
+        windows[key] = window
+    for group, window in Frame.readable(minutes, contexts).by_hour(series):
+        key = (group.start, ranks[group.series_id], group.context_id, group.load_bin)
+        if key in windows:
+            window = merge_windows([windows[key], window], start=group.start, length=HOUR)
+        windows[key] = window
     yield from _settled(windows)
 
 
@@ -195,17 +176,15 @@ def _rows(
     ids: Collection[int],
 ) -> list[Row]:
     """Rows of series that start in a span: start, series, context, and their columns."""
-    hours = length == HOUR
-    names = HOUR_NAMES if hours else ("start", "series_id", "context_id", *COLUMNS)
+    names = HOUR_COLUMNS if length == HOUR else MINUTE_COLUMNS
+    order = "context_id, load_bin" if length == HOUR else "run_id, context_id"
     # Keys are written out: binding a parameter for each takes longer than the query.
     rows = fetch_rows(
         connection,
-        f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608
+        f"SELECT {selected(connection, table, names)} FROM {table.name}"  # noqa: S608
         f" WHERE start IN ({', '.join(map(str, range(hour, stop, length)))})"
-        f" AND series_id {_among(ids)}"
-        f" ORDER BY start, series_id, {'context_id, mode, load_bin' if hours else 'run_id'}",
+        f" AND series_id {_among(ids)} ORDER BY start, series_id, {order}",
     )
-    # On a damaged page SQLite may find a row by one key and read it with another.
     return [row for row in rows if row[1] in ids]
 
 

@@ -209,7 +209,7 @@ class Health(Struct, frozen=True, kw_only=True):
     """Whether the figures are reliable. Of the ``expected`` seconds the server was watched for
     ``observed`` and did not answer for ``down``; the others were not watched. ``coverage`` is the
     share of the server's drafts whose temperature is known; ``gaps`` are the longest of
-    ``gap_count``. ``damaged`` stored rows of the target could not be decoded, and are left out."""
+    ``gap_count``."""
 
     expected: float
     observed: float
@@ -222,7 +222,6 @@ class Health(Struct, frozen=True, kw_only=True):
     uncovered: dict[str, int] = {}
     gap_count: int = 0
     gaps: tuple[Gap, ...] = ()
-    damaged: int = 0
     warnings: tuple[str, ...] = ()
 
 

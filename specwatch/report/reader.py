@@ -11,7 +11,7 @@ from specwatch.config.sections import Baselines, nearest
 from specwatch.config.target import Target
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.experiments import Experiment
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Mode, Objective, SeriesId
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Mode, Objective
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
 from specwatch.report.bucket_sums import BucketSums
@@ -25,15 +25,15 @@ from specwatch.report.hours import Member, hours_of, members_by_target
 from specwatch.report.model import ModelReport, Report
 from specwatch.runtime.workers import spread
 from specwatch.store import (
-    damaged_rows,
     experiment_rows,
     guard_records,
     measurement_rows,
     verdict_rows,
 )
-from specwatch.store.contexts import storable
+from specwatch.store.counts import Context
 from specwatch.store.experiment_rows import subject_of
 from specwatch.store.readers import Reader
+from specwatch.store.texts import storable
 from specwatch.wording.figures import moment
 from specwatch.wording.text import shown
 
@@ -41,6 +41,8 @@ SHORT = 6 * HOUR
 """Seconds up to which a report is made from minutes."""
 _BREACHES_BEFORE = 30 * 86400.0
 """Seconds before the period in which a breach that still lasts may have begun."""
+_UNUSED = ("output_length",)
+"""Histograms that no report shows."""
 _NOTHING_YET = "nothing was recorded yet: no daemon has written to this database"
 
 Progress = Callable[[int, int, str], None]
@@ -139,13 +141,9 @@ class _SourceReader:
     def __init__(self, reader: Reader, since: float, until: float, config: Config | None) -> None:
         self._reader = reader
         self._since, self._until = since, until
-        self._contents: dict[int, str] = {}
+        self._contexts: dict[int, Context] = {}
         self._slos = () if config is None else config.slos
         self._max_age = (Baselines() if config is None else config.baseline).max_age
-        self._unused = frozenset({"output_length"})
-        # The whole request of single temperatures matters only if the server does not time it.
-        timed = any(slo.metric == "e2e" for slo in self._slos)
-        self._unused_of_buckets = self._unused | (set() if timed else {"e2e"})
 
     def sources(
         self,
@@ -156,7 +154,6 @@ class _SourceReader:
     ) -> ReportSources:
         """The data of a target; its windows are read when they are used."""
         with self._reader.reading() as connection:
-            aside = len(damaged_rows.read(connection, self._since, self._until, name))
             measurements = measurement_rows.read(connection, name)
             decisions = verdict_rows.read(
                 connection, since=self._since - _BREACHES_BEFORE, until=self._until, target=name
@@ -184,7 +181,6 @@ class _SourceReader:
                 ),
                 None,
             ),
-            damaged=lambda: aside + self._reader.damage.about(storable(name), members),
             standby=lambda: list(
                 self._reader.windows(
                     since=self._until - self._max_age,
@@ -220,20 +216,8 @@ class _SourceReader:
     ) -> Iterator[Recorded]:
         # Each hour counts for changes, and for the budgets of objectives.
         earliest = min([self._since - SIDE, *(self._until - slo.window for slo in self._slos)])
-        summed = BucketSums(self._since, self._without, earliest)
-        return hours_of(
-            self._reader,
-            members,
-            since,
-            until,
-            without=self._without,
-            contents=self._contents,
-            summed=summed,
-        )
-
-    def _without(self, series: SeriesId) -> frozenset[str]:
-        whole = series.temperature == ALL_TEMPERATURES
-        return self._unused if whole else self._unused_of_buckets
+        summed = BucketSums(self._since, _UNUSED, earliest)
+        return hours_of(self._reader, members, since, until, contexts=self._contexts, summed=summed)
 
     def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
         """Whether the period or the history is short, and its minutes are still stored."""

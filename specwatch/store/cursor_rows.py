@@ -13,12 +13,11 @@ import msgspec
 import sqlalchemy as sa
 
 from specwatch.domain.model import Counters, Cursor, Series
-from specwatch.store import damage
-from specwatch.store.contexts import LARGEST_REMEMBERED, Context, Finite, addressed, short, storable
-from specwatch.store.damage import MissingContext
-from specwatch.store.schema import cursors, watched_targets
-from specwatch.store.statements import contents_of, insert
+from specwatch.store.schema import cursors, layouts, watched_targets
+from specwatch.store.statements import decoded, insert
+from specwatch.store.texts import LARGEST_REMEMBERED, Finite, Layout, layout, storable
 
+_EXACT = 2**53
 _MOST_NAMED = 1000
 """Targets that a query names; for more, all are read."""
 
@@ -27,14 +26,14 @@ class PackedCursor(msgspec.Struct, frozen=True, gc=False):
     """One cursor; ``layout`` lists its series, ``counters`` has their values in that order."""
 
     target: str
-    layout: Context
-    counters: bytes
+    layout: Layout
+    counters: str
     process_start: float | None
     wall: float
     after: float | None = None
 
 
-class _CursorData(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class _CursorData(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The values of a cursor's series; those of its proxy are None where it has none."""
 
     values: tuple[Finite, ...]
@@ -42,8 +41,7 @@ class _CursorData(msgspec.Struct, frozen=True, gc=False, array_like=True):
     proxy_process_start: Finite | None = None
 
 
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(_CursorData)
+_DECODER = msgspec.json.Decoder(_CursorData)
 
 
 def pack_cursor(cursor: Cursor) -> PackedCursor:
@@ -53,16 +51,16 @@ def pack_cursor(cursor: Cursor) -> PackedCursor:
     size = sum(map(len, itertools.chain(*own, *of_proxy)))
     # The layouts of hostile servers would take gigabytes.
     layout_of = _layout if size <= LARGEST_REMEMBERED else _layout.__wrapped__
-    layout = layout_of(own, of_proxy)
+    found = layout_of(own, of_proxy)
     data = _CursorData(
-        _values(cursor.samples, layout.own),
-        None if proxy is None else _values(proxy.samples, layout.proxy),
+        _values(cursor.samples, found.own),
+        None if proxy is None else _values(proxy.samples, found.proxy),
         None if proxy is None else proxy.process_start,
     )
     return PackedCursor(
         storable(cursor.target),
-        layout.context,
-        _ENCODER.encode(data),
+        found.layout,
+        msgspec.json.encode(data).decode(),
         cursor.process_start,
         cursor.wall,
         cursor.after,
@@ -86,17 +84,11 @@ def unpack_cursor(packed: PackedCursor) -> Cursor:
     )
 
 
-def cursor_of(row: sa.Row[Any], content: str | None) -> Cursor:
-    """Decode a row of cursors, whose layout has this content.
-
-    Raises one of ``damage.UNDECODABLE``.
-    """
-    damage.require_types(cursors, row._fields, row)
-    if content is None:
-        raise MissingContext
-    layout = Context(row.layout_id, content)
+def _cursor_of(row: sa.Row[Any]) -> Cursor:
+    """The cursor of a row, with the content of its layout."""
+    layout = Layout(row.layout_id, row.content)
     return unpack_cursor(
-        PackedCursor(row.target, layout, bytes(row.counters), row.process_start, row.wall)
+        PackedCursor(row.target, layout, row.counters, row.process_start, row.wall)
     )
 
 
@@ -104,18 +96,13 @@ def read(
     connection: sa.Connection, daemon: str, targets: Collection[str] | None = None
 ) -> dict[str, Cursor]:
     """Where a daemon stopped reading, by target: of these targets, by default of all."""
-    query = sa.select(cursors).where(cursors.c.daemon == daemon)
+    query = sa.select(cursors, layouts.c.content).join(layouts).where(cursors.c.daemon == daemon)
     if targets is not None and len(targets) <= _MOST_NAMED:
         query = query.where(cursors.c.target.in_([storable(name) for name in targets]))
-    rows = connection.execute(query).all()
-    contents = contents_of(connection, {row.layout_id for row in rows})
-    sound = damage.sound(
-        damage.of(connection),
-        cursors,
-        rows,
-        lambda row: cursor_of(row, contents.get(row.layout_id)),
-    )
-    return {cursor.target: cursor for cursor in sound}
+    return {
+        cursor.target: cursor
+        for cursor in decoded(cursors, connection.execute(query).all(), _cursor_of)
+    }
 
 
 def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) -> None:
@@ -156,10 +143,9 @@ def superseded(
     those that are in the database already, because the write is repeated.
 
     Of the former the stored cursor is later than the beginning of theirs, and is not one of them;
-    or they begin at one that was ``discarded`` (its time by target). A stored cursor whose time is
-    damaged is replaced. For a ``member`` of a fleet they are also those of targets that another one
-    watches, which counts from their stored cursor; no other can claim the rest until the
-    transaction ends.
+    or they begin at one that was ``discarded`` (its time by target). For a ``member`` of a fleet
+    they are also those of targets that another one watches, which counts from their stored cursor;
+    no other can claim the rest until the transaction ends.
     """
     own: dict[str, list[PackedCursor]] = {}
     for cursor in packed:
@@ -176,7 +162,7 @@ def superseded(
         .where(cursors.c.daemon == daemon, cursors.c.target.in_(own))
         .with_for_update()
     )
-    latest = {row.target: row.wall for row in stored if isinstance(row.wall, float)}
+    latest = {row.target: row.wall for row in stored}
     left_out: list[PackedCursor] = []
     repeated: list[PackedCursor] = []
     for target, chain in own.items():
@@ -204,7 +190,7 @@ def delete(connection: sa.Connection, daemon: str, targets: Sequence[str]) -> No
 
 
 class _Layout(NamedTuple):
-    context: Context
+    layout: Layout
     own: tuple[Series, ...]
     proxy: tuple[Series, ...]
 
@@ -213,7 +199,7 @@ class _Layout(NamedTuple):
 def _layout(own: tuple[Series, ...], proxy: tuple[Series, ...]) -> _Layout:
     # Sorted: the order of a tap's series is that of its first requests, different at each start.
     own, proxy = tuple(sorted(own, key=_family)), tuple(sorted(proxy, key=_family))
-    return _Layout(addressed([_families(own), _families(proxy)]), own, proxy)
+    return _Layout(layout([_families(own), _families(proxy)]), own, proxy)
 
 
 def _family(series: Series) -> tuple[str, ...]:
@@ -231,7 +217,12 @@ def _families(series: tuple[Series, ...]) -> list[list[Any]]:
 
 
 def _values(samples: Mapping[Series, float], order: tuple[Series, ...]) -> tuple[float, ...]:
-    return tuple(short(samples[series]) for series in order)
+    return tuple(_short(samples[series]) for series in order)
+
+
+def _short(value: float) -> float:
+    """The number as the type with the shortest text: whole floats as integers."""
+    return int(value) if -_EXACT < value < _EXACT and value == int(value) else value
 
 
 @lru_cache(maxsize=512)

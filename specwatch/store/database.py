@@ -20,8 +20,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from specwatch.errors import ConfigError, StoreMalformed, StoreUnavailable
 from specwatch.store import schema
-from specwatch.store.damage import Damage
-from specwatch.store.schema import MEND
 
 _LOCK = 0x73706563  # "spec": one change of tables at a time on one Postgres
 SQLITE_BUSY_SECONDS = 2.0
@@ -50,16 +48,20 @@ _SQLITE_REMEDIES = (
     (
         "full",
         "there is no space left for it; free some, or shorten the retention (if there is space, the"
-        " file is damaged: run `specwatch db repair`)",
+        " file is damaged: run `specwatch db check`)",
     ),
     ("unable to open", "it cannot be opened; check that its directory exists and is writable"),
+    (
+        "not a database",
+        "it is not an SQLite database, or damaged; move it away, or give specwatch another one",
+    ),
+    (
+        "no such",
+        "its tables are not those of specwatch; move it away, or give specwatch another one",
+    ),
 )
-_SQLITE_DAMAGE = (
-    ("not a database", "it is damaged or not an SQLite database"),
-    ("malformed", "it is damaged"),
-    ("no such", "its tables are damaged, or not those of specwatch"),
-    ("codec can't decode", "its tables are damaged"),
-)
+_REMEDY = "a daemon puts it aside and begins a new one; `specwatch db check` looks at it"
+_SQLITE_DAMAGE = ("malformed", "string or blob too big", "codec can't decode")
 
 
 class Database:
@@ -76,11 +78,8 @@ class Database:
         self._file: tuple[int, int] | None = None
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self.where = where(self._url)
-        self.damage = Damage()
-        """Rows that could not be decoded in any of these connections."""
         try:
-            engine = self._sqlite() if self.is_sqlite else self._postgres()
-            self.engine = engine.execution_options(specwatch_damage=self.damage)
+            self.engine = self._sqlite() if self.is_sqlite else self._postgres()
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"{self.where} needs the package {error.name}; install it:"
@@ -105,7 +104,7 @@ class Database:
         """Create the directory of a SQLite file, for its owner only."""
         if self.is_sqlite:
             with self._translated():
-                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def exists(self) -> bool:
         """Whether the SQLite file exists; for Postgres, only connecting shows it.
@@ -116,10 +115,10 @@ class Database:
             return True
         with self._translated():
             try:
-                os.stat(self._path)
+                os.stat(self.path)
             except (FileNotFoundError, NotADirectoryError):
                 return False
-            if not os.access(self._path, os.R_OK):
+            if not os.access(self.path, os.R_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return True
 
@@ -136,12 +135,13 @@ class Database:
         self.engine.dispose()
 
     @property
-    def _path(self) -> Path:
+    def path(self) -> Path:
+        """The SQLite file."""
         return Path(self._url.database or "")
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            status = os.stat(self._path)
+            status = os.stat(self.path)
         except OSError:
             return None
         return status.st_dev, status.st_ino
@@ -157,9 +157,8 @@ class Database:
     def _on_sqlite_connect(self, connection: sqlite3.Connection, _: object) -> None:
         # The driver's own BEGIN comes too late for a write lock; the begin event sends ours.
         connection.isolation_level = None
-        # The driver would refuse all rows of a query for one text that is not UTF-8;
-        # `require_types` checks each row.
-        connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+        # The driver would refuse all rows of a query for one text that is not UTF-8.
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         connection.execute(f"PRAGMA foreign_keys={'OFF' if self._migrating else 'ON'}")
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute(f"PRAGMA wal_autocheckpoint={SQLITE_WAL_PAGES}")
@@ -195,7 +194,7 @@ class Database:
             yield
         except (DBAPIError, PoolTimeout, sqlite3.Error, OSError, UnicodeDecodeError) as error:
             message = self._explain(error)
-            kind = StoreMalformed if MEND in message else StoreUnavailable
+            kind = StoreMalformed if _REMEDY in message else StoreUnavailable
             raise kind(message) from error
 
     def _explain(self, error: Exception) -> str:
@@ -204,12 +203,11 @@ class Database:
         if isinstance(self._url.password, str) and self._url.password:
             message = message.replace(self._url.password, "***")
         if self.is_sqlite:
+            if any(words in message for words in _SQLITE_DAMAGE):
+                return f"{self.where}: it is damaged; {_REMEDY} ({message})"
             for words, remedy in _SQLITE_REMEDIES:
                 if words in message:
                     return f"{self.where}: {remedy} ({message})"
-            for words, what in _SQLITE_DAMAGE:
-                if words in message:
-                    return f"{self.where}: {what}; {MEND} ({message})"
         return f"{self.where}: {message}"
 
 
@@ -251,12 +249,7 @@ def create(url: str) -> bool:
     with changing_tables(url) as (connection, _):
         if schema.found_revision(connection) is not None:
             return False
-        schema.metadata.create_all(connection)
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql("CREATE TABLE minutes_default PARTITION OF minutes DEFAULT")
-            for table, storage in schema.POSTGRES_STORAGE.items():
-                name = "minutes_default" if table == "minutes" else table
-                connection.exec_driver_sql(f"ALTER TABLE {name} SET ({storage})")
+        schema.create_all(connection)
         version = sa.Table(
             "alembic_version",
             sa.MetaData(),

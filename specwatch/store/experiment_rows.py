@@ -18,10 +18,9 @@ from specwatch.domain.experiments import (
 )
 from specwatch.domain.switchback import FORMAT as SWITCHBACK_FORMAT
 from specwatch.domain.switchback import Switchback
-from specwatch.errors import DamagedRow
-from specwatch.store import damage
-from specwatch.store.contexts import storable
 from specwatch.store.schema import experiments
+from specwatch.store.statements import decoded
+from specwatch.store.texts import storable
 
 _SWITCHBACK = "switchback"
 _NO_RESULTS = ("calibration", _SWITCHBACK)
@@ -57,7 +56,7 @@ def add(connection: sa.Connection, experiment: Experiment | Calibration) -> int:
             model_name=storable(subject.model_name),
             kind=experiment.__struct_config__.tag,
             ended_at=int(experiment.ended),
-            data=msgspec.json.encode(experiment),
+            data=msgspec.json.encode(experiment).decode(),
         )
         .returning(experiments.c.id)
     )
@@ -67,17 +66,14 @@ def add(connection: sa.Connection, experiment: Experiment | Calibration) -> int:
 def fetch(connection: sa.Connection, number: int) -> Experiment | None:
     """The experiment with this number.
 
-    Raises ConfigError for the format of another version, DamagedRow if it cannot be decoded.
+    Raises ConfigError for the format of another version, and for one that cannot be decoded.
     """
     query = sa.select(experiments).where(experiments.c.id == number)
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    try:
-        experiment = experiment_of(row)
-    except damage.UNDECODABLE as error:
-        raise DamagedRow(experiments.name, {"id": number}, damage.reason(error)) from error
-    return experiment or read(bytes(row.data), f"stored result {number}")
+    experiment = next(decoded(experiments, [row], _experiment_of), None)
+    return experiment or read(row.data.encode(), f"stored result {number}")
 
 
 def between(
@@ -96,42 +92,33 @@ def between(
         query = query.where(experiments.c.target == storable(target))
 
     def decode(row: sa.Row[Any]) -> tuple[int, Experiment | None]:
-        return row.id, experiment_of(row)
+        return row.id, _experiment_of(row)
 
-    stored = damage.sound(
-        damage.of(connection), experiments, connection.execute(query).all(), decode
-    )
+    stored = decoded(experiments, connection.execute(query).all(), decode)
     return [Stored(number, experiment) for number, experiment in stored if experiment is not None]
 
 
-def experiment_of(row: sa.Row[Any]) -> Experiment | None:
-    """Decode a row; None without a result in it, and for the format of another version.
-
-    Raises one of ``damage.UNDECODABLE``.
-    """
-    damage.require_types(experiments, row._fields, row)
-    data = bytes(row.data)
-    header = msgspec.json.decode(data, type=_Header)
-    if header.kind == _SWITCHBACK:
-        _switchback_of(row)
+def _experiment_of(row: sa.Row[Any]) -> Experiment | None:
+    """Decode a row; None without a result in it, and for the format of another version."""
+    header = msgspec.json.decode(row.data, type=_Header)
     if header.format != FORMAT or header.kind in _NO_RESULTS:
         return None
-    return read(data, "")
+    return read(row.data.encode(), "")
 
 
 def spans(connection: sa.Connection, since: float, target: str) -> list[LoadSpan]:
     """When experiments and calibrations of a target ran that ended at ``since`` (Unix seconds) or
     later, of any kind and format."""
-    query = sa.select(experiments.c.data).where(
-        experiments.c.ended_at >= int(since), experiments.c.target == storable(target)
+    query = sa.select(experiments).where(
+        experiments.c.ended_at >= int(since),
+        experiments.c.target == storable(target),
+        experiments.c.kind != _SWITCHBACK,
     )
-    measured = []
-    for data in connection.execute(query).scalars():
-        try:
-            measured.append(msgspec.json.decode(data, type=LoadSpan))
-        except msgspec.DecodeError:
-            continue
-    return measured
+    return list(decoded(experiments, connection.execute(query).all(), _span_of))
+
+
+def _span_of(row: sa.Row[Any]) -> LoadSpan:
+    return msgspec.json.decode(row.data, type=LoadSpan)
 
 
 def subject_of(experiment: Experiment | Calibration) -> Subject:
@@ -146,18 +133,15 @@ def switchbacks(connection: sa.Connection, target: str | None = None) -> list[Sw
     if target is not None:
         query = query.where(experiments.c.target == storable(target))
     rows = connection.execute(query.order_by(experiments.c.target)).all()
-    decoded = damage.sound(damage.of(connection), experiments, rows, _switchback_of)
-    return [switchback for switchback in decoded if switchback is not None]
+    found = decoded(experiments, rows, _switchback_of)
+    return [switchback for switchback in found if switchback is not None]
 
 
 def _switchback_of(row: sa.Row[Any]) -> Switchback | None:
-    """Decode a row; None for the format of another version. Raises one of
-    ``damage.UNDECODABLE``."""
-    damage.require_types(experiments, row._fields, row)
-    data = bytes(row.data)
-    if msgspec.json.decode(data, type=_Header).format != SWITCHBACK_FORMAT:
+    """Decode a row; None for the format of another version."""
+    if msgspec.json.decode(row.data, type=_Header).format != SWITCHBACK_FORMAT:
         return None
-    return msgspec.json.decode(data, type=Switchback)
+    return msgspec.json.decode(row.data, type=Switchback)
 
 
 def put_switchback(connection: sa.Connection, switchback: Switchback, now: float) -> None:
@@ -172,6 +156,6 @@ def put_switchback(connection: sa.Connection, switchback: Switchback, now: float
             model_name="",
             kind=_SWITCHBACK,
             ended_at=int(now),
-            data=msgspec.json.encode(switchback),
+            data=msgspec.json.encode(switchback).decode(),
         )
     )

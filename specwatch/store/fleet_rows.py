@@ -16,10 +16,9 @@ import sqlalchemy as sa
 from specwatch.domain.fleet import LIVES, FleetMember, FleetStatus, digest_of, share_of
 from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError
-from specwatch.store import damage
-from specwatch.store.contexts import storable
 from specwatch.store.schema import members, watched_targets
-from specwatch.store.statements import clock, insert
+from specwatch.store.statements import clock, decoded, insert
+from specwatch.store.texts import storable
 
 if TYPE_CHECKING:
     from specwatch.store.repository import Store
@@ -241,8 +240,7 @@ def fleets(connection: sa.Connection) -> dict[str, tuple[FleetStatus, list[Watch
         of_fleet = _members(connection, daemon, present)
         live = {one.member for one in of_fleet if one.live}
         query = sa.select(watched_targets).where(watched_targets.c.daemon == daemon)
-        rows = damage.sound(
-            damage.of(connection),
+        rows = decoded(
             watched_targets,
             connection.execute(query.order_by(watched_targets.c.target)).all(),
             lambda row: Watch(row.target, row.member, row.since),
@@ -261,7 +259,6 @@ def _members(
     not renewed since."""
 
     def decode(row: sa.Row[Any]) -> FleetMember:
-        damage.require_types(members, row._fields, row)
         left = row.lease_until - present
         if row.lease_until < outage.ended:
             left += outage.seconds
@@ -272,7 +269,7 @@ def _members(
 
     query = sa.select(members).where(members.c.daemon == daemon).order_by(members.c.member)
     rows = connection.execute(query).all()
-    return list(damage.sound(damage.of(connection), members, rows, decode))
+    return list(decoded(members, rows, decode))
 
 
 def _holders(connection: sa.Connection, daemon: str) -> dict[str, str]:

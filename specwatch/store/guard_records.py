@@ -12,8 +12,6 @@ from msgspec.structs import replace
 from specwatch.errors import StoreError, StoreUnavailable
 from specwatch.guard.state import GuardState, Step
 from specwatch.guard.status import StepRecord as StepRecord
-from specwatch.store import damage
-from specwatch.store.contexts import storable
 from specwatch.store.guard_rows import (
     LOOKING,
     Entry,
@@ -24,7 +22,8 @@ from specwatch.store.guard_rows import (
     versions,
 )
 from specwatch.store.schema import guard_steps, guards
-from specwatch.store.statements import clock, insert
+from specwatch.store.statements import clock, decoded, insert
+from specwatch.store.texts import storable
 
 if TYPE_CHECKING:
     from specwatch.store.repository import Store
@@ -103,8 +102,7 @@ class GuardBook:
             connection.execute(guards.update().where(ours).values(lease_until=clock(connection)))
 
     def look(self, target: str | None = None) -> dict[str, Entry]:
-        """Every guard, or that of one target, by target; without damaged ones, which nobody holds
-        until they are set aside.
+        """Every guard, or that of one target, by target.
 
         All rows are read only if one has changed since the last time.
         """
@@ -192,7 +190,7 @@ def read_steps(connection: sa.Connection, **selection: Unpack[StepSelection]) ->
             query = query.where(guard_steps.c[name] == storable(str(value)))
     order = (guard_steps.c.at.desc(), guard_steps.c.version.desc())
     rows = connection.execute(query.order_by(*order).limit(selection.get("limit"))).all()
-    return list(damage.sound(damage.of(connection), guard_steps, rows, step_of))
+    return list(decoded(guard_steps, rows, step_of))
 
 
 def alike(first: GuardState, other: GuardState) -> bool:
@@ -208,7 +206,7 @@ def _guards(connection: sa.Connection, target: str | None) -> sa.Select[Any]:
 
 def _sums(connection: sa.Connection) -> sa.Select[Any]:
     """What every change of a guard changes, and the time: a version becomes greater, a lease ends
-    at another time, a row comes or goes; damage may make a state longer or shorter."""
+    at another time, a row comes or goes; an edit may make a state longer or shorter."""
     lengths = sa.func.sum(sa.func.length(guards.c.state))
     counted, leases = sa.func.sum(guards.c.version), sa.func.sum(guards.c.lease_until)
     return sa.select(sa.func.count(), counted, leases, lengths, clock(connection))
@@ -216,9 +214,7 @@ def _sums(connection: sa.Connection) -> sa.Select[Any]:
 
 def _entries(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, Entry]:
     rows = connection.execute(query).all()
-    return dict(
-        damage.sound(damage.of(connection), guards, rows, lambda row: (row.target, entry_of(row)))
-    )
+    return dict(decoded(guards, rows, lambda row: (row.target, entry_of(row))))
 
 
 def _store_step(

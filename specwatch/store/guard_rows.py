@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from specwatch.guard.state import GuardState, Phase
+from specwatch.guard.state import GuardState
 from specwatch.guard.status import StepRecord
-from specwatch.store import damage
-from specwatch.store.contexts import storable
 from specwatch.store.schema import guard_steps, guards
+from specwatch.store.statements import decoded
+from specwatch.store.texts import storable
 
 LOOKING = "~"
 """Suffix of the name of a holder that cannot act."""
@@ -47,12 +46,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def entry_of(row: sa.Row[Any]) -> Entry:
-    """Decode a row of guards, which may have the database's clock as a last column.
-
-    Raises one of ``damage.UNDECODABLE``.
-    """
+    """The guard of a row of guards, which may have the database's clock as a last column."""
     values = row[: len(_COLUMNS)]
-    damage.require_types(guards, _COLUMNS, values)
     target, version, holder, lease_until, text = values
     state = _unpacked(text)
     if storable(state.target) != target:
@@ -61,32 +56,10 @@ def entry_of(row: sa.Row[Any]) -> Entry:
     return Entry(state, version, holder, left)
 
 
-def targets_of(row: sa.Row[Any]) -> set[str]:
-    """Targets of a damaged row: that of its key, and that of its state if it can be decoded."""
-    names = {row.target}
-    with suppress(*damage.UNDECODABLE):
-        names.add(storable(_unpacked(row.state).target))
-    return {name for name in names if isinstance(name, str) and storable(name) == name}
-
-
 def step_of(row: sa.Row[Any]) -> StepRecord:
-    """Decode a row of guard_steps. Raises one of ``damage.UNDECODABLE``."""
-    damage.require_types(guard_steps, row._fields, row)
+    """The step of a row of guard_steps."""
     inputs = msgspec.json.decode(row.inputs, type=dict[str, Any])
     return StepRecord(**{**row._mapping, "inputs": inputs})
-
-
-def fresh_after_damage(target: str, now: float) -> str:
-    """The state of a guard whose stored state was damaged: held until an operator resumes it."""
-    return packed(
-        GuardState(
-            target,
-            Phase.HELD,
-            since=now,
-            why="its stored state was damaged and is set aside: check how the server runs, and"
-            " resume",
-        )
-    )
 
 
 @lru_cache(maxsize=64)
@@ -121,8 +94,7 @@ def prune(connection: sa.Connection, before: float) -> int:
     """Delete guards that nobody has held since a time (Unix seconds), with nothing under way;
     returns how many. Their steps are kept."""
     left = (guards.c.lease_until < before,)
-    known = damage.sound(
-        damage.of(connection),
+    known = decoded(
         guards,
         connection.execute(sa.select(guards).where(*left)).all(),
         lambda row: (row.target, entry_of(row).state.forgettable(before)),

@@ -1,9 +1,8 @@
-"""Partitions of the table ``minutes`` on Postgres, one for each day (UTC).
+"""Partitions of the table ``minute_counts`` on Postgres, one for each day (UTC).
 
 A day is dropped at once: deleting its rows would write each to the log. Partitions are made ahead.
 A row without one goes to the default partition, where it is read as any other is, and deleted as on
-SQLite; so nothing depends on a partition being there. The partition of all days before the table
-was partitioned is deleted from in that way as well.
+SQLite; so nothing depends on a partition being there.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import inf
 from typing import NamedTuple
 
 import sqlalchemy as sa
 import structlog
 
-from specwatch.store import damage, schema
+from specwatch.store import schema
 from specwatch.store.database import Database
-from specwatch.store.statements import series_of
 
 _log = structlog.get_logger("specwatch.store")
 
@@ -38,7 +35,7 @@ SELECT relname, substring(bound FROM 'FROM [(]''(-?[0-9]+)''[)]')::bigint,
 FROM (
     SELECT relname, pg_get_expr(relpartbound, pg_class.oid) AS bound
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
-    WHERE inhparent = 'minutes'::regclass
+    WHERE inhparent = 'minute_counts'::regclass
 ) AS partitions WHERE bound <> 'DEFAULT' ORDER BY 3
 """
 
@@ -61,15 +58,15 @@ def make(database: Database, now: float) -> None:
         known = _spans(connection).values()
         for day in range(today, today + (1 + _AHEAD) * DAY, DAY):
             if not any(span.first <= day < span.end for span in known):
-                name = time.strftime("minutes_%Y%m%d", time.gmtime(day))
+                name = time.strftime("minute_counts_%Y%m%d", time.gmtime(day))
                 # Attached, as creating it in place would wait for all readers of the table.
                 with _trying(connection, name):
-                    storage = schema.POSTGRES_STORAGE["minutes"]
+                    storage = schema.POSTGRES_STORAGE["minute_counts"]
                     connection.exec_driver_sql(
-                        f"CREATE TABLE {name} (LIKE minutes) WITH ({storage})"
+                        f"CREATE TABLE {name} (LIKE minute_counts) WITH ({storage})"
                     )
                     connection.exec_driver_sql(
-                        f"ALTER TABLE minutes ATTACH PARTITION {name}"
+                        f"ALTER TABLE minute_counts ATTACH PARTITION {name}"
                         f" FOR VALUES FROM ({day}) TO ({day + DAY})"
                     )
 
@@ -88,7 +85,7 @@ def drop(database: Database, before: float) -> tuple[int, float]:
                 with _trying(connection, name):
                     rows += _dropped(connection, name, span.end)
         left = _spans(connection).values()
-        return rows, min([before, *(span.first for span in left if span.first > -inf)])
+        return rows, min([before, *(span.first for span in left)])
 
 
 def _dropped(connection: sa.Connection, name: str, end: int) -> int:
@@ -97,15 +94,13 @@ def _dropped(connection: sa.Connection, name: str, end: int) -> int:
     # In the order of writers: series first, then their rows.
     query = sa.select(_series).where(begun).order_by(_series.c.id).with_for_update(key_share=True)
     locked = connection.execute(query).all()
-    sound = list(damage.sound(damage.of(connection), _series, locked, series_of))
-    pending = any(row.rolled_until < end and row.last_start >= row.rolled_until for row in sound)
-    if pending or len(sound) < len(locked):
+    if any(row.rolled_until < end and row.last_start >= row.rolled_until for row in locked):
         return 0
     counted = connection.exec_driver_sql(
         f"SELECT CASE WHEN reltuples < 0 THEN (SELECT count(*) FROM {name}) ELSE reltuples END"  # noqa: S608
         f" FROM pg_class WHERE oid = '{name}'::regclass"
     ).scalar_one()
-    connection.exec_driver_sql("LOCK TABLE minutes IN ACCESS EXCLUSIVE MODE")
+    connection.exec_driver_sql("LOCK TABLE minute_counts IN ACCESS EXCLUSIVE MODE")
     connection.execute(
         _series.update().where(begun, _series.c.pruned_until < end).values(pruned_until=end)
     )
@@ -130,11 +125,11 @@ def _trying(connection: sa.Connection, name: str) -> Iterator[None]:
         if error.connection_invalidated:
             raise
         _log.warning(
-            "partition_unchanged", partition=name, detail=damage.reason(error.orig or error)
+            "partition_unchanged", partition=name, detail=" ".join(str(error.orig or error).split())
         )
 
 
 def _spans(connection: sa.Connection) -> Mapping[str, Span]:
     """The partitions by name, the earliest first, without the default one."""
     rows = connection.exec_driver_sql(_BOUNDS).all()
-    return {name: Span(-inf if first is None else first, end) for name, first, end in rows}
+    return {name: Span(first, end) for name, first, end in rows}

@@ -14,24 +14,28 @@ from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Experiment
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, Mode, SeriesId, Window
-from specwatch.domain.segments import kind_of
+from specwatch.domain.segments import dimension_of, kind_of
 from specwatch.domain.switchback import Switchback
 from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
-from specwatch.store import damage, experiment_rows, measurement_rows, schema, verdict_rows
-from specwatch.store.damage import Damage
+from specwatch.store import experiment_rows, measurement_rows, schema, verdict_rows
+from specwatch.store.counts import FACT_COLUMNS, Context, window_of
 from specwatch.store.database import Database
-from specwatch.store.packing import COLUMNS, assemble
-from specwatch.store.statements import contents_of, sound_series
+from specwatch.store.statements import (
+    UNDECODABLE,
+    contexts_of,
+    note_undecodable,
+    read_series,
+    selected,
+    series_of,
+)
 from specwatch.store.verdict_rows import VerdictSelection
 
 TABLES = {MINUTE: schema.minutes, HOUR: schema.hours}
 _ROWS_AT_ONCE = 4000
 _MOST_COUNTED = 1_000_000
-_SCRAPES_OK = COLUMNS.index("scrapes_ok")
-
-
-ROW_NAMES = ("start", "series_id", "context_id", *COLUMNS)
+_SCRAPES_OK = FACT_COLUMNS.index("scrapes_ok")
+_ROW_NAMES = ("start", "series_id", "context_id", *FACT_COLUMNS)
 
 
 class Selection(TypedDict, total=False):
@@ -78,19 +82,14 @@ class Info:
 class _Row(NamedTuple):
     start: int
     rank: int
-    id: int
     series: SeriesId
     context: int
-    columns: tuple[Any, ...]
+    columns: Sequence[Any]
 
     @property
     def key(self) -> tuple[int, str, str, str]:
         """The key of a window over all daemons."""
         return self.start, self.series.target, self.series.model_name, self.series.temperature
-
-    def place(self) -> dict[str, object]:
-        """Columns that find it, and the rows of the same series and start."""
-        return {"start": self.start, "series_id": self.id}
 
 
 class Reader:
@@ -102,11 +101,6 @@ class Reader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    @property
-    def damage(self) -> Damage:
-        """The rows that could not be decoded."""
-        return self._database.damage
 
     @staticmethod
     def of(url: str) -> Reader:
@@ -134,7 +128,7 @@ class Reader:
         """The models that were watched, by target, model and daemon."""
         with self.connected() as connection:
             rows = sorted(
-                sound_series(connection),
+                read_series(connection),
                 key=lambda r: (r.target, r.model_name, r.daemon, r.first_start, r.id),
             )
         watched = []
@@ -143,7 +137,9 @@ class Reader:
             watched.append(
                 WatchedModel(
                     *key,
-                    tuple(row.temperature for row in members if not kind_of(row.temperature)),
+                    tuple(
+                        label for row in members if not kind_of(label := series_of(row).temperature)
+                    ),
                     min(row.first_start for row in members),
                     max(row.last_start for row in members),
                 )
@@ -215,7 +211,7 @@ class Reader:
         of_tables = sum(int(size) for size in connection.execute(sa.select(*names)).one())
         of_partitions = connection.exec_driver_sql(
             "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits"
-            " WHERE inhparent = 'minutes'::regclass"
+            " WHERE inhparent = 'minute_counts'::regclass"
         )
         return of_tables + int(of_partitions.scalar_one())
 
@@ -253,13 +249,13 @@ class Reader:
         return self._database.reading()
 
     def _windows(self, length: int, selection: Selection) -> Iterator[Window]:
-        contents: dict[int, str] = {}
+        contexts: dict[int, Context] = {}
         for rows in self._chunks(length, selection):
             with self._database.reading() as connection:
-                missing = {row.context for row in rows} - contents.keys()
-                contents |= contents_of(connection, missing)
+                missing = {row.context for row in rows} - contexts.keys()
+                contexts |= contexts_of(connection, missing)
             for _, group in itertools.groupby(rows, lambda row: row.key):
-                yield from _settle(self.damage, list(group), length, contents)
+                yield from _settle(list(group), length, contexts)
 
     def _chunks(self, length: int, asked: Selection) -> Iterator[list[_Row]]:
         """Rows of whole spans of time, each list sorted by start, target, model, temperature."""
@@ -294,31 +290,31 @@ class _Selection(NamedTuple):
     """By id, the position in the reading order and the series."""
     everything: bool
     few: bool
-    mode: int | None
+    mode: Mode | None
     first: int
     last: int
 
 
 def _select_series(connection: sa.Connection, asked: Selection) -> _Selection:
-    table, mode = schema.series, asked.get("mode")
+    table, label = schema.series, asked.get("temperature")
     chosen = {
         name: str(value)
-        for name in ("target", "model_name", "temperature", "daemon")
+        for name in ("target", "model_name", "daemon")
         if (value := asked.get(name)) is not None
     }
-    rows = sound_series(connection, *(table.c[name] == value for name, value in chosen.items()))
-    if not asked.get("segments") and "temperature" not in chosen:
-        rows = [row for row in rows if not kind_of(row.temperature)]
+    if label is not None:
+        chosen |= dimension_of(label)._asdict()
+    rows = read_series(connection, *(table.c[name] == value for name, value in chosen.items()))
     total = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-    rows = sorted(rows, key=lambda r: (r.target, r.model_name, r.temperature, r.daemon))
+    series = {row.id: series_of(row) for row in rows}
+    if not asked.get("segments") and label is None:
+        rows = [row for row in rows if not kind_of(series[row.id].temperature)]
+    rows = sorted(rows, key=lambda r: (r.target, r.model_name, series[r.id].temperature, r.daemon))
     return _Selection(
-        {
-            row.id: (rank, SeriesId(row.daemon, row.target, row.model_name, row.temperature))
-            for rank, row in enumerate(rows)
-        },
+        {row.id: (rank, series[row.id]) for rank, row in enumerate(rows)},
         len(rows) == total,
         4 * len(rows) <= total,
-        None if mode is None else mode.code,
+        asked.get("mode"),
         # An hour begins before the first minute in it.
         min((row.first_start - row.first_start % HOUR for row in rows), default=0),
         max((row.last_start for row in rows), default=0),
@@ -333,7 +329,7 @@ def _read_rows(
     length: int,
     selection: _Selection,
 ) -> list[_Row]:
-    query = sa.select(*(table.c[name] for name in ROW_NAMES))
+    query = sa.select(sa.text(selected(connection, table, _ROW_NAMES))).select_from(table)
     if selection.few:
         # Seeks to each row of the grid instead of reading past those of other series.
         grid = range(_next_multiple(since, length), _next_multiple(stop, length), length)
@@ -343,39 +339,33 @@ def _read_rows(
     if not selection.everything:
         query = query.where(table.c.series_id.in_(selection.series))
     if selection.mode is not None:
-        query = query.where(table.c.mode == selection.mode)
-    result = connection.execute(query)
-
-    def decode(row: Any) -> _Row:
-        damage.require_types(table, ROW_NAMES, row)
-        rank, series = selection.series[row[1]]
-        return _Row(row[0], rank, row[1], series, row[2], tuple(row[3:]))
-
-    known = (row for row in result if row[1] in selection.series)
-    rows = list(damage.sound(damage.of(connection), table, known, decode, place))
-    rows.sort(key=lambda row: (row.start, row.rank, row.context, row.columns[0]))
+        contexts = schema.contexts
+        in_mode = sa.select(contexts.c.id).where(contexts.c.mode == str(selection.mode))
+        query = query.where(table.c.context_id.in_(in_mode))
+    rows = [
+        _Row(start, *selection.series[series_id], context, columns)
+        for start, series_id, context, *columns in connection.execute(query)
+        if series_id in selection.series
+    ]
+    rows.sort(key=lambda row: (row.start, row.rank, row.context))
     return rows
 
 
-def place(row: Sequence[Any]) -> dict[str, object]:
-    """The key columns of a stored row that begins with its start and series."""
-    return {"start": row[0], "series_id": row[1]}
-
-
-def _settle(
-    known: Damage, rows: Sequence[_Row], length: int, contents: Mapping[int, str]
-) -> Iterator[Window]:
+def _settle(rows: Sequence[_Row], length: int, contexts: Mapping[int, Context]) -> Iterator[Window]:
     """The windows of one series and start, of the daemon with the most good scrapes."""
     scrapes: dict[str, int] = {}
     for row in rows:
         scrapes[row.series.daemon] = scrapes.get(row.series.daemon, 0) + row.columns[_SCRAPES_OK]
     daemon = min(scrapes, key=lambda name: (-scrapes[name], name))
-
-    def decode(row: _Row) -> Window:
-        return assemble(row.series, row.start, length, contents.get(row.context), row.columns)
-
-    chosen = (row for row in rows if row.series.daemon == daemon)
-    windows = list(damage.sound(known, TABLES[length], chosen, decode, _Row.place))
+    windows = []
+    for row in rows:
+        if row.series.daemon == daemon:
+            try:
+                context = contexts[row.context]
+                windows.append(window_of(row.series, row.start, length, context, row.columns))
+            except UNDECODABLE as error:
+                key = {"start": row.start, "target": row.series.target}
+                note_undecodable(TABLES[length], key, error)
     if length == MINUTE and len(windows) > 1:
         yield merge_windows(windows, start=windows[0].start, length=length)
     else:

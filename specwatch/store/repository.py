@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import sqlalchemy as sa
 import structlog
@@ -17,11 +18,12 @@ from specwatch.domain.baseline import MAX_AGE, Measurement
 from specwatch.domain.experiments import Calibration, Experiment
 from specwatch.domain.model import HOUR, MINUTE, Cursor, SeriesId
 from specwatch.domain.switchback import Switchback
-from specwatch.errors import DamagedRow, StoreError, StoreUnavailable
+from specwatch.errors import StoreError, StoreMalformed, StoreUnavailable
 from specwatch.rules.decisions import Decision
 from specwatch.store import (
     cursor_rows,
     experiment_rows,
+    integrity,
     measurement_rows,
     partitions,
     rollups_and_retention,
@@ -29,12 +31,13 @@ from specwatch.store import (
     verdict_rows,
     window_rows,
 )
+from specwatch.store.batches import PackedBatch
+from specwatch.store.counts import Context, PackedWindow
 from specwatch.store.cursor_rows import PackedCursor
 from specwatch.store.database import Database, create
-from specwatch.store.packing import PackedBatch, PackedWindow
 from specwatch.store.readers import Reader
 from specwatch.store.rollups_and_retention import Pruned
-from specwatch.store.statements import add_contexts
+from specwatch.store.statements import add_contexts, add_layouts
 
 _log = structlog.get_logger("specwatch.store")
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
@@ -82,7 +85,8 @@ class Store(Reader):
         self._opened = False
         self._run: window_rows.Run | None = None
         self._series: dict[SeriesId, int] = {}
-        self._contexts: set[int] = set()
+        self._contexts: dict[Context, int] = {}
+        self._layouts: set[int] = set()
         self._discarded: dict[str, float] = {}
         """By target the time of the last cursor that was not written: counts that begin there
         follow on others that are not in the database."""
@@ -240,22 +244,28 @@ class Store(Reader):
             self._stopping,
         )
 
-    def set_aside(self, now: float) -> list[DamagedRow]:
-        """Move the damaged rows found since the last call into ``damaged_rows``; returns all of
-        them."""
-        damaged = self.damage.waiting
-        if not damaged:
-            return []
-        # It imports the decoders of all tables.
-        from specwatch.store import damaged_rows
+    def check(
+        self, now: float, malformed: StoreMalformed | None = None
+    ) -> tuple[list[str], Path | None]:
+        """Look for damage of a SQLite file; a damaged one is put aside, so that the next
+        :meth:`open` begins a new one.
 
-        with self.writing(now) as connection:
-            done = damaged_rows.set_aside(connection, damaged, now, thorough=False)
-        for row in damaged:
-            self.damage.tried(row)
-        for row in done:
-            self.damage.end(row)
-        return damaged
+        ``malformed`` is what SQLite said already. Returns the problems, and the new name of the
+        file. Raises StoreUnavailable.
+        """
+        found = integrity.problems(self._database) or ([str(malformed)] if malformed else [])
+        if not found:
+            return [], None
+        with self._lock:
+            kept = integrity.put_aside(self._database, now)
+            self._database.dispose()
+            self._forget()
+        return found, kept
+
+    @property
+    def damaged_files(self) -> tuple[str, ...]:
+        """Damaged SQLite files that were put aside and are still there."""
+        return integrity.damaged_files(self._database)
 
     def rivals(self, now: float) -> list[str]:
         """Other processes that write as this daemon now, each as ``HOST, pid PID``.
@@ -297,7 +307,8 @@ class Store(Reader):
         with self._lock:
             self._opened = False
             self._series = {}
-            self._contexts = set()
+            self._contexts = {}
+            self._layouts = set()
 
     @contextmanager
     def writing(self, now: float) -> Iterator[sa.Connection]:
@@ -318,30 +329,42 @@ class Store(Reader):
         windows: Sequence[PackedWindow],
         cursors: Mapping[str, PackedCursor],
         now: float,
-    ) -> tuple[set[int], dict[SeriesId, int]]:
-        """Write windows and cursors; returns contexts and series to remember after the commit."""
+    ) -> tuple[set[int], dict[Context, int], dict[SeriesId, int]]:
+        """Write windows and cursors; returns layouts, contexts and series to remember after the
+        commit."""
         if any(window.length != MINUTE or window.start % MINUTE for window in windows):
             raise ValueError("only whole minutes are written; hours are rolled up from them")
         run_id = 0 if self._run is None else self._run.id
         contexts = {window.context for window in windows}
         kept = {target: c for target, c in cursors.items() if self._affordable(c, now)}
-        contexts.update(cursor.layout for cursor in kept.values())
+        new_layouts = add_layouts(
+            connection, (cursor.layout for cursor in kept.values()), self._layouts
+        )
         new_contexts = add_contexts(connection, contexts, self._contexts)
         new_series = window_rows.add_series(connection, windows, self._series)
-        window_rows.add(connection, windows, self._series | new_series, run_id)
+        window_rows.add(
+            connection,
+            windows,
+            self._series | new_series,
+            self._contexts | new_contexts,
+            run_id,
+        )
         cursor_rows.put(connection, self.daemon, kept.values())
         dropped = [target for target in cursors if target not in kept]
         if dropped:
             cursor_rows.delete(connection, self.daemon, dropped)
-        return new_contexts, new_series
+        return new_layouts, new_contexts, new_series
 
-    def _remember(self, contexts: set[int], series: Mapping[SeriesId, int]) -> None:
+    def _remember(
+        self, layouts: set[int], contexts: Mapping[Context, int], series: Mapping[SeriesId, int]
+    ) -> None:
+        self._layouts |= layouts
         self._contexts |= contexts
         self._series |= series
 
     def _affordable(self, cursor: PackedCursor, now: float) -> bool:
         """Whether a target may still add the layout of its cursor in this hour."""
-        if cursor.layout.id in self._contexts:
+        if cursor.layout.id in self._layouts:
             return True
         if self._layout_hour != now // HOUR:
             self._layout_hour, self._layout_bytes = int(now // HOUR), Counter()

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from specwatch.domain.merge import merge_windows
-from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
-from specwatch.store import damage, guard_rows, partitions, schema
+from specwatch.domain.model import HOUR, MINUTE
+from specwatch.store import guard_rows, partitions, schema
+from specwatch.store.counts import COLUMNS, context_of, row_of
 from specwatch.store.database import Database
-from specwatch.store.minutes_by_hour import HourRow, windows_by_hour
-from specwatch.store.packing import COLUMNS, PackedWindow, pack
-from specwatch.store.readers import ROW_NAMES, place
-from specwatch.store.statements import add_contexts, add_rows, contents_of, lock_series, series_of
+from specwatch.store.statements import (
+    add_contexts,
+    add_rows,
+    contexts_of,
+    fetch_rows,
+    lock_series,
+    selected,
+    series_of,
+)
 
 GRACE = 300
 """Seconds after the end of an hour until it is rolled up."""
@@ -31,6 +36,7 @@ _DELETED_SERIES_AT_ONCE = 500
 _PAUSE = 0.02
 """Seconds between transactions, for others that write to the database."""
 
+_LARGEST = 2**63 - 1
 _FREE_SHARE = 4
 _VACUUMED_PAGES = 2000
 _PRUNE_LOCK = 0x73707275  # "spru": one daemon prunes at a time on one Postgres
@@ -54,7 +60,6 @@ class Pruned(NamedTuple):
     guards: int = 0
     cursors: int = 0
     experiments: int = 0
-    damaged_rows: int = 0
 
 
 def closed_until(now: float) -> int:
@@ -71,10 +76,9 @@ def roll_up(
     before stay.
     """
     built = 0
-    damaged: set[int] = set()
     while not stopping.is_set():
         with database.writing() as connection:
-            turn = _roll_up_turn(connection, until, daemon, damaged)
+            turn = _roll_up_turn(connection, until, daemon)
         if turn is None:
             break
         built += max(turn, 0)
@@ -116,7 +120,6 @@ def prune(
                 guards=guard_rows.prune(connection, minutes_before),
                 cursors=_delete(connection, schema.cursors.c.wall, hours_before),
                 experiments=_delete(connection, schema.experiments.c.ended_at, hours_before),
-                damaged_rows=_delete(connection, schema.damaged_rows.c.at, hours_before),
             )
     if database.is_sqlite:
         _shrink(database, stopping)
@@ -140,37 +143,26 @@ def _prune_hourly(
                 break
             rows = delete(connection, hour)
         deleted += rows
-        # An hour may keep rows: those of damaged series.
+        # An hour may keep rows: those of series that are not rolled up so far.
         first = hour if rows else hour + HOUR
         stopping.wait(_PAUSE)
     return deleted
 
 
-def _roll_up_turn(
-    connection: sa.Connection, until: int, daemon: str | None, damaged: set[int]
-) -> int | None:
+def _roll_up_turn(connection: sa.Connection, until: int, daemon: str | None) -> int | None:
     """Roll up the next hour of some series; None if there is nothing left to do, and
-    :data:`_ELSEWHERE` while another process does it.
-
-    Damaged series are skipped and added to ``damaged``.
-    """
+    :data:`_ELSEWHERE` while another process does it."""
     pending = (_series.c.rolled_until < until, _series.c.last_start >= _series.c.rolled_until)
     query = sa.select(_series.c.id).where(*pending)
     if daemon is not None:
         query = query.where(_series.c.daemon == daemon)
-    if damaged:
-        query = query.where(_series.c.id.not_in(damaged))
     query = query.order_by(_series.c.rolled_until, _series.c.id).limit(_SERIES_AT_ONCE)
     ids = connection.execute(query).scalars().all()
     if not ids:
         return None
     if not _try_lock(connection, _ROLL_UP_LOCK, daemon or ""):
         return _ELSEWHERE
-    known = damage.of(connection)
-    locked = list(damage.sound(known, _series, lock_series(connection, ids), series_of))
-    damaged.update(set(ids).difference(row.id for row in locked))
-    if not locked:
-        return 0
+    locked = lock_series(connection, ids)
     # They may have changed before the lock: take one hour, and the current rows.
     since = min(row.rolled_until for row in locked)
     members = {row.id: row for row in locked if row.rolled_until == since}
@@ -202,49 +194,51 @@ def _first_hour(
 
 
 def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row[Any]]) -> int:
+    # numpy takes memory that a daemon without a finished hour does not need.
+    from specwatch.store.frame import HOUR_COLUMNS, MINUTE_COLUMNS, Frame
+
     in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
+    ids = ", ".join(map(str, members))
     # Each minute by its key: a range would read past the minutes of all other series.
-    grid = _minutes.c.start.in_(range(hour, hour + HOUR, MINUTE))
-    query = sa.select(*(_minutes.c[name] for name in ROW_NAMES)).where(
-        grid, _minutes.c.series_id.in_(members)
+    grid = ", ".join(map(str, range(hour, hour + HOUR, MINUTE)))
+    rows = fetch_rows(
+        connection,
+        f"SELECT {selected(connection, _minutes, MINUTE_COLUMNS)} FROM {_minutes.name}"  # noqa: S608
+        f" WHERE start IN ({grid}) AND series_id IN ({ids}) ORDER BY start, run_id, context_id",
     )
-    result = connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id))
-    # On a damaged page SQLite may find a row by one key and return another.
-    rows = [row for row in result if row.series_id in members]
-    touched = {row.series_id for row in rows}
+    touched = {row[1] for row in rows}
     # If minutes of the hour were deleted, late ones are added to the stored hour.
     partial = {id_ for id_ in touched if members[id_].pruned_until > hour}
+    stored: list[tuple[Any, ...]] = []
     if partial:
-        stored = sa.select(*(_hours.c[name] for name in ROW_NAMES)).where(
-            _hours.c.start == hour, _hours.c.series_id.in_(partial)
+        stored = fetch_rows(
+            connection,
+            f"SELECT {selected(connection, _hours, HOUR_COLUMNS)} FROM {_hours.name}"  # noqa: S608
+            f" WHERE start = {hour} AND series_id IN ({', '.join(map(str, partial))})",
         )
-        rows = [*connection.execute(stored), *rows]
         connection.execute(_minutes.delete().where(*in_hour, _minutes.c.series_id.in_(partial)))
     connection.execute(
         _hours.delete().where(_hours.c.start == hour, _hours.c.series_id.in_(touched))
     )
-    series = {
-        id_: (SeriesId(row.daemon, row.target, row.model_name, row.temperature), ())
-        for id_, row in members.items()
-    }
-    contents = contents_of(connection, {row.context_id for row in rows})
-    known = damage.of(connection)
-    hours = windows_by_hour(rows, series, contents, known)
-
-    def packed(item: tuple[HourRow, list[Window]]) -> tuple[HourRow, PackedWindow]:
-        return item[0], pack(merge_windows(item[1], start=hour, length=HOUR))
-
-    # Sums of damaged numbers may be too large to be stored.
-    built = list(damage.sound(known, _hours, hours.items(), packed, lambda item: place(item[0])))
-    add_contexts(connection, {window.context for _, window in built}, set())
-    key = ("start", "series_id", "context_id", "load_bin")
+    series = {id_: series_of(row) for id_, row in members.items()}
+    contexts = contexts_of(connection, {row[2] for row in (*rows, *stored)})
+    frame = Frame.readable([*_without_load_bin(stored), *rows], contexts)
+    built = [(key, window, context_of(window)) for key, window in frame.by_hour(series)]
+    numbers = {context: id_ for id_, context in contexts.items()}
+    numbers |= add_contexts(connection, {context for _, _, context in built}, numbers)
     new = [
-        (hour, row.series_id, window.context.id, row.load_bin, *window.columns())
-        for row, window in built
+        (hour, key.series_id, numbers[context], key.load_bin, *row_of(window, _LARGEST))
+        for key, window, context in built
     ]
     if new:
-        add_rows(connection, _hours, (*key, *COLUMNS), new)
+        columns = ("start", "series_id", "context_id", "load_bin", *COLUMNS)
+        add_rows(connection, _hours, columns, new)
     return len(touched)
+
+
+def _without_load_bin(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Rows of hours as those of minutes: the load bin follows from the rest."""
+    return ((*row[:3], *row[4:]) for row in rows)
 
 
 def _try_lock(connection: sa.Connection, lock: int, daemon: str = "") -> bool:
@@ -273,8 +267,7 @@ def _prune_minutes(connection: sa.Connection, hour: int) -> int:
         .limit(_DELETED_SERIES_AT_ONCE)
     )
     locked = lock_series(connection, connection.execute(candidates).scalars().all())
-    known = damage.sound(damage.of(connection), _series, locked, series_of)
-    members = [row.id for row in known if row.rolled_until >= hour + HOUR]
+    members = [row.id for row in locked if row.rolled_until >= hour + HOUR]
     if not members:
         return 0
     deleted = connection.execute(

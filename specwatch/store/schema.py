@@ -1,22 +1,26 @@
 """Tables of the store, the same on SQLite and Postgres.
 
 Changing them needs a migration in ``migrations/versions`` and its revision in :data:`REVISIONS`.
-Times are integer Unix seconds unless a column says otherwise.
+Times are integer Unix seconds unless a column says otherwise; the suffixes ``_us`` and ``_ppm`` are
+microseconds and millionths. People read the views of :mod:`specwatch.store.views`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 
-from specwatch.errors import SchemaMismatch, StoreMalformed
+from specwatch.domain.facts import Fact, Kind
+from specwatch.domain.model import FACTS
+from specwatch.errors import SchemaMismatch
+from specwatch.store import views
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001",)
 """Every schema revision that this code knows, oldest first."""
 
 CURRENT = REVISIONS[-1]
-
-MEND = "`specwatch db repair` keeps it under another name and saves what can be read"
-"""What to do about a damaged SQLite file."""
 
 metadata = sa.MetaData(
     naming_convention={
@@ -29,19 +33,22 @@ metadata = sa.MetaData(
 
 _FEW_ROWS = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold"
 POSTGRES_STORAGE = {
-    "minutes": "autovacuum_vacuum_insert_scale_factor = 0.02,"
+    "minute_counts": "autovacuum_vacuum_insert_scale_factor = 0.02,"
     " autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_scale_factor = 0.02,"
     " autovacuum_analyze_scale_factor = 0.02",
-    "hours": "autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_scale_factor = 0.05",
+    "hour_counts": "autovacuum_vacuum_insert_scale_factor = 0.05,"
+    " autovacuum_vacuum_scale_factor = 0.05",
     "cursors": f"fillfactor = 50, {_FEW_ROWS} = 1000",
     "series": f"fillfactor = 70, {_FEW_ROWS} = 5000",
     "members": f"fillfactor = 50, {_FEW_ROWS} = 1000",
     "watched_targets": f"fillfactor = 50, {_FEW_ROWS} = 1000",
 }
 """Insert-only tables are frozen and mapped often, in small steps. Small tables that are updated
-often have room on each page for new versions. Of ``minutes`` it is that of each partition."""
+often have room on each page for new versions. Of ``minute_counts`` it is that of each partition."""
 
 Int64 = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+Counts = ARRAY(sa.BigInteger()).with_variant(sa.Text(), "sqlite")
+"""Whole numbers; JSON text in SQLite."""
 
 runs = sa.Table(
     "runs",
@@ -64,64 +71,95 @@ series = sa.Table(
     sa.Column("daemon", sa.Text, nullable=False),
     sa.Column("target", sa.Text, nullable=False),
     sa.Column("model_name", sa.Text, nullable=False),
-    sa.Column("temperature", sa.Text, nullable=False),
+    # By what requests are told apart, such as "temperature", and its value; both "all" for all.
+    sa.Column("dimension", sa.Text, nullable=False),
+    sa.Column("value", sa.Text, nullable=False),
     sa.Column("first_start", Int64, nullable=False),
     sa.Column("last_start", Int64, nullable=False),
     # Minutes before this are all contained in hours; a late minute sets it back.
     sa.Column("rolled_until", Int64, nullable=False, server_default="0"),
     # Minutes before this were deleted: their hours can be added to, but not rebuilt.
     sa.Column("pruned_until", Int64, nullable=False, server_default="0"),
-    sa.UniqueConstraint("daemon", "target", "model_name", "temperature"),
+    sa.UniqueConstraint("daemon", "target", "model_name", "dimension", "value"),
 )
 
+# What many windows share. The digest is of all other columns.
 contexts = sa.Table(
     "contexts",
     metadata,
-    sa.Column("id", Int64, primary_key=True, autoincrement=False),
-    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", Int64, nullable=False, unique=True),
+    sa.Column("mode", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("engine_version", sa.Text),
+    sa.Column("fingerprint", sa.Text),
+    sa.Column("gpu_memory_total", Int64),
+    # The finite upper bounds of the buckets of each histogram, by its name, as JSON.
+    sa.Column("bounds", sa.Text, nullable=False),
+    # Names of the histograms that have only the bounds that merged ones shared, as a JSON array.
+    sa.Column("coarsened", sa.Text, nullable=False),
 )
 
 
-def _row_columns() -> list[sa.Column[object]]:
-    return [
-        sa.Column("mode", sa.SmallInteger, nullable=False, autoincrement=False),
-        sa.Column("source", sa.SmallInteger, nullable=False),
-        sa.Column("drafts", Int64),
-        sa.Column("draft_tokens", Int64),
-        sa.Column("accepted_tokens", Int64),
-        sa.Column("generation_tokens", Int64),
-        sa.Column("scrapes_ok", Int64, nullable=False),
-        sa.Column("scrapes_failed", Int64, nullable=False),
-        sa.Column("data", sa.LargeBinary, nullable=False),
-    ]
+def stored_columns(fact: Fact) -> Iterator[sa.Column[object]]:
+    """The columns of a fact. A histogram has its counts, from the first bucket in use up to the
+    last, behind the number of that first one (from 0); and its sum."""
+    match fact.kind:
+        case Kind.POSITIONS:
+            yield sa.Column(fact.column, Counts)
+        case Kind.KEYS:
+            yield sa.Column(fact.column, sa.Text)
+        case Kind.HISTOGRAM:
+            yield sa.Column(fact.column, Counts)
+            yield sa.Column(f"{fact.column}_sum{fact.suffix}", Int64)
+        case Kind.COUNT | Kind.INTEGRAL | Kind.LARGEST:
+            yield sa.Column(fact.column, Int64)
+
+
+def derived_columns() -> Iterator[sa.Column[object]]:
+    """Columns that only people read: they follow from the others of the row."""
+    yield sa.Column("requests", Int64)
+    for quantile in views.QUANTILES:
+        yield sa.Column(quantile.column, Int64)
+
+
+def _count_columns() -> list[sa.Column[object]]:
+    return [*(column for fact in FACTS for column in stored_columns(fact)), *derived_columns()]
 
 
 # The key begins with the time, so that a flush appends to a few pages however many series there
 # are; one series is still found quickly, because its minutes lie on a known grid.
 # Its partitions on Postgres are made in specwatch.store.partitions.
 minutes = sa.Table(
-    "minutes",
+    "minute_counts",
     metadata,
     sa.Column("start", Int64, primary_key=True, autoincrement=False),
     sa.Column("series_id", sa.ForeignKey(series.c.id), primary_key=True, autoincrement=False),
     sa.Column("run_id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("context_id", sa.ForeignKey(contexts.c.id), nullable=False),
-    *_row_columns(),
+    *_count_columns(),
     sqlite_with_rowid=False,
     postgresql_partition_by="RANGE (start)",
 )
 
-# One row per hour, context, mode and load bin (-1 while idle): break-even is computed within them.
+# One row per hour, context and load bin (-1 while idle): break-even is computed within them.
 hours = sa.Table(
-    "hours",
+    "hour_counts",
     metadata,
-    sa.Column("start", Int64, nullable=False, autoincrement=False),
-    sa.Column("series_id", sa.ForeignKey(series.c.id), nullable=False, autoincrement=False),
-    sa.Column("context_id", sa.ForeignKey(contexts.c.id), nullable=False, autoincrement=False),
-    sa.Column("load_bin", sa.SmallInteger, nullable=False, autoincrement=False),
-    *_row_columns(),
-    sa.PrimaryKeyConstraint("start", "series_id", "context_id", "mode", "load_bin"),
+    sa.Column("start", Int64, primary_key=True, autoincrement=False),
+    sa.Column("series_id", sa.ForeignKey(series.c.id), primary_key=True, autoincrement=False),
+    sa.Column("context_id", sa.ForeignKey(contexts.c.id), primary_key=True, autoincrement=False),
+    sa.Column("load_bin", sa.SmallInteger, primary_key=True, autoincrement=False),
+    *_count_columns(),
     sqlite_with_rowid=False,
+)
+
+# The counters of a page that a cursor is of, as JSON; its id is a digest of the content.
+layouts = sa.Table(
+    "layouts",
+    metadata,
+    sa.Column("id", Int64, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.Text, nullable=False),
 )
 
 cursors = sa.Table(
@@ -129,8 +167,9 @@ cursors = sa.Table(
     metadata,
     sa.Column("daemon", sa.Text, primary_key=True),
     sa.Column("target", sa.Text, primary_key=True),
-    sa.Column("layout_id", sa.ForeignKey(contexts.c.id), nullable=False),
-    sa.Column("counters", sa.LargeBinary, nullable=False),
+    sa.Column("layout_id", sa.ForeignKey(layouts.c.id), nullable=False),
+    # The values of the counters, in the order of the layout, as JSON.
+    sa.Column("counters", sa.Text, nullable=False),
     # Fractional Unix seconds: compared with what the engine says, digit for digit.
     sa.Column("process_start", sa.Double),
     sa.Column("wall", sa.Double, nullable=False),
@@ -150,7 +189,8 @@ baselines = sa.Table(
     sa.Column("origin", sa.Text, primary_key=True),
     # When its newest point ended.
     sa.Column("measured_at", Int64, nullable=False),
-    sa.Column("data", sa.LargeBinary, nullable=False),
+    # Its points and histograms, as JSON.
+    sa.Column("data", sa.Text, nullable=False),
 )
 
 # A row for each change of a confirmed verdict, found by its time.
@@ -161,11 +201,17 @@ verdicts = sa.Table(
     sa.Column("daemon", sa.Text, primary_key=True),
     sa.Column("target", sa.Text, primary_key=True),
     sa.Column("model_name", sa.Text, primary_key=True),
-    sa.Column("temperature", sa.Text, primary_key=True),
+    sa.Column("dimension", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
     sa.Column("rule", sa.Text, primary_key=True),
     sa.Column("verdict", sa.Text, nullable=False),
     sa.Column("severity", sa.Text, nullable=False),
     sa.Column("action", sa.Text, nullable=False),
+    # The measured speedup and its 95 % interval, where there was one.
+    sa.Column("speedup", sa.Double),
+    sa.Column("speedup_low", sa.Double),
+    sa.Column("speedup_high", sa.Double),
+    # Everything that the verdict rests on, as JSON.
     sa.Column("inputs", sa.Text, nullable=False),
 )
 
@@ -178,6 +224,7 @@ guards = sa.Table(
     sa.Column("version", Int64, nullable=False),
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("lease_until", sa.Double, nullable=False),
+    # As JSON.
     sa.Column("state", sa.Text, nullable=False),
 )
 
@@ -193,10 +240,11 @@ guard_steps = sa.Table(
     sa.Column("phase_before", sa.Text, nullable=False),
     sa.Column("phase", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
+    # Everything that the step rests on, as JSON.
     sa.Column("inputs", sa.Text, nullable=False),
 )
 
-# A row for each probe, bench, comparison and calibration, as JSON.
+# A row for each probe, bench, comparison, calibration and experiment on live traffic.
 experiments = sa.Table(
     "experiments",
     metadata,
@@ -205,7 +253,8 @@ experiments = sa.Table(
     sa.Column("model_name", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("ended_at", Int64, nullable=False, index=True),
-    sa.Column("data", sa.LargeBinary, nullable=False),
+    # The result, as JSON.
+    sa.Column("data", sa.Text, nullable=False),
 )
 
 # The daemons that divide the targets of one daemon name among them. Times are fractional Unix
@@ -236,20 +285,17 @@ watched_targets = sa.Table(
     sa.Column("since", sa.Double, nullable=False),
 )
 
-# Rows of the other tables that could not be decoded, moved here unchanged: the columns by name as
-# one msgpack map. ``at`` is the time in the row, or when it was found; an unknown target is empty.
-damaged_rows = sa.Table(
-    "damaged_rows",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("found_at", Int64, nullable=False),
-    sa.Column("at", Int64, nullable=False),
-    sa.Column("target", sa.Text, nullable=False),
-    sa.Column("table_name", sa.Text, nullable=False),
-    sa.Column("row_key", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
+
+def create_all(connection: sa.Connection) -> None:
+    """Create all tables, the default partition, and the views."""
+    metadata.create_all(connection)
+    if connection.dialect.name == "postgresql":
+        default = f"{minutes.name}_default"
+        connection.exec_driver_sql(f"CREATE TABLE {default} PARTITION OF {minutes.name} DEFAULT")
+        for table, storage in POSTGRES_STORAGE.items():
+            name = default if table == minutes.name else table
+            connection.exec_driver_sql(f"ALTER TABLE {name} SET ({storage})")
+    views.make(connection)
 
 
 def found_revision(connection: sa.Connection) -> str | None:
@@ -265,20 +311,8 @@ def stored_revision(connection: sa.Connection) -> str | None:
     return ", ".join(sorted(map(str, rows))) or None
 
 
-def is_damaged(revision: str | None) -> bool:
-    """Whether a revision is damaged: ours have four digits, those of other programs are longer."""
-    length = len(CURRENT)
-    return revision is not None and any(
-        len(number) < length or (len(number) == length and not number.isdigit())
-        for number in revision.split(", ")
-    )
-
-
 def require_known(revision: str | None, where: str) -> None:
-    """Raise SchemaMismatch for a revision that this code does not know, StoreMalformed for a
-    damaged one."""
-    if is_damaged(revision):
-        raise StoreMalformed(f"{where} has schema revision {revision!a}, which is damaged; {MEND}")
+    """Raise SchemaMismatch for a revision that this code does not know."""
     if revision is not None and revision not in REVISIONS:
         raise SchemaMismatch(
             f"{where} has schema revision {revision}, and this specwatch knows {CURRENT}: a newer"

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
+import msgspec
 import sqlalchemy as sa
+import structlog
 
-from specwatch.errors import DamagedRow
-from specwatch.store import damage, schema
-from specwatch.store.contexts import Context, context_id
+from specwatch.domain.model import SeriesId
+from specwatch.domain.segments import label_in
+from specwatch.errors import ConfigError
+from specwatch.store import schema
+from specwatch.store.counts import Context
+from specwatch.store.texts import Layout
+
+_Row = TypeVar("_Row", bound=sa.Row[Any])
+_Found = TypeVar("_Found")
+_log = structlog.get_logger("specwatch.store")
+
+UNDECODABLE = (
+    ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError, ConfigError,
+)  # fmt: skip
+"""What decoding raises for what specwatch has not written."""
+_MOST_NOTED = 1000
+_noted: set[tuple[object, ...]] = set()
+"""The rows that were logged: a table is read again and again."""
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
@@ -30,6 +47,37 @@ def clock(connection: sa.Connection) -> Any:
     return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 
 
+def decoded(
+    table: sa.Table, rows: Iterable[_Row], decode: Callable[[_Row], _Found]
+) -> Iterator[_Found]:
+    """Yield decoded rows of a table. One that cannot be decoded, as after a hand-made change or a
+    fault of the disk, is left out, and logged once."""
+    for row in rows:
+        try:
+            found = decode(row)
+        except UNDECODABLE as error:
+            key = {column.name: row._mapping[column.name] for column in table.primary_key}
+            note_undecodable(table, key, error)
+            continue
+        yield found
+
+
+def note_undecodable(table: sa.Table, key: Mapping[str, object], error: Exception) -> None:
+    """Log that a row cannot be decoded, the first time."""
+    place = (table.name, *key.values())
+    if place in _noted:
+        return
+    if len(_noted) < _MOST_NOTED:
+        _noted.add(place)
+    _log.error(
+        "row_unreadable",
+        table=table.name,
+        row=", ".join(f"{name}={value}" for name, value in key.items()),
+        detail=" ".join(str(error).split())[:300],
+        remedy="it is left out; correct or delete it",
+    )
+
+
 def add_rows(
     connection: sa.Connection,
     table: sa.Table,
@@ -39,7 +87,7 @@ def add_rows(
     replace: bool = False,
 ) -> None:
     """Insert many rows, past SQLAlchemy, which takes twice as long; existing ones stay, or are
-    ``replace``d."""
+    ``replace``d. Arrays are JSON text."""
     into = f"INSERT INTO {table.name} ({', '.join(columns)})"
     key = [column.name for column in table.primary_key]
     changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key)
@@ -50,20 +98,35 @@ def add_rows(
         return
     # An array for each column takes half the time of a statement for each row. COPY can be faster
     # still, but would need a temporary table for the conflicts.
-    arrays = ", ".join(
-        f"%b::{table.c[name].type.compile(connection.dialect)}[]" for name in columns
-    )
+    arrays, chosen = [], []
+    for name in columns:
+        is_array = isinstance(table.c[name].type, sa.ARRAY)
+        kind = "text" if is_array else table.c[name].type.compile(connection.dialect)
+        arrays.append(f"%b::{kind}[]")
+        chosen.append(f"translate({name}, '[]', '{{}}')::bigint[]" if is_array else name)
     connection.exec_driver_sql(
-        f"{into} SELECT * FROM unnest({arrays}) ON CONFLICT {conflict}",  # noqa: S608
+        f"{into} SELECT {', '.join(chosen)} FROM unnest({', '.join(arrays)})"  # noqa: S608
+        f" AS given({', '.join(columns)}) ON CONFLICT {conflict}",
         tuple(map(list, zip(*rows, strict=True))),
+    )
+
+
+def selected(connection: sa.Connection, table: sa.Table, names: Sequence[str]) -> str:
+    """Columns for a SELECT, with arrays as JSON text."""
+    if connection.dialect.name == "sqlite":
+        return ", ".join(names)
+    return ", ".join(
+        f"translate({name}::text, '{{}}', '[]')"
+        if isinstance(table.c[name].type, sa.ARRAY)
+        else name
+        for name in names
     )
 
 
 def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...]]:
     """All rows of a statement without parameters, as the driver returns them.
 
-    SQLAlchemy's rows take twice as long. Postgres sends them in binary form, in which blobs have
-    half the size. Raises what the connection raises.
+    SQLAlchemy's rows take twice as long. Raises what the connection raises.
     """
     if connection.dialect.name == "sqlite":
         return list(connection.exec_driver_sql(statement).cursor.fetchall())
@@ -86,53 +149,52 @@ def lock_series(connection: sa.Connection, ids: Collection[int]) -> Sequence[sa.
     return connection.execute(query.with_for_update(key_share=True)).all()
 
 
-def add_contexts(
-    connection: sa.Connection, contexts: Iterable[Context], known: Collection[int]
+def read_series(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> Sequence[sa.Row[Any]]:
+    """Rows of series, by id."""
+    return connection.execute(
+        sa.select(schema.series).where(*where).order_by(schema.series.c.id)
+    ).all()
+
+
+def series_of(row: sa.Row[Any]) -> SeriesId:
+    """The series of a row."""
+    return SeriesId(row.daemon, row.target, row.model_name, label_in(row.dimension, row.value))
+
+
+def add_layouts(
+    connection: sa.Connection, layouts: Iterable[Layout], known: Collection[int]
 ) -> set[int]:
-    """Insert contexts that are not known to exist, and repair damaged ones; returns their ids."""
-    new = {context.id: context.content for context in contexts if context.id not in known}
+    """Insert layouts that are not known to exist; returns their ids."""
+    new = {layout.id: layout.content for layout in layouts if layout.id not in known}
     if new:
         # In one order everywhere, so that two daemons never wait for each other's locks.
         connection.execute(
-            insert(connection, schema.contexts).on_conflict_do_nothing(),
+            insert(connection, schema.layouts).on_conflict_do_nothing(),
             [{"id": id_, "content": new[id_]} for id_ in sorted(new)],
         )
-        table = schema.contexts
-        for id_ in sorted(new.keys() - contents_of(connection, new).keys()):
-            repaired = table.update().where(table.c.id == id_).values(content=new[id_])
-            connection.execute(repaired)
-            damage.of(connection).end(DamagedRow(table.name, {"id": id_}, ""))
     return set(new)
 
 
-def contents_of(connection: sa.Connection, ids: Collection[int]) -> dict[int, str]:
-    """Contents of contexts by id, without those that are damaged."""
+def add_contexts(
+    connection: sa.Connection, contexts: Iterable[Context], known: Mapping[Context, int]
+) -> dict[Context, int]:
+    """Insert contexts that are not known to exist; returns their ids."""
+    new = {context: context.row() for context in contexts if context not in known}
+    if not new:
+        return {}
+    table = schema.contexts
+    rows = sorted(new.values(), key=lambda row: str(row["digest"]))
+    connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
+    query = sa.select(table.c.digest, table.c.id)
+    found = connection.execute(query.where(table.c.digest.in_([row["digest"] for row in rows])))
+    ids = {row.digest: row.id for row in found}
+    return {context: ids[row["digest"]] for context, row in new.items()}
+
+
+def contexts_of(connection: sa.Connection, ids: Collection[int]) -> dict[int, Context]:
+    """Contexts by id."""
     if not ids:
         return {}
     table = schema.contexts
     rows = connection.execute(sa.select(table).where(table.c.id.in_(ids))).all()
-    for id_ in set(ids).difference(row.id for row in rows):
-        damage.of(connection).note(DamagedRow(table.name, {"id": id_}, "is missing"))
-    return dict(damage.sound(damage.of(connection), table, rows, content_of))
-
-
-def content_of(row: sa.Row[Any]) -> tuple[int, str]:
-    """The id and the content of a context. Raises ValueError for one that is damaged."""
-    damage.require_types(schema.contexts, row._fields, row)
-    if context_id(row.content) != row.id:
-        raise ValueError("content is not what was stored")
-    return row.id, row.content
-
-
-def sound_series(
-    connection: sa.Connection, *where: sa.ColumnElement[bool]
-) -> Sequence[sa.Row[Any]]:
-    """Rows of series, by id, without those that are damaged."""
-    rows = connection.execute(sa.select(schema.series).where(*where).order_by(schema.series.c.id))
-    return list(damage.sound(damage.of(connection), schema.series, rows.all(), series_of))
-
-
-def series_of(row: sa.Row[Any]) -> sa.Row[Any]:
-    """A row of series unchanged. Raises ValueError for a damaged one."""
-    damage.require_types(schema.series, row._fields, row)
-    return row
+    return dict(decoded(table, rows, lambda row: (row.id, Context.of_row(row))))

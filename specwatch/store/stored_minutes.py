@@ -13,7 +13,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
 from specwatch.store import schema
-from specwatch.store.packing import PackedWindow
+from specwatch.store.counts import PackedWindow
 from specwatch.store.repository import Store
 
 BACKFILL = " backfill"

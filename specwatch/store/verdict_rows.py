@@ -8,14 +8,15 @@ from typing import Any, Required, TypedDict, Unpack
 import msgspec
 import sqlalchemy as sa
 
+from specwatch.domain.segments import dimension_of, label_in
 from specwatch.rules.decisions import Decision
-from specwatch.store import damage
-from specwatch.store.contexts import storable
 from specwatch.store.schema import verdicts
-from specwatch.store.statements import insert
+from specwatch.store.statements import decoded, insert
+from specwatch.store.texts import storable
 
-_SCOPE = ("target", "model_name", "temperature", "rule")
-_PLAIN = ("daemon", *_SCOPE, "verdict", "severity", "action")
+_SCOPE = ("target", "model_name", "dimension", "value", "rule")
+_PLAIN = ("daemon", "target", "model_name", "rule", "verdict", "severity", "action")
+_ORDER = ("daemon", *_SCOPE)
 
 
 class VerdictSelection(TypedDict, total=False):
@@ -45,9 +46,9 @@ def read(connection: sa.Connection, **selection: Unpack[VerdictSelection]) -> li
         value = selection.get(name)
         if value is not None:
             query = query.where(verdicts.c[name] == storable(str(value)))
-    ordered = query.order_by(verdicts.c.at.desc(), *(verdicts.c[name] for name in _PLAIN))
+    ordered = query.order_by(verdicts.c.at.desc(), *(verdicts.c[name] for name in _ORDER))
     rows = connection.execute(ordered.limit(selection.get("limit"))).all()
-    return list(damage.sound(damage.of(connection), verdicts, rows, decision_of))
+    return list(decoded(verdicts, rows, _decision_of))
 
 
 def open_breaches(
@@ -66,22 +67,26 @@ def open_breaches(
     if target is not None:
         query = query.where(verdicts.c.target == storable(target))
     rows = connection.execute(query.order_by(verdicts.c.at)).all()
-    return list(damage.sound(damage.of(connection), verdicts, rows, decision_of))
+    return list(decoded(verdicts, rows, _decision_of))
 
 
 def _row(decision: Decision) -> dict[str, Any]:
+    measured = decision.inputs.get("speedup") or {}
     return {
         **{name: storable(getattr(decision, name)) for name in _PLAIN},
+        **dimension_of(storable(decision.temperature))._asdict(),
         "at": int(decision.at),
+        "speedup": measured.get("value") if "lower" in measured else None,
+        "speedup_low": measured.get("lower"),
+        "speedup_high": measured.get("upper"),
         "inputs": msgspec.json.encode(decision.inputs).decode(),
     }
 
 
-def decision_of(row: sa.Row[Any]) -> Decision:
-    """Decode a row. Raises one of ``damage.UNDECODABLE``."""
-    damage.require_types(verdicts, row._fields, row)
+def _decision_of(row: sa.Row[Any]) -> Decision:
     return Decision(
         **{name: getattr(row, name) for name in _PLAIN},
+        temperature=label_in(row.dimension, row.value),
         at=float(row.at),
         inputs=msgspec.json.decode(row.inputs, type=dict[str, Any]),
     )

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from specwatch.domain.model import HOUR, MINUTE, SeriesId
-from specwatch.errors import DamagedRow
+from specwatch.domain.segments import dimension_of
 from specwatch.store import schema
-from specwatch.store.contexts import storable
-from specwatch.store.packing import COLUMNS, PackedWindow
+from specwatch.store.counts import COLUMNS, Context, PackedWindow
 from specwatch.store.schema import minutes, runs
-from specwatch.store.statements import add_rows, insert, lock_series
+from specwatch.store.statements import add_rows, insert, lock_series, series_of
+from specwatch.store.texts import storable
 
 _EXTEND_SERIES = """
 UPDATE series SET
@@ -37,10 +37,11 @@ def add(
     connection: sa.Connection,
     windows: Sequence[PackedWindow],
     ids: Mapping[SeriesId, int],
+    contexts: Mapping[Context, int],
     run_id: int,
 ) -> None:
-    """Write windows of series whose ids are known; one of this run takes the place of what it has
-    written of the same minute before, which was not over then."""
+    """Write windows of series and contexts whose ids are known; one of this run takes the place of
+    what it has written of the same minute before, which was not over then."""
     if not windows:
         return
     members = [ids[window.series] for window in windows]
@@ -52,7 +53,7 @@ def add(
         lock_series(connection, spans)
     newest = {(window.start, id_): window for id_, window in zip(members, windows, strict=True)}
     rows = [
-        (start, id_, run_id, window.context.id, *window.columns())
+        (start, id_, run_id, contexts[window.context], *window.columns())
         for (start, id_), window in newest.items()
     ]
     key = ("start", "series_id", "run_id", "context_id")
@@ -68,23 +69,26 @@ def add_series(
     if not new:
         return {}
     table = schema.series
-    names = ("daemon", "target", "model_name", "temperature")
     connection.execute(
         insert(connection, table).on_conflict_do_nothing(),
         [
-            {name: getattr(series, name) for name in names}
-            | {"first_start": start, "last_start": start, "rolled_until": start - start % HOUR}
+            {
+                "daemon": series.daemon,
+                "target": series.target,
+                "model_name": series.model_name,
+                **dimension_of(series.temperature)._asdict(),
+                "first_start": start,
+                "last_start": start,
+                "rolled_until": start - start % HOUR,
+            }
             for series, start in new.items()
         ],
     )
-    query = sa.select(table.c.id, *(table.c[name] for name in names)).where(
+    query = sa.select(table).where(
         table.c.daemon.in_({series.daemon for series in new}),
         table.c.target.in_({series.target for series in new}),
     )
-    ids = {SeriesId(*row[1:]): row[0] for row in connection.execute(query)}
-    for series in new.keys() - ids.keys():
-        key = {name: getattr(series, name) for name in names}
-        raise DamagedRow("series", key, "is in the index, and not in the table")
+    ids = {series_of(row): row.id for row in connection.execute(query)}
     return {series: ids[series] for series in new}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specwatch.errors import StoreError
-from specwatch.store.packing import PackedBatch
+from specwatch.store.batches import PackedBatch
 
 if TYPE_CHECKING:
     from specwatch.store.repository import Store
@@ -38,7 +38,7 @@ class DrainResult:
 class WriteQueue:
     """Batches in the order of their arrival; safe to use from several threads.
 
-    ``limit`` is the largest number of windows (about 500 bytes each); their largest size is 4000
+    ``limit`` is the largest number of windows (about 600 bytes each); their largest size is 4000
     bytes times ``limit``. Beyond it whole batches are dropped, oldest first, and counted.
     ``per_transaction`` is the largest number of windows of one write. Times are Unix seconds.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from specwatch.status import SourceStatus
 
 UNKNOWN = "-"
+_MOST_FILES = 3
 _MOST_TIMES = 99
 """The largest multiple of a budget that is shown."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
@@ -157,12 +159,14 @@ def span(length: float | None) -> str:
     return f"{length / 3600:.0f} h" if length < 172800 else f"{length / 86400:.0f} days"
 
 
-def damaged_rows(count: int, last: str | None) -> str:
-    """How many stored rows cannot be decoded, and the last of them."""
-    sentence = f"{counted(count, 'stored row')} damaged and left out"
-    if last:
-        sentence += f", the last {shown(last, LONGEST_SENTENCE)}"
-    return f"{sentence}; `specwatch db check` lists them"
+def damaged_files(names: Sequence[str]) -> str:
+    """Which damaged files were put aside, and what to do about them."""
+    listed = ", ".join(shown(name) for name in names[:_MOST_FILES])
+    more = f" and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else ""
+    return (
+        f"The database was damaged, and a new one was begun: {listed}{more} beside it. Check the"
+        " disk; then move or delete it"
+    )
 
 
 def source_state(source: SourceStatus, now: float) -> str:

@@ -299,6 +299,14 @@ _ITSELF = (
         begins=6,
     ),
     Fault(
+        "SpecwatchDatabaseDamaged",
+        {of("specwatch_store_damaged_files"): "0x50 1x200"},
+        WHERE,
+        "Damaged files that were put aside: 1. History, baselines and the state of guards from"
+        " before are lost.",
+        begins=51,
+    ),
+    Fault(
         "SpecwatchWindowsLost",
         {of("specwatch_store_windows_dropped_total"): "0x50 3x200"},
         WHERE,

@@ -50,7 +50,7 @@ MODE = NewFact(
             '    OFF = "off", ModeFacts(',
             """\
     DRAINING = "draining", ModeFacts(
-        8, None, "not judged (the server drains)", "Time in which it drained",
+        None, "not judged (the server drains)", "Time in which it drained",
         "the server drains, and takes no requests",
     )
 """,
@@ -76,7 +76,7 @@ from msgspec.structs import replace
 from specwatch.domain.model import Mode, Moment
 from specwatch.pages.status_view import modes
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording import speculation

@@ -23,7 +23,7 @@ from specwatch.lab.backfill.service import (
     end_of,
 )
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.batches import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import BACKFILL, Hold
 from tests import pages

@@ -34,12 +34,13 @@ from specwatch.domain.model import (
     Source,
     Window,
 )
+from specwatch.domain.segments import dimension_of
 from specwatch.report import reader
 from specwatch.report.grouped_data import ReportSources
 from specwatch.report.model import ModelReport
 from specwatch.store import schema
+from specwatch.store.counts import COLUMNS, LARGEST, Context, context_of, row_of
 from specwatch.store.database import Database
-from specwatch.store.packing import COLUMNS, PackedWindow, pack
 from specwatch.store.repository import Store
 from specwatch.store.statements import add_contexts, add_rows
 from tests.benchmarks.bench_store import tally
@@ -105,12 +106,8 @@ def fill(url: str, length: int, days: int, targets: int = TARGETS) -> None:
     table = schema.hours if length == HOUR else schema.minutes
     own = ("load_bin",) if length == HOUR else ("run_id",)
     names = ("start", "series_id", "context_id", *own, *COLUMNS)
-    packed = _packed(length)
-    # The load bin of an hour, or the run of a minute, comes before the columns.
-    variants = {
-        bucket: [(each.context.id, 4 if length == HOUR else 1, *each.columns()) for each in of]
-        for bucket, of in packed.items()
-    }
+    variants = _variants(length)
+    shared = 4 if length == HOUR else 1  # the load bin of an hour, or the run of a minute
     database = Database(url, migrating=True)
     with database.writing() as connection:
         ids = [(n, bucket) for n in range(targets) for bucket in BUCKETS]
@@ -119,17 +116,20 @@ def fill(url: str, length: int, days: int, targets: int = TARGETS) -> None:
             [
                 {
                     "id": 1 + at, "daemon": "bench", "target": f"target-{n}", "model_name": _MODEL,
-                    "temperature": bucket, "first_start": starts[0], "last_start": starts[-1],
+                    **dimension_of(bucket)._asdict(),
+                    "first_start": starts[0], "last_start": starts[-1],
                     "rolled_until": NOW if length == HOUR else 0, "pruned_until": 0,
                 }
                 for at, (n, bucket) in enumerate(ids)
             ],
         )  # fmt: skip
-        add_contexts(connection, {each.context for of in packed.values() for each in of}, set())
+        contexts = {context for of in variants.values() for context, _ in of}
+        numbers = add_contexts(connection, contexts, {})
         rows = (
-            (start, at + 1, *variants[bucket][(start // length * 7 + n) % _VARIANTS])
+            (start, at + 1, numbers[context], shared, *values)
             for start in starts
             for at, (n, bucket) in enumerate(ids)
+            for context, values in (variants[bucket][(start // length * 7 + n) % _VARIANTS],)
         )
         _insert(connection, table, names, rows)
     if not database.is_sqlite:
@@ -139,20 +139,19 @@ def fill(url: str, length: int, days: int, targets: int = TARGETS) -> None:
 
 
 def _insert(connection: Any, table: Any, names: tuple[str, ...], rows: Iterator[Any]) -> None:
-    if connection.dialect.name == "sqlite":
-        while some := list(islice(rows, _ROWS_AT_ONCE)):
-            add_rows(connection, table, names, some)
-        return
-    cursor = connection.connection.cursor()
-    with cursor.copy(f"COPY {table.name} ({', '.join(names)}) FROM STDIN") as copy:
-        for row in rows:
-            copy.write_row(row)
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        add_rows(connection, table, names, some)
 
 
-def _packed(length: int) -> dict[str, list[PackedWindow]]:
+def _variants(length: int) -> dict[str, list[tuple[Context, tuple[Any, ...]]]]:
+    """Contexts and columns of some windows, by bucket."""
     chance = random.Random(7)
+    largest = LARGEST * length // MINUTE
     return {
-        bucket: [pack(_window(bucket, length, chance)) for _ in range(_VARIANTS)]
+        bucket: [
+            (context_of(window), row_of(window, largest))
+            for window in (_window(bucket, length, chance) for _ in range(_VARIANTS))
+        ]
         for bucket in BUCKETS
     }
 

@@ -19,7 +19,7 @@ from specwatch.domain.model import Batch, Moment
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.page_server import PageServer, pages
 

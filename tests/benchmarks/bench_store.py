@@ -30,8 +30,8 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.store import partitions, schema
+from specwatch.store.batches import PackedBatch, pack_batch
 from specwatch.store.database import Database
-from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 from specwatch.store.statements import add_rows, fetch_rows
 from tests.benchmarks.figure import Figure
@@ -120,7 +120,7 @@ def measure_retention(url: str) -> tuple[dict[str, float], dict[str, float]]:
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
 
         def vacuum() -> None:
-            connection.exec_driver_sql("VACUUM minutes_default")
+            connection.exec_driver_sql("VACUUM minute_counts_default")
 
         def pruned(days: int) -> dict[str, float]:
             connection.exec_driver_sql("CHECKPOINT")

@@ -18,7 +18,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
 
 T0 = 1_700_000_000 // 3600 * 3600

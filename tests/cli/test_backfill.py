@@ -22,7 +22,7 @@ from specwatch.errors import NoAnswer, StoreUnavailable
 from specwatch.lab.backfill import prometheus as api
 from specwatch.lab.backfill.prometheus_targets import BackfillSource
 from specwatch.lab.backfill.service import Backfill, Filled, Span
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests import pages

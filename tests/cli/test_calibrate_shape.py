@@ -34,7 +34,7 @@ from specwatch.domain.units import parse_duration
 from specwatch.errors import NoAnswer
 from specwatch.lab.loadtest.load_generator import LoadGenerator
 from specwatch.lab.simulator.engine import SimulatedEngine
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from tests.cli.conftest import measurements

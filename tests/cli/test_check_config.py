@@ -228,7 +228,7 @@ def test_targets_are_asked_together(run: Run, tmp_path: Path) -> None:
     ("database", "words"),
     [
         ("sqlite:////dev/null/x.db", "x.db"),
-        ("sqlite:///FOLDER/text.db", "damaged or not an SQLite database"),
+        ("sqlite:///FOLDER/text.db", "not an SQLite database, or damaged"),
         ("sqlite:///FOLDER/newer.db", "a newer specwatch"),
         ("postgresql://specwatch:hunter2@127.0.0.1:1/fleet", "refused"),
     ],

@@ -8,19 +8,17 @@ import time
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from specwatch.cli import options
 from specwatch.config import sections
 from specwatch.domain.model import Batch
 from specwatch.store import schema
-from specwatch.store.database import Database
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run
 from tests.web.statuses import minute
 
-COMMANDS = ("upgrade", "current", "prune", "check", "repair")
+COMMANDS = ("upgrade", "current", "prune", "check")
 
 
 @pytest.fixture
@@ -58,12 +56,12 @@ def test_pruning_rolls_old_minutes_up_and_reports_the_rows(run: Run, url: str) -
     assert done.exit_code == 0
     assert done.stdout.startswith(
         "deleted 3 minutes, 0 hours, 0 runs, 0 baselines, 0 verdicts, 0 guard steps,"
-        " 0 guards, 0 cursors, 0 experiments, 0 damaged rows from "
+        " 0 guards, 0 cursors, 0 experiments from "
     )
     info = json.loads(run("db", "current", *at_url, "--json").stdout)
     assert info["revision"] == info["known_revision"] == schema.CURRENT
-    assert (info["rows"]["minutes"], info["rows"]["hours"]) == (0, 1)
-    assert info["rows_exact"]["minutes"] is True
+    assert (info["rows"]["minute_counts"], info["rows"]["hour_counts"]) == (0, 1)
+    assert info["rows_exact"]["minute_counts"] is True
     assert info["size_bytes"] > 0
     again = json.loads(run("db", "prune", *at_url, "--json").stdout)
     assert again["minutes"] == again["hours"] == 0
@@ -172,53 +170,22 @@ def test_by_hand_the_database_is_that_of_the_service(
     assert f"{tmp_path}/state/specwatch/specwatch.db does not exist" in run("report").stderr
 
 
-def damaged(url: str) -> None:
-    """A database in which one minute of three cannot be decoded."""
-    start = int(time.time()) // 60 * 60 - 600
-    filled(url, start)
-    database = Database(url)
-    with database.writing() as connection:
-        statement = sa.text(f"UPDATE minutes SET data = :data WHERE start = {start}")
-        connection.execute(statement, {"data": b"\xc1"})
-    database.dispose()
-
-
-def test_damage_is_listed_and_set_aside(run: Run, url: str) -> None:
-    at_url = ("--database", url)
-    damaged(url)
-    (row,) = json.loads(run("db", "check", *at_url, "--json").stdout)["damaged"]
-    assert row["table"] == "minutes"
-    assert row["row"].startswith("minutes (start=")
-    done = run("db", "check", *at_url)
-    assert done.exit_code == 1
-    assert "1 row damaged: `specwatch db repair` sets them aside\n  minutes (start=" in done.stdout
-    done = run("db", "repair", *at_url)
-    assert done.exit_code == 0
-    assert "1 row set aside, in the table damaged_rows\n  minutes (start=" in done.stdout
-    done = run("db", "check", *at_url)
-    assert done.exit_code == 0
-    assert "nothing is damaged\nset aside before, in the table damaged_rows: 1\n" in done.stdout
-    checked = json.loads(run("db", "check", *at_url, "--json").stdout)
-    assert (checked["problems"], checked["damaged"]) == ([], [])
-    (aside,) = checked["set_aside"]
-    assert (aside["target"], aside["table"]) == ("chat", "minutes")
-    assert "nothing is damaged" in run("db", "repair", *at_url).stdout
-    repaired = json.loads(run("db", "repair", *at_url, "--json").stdout)
-    assert (repaired["rebuilt"], repaired["set_aside"], repaired["left"]) == (None, [], [])
-
-
-def test_a_malformed_file_is_reported_and_rebuilt(run: Run, tmp_path: Path, database: str) -> None:
+def test_a_damaged_file_is_told_with_what_sqlite_finds(
+    run: Run, tmp_path: Path, database: str
+) -> None:
     path = tmp_path / "specwatch.db"
     filled(database, 1_700_000_040)
+    done = run("db", "check", "--database", database)
+    assert (done.exit_code, done.stdout) == (0, f"SQLite database {path}: nothing is damaged\n")
     content = path.read_bytes()
-    path.write_bytes(b"x" * 100 + content[100:])
+    path.write_bytes(content[:4096] + b"x" * 4096 + content[8192:])
+    path.with_name("specwatch.db.damaged-20260101T000000Z").touch()
     done = run("db", "check", "--database", database)
     assert done.exit_code == 1
-    assert "the file is malformed" in done.stdout
-    assert "`specwatch db repair` copies the readable rows" in done.stdout
-    done = run("db", "repair", "--database", database, "--json")
-    assert done.exit_code == 0
-    rebuilt = json.loads(done.stdout)["rebuilt"]
-    assert Path(rebuilt["kept"]).read_bytes()[100:] == content[100:]
-    assert rebuilt["rows"]["minutes"] == 0
-    assert run("db", "check", "--database", database).exit_code == 0
+    first, *problems, last = done.stdout.splitlines()
+    assert first.endswith(": damaged. A daemon puts the file aside and begins a new one")
+    assert problems
+    assert last == "put aside before: specwatch.db.damaged-20260101T000000Z"
+    checked = json.loads(run("db", "check", "--database", database, "--json").stdout)
+    assert checked["problems"]
+    assert checked["damaged_files"] == ["specwatch.db.damaged-20260101T000000Z"]

@@ -25,7 +25,7 @@ from specwatch.domain.switchback import (
 )
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.pages.status_html import StatusHistory, status_html
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording import experiment

@@ -215,9 +215,9 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
         daemon(discovery=(SourceStatus("file_sd a.json", 1, NOW - 5),)), 0,
         ["discovery by file_sd a.json: 1 target, read 5 s ago"],
     ),
-    "damaged rows do not keep the daemon from working": (
-        daemon(store=StoreStatus("x", damaged=2, last_damaged="minutes (start=60): no \x1b[1m")), 0,
-        ["2 stored rows damaged and left out, the last minutes (start=60): no \\x1b[1m; `specwa"],
+    "a damaged file does not keep the daemon from working": (
+        daemon(store=StoreStatus("x", damaged_files=("a\x1b[1m", "b", "c", "d"))), 0,
+        ["The database was damaged, and a new one was begun: a\\x1b[1m, b, c and 1 more beside"],
     ),
     "targets that fail come first": (
         daemon(target("a"), target("z", failure=FAILURE), target("b")), 1,

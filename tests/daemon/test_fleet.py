@@ -22,7 +22,7 @@ from specwatch.daemon.fleet_service import FleetService
 from specwatch.domain.fleet import owner_of
 from specwatch.domain.model import Batch, Cursor
 from specwatch.errors import ConfigError
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
 from tests.alerts.receiver import Receiver
 from tests.daemon.running import config_of, stored, total

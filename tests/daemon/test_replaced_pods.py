@@ -11,7 +11,7 @@ from specwatch.config.target import Target
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.model import Batch, Cursor, Moment, PodInstance
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
 from tests.daemon.scraping import turn
 from tests.fixtures import CERTIFICATE, Serve, target_of

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from specwatch.domain.baseline import BaselineKey, Origin, measured
 from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Batch, Window
 from specwatch.domain.sample import samples_of
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
 from tests.e2e.clients import Clients
 from tests.e2e.monitoring import RunningAlertmanager, RunningPrometheus

@@ -25,7 +25,7 @@ from specwatch.domain.model import Batch, Environment, Moment
 from specwatch.generate.alerts import alert_files
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.store.packing import pack_batch
+from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
 from tests.e2e.clients import Clients
 from tests.e2e.monitoring import RunningAlertmanager, RunningPrometheus

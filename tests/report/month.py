@@ -30,7 +30,7 @@ from specwatch.rules.judge import Judge
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store import rollups_and_retention
-from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.batches import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 
 DAY = 24 * HOUR

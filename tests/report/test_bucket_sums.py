@@ -61,7 +61,7 @@ def _read(store: Store) -> list[Window]:
 
 def _summed(store: Store, hours_since: float = -math.inf) -> list[Recorded]:
     members = members_by_target(store)["chat"]
-    summed = BucketSums(SINCE, lambda _: (), hours_since)
+    summed = BucketSums(SINCE, (), hours_since)
     return list(hours_of(store, members, T0, UNTIL, summed=summed))
 
 
@@ -98,18 +98,6 @@ def test_so_is_one_of_which_all_hours_before_the_period_are_sums(store: Store) -
     expected = build(ReportSources(target="chat", windows=_read(store)), SINCE, UNTIL)
     found = build(ReportSources(target="chat", windows=sums), SINCE, UNTIL)
     assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
-
-
-def test_numbers_too_large_to_be_added_up_at_once_are_so_one_by_one(store: Store) -> None:
-    large = [
-        msgspec.structs.replace(
-            each, tally=msgspec.structs.replace(each.tally, prompt_tokens=2**62)
-        )
-        for each in _history()
-    ]
-    store.write([batch(*large[::8])], now=0)
-    store.roll_up(UNTIL + HOUR)
-    assert _in_order(_summed(store)) == _read(store)
 
 
 def test_the_hours_of_two_daemons_are_not_summed(store: Store) -> None:

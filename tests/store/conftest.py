@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.store import statements
+
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_url(request: pytest.FixtureRequest, sqlite_file: Path) -> str:
@@ -23,3 +25,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = "url" in (*marked, *vars(metafunc.module)) or metafunc.cls
     if nightly and "url" in metafunc.fixturenames and not chosen:
         metafunc.parametrize("url", ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_noted() -> None:
+    """Each row that cannot be decoded is logged once in a process."""
+    statements._noted.clear()

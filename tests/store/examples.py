@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
@@ -31,9 +30,10 @@ from specwatch.domain.model import (
 from specwatch.guard.state import Step
 from specwatch.rules.decisions import Decision
 from specwatch.scrape.tally import MOST_KEYS
+from specwatch.store.batches import PackedBatch, pack_batch
+from specwatch.store.counts import LARGEST, PackedWindow, window_of
 from specwatch.store.fleet_rows import FleetBook
 from specwatch.store.guard_records import GuardBook
-from specwatch.store.packing import PackedBatch, PackedWindow, assemble, pack_batch
 from specwatch.store.repository import Store
 
 FOREVER = {"since": 0, "until": 10**11}
@@ -127,16 +127,7 @@ def bench(ended: float, target: str = "chat") -> Bench:
 
 def unpack(packed: PackedWindow) -> Window:
     """The window that was packed."""
-    content = packed.context.content
-    return assemble(packed.series, packed.start, packed.length, content, packed.columns())
-
-
-def before_down_seconds(columns: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The columns of a packed window as they were stored before windows had ``down_seconds``."""
-    *others, blob = columns
-    fields = msgspec.msgpack.decode(blob)
-    assert len(fields) == 20
-    return (*others, msgspec.msgpack.encode(fields[:-1]))
+    return window_of(packed.series, packed.start, packed.length, packed.context, packed.columns())
 
 
 def read(store: Store, **selection: object) -> list[Window]:
@@ -149,20 +140,22 @@ def starts(windows: Iterable[Window]) -> list[int]:
     return [window.start for window in windows]
 
 
-_counts = st.integers(0, 2**63 - 1)
+_counts = st.integers(0, LARGEST)
 _amounts = st.floats(allow_nan=False, allow_infinity=False)
+_millionths = _counts.map(lambda n: n / 1e6)
+"""What is stored in microseconds, or in millionths."""
 _names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 
 
 @st.composite
-def histograms(draw: st.DrawFn) -> Histogram:
+def histograms(draw: st.DrawFn, sums: st.SearchStrategy[float] = _millionths) -> Histogram:
     """Any histogram, of no bounds at all too."""
     bounds = draw(
         st.lists(st.floats(allow_nan=False, allow_infinity=False), unique=True, max_size=5)
     )
     size = len(bounds) + 1
     counts = draw(st.lists(_counts, min_size=size, max_size=size))
-    return Histogram(tuple(sorted(bounds)), tuple(counts), draw(_amounts), draw(st.booleans()))
+    return Histogram(tuple(sorted(bounds)), tuple(counts), draw(sums), draw(st.booleans()))
 
 
 tallies = st.builds(
@@ -170,22 +163,28 @@ tallies = st.builds(
     accepted_per_position=st.none() | st.lists(_counts, max_size=5).map(tuple),
     **{
         name: st.dictionaries(
-            st.sampled_from(["stop", "timings", "several"]) | _names, _counts, max_size=MOST_KEYS
+            st.sampled_from(["stop", "timings", "several"]) | _names,
+            _counts.filter(bool),
+            max_size=MOST_KEYS,
         )
         for name in MAPPINGS
     },
     **dict.fromkeys(COUNTERS, st.none() | _counts),
-    **dict.fromkeys(HISTOGRAMS, st.none() | histograms()),
+    **{
+        name: st.none()
+        | (histograms(_counts.map(float)) if name == "output_length" else histograms())
+        for name in HISTOGRAMS
+    },
 )
 gauges = st.builds(
     Gauges,
-    _amounts,
-    _amounts,
-    _amounts,
-    _amounts,
+    _millionths,
+    _millionths,
+    _millionths,
+    _millionths,
     _counts,
     _counts,
-    st.none() | _amounts,
+    st.none() | _millionths,
     st.none() | _counts,
     st.none() | _counts,
 )
@@ -201,11 +200,11 @@ windows = st.builds(
     source=st.sampled_from(Source),
     server_drafts=st.none() | _counts,
     source_drafts=st.none() | _counts,
-    observed_seconds=_amounts,
+    observed_seconds=_millionths,
     scrapes_ok=_counts,
     scrapes_failed=_counts,
     restarts=_counts,
-    down_seconds=_amounts,
+    down_seconds=_millionths,
 )
 _samples = st.dictionaries(
     st.builds(Series, _names, _names, _names, _names, _names, _names), _amounts

@@ -34,6 +34,7 @@ def test_three_daemons_can_start_at_once_on_an_empty_database(
     store = open_store(empty_url)
     rows = {name: count for name, count in store.info().rows.items() if count}
     assert rows == {
-        "runs": 4, "series": 6, "contexts": 2, "minutes": 12, "hours": 6, "cursors": 3,
+        "runs": 4, "series": 6, "contexts": 1, "layouts": 1, "minute_counts": 12,
+        "hour_counts": 6, "cursors": 3,
     }  # fmt: skip
     assert len(read(store)) == 8

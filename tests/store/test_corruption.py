@@ -1,4 +1,4 @@
-"""A daemon starts on any file, or says that it is malformed and which command mends it.
+"""A daemon starts on any file, or puts it aside and begins a new one.
 
 A file of each kind of damage; more are in tests/nightly and in the campaign of docs/reliability.md.
 """
@@ -27,4 +27,3 @@ def test_a_daemon_starts_on_a_damaged_file(source: bytes, tmp_path: Path, kind: 
     path.write_bytes(source)
     corruption.corrupt(path, kind, random.Random(f"{kind}-0"))
     assert corruption.start(path).defects == ()
-    assert corruption.mended(path) == ()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
@@ -161,10 +162,6 @@ def test_guards_are_read_again_only_after_a_change(
     other = GuardBook(open_store(url, "e"))
     entry = held(book)
 
-    def write(values: dict[str, object]) -> None:
-        with store.writing(NOW) as connection:
-            connection.execute(guards.update().values(values))
-
     changes: dict[str, Callable[[], object]] = {
         "nothing before": lambda: None,
         "a guard more": lambda: other.hold(["code"], "e:1", NOW, able=False),
@@ -172,7 +169,6 @@ def test_guards_are_read_again_only_after_a_change(
         "a renewed lease": lambda: (time.sleep(0.01), other.hold(["chat"], "d:1", NOW, able=True)),
         "a released lease": lambda: other.release("e:1", NOW),
         "another holder": lambda: other.hold(["code"], "f:1", NOW, able=True),
-        "damage": lambda: write({"state": "{"}),
     }
     for what, change in changes.items():
         change()
@@ -186,7 +182,19 @@ def test_guards_are_read_again_only_after_a_change(
         for name, later in again.items():
             assert later == structs.replace(found[name], left=later.left)
             assert found[name].left - 5 < later.left < found[name].left
-    assert found == {}
+
+
+def test_a_guard_that_somebody_has_edited_is_left_alone_and_logged(
+    store: Store, book: GuardBook
+) -> None:
+    held(book)
+    with store.writing(NOW) as connection:
+        connection.execute(guards.update().values(state="{"))
+    with capture_logs() as log:
+        assert book.look() == {}
+        assert book.look() == {}
+    (entry,) = log
+    assert (entry["event"], entry["row"]) == ("row_unreadable", "target=chat")
 
 
 @each_database

@@ -6,18 +6,14 @@ import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.baseline import MAX_AGE, MOST_POINTS, BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import HOUR, Histogram
-from specwatch.store.database import Database
 from specwatch.store.repository import Store
-from specwatch.store.schema import baselines
 from tests.fixtures import OpenStore, each_database
 from tests.store.examples import T0, histograms
 
@@ -162,21 +158,3 @@ def test_baselines_are_kept_until_they_expire_and_as_long_as_hours(
         "kept long, if nobody says when they expire"
     )
     assert store.prune(T0 + MAX_AGE + 1, HOUR, 2 * HOUR).baselines == 2 - pruned
-
-
-@pytest.mark.parametrize(("origin", "load"), [(Origin.WINDOWS, 3.0), (Origin.CALIBRATION, 2.0)])
-def test_points_of_earlier_versions_have_the_load_on_arrival(
-    store: Store, url: str, origin: Origin, load: float
-) -> None:
-    """Traffic was stored with the requests at a time, to which the one that arrives is added."""
-    point = Point(float(T0), 2.0, 3.0, 100.0, firsts=4.0, arrival_load=2.0)
-    store.write_measurements([Measurement(KEY, 1, origin, (point,))], T0)
-    database = Database(url)
-    with database.writing() as connection:
-        data = connection.execute(sa.select(baselines.c.data)).scalar_one()
-        points, *rest = msgspec.msgpack.decode(bytes(data))
-        without_mark = msgspec.msgpack.encode([[fields[:12] for fields in points], *rest])
-        connection.execute(baselines.update().values(data=without_mark))
-    database.dispose()
-    (stored,) = store.measurements()
-    assert [stored_point.arrival_load for stored_point in stored.points] == [load]

@@ -38,7 +38,7 @@ def tables(url: str) -> set[str]:
     """Those of a database but for partitions."""
     with changing_tables(url) as (connection, _):
         names = sa.inspect(connection).get_table_names()
-    return {name for name in names if not name.startswith("minutes_")}
+    return {name for name in names if not name.startswith("minute_counts_")}
 
 
 def sqlite_definitions(url: str) -> list[list[str]]:
@@ -89,7 +89,7 @@ def test_sqlite_files_are_in_wal_mode_and_windows_in_the_order_of_their_keys(
     url = f"sqlite:///{sqlite_file}"
     migrate.upgrade(url)
     without_rowid = "SELECT name FROM sqlite_master WHERE sql LIKE '%WITHOUT ROWID%' ORDER BY name"
-    assert execute(url, without_rowid) == ["cursors", "hours", "minutes"]
+    assert execute(url, without_rowid) == ["cursors", "hour_counts", "minute_counts"]
     assert execute(url, "PRAGMA auto_vacuum") == [2]
     assert execute(url, "PRAGMA journal_mode") == ["wal"]
 

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from alembic import command
 
 from specwatch.domain.model import HOUR
-from specwatch.store import migrate
-from specwatch.store.database import Database, changing_tables
+from specwatch.store.database import Database
 from specwatch.store.partitions import DAY
 from specwatch.store.repository import Store
 from tests.fixtures import Log, OpenStore, events
@@ -18,10 +16,10 @@ from tests.postgres import PostgresServer
 from tests.store.examples import T0, batch, minute, read, starts
 
 TODAY = T0 // DAY * DAY
-AHEAD = ["minutes_20231114", "minutes_20231115", "minutes_20231116"]
+AHEAD = ["minute_counts_20231114", "minute_counts_20231115", "minute_counts_20231116"]
 PARTITIONS = """
 SELECT relname FROM pg_class JOIN pg_inherits ON inhrelid = oid
-WHERE inhparent = 'minutes'::regclass AND relname !~ '^minutes_1970' ORDER BY relname
+WHERE inhparent = 'minute_counts'::regclass AND relname !~ '^minute_counts_1970' ORDER BY relname
 """
 STORAGE = """
 SELECT relname, reloptions FROM pg_class
@@ -52,7 +50,7 @@ def names(store: Store) -> list[str]:
 
 def places(store: Store) -> list[str]:
     """The partition of each minute, by their start."""
-    query = "SELECT tableoid::regclass::text FROM minutes ORDER BY start"
+    query = "SELECT tableoid::regclass::text FROM minute_counts ORDER BY start"
     return [name for (name,) in asked(store, query)]
 
 
@@ -60,7 +58,7 @@ def test_a_minute_is_in_the_partition_of_its_day_or_else_in_the_default_one(stor
     windows = [minute(TODAY + n * DAY) for n in (-40, 0, 2, 3)]
     store.write([batch(*windows)], TODAY)
     assert read(store) == windows
-    assert places(store) == ["minutes_default", AHEAD[0], AHEAD[2], "minutes_default"]
+    assert places(store) == ["minute_counts_default", AHEAD[0], AHEAD[2], "minute_counts_default"]
 
 
 def test_the_size_of_a_database_is_that_of_its_partitions_too(store: Store) -> None:
@@ -75,26 +73,18 @@ def test_days_that_are_over_are_dropped_once_their_minutes_are_in_hours(store: S
     now = TODAY + 2 * DAY + 22 * HOUR
     assert store.prune(now, DAY, 99 * DAY).minutes == 2
     assert read(store) == days[2:], "of a day that is not over nothing is deleted"
-    assert names(store) == [*AHEAD[1:], "minutes_20231117", "minutes_20231118", "minutes_default"]
+    assert names(store) == [
+        *AHEAD[1:],
+        "minute_counts_20231117",
+        "minute_counts_20231118",
+        "minute_counts_default",
+    ]
     assert starts(read(store, length=HOUR)) == starts(days[:4])
     store.write([batch(minute(TODAY + 120, drafts=3))], now)
     for _ in range(2):
         store.roll_up(now)
         assert read(store) == days[2:]
         assert [hour.tally.drafts for hour in read(store, length=HOUR)] == [10, 7, 7, 7, 7, 7]
-
-
-def test_a_day_with_minutes_that_cannot_be_rolled_up_yet_stays(store: Store) -> None:
-    store.write([batch(minute(TODAY), minute(TODAY, target="damaged"))], TODAY)
-    with store.writing(0) as connection:
-        connection.exec_driver_sql(
-            "UPDATE series SET rolled_until = 9000000000000 WHERE target = 'damaged'"
-        )
-    assert store.prune(TODAY + 9 * DAY, DAY, 99 * DAY).minutes == 0
-    assert places(store) == [AHEAD[0]] * 2
-    assert [row.table for row in store.set_aside(TODAY)] == ["series"]
-    assert store.prune(TODAY + 9 * DAY, DAY, 99 * DAY).minutes == 2
-    assert len(read(store, length=HOUR)) == 2
 
 
 def test_rows_of_a_day_that_came_before_its_partition_stay_where_they_are(
@@ -106,11 +96,11 @@ def test_rows_of_a_day_that_came_before_its_partition_stay_where_they_are(
     store.write([batch(*early)], now)
     store.prune(now, DAY, 99 * DAY)
     assert [entry["partition"] for entry in events(log, "partition_unchanged")] == [
-        "minutes_20231119"
+        "minute_counts_20231119"
     ]
-    assert {"minutes_20231120", "minutes_20231121"} < set(names(store))
+    assert {"minute_counts_20231120", "minute_counts_20231121"} < set(names(store))
     assert read(store) == early
-    assert places(store) == ["minutes_default"] * 2
+    assert places(store) == ["minute_counts_default"] * 2
     assert store.prune(now + 9 * DAY, DAY, 99 * DAY).minutes == 2
     assert len(read(store, length=HOUR)) == 1
 
@@ -122,7 +112,7 @@ def test_who_reads_is_not_held_up_for_long_and_the_day_is_dropped_next_time(
     now = TODAY + 3 * DAY
     reader = Database(url)
     with reader.reading() as connection:
-        connection.exec_driver_sql("SELECT count(*) FROM minutes")
+        connection.exec_driver_sql("SELECT count(*) FROM minute_counts")
         assert store.prune(now, DAY, 99 * DAY).minutes == 0
         assert "lock timeout" in events(log, "partition_unchanged")[0]["detail"]
         store.write([batch(minute(TODAY + 60))], now)
@@ -138,37 +128,7 @@ def test_one_process_changes_partitions_at_a_time(
     with database.writing() as connection:
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(x'73707061'::int)")
         open_store(url, now=TODAY + 10 * DAY)
-        assert names(store) == [*AHEAD, "minutes_default"]
+        assert names(store) == [*AHEAD, "minute_counts_default"]
     database.dispose()
     open_store(url, now=TODAY + 10 * DAY)
     assert len(names(store)) == 7
-
-
-def test_a_filled_table_gets_partitions_and_loses_them_with_all_its_rows(
-    postgres: PostgresServer, open_store: OpenStore
-) -> None:
-    url = postgres.new_url()
-
-    def to(run: Any, revision: str) -> None:
-        with changing_tables(url) as (connection, _):
-            run(migrate.config(connection), revision)
-
-    store = open_store(url, now=TODAY)
-    # The last as of a clock that is wrong.
-    windows = [minute(TODAY + 60 * n) for n in range(99)] + [minute(9_000_000_000)]
-    store.write([batch(*windows)], TODAY)
-    storage = asked(store, STORAGE)
-    to(command.downgrade, "0004")
-    open_store(url, now=TODAY).close()
-    assert read(store) == windows
-    assert set(places(store)) == {"minutes_before", "minutes_default"}
-    fresh = {name: options for name, options in storage if not name.startswith("minutes_2")}
-    migrated = dict(asked(store, STORAGE))
-    assert migrated.pop("minutes_before") == fresh["minutes_default"]
-    assert migrated.items() >= fresh.items()
-    store.write([batch(minute(TODAY), minute(TODAY + 60 * 99))], TODAY)
-    assert len(read(store)) == 101
-    assert store.prune(TODAY + 2 * HOUR, HOUR, 99 * DAY).minutes == 60
-    store.write([batch(minute(9_000_000_060))], 9_000_000_000)
-    store.prune(9_000_000_000 + 2 * DAY, DAY, 10**10)
-    assert "minutes_before" not in names(store)

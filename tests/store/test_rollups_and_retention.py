@@ -14,7 +14,7 @@ import pytest
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, Mode, Source, Window
 from specwatch.guard.state import Cause, Incident, Order, Pause, Phase, Step
-from specwatch.store import rollups_and_retention, schema
+from specwatch.store import rollups_and_retention
 from specwatch.store.database import Database
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
@@ -32,7 +32,7 @@ def mixed_hour(start: int) -> list[Window]:
         minute(
             start + 60 * n,
             temperature=temperature,
-            drafts=n,
+            drafts=n + 1,
             mode=Mode.OFF if n % 7 == 0 else Mode.ON,
             concurrency=(0.0, 1.0, 6.0)[n % 3],
             engine_version="0.11.0" if n < 40 else "0.12.0",
@@ -51,7 +51,7 @@ def of_tap(start: int) -> list[Window]:
             server_drafts=2 * n,
             source_drafts=n,
             tally=msgspec.structs.replace(
-                window.tally, records={"record": n}, uncovered={"several": 1}
+                window.tally, records={"record": n + 1}, uncovered={"several": 1}
             ),
         )
         for n, window in enumerate(
@@ -71,7 +71,7 @@ def merged(windows: list[Window]) -> list[Window]:
 
 
 def same(windows: list[Window], expected: list[Window]) -> bool:
-    return sorted(map(repr, windows)) == sorted(map(repr, expected))
+    return len(windows) == len(expected) and all(window in expected for window in windows)
 
 
 @each_database
@@ -211,12 +211,8 @@ def test_rows_older_than_hours_are_pruned_from_every_table(store: Store) -> None
     now, kept = T0 + DAY, 2 * HOUR
     for load_bin, at in enumerate((T0, now)):
         fill_tables(store, at, load_bin=load_bin)
-        with store.writing(now) as connection:
-            moved = {"found_at": now, "at": at, "target": "", "table_name": "runs"}
-            values = {**moved, "row_key": "", "reason": "", "content": b""}
-            connection.execute(schema.damaged_rows.insert().values(values))
     assert store.prune(now, HOUR, kept, kept) == rollups_and_retention.Pruned(
-        minutes=1, hours=1, baselines=1, verdicts=1, guard_steps=1, experiments=1, damaged_rows=1
+        minutes=1, hours=1, baselines=1, verdicts=1, guard_steps=1, experiments=1
     )
     assert starts(read(store)) == [now]
     assert [decision.at for decision in store.verdicts(**FOREVER)] == [now]

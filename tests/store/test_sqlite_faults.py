@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.errors import StoreUnavailable
+from specwatch.errors import StoreMalformed, StoreUnavailable
 from specwatch.store import database
 from specwatch.store.repository import Store
 from specwatch.store.write_queue import WriteQueue
@@ -76,7 +76,7 @@ def test_a_locked_database_can_be_read_and_is_written_later(
     queue.put(batch(minute(T0 + 60)))
     other = sqlite3.connect(sqlite_file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    other.execute("DELETE FROM minutes")
+    other.execute("DELETE FROM minute_counts")
     assert read(store) == [minute(T0)]
     error = queue.drain(store, now=0).error
     assert "another process holds it locked" in str(error)
@@ -138,7 +138,7 @@ def test_a_path_that_cannot_be_a_database_is_explained_and_left_alone(sqlite_fil
     sqlite_file.parent.mkdir()
     sqlite_file.write_bytes(b"my thesis\n" * 1000)
     store = Store(f"sqlite:///{sqlite_file}", daemon="d")
-    with pytest.raises(StoreUnavailable, match="not an SQLite database; `specwatch db repair`"):
+    with pytest.raises(StoreUnavailable, match="not an SQLite database, or damaged; move it"):
         store.open(0)
     assert sqlite_file.read_bytes() == b"my thesis\n" * 1000
     sqlite_file.unlink()
@@ -146,22 +146,47 @@ def test_a_path_that_cannot_be_a_database_is_explained_and_left_alone(sqlite_fil
     store.close(0)
 
 
-def test_a_damaged_database_is_explained_and_replaced_once_moved_away(
-    store: Store, sqlite_file: Path
-) -> None:
+@pytest.fixture
+def damaged_file(store: Store, sqlite_file: Path) -> Path:
+    """A SQLite file all of whose pages but the first are random."""
     store.write([batch(*(minute(T0 + 60 * n) for n in range(500)))], now=0)
     store.close(now=0)
     with sqlite_file.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(sqlite_file.stat().st_size - 4096))
+    return sqlite_file
+
+
+def test_a_damaged_file_is_put_aside_and_a_new_one_begun(store: Store, damaged_file: Path) -> None:
+    """Its bytes stay for a person, under another name, until they are moved or deleted."""
+    content = damaged_file.read_bytes()
     queue = WriteQueue()
     queue.put(batch(minute(T0)))
     error = queue.drain(store, now=0).error
-    assert "damaged" in str(error)
-    assert "`specwatch db repair` keeps it" in str(error)
-    sqlite_file.rename(sqlite_file.with_suffix(".damaged"))
+    assert isinstance(error, StoreMalformed)
+    assert "it is damaged; a daemon puts it aside" in str(error)
+    problems, kept = store.check(now=1_700_000_000)
+    assert problems
+    assert kept == damaged_file.with_name(f"{damaged_file.name}.damaged-20231114T221320Z")
+    assert kept.read_bytes() == content
     assert queue.drain(store, now=2).written == 1
     assert read(store) == [minute(T0)]
+    assert store.check(now=1_700_000_001) == ([], None)
+    assert store.damaged_files == (kept.name,)
+    kept.unlink()
+    assert store.damaged_files == ()
+
+
+def test_a_damaged_file_that_somebody_writes_or_that_is_no_database_stays(
+    store: Store, damaged_file: Path
+) -> None:
+    with read_only(damaged_file), pytest.raises(StoreUnavailable):
+        store.check(now=0)
+    assert store.damaged_files == ()
+    damaged_file.write_bytes(b"my thesis\n" * 1000)
+    with pytest.raises(StoreUnavailable, match="not an SQLite database"):
+        store.check(now=0)
+    assert damaged_file.read_bytes() == b"my thesis\n" * 1000
 
 
 def test_the_log_beside_the_file_stays_small(

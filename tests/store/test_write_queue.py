@@ -10,7 +10,7 @@ import pytest
 
 from specwatch.domain.model import Batch, Cursor, Series
 from specwatch.errors import SchemaMismatch, StoreError, StoreUnavailable
-from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.batches import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 from specwatch.store.write_queue import DrainResult, WriteQueue
 from tests.store.examples import T0, batch, cursor, minute, read, starts

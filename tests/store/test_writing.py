@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,7 +15,8 @@ from structlog.testing import capture_logs
 from specwatch.domain.model import Cursor, Window
 from specwatch.errors import StoreUnavailable
 from specwatch.store import schema
-from specwatch.store.packing import PackedBatch, pack
+from specwatch.store.batches import PackedBatch
+from specwatch.store.counts import pack
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore, each_database
 from tests.store.examples import T0, batch, cursor, cursors, minute, read, windows
@@ -60,16 +60,6 @@ def test_counts_that_another_process_has_written_are_left_out(store: Store, sinc
         assert store.write([follows], now=0) == frozenset()
 
 
-def test_a_cursor_whose_time_is_damaged_is_replaced(open_store: OpenStore, tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/damaged.db")
-    store.write([batch(minute(T0), cursor=cursor())], now=0)
-    with store.writing(0) as connection:
-        connection.execute(sa.text("UPDATE cursors SET wall = 'late'"))
-    again = batch(minute(T0 + 60), cursor=replace(cursor(wall=60.0), after=5.0))
-    assert store.write([again], now=0) == frozenset()
-    assert store.cursors()["chat"].wall == 60.0
-
-
 @each_database
 def test_another_process_that_writes_as_this_daemon_is_noticed(
     url: str, open_store: OpenStore
@@ -93,7 +83,7 @@ def test_the_last_cursor_of_each_target_and_daemon_is_kept(url: str, open_store:
     left.write([batch(cursor=cursor(value=n)) for n in range(3)], now=0)
     left.write([batch(cursor=cursor("other", value=7.0))], now=0)
     right.write([batch(cursor=cursor(value=5.0))], now=0)
-    assert left.info().rows["contexts"] == 1, "equal layouts are shared"
+    assert left.info().rows["layouts"] == 1, "equal layouts are shared"
     assert left.cursors() == {"chat": cursor(value=2), "other": cursor("other", value=7.0)}
     left.write([batch(cursor=cursor(value=9.0, model="mistral"))], now=0)
     assert left.cursors()["chat"] == cursor(value=9.0, model="mistral")
@@ -115,14 +105,14 @@ def test_the_layouts_of_a_server_that_makes_up_names_are_limited(
             write(n, chr(ord("a") + n))
     assert store.cursors() == {"chat": cursor(value=19.0)}
     assert len(read(store)) == 20
-    stored = store.info().rows["contexts"]
+    stored = store.info().rows["layouts"]
     assert stored < 8
     (entry,) = [entry for entry in log if entry["event"] == "cursor_not_stored"]
     assert entry["target"] == "other"
     write(20, "a")
     write(60, "z")
     assert store.cursors()["other"] == cursor("other", value=60.0, model="z" * 200)
-    assert store.info().rows["contexts"] == stored + 1
+    assert store.info().rows["layouts"] == stored + 1
 
 
 @each_database

@@ -20,6 +20,7 @@ OURS = {
     "specwatch.domain",
     "specwatch.engines",
     "specwatch.domain.draft_lengths",
+    "specwatch.domain.facts",
     "specwatch.domain.model",
     "specwatch.engines.acceptance",
     "specwatch.engines.base",

@@ -149,8 +149,8 @@ FULL = daemon(
     target("serving/deployment/chat", pods=("chat", "guessed"), recent=()),
     target(HOSTILE, models={HOSTILE: Mode.OFF}, recent=(minute(START, model_name=HOSTILE),)),
     stuck=("hung",),
-    store=StoreStatus("x", written=1, queued=2, dropped=3, failures=4, damaged=5,
-                      behind_since=NOW - 30),
+    store=StoreStatus("x", written=1, queued=2, dropped=3, failures=4,
+                      damaged_files=("a.db.damaged-1", "a.db.damaged-2"), behind_since=NOW - 30),
     judging=JudgingStatus(defects=1, queued=2, dropped=3),
     pagers=(
         PagerStatus("http://127.0.0.1:9093", error="refused", failures={"refused": 1}),

@@ -103,8 +103,8 @@ def with_troubles(surface: Surface) -> None:
         target("odd", tap=TapStatus(trouble=(Trouble("x", "it counts twice", "llama"),))),
         stuck=("odd",),
         store=StoreStatus(
-            "SQLite", error="disk full", behind_since=NOW - 300, queued=7, dropped=3, damaged=2,
-            last_damaged="minutes (start=60): no msgpack",
+            "SQLite", error="disk full", behind_since=NOW - 300, queued=7, dropped=3,
+            damaged_files=("specwatch.db.damaged-20260101T000000Z",),
         ),
         judging=JudgingStatus(defects=2, dropped=4, error="it is locked"),
         pagers=(PagerStatus("http://a:9093", failing_since=NOW - 60, error="no route"),),

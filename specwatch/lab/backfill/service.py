@@ -34,8 +34,7 @@ from specwatch.lab.backfill.prometheus_pages import (
 )
 from specwatch.lab.backfill.prometheus_targets import BackfillSource
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.store.contexts import storable
-from specwatch.store.packing import PackedWindow, pack
+from specwatch.store.counts import PackedWindow, pack
 from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import (
     Hold,
@@ -47,6 +46,7 @@ from specwatch.store.stored_minutes import (
     watched_models,
     writing_daemon,
 )
+from specwatch.store.texts import storable
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

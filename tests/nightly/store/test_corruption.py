@@ -1,4 +1,4 @@
-"""A daemon starts on any file, or says that it is malformed and which command mends it.
+"""A daemon starts on any file, or puts it aside and begins a new one.
 
 A part of the campaign of docs/reliability.md.
 """
@@ -36,4 +36,3 @@ def test_a_daemon_starts_on_a_damaged_file(
     path.write_bytes(source)
     corruption.corrupt(path, kind, random.Random(seed))
     assert corruption.start(path).defects == ()
-    assert corruption.mended(path) == ()

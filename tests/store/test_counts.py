@@ -1,4 +1,4 @@
-"""A packed window or cursor is the same window or cursor, in few bytes."""
+"""A stored window or cursor is the same window or cursor, in columns that people read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from specwatch.domain.model import Cursor, Histogram, Series, SeriesId, Tally, Window
+from specwatch.store.counts import LARGEST, pack, row_of
 from specwatch.store.cursor_rows import pack_cursor, unpack_cursor
-from specwatch.store.packing import assemble, pack
-from tests.store.examples import T0, before_down_seconds, cursors, minute, unpack, windows
+from tests.store.examples import T0, cursors, minute, unpack, windows
 
 
 @given(windows)
@@ -20,13 +20,6 @@ def test_a_window_is_unpacked_equal_in_every_field(window: Window) -> None:
 @given(cursors)
 def test_a_cursor_is_unpacked_equal(cursor: Cursor) -> None:
     assert unpack_cursor(pack_cursor(cursor)) == cursor
-
-
-def test_a_row_from_before_down_time_was_stored_has_none() -> None:
-    window = minute(T0)
-    packed = pack(replace(window, down_seconds=12.5))
-    old = before_down_seconds(packed.columns())
-    assert assemble(packed.series, T0, 60, packed.context.content, old) == window
 
 
 def test_cursors_share_a_layout_whatever_the_order_of_their_series() -> None:
@@ -40,13 +33,13 @@ def test_cursors_share_a_layout_whatever_the_order_of_their_series() -> None:
     assert pack_cursor(one) == pack_cursor(other)
 
 
-def test_rows_are_small() -> None:
-    window = minute(T0)
-    size = len(pack(window).row)
-    assert size < 120
-    tally = replace(window.tally, uncovered={"several": 1})
-    # One byte for the empty records before it, three for the entry itself.
-    assert len(pack(replace(window, tally=tally)).row) - size == 4
+def test_of_counts_by_key_zeros_are_left_out_but_for_one() -> None:
+    counts = {"stop": 0, "length": 3, "abort": 0}
+    stored = [
+        unpack(pack(replace(minute(T0), tally=Tally(requests=requests)))).tally.requests
+        for requests in (counts, dict.fromkeys(counts, 0), {})
+    ]
+    assert stored == [{"length": 3}, {"stop": 0}, {}]
 
 
 def test_an_unknown_count_is_not_zero() -> None:
@@ -69,16 +62,14 @@ def test_an_unknown_count_is_not_zero() -> None:
 def test_windows_that_must_not_be_mixed_have_different_contexts(other: Window) -> None:
     own = pack(minute(T0)).context
     assert own is pack(minute(T0 + 60, drafts=5)).context
-    assert own.id != pack(other).context.id
+    assert own.row()["digest"] != pack(other).context.row()["digest"]
 
 
-def test_the_id_of_a_context_is_the_same_in_every_version() -> None:
-    """Every daemon computes it from the content, while the database may be away."""
-    context = pack(minute(T0)).context
-    assert (context.id, context.id < 2**47) == (125429485411687, True)
+def test_a_context_is_found_by_the_same_digest_in_every_version() -> None:
+    assert pack(minute(T0)).context.row()["digest"] == 72640178649884
 
 
-@pytest.mark.parametrize("drafts", [-1, 2**63, 10**300])
+@pytest.mark.parametrize("drafts", [-1, LARGEST + 1, 10**300])
 def test_a_count_that_no_database_can_store_is_refused(drafts: int) -> None:
     with pytest.raises(ValueError, match=f"window {T0} of .*chat.* cannot be stored"):
         pack(replace(minute(T0), tally=Tally(drafts=drafts)))
@@ -111,3 +102,15 @@ def test_names_too_long_to_be_indexed_are_cut_and_stay_different() -> None:
     assert len(set(stored)) == 3
     assert all(len(name.encode()) <= 603 for name in stored)
     assert pack(minute(T0, model_name="é" * 300)).series.model_name == "é" * 300
+
+
+def test_quantiles_of_latencies_and_acceptance_are_columns() -> None:
+    ttft = Histogram((0.1, 0.5, 1.0), (50, 45, 4, 1), 30.0)
+    acceptance = Histogram((0.25, 0.5, 0.75), (10, 40, 40, 10), 50.0)
+    window = replace(minute(T0), tally=Tally(ttft=ttft, request_acceptance=acceptance))
+    *_, requests, p10, p50, p90, ttft50, ttft95, ttft99, tpot50, tpot95, tpot99 = row_of(
+        window, LARGEST
+    )
+    assert (requests, tpot50, tpot95, tpot99) == (None, None, None, None)
+    assert (p10, p50, p90) == (250_000, 500_000, 750_000)
+    assert (ttft50, ttft95, ttft99) == (100_000, 500_000, 1_000_000)

@@ -1,0 +1,433 @@
+"""Many rows at once: an array for each number, and the one sum of them.
+
+Importing this imports numpy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from specwatch.domain.facts import MILLIONTHS, Fact, Kind
+from specwatch.domain.merge import merge_modes
+from specwatch.domain.model import (
+    FACTS,
+    HISTOGRAMS,
+    HOUR,
+    LOAD_BINS,
+    Gauges,
+    Histogram,
+    SeriesId,
+    Tally,
+    Window,
+)
+from specwatch.store import schema
+from specwatch.store.counts import FACT_COLUMNS, LARGEST, Context
+from specwatch.store.statements import UNDECODABLE, note_undecodable
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+UNKNOWN = -1
+"""The number that stands for NULL; no stored number is negative."""
+_MOST = 64 * LARGEST
+"""The largest number of a row: an hour of minutes. Thousands of them add up below 2^63."""
+
+_LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
+_LISTS = msgspec.json.Decoder(list[list[int]])
+_MAPPINGS = msgspec.json.Decoder(list[dict[str, int]])
+
+
+class Entries(NamedTuple):
+    """Counts at places of arrays: of each its row, its place and the count; ``known`` marks the
+    rows that have an array."""
+
+    known: Mask
+    rows: Ints
+    places: Ints
+    counts: Ints
+
+
+class HourKey(NamedTuple):
+    """The key of a row of hours; ``load_bin`` is -1 while idle."""
+
+    start: int
+    series_id: int
+    context_id: int
+    load_bin: int
+
+
+class Group(NamedTuple):
+    """What the sum of some rows is: one window of ``length`` seconds from ``start``."""
+
+    series: SeriesId
+    start: int
+    length: int = HOUR
+
+
+class Frame:
+    """Rows of the minutes or the hours, as columns.
+
+    ``rows`` are sorted by start; each is :data:`MINUTE_COLUMNS` or :data:`HOUR_COLUMNS`.
+    ``contexts`` has at least those of the rows, by id. Histograms in ``without`` are left out.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Sequence[Any]],
+        contexts: Mapping[int, Context],
+        *,
+        hours: bool = False,
+        without: Collection[str] = (),
+    ) -> None:
+        columns = list(zip(*rows, strict=True)) or [()] * (3 + hours + len(FACT_COLUMNS))
+        self.contexts = {id_: contexts[id_] for id_ in set(columns[2])}
+        self.starts, self.series, self.context_ids = map(ints, columns[:3])
+        values = dict(zip(FACT_COLUMNS, columns[3 + hours :], strict=True))
+        self.numbers: dict[str, Ints] = {}
+        """By column; histograms have their sums in here."""
+        self.arrays: dict[str, Entries] = {}
+        """Histograms and counts by position, by the name of the fact."""
+        self.keys: dict[str, dict[str, tuple[Ints, Ints]]] = {}
+        """Counts by key, by the name of the fact: of each key the rows that have it."""
+        for fact in FACTS:
+            if fact.name not in without:
+                self._read(fact, values)
+        self.load_bins = ints(columns[3]) if hours else self._load_bins()
+
+    @classmethod
+    def readable(
+        cls,
+        rows: Sequence[Sequence[Any]],
+        contexts: Mapping[int, Context],
+        *,
+        hours: bool = False,
+        without: Collection[str] = (),
+    ) -> Frame:
+        """A frame of the rows that can be decoded; others are logged."""
+        try:
+            return cls(rows, contexts, hours=hours, without=without)
+        except UNDECODABLE:
+            pass
+        table = schema.hours if hours else schema.minutes
+        sound = []
+        for row in rows:
+            try:
+                cls([row], contexts, hours=hours)
+            except UNDECODABLE as error:
+                note_undecodable(table, {"start": row[0], "series_id": row[1]}, error)
+            else:
+                sound.append(row)
+        return cls(sound, contexts, hours=hours, without=without)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def _read(self, fact: Fact, values: Mapping[str, Sequence[Any]]) -> None:
+        names = [column.name for column in schema.stored_columns(fact)]
+        texts = values[names[0]]
+        match fact.kind:
+            case Kind.KEYS:
+                self.keys[fact.name] = _keys(texts)
+            case Kind.POSITIONS:
+                known, lengths, flat = _arrays(texts)
+                rows = np.repeat(np.arange(len(texts)), lengths)
+                places = np.arange(len(flat)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+                self.arrays[fact.name] = Entries(known, rows, places, flat)
+            case Kind.HISTOGRAM:
+                entries = _trimmed(*_arrays(texts))
+                self._require_places(fact, entries)
+                self.arrays[fact.name] = entries
+                self.numbers[names[1]] = _checked(ints(values[names[1]]))
+            case Kind.COUNT | Kind.INTEGRAL | Kind.LARGEST:
+                self.numbers[names[0]] = _checked(ints(texts))
+
+    def _require_places(self, fact: Fact, entries: Entries) -> None:
+        """Raise ValueError for a count of a bucket that there is not."""
+        bounds = HISTOGRAMS.index(fact.name)
+        sizes = {id_: len(each.bounds[bounds] or ()) + 1 for id_, each in self.contexts.items()}
+        if len(entries.rows):
+            most = self.of_contexts(sizes)[entries.rows]
+            if ((entries.places < 0) | (entries.places >= most)).any():
+                raise ValueError(f"{fact.column} has more buckets than there are bounds")
+
+    def _load_bins(self) -> Ints:
+        # In seconds, as a window divides them: a mean between two bins is rounded alike.
+        busy, running = (self.numbers[name] / MILLIONTHS for name in ("busy_us", "running_us"))
+        mean = np.divide(running, busy, out=np.zeros(len(busy)), where=busy > 0)
+        return np.where(mean > 0, np.searchsorted(_LAST_OF_BINS, np.rint(mean)), -1)
+
+    def context(self, row: int) -> Context:
+        """The context of a row."""
+        return self.contexts[int(self.context_ids[row])]
+
+    def of_contexts(self, values: Mapping[int, int]) -> Ints:
+        """For each row the value of its context."""
+        return replaced(self.context_ids, values)
+
+    def by_hour(self, series: Mapping[int, SeriesId]) -> Iterator[tuple[HourKey, Window]]:
+        """Yield the hours of minutes; ``series`` are those of the rows, by id."""
+        if not len(self):
+            return
+        keys = (self.starts - self.starts % HOUR, self.series, self.context_ids, self.load_bins)
+        first, group = numbered(keys)
+        found = [
+            HourKey(*values) for values in zip(*(k[first].tolist() for k in keys), strict=True)
+        ]
+        groups = [Group(series[key.series_id], key.start) for key in found]
+        yield from zip(found, self.sum(group, groups), strict=True)
+
+    def sum(self, group: Ints, groups: Sequence[Group]) -> list[Window]:
+        """The exact sum of the rows of each group; ``group`` has the number of each row's.
+
+        Environment and source are those of the last row. Histograms with unlike bounds are added in
+        the bounds that they share, and are marked as coarsened. Raises ValueError for a sum of 2^63
+        or more.
+        """
+        return _Sum(self, group, len(groups)).windows(groups)
+
+
+class _Sum:
+    def __init__(self, frame: Frame, group: Ints, size: int) -> None:
+        self._frame = frame
+        self._group = group
+        self._size = size
+        self._order = np.argsort(group, kind="stable")
+        self._begins = np.searchsorted(group[self._order], np.arange(size))
+        ends = np.append(self._begins[1:], len(group)) - 1
+        self._last = [frame.context(int(row)) for row in self._order[ends]]
+        first, _ = numbered((group, frame.context_ids))
+        self._contexts: list[list[Context]] = [[] for _ in range(size)]
+        for row in first.tolist():
+            self._contexts[int(group[row])].append(frame.context(row))
+
+    def windows(self, groups: Sequence[Group]) -> list[Window]:
+        fields: dict[str, dict[str, Sequence[Any]]] = {"tally": {}, "gauges": {}, "": {}}
+        for fact in FACTS:
+            fields[fact.of][fact.name] = self._total(fact)
+        totals = {
+            "gpu_memory_total": [
+                max((m for c in contexts if (m := c.gpu_memory_total) is not None), default=None)
+                for contexts in self._contexts
+            ],
+            **fields["gauges"],
+        }
+        tallies, gauges, rest = (
+            [dict(zip(of, values, strict=True)) for values in zip(*of.values(), strict=True)]
+            for of in (fields["tally"], totals, fields[""])
+        )
+        return [
+            Window(
+                series=member.series,
+                start=member.start,
+                length=member.length,
+                mode=reduce(merge_modes, (context.mode for context in contexts)),
+                tally=Tally(**tally),
+                gauges=Gauges(**sampled),
+                environment=last.environment,
+                source=last.source,
+                **own,
+            )
+            for member, contexts, last, tally, sampled, own in zip(
+                groups, self._contexts, self._last, tallies, gauges, rest, strict=True
+            )
+        ]
+
+    def _total(self, fact: Fact) -> Sequence[Any]:
+        frame = self._frame
+        match fact.kind:
+            case Kind.COUNT | Kind.INTEGRAL | Kind.LARGEST:
+                return self._scaled(fact, frame.numbers[fact.column])
+            case Kind.POSITIONS:
+                return self._positions(frame.arrays[fact.name])
+            case Kind.KEYS:
+                return self._keys(frame.keys[fact.name])
+            case Kind.HISTOGRAM:
+                if fact.name not in frame.arrays:
+                    return [None] * self._size
+                return self._histograms(fact, frame.arrays[fact.name])
+
+    def _scaled(self, fact: Fact, values: Ints) -> list[Any]:
+        add = np.maximum if fact.kind is Kind.LARGEST else np.add
+        known = values != UNKNOWN
+        totals = add.reduceat(np.where(known, values, 0)[self._order], self._begins)
+        _require_exact(totals)
+        found = totals.tolist() if fact.scale == 1 else (totals / fact.scale).tolist()
+        if known.all():
+            return list(found)
+        return [
+            value if here else None for value, here in zip(found, self._any(known), strict=True)
+        ]
+
+    def _positions(self, entries: Entries) -> list[tuple[int, ...] | None]:
+        sizes = np.zeros(self._size, np.int64)
+        np.maximum.at(sizes, self._group[entries.rows], entries.places + 1)
+        return [
+            tuple(counts[:size]) if here else None
+            for counts, size, here in zip(
+                self._cells(entries, entries.places, int(sizes.max(initial=0))).tolist(),
+                sizes.tolist(),
+                self._any(entries.known),
+                strict=True,
+            )
+        ]
+
+    def _keys(self, keys: Mapping[str, tuple[Ints, Ints]]) -> list[dict[str, int]]:
+        mappings: list[dict[str, int]] = [{} for _ in range(self._size)]
+        for key in sorted(keys):
+            rows, counts = keys[key]
+            group = self._group[rows]
+            totals = np.zeros(self._size, np.int64)
+            np.add.at(totals, group, counts)
+            _require_exact(totals)
+            for index in np.unique(group).tolist():
+                mappings[index][key] = int(totals[index])
+        return mappings
+
+    def _histograms(self, fact: Fact, entries: Entries) -> list[Histogram | None]:
+        (_, sums) = (column.name for column in schema.stored_columns(fact))
+        place = HISTOGRAMS.index(fact.name)
+        bounds, coarsened = self._bounds(place, fact.name)
+        places = self._coarse(entries, place, bounds)
+        size = max((len(edges) + 1 for edges in bounds if edges is not None), default=0)
+        totals = self._scaled(fact, self._frame.numbers[sums])
+        return [
+            Histogram(edges, tuple(counts[: len(edges) + 1]), total, coarse)
+            if here and edges is not None
+            else None
+            for edges, counts, total, coarse, here in zip(
+                bounds,
+                self._cells(entries, places, size).tolist(),
+                totals,
+                coarsened,
+                self._any(entries.known),
+                strict=True,
+            )
+        ]
+
+    def _bounds(self, place: int, name: str) -> tuple[list[tuple[float, ...] | None], list[bool]]:
+        """The bounds of each group's sum of a histogram, and whether some were left out."""
+        bounds: list[tuple[float, ...] | None] = []
+        coarsened = []
+        for contexts in self._contexts:
+            distinct = {edges for c in contexts if (edges := c.bounds[place]) is not None}
+            if len(distinct) < 2:
+                bounds.append(next(iter(distinct), None))
+            else:
+                bounds.append(tuple(sorted(set.intersection(*map(set, distinct)))))
+            coarsened.append(len(distinct) > 1 or any(name in c.coarsened for c in contexts))
+        return bounds, coarsened
+
+    def _coarse(
+        self, entries: Entries, place: int, bounds: Sequence[tuple[float, ...] | None]
+    ) -> Ints:
+        """The bucket of each entry in the bounds of its group."""
+        mixed = np.array(
+            [len({context.bounds[place] for context in each}) > 1 for each in self._contexts]
+        )
+        group = self._group[entries.rows]
+        moved = np.flatnonzero(mixed[group])
+        places = entries.places.copy()
+        for index in moved.tolist():
+            own = self._frame.context(int(entries.rows[index])).bounds[place] or ()
+            shared = bounds[int(group[index])] or ()
+            bucket = int(places[index])
+            upper = own[bucket] if bucket < len(own) else np.inf
+            places[index] = np.searchsorted(shared, upper)
+        return places
+
+    def _cells(self, entries: Entries, places: Ints, size: int) -> Ints:
+        """The counts at each place of each group."""
+        cells = np.zeros(self._size * size, np.int64)
+        np.add.at(cells, self._group[entries.rows] * size + places, entries.counts)
+        _require_exact(cells)
+        return cells.reshape(self._size, size)
+
+    def _any(self, known: Mask) -> list[bool]:
+        """Whether any row of each group is marked."""
+        here: list[bool] = np.logical_or.reduceat(known[self._order], self._begins).tolist()
+        return here
+
+
+MINUTE_COLUMNS = ("start", "series_id", "context_id", *FACT_COLUMNS)
+HOUR_COLUMNS = ("start", "series_id", "context_id", "load_bin", *FACT_COLUMNS)
+
+
+def ints(values: Sequence[int | None]) -> Ints:
+    """Whole numbers as an array, ``UNKNOWN`` for None."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except TypeError:
+        known = (UNKNOWN if value is None else value for value in values)
+        return np.fromiter(known, np.int64, len(values))
+
+
+def replaced(values: Ints, by: Mapping[int, int]) -> Ints:
+    """The replacement of each value."""
+    distinct, indices = np.unique(values, return_inverse=True)
+    return np.array([by[value] for value in distinct.tolist()], np.int64)[indices]
+
+
+def numbered(columns: Sequence[Ints | Mask]) -> tuple[Ints, Ints]:
+    """Number rows from 0, equal rows alike: the first row of each number, and the number of each
+    row."""
+    order = np.lexsort(columns[::-1])
+    changed = np.zeros(len(order), np.bool_)
+    changed[:1] = True
+    for column in columns:
+        ordered = column[order]
+        changed[1:] |= ordered[1:] != ordered[:-1]
+    numbers = np.zeros(len(order), np.int64)
+    numbers[order] = np.cumsum(changed) - 1
+    return order[changed], numbers
+
+
+def _arrays(texts: Sequence[str | None]) -> tuple[Mask, Ints, Ints]:
+    """JSON arrays: which rows have one, the length of each, and all their numbers."""
+    known = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
+    lists = _LISTS.decode(f"[{','.join([text or '[]' for text in texts])}]")
+    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+    flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, int(lengths.sum()))
+    return known, lengths, _checked(flat)
+
+
+def _trimmed(known: Mask, lengths: Ints, flat: Ints) -> Entries:
+    """Entries of arrays that begin with the place of their first count."""
+    begins = np.cumsum(lengths) - lengths
+    filled = lengths > 0
+    heads = begins[filled]
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    places = np.arange(len(flat)) - np.repeat(begins, lengths) - 1
+    places += np.repeat(flat[heads], lengths[filled])
+    counted = np.ones(len(flat), np.bool_)
+    counted[heads] = False
+    return Entries(known, rows[counted], places[counted], flat[counted])
+
+
+def _keys(texts: Sequence[str | None]) -> dict[str, tuple[Ints, Ints]]:
+    """JSON objects: the rows that have each key, and their counts."""
+    rows: dict[str, list[int]] = {}
+    counts: dict[str, list[int]] = {}
+    mappings = _MAPPINGS.decode(f"[{','.join([text or '{}' for text in texts])}]")
+    for row, mapping in enumerate(mappings):
+        for key, count in mapping.items():
+            rows.setdefault(key, []).append(row)
+            counts.setdefault(key, []).append(count)
+    return {key: (np.array(rows[key]), _checked(np.array(counts[key]))) for key in rows}
+
+
+def _checked(numbers: Ints) -> Ints:
+    """The numbers. Raises ValueError for one that specwatch does not write."""
+    if numbers.size and not (numbers.min() >= UNKNOWN and numbers.max() <= _MOST):
+        raise ValueError("a number is negative, or larger than any server has")
+    return numbers
+
+
+def _require_exact(totals: Ints) -> None:
+    if totals.size and totals.min() < 0:
+        raise ValueError("a sum is too large for 63 bits")

@@ -1,0 +1,160 @@
+"""The views ``minutes`` and ``hours``: what people read with SQL, the same on SQLite and Postgres.
+
+Their names, and those of their columns, are stable from version 1.0 on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+
+class Quantile(NamedTuple):
+    """A quantile that is stored beside the histogram that it is of, in millionths of its unit."""
+
+    name: str
+    histogram: str
+    q: float
+    column: str
+
+
+QUANTILES = (
+    *(
+        Quantile(f"acceptance_p{percent}", "request_acceptance", percent / 100,
+                 f"acceptance_p{percent}_ppm")
+        for percent in (10, 50, 90)
+    ),
+    *(
+        Quantile(f"{name}_p{percent}", name, percent / 100, f"{name}_p{percent}_us")
+        for name in ("ttft", "tpot")
+        for percent in (50, 95, 99)
+    ),
+)  # fmt: skip
+
+
+class ViewColumn(NamedTuple):
+    """A column of both views: its expression in SQL, and a sentence for the reference pages.
+
+    Where the two dialects differ, ``sqlite`` is the expression for SQLite.
+    """
+
+    name: str
+    sql: str
+    help: str
+    sqlite: str = ""
+
+
+_POSTGRES_LENGTHS = """(
+        SELECT array_agg(before - after ORDER BY length)
+        FROM unnest(array_prepend(counts.drafts, counts.accepted_per_position),
+                    array_append(counts.accepted_per_position, 0::bigint))
+            WITH ORDINALITY AS positions(before, after, length)
+        HAVING min(before - after) >= 0
+    )"""
+_SQLITE_LENGTHS = """(
+        SELECT CASE WHEN min(count) >= 0 THEN json_group_array(count) END
+        FROM (
+            SELECT coalesce(lag(position.value) OVER (ORDER BY position.key), counts.drafts)
+                - position.value AS count
+            FROM json_each(json_insert(counts.accepted_per_position, '$[#]', 0)) AS position
+            ORDER BY position.key
+        )
+    )"""
+
+COLUMNS = (
+    ViewColumn(
+        "time", "to_timestamp(counts.start)",
+        "When the minute or the hour began (UTC; ISO 8601 text in SQLite).",
+        "strftime('%Y-%m-%dT%H:%M:%SZ', counts.start, 'unixepoch')",
+    ),
+    ViewColumn(
+        "start", "counts.start",
+        "The same in Unix seconds. Restrict this column: the rows are sorted by it.",
+    ),
+    ViewColumn("daemon", "series.daemon", "The daemon that wrote it (`daemon.name`)."),
+    ViewColumn("target", "series.target", "The server."),
+    ViewColumn("model", "series.model_name", "The model, as the server calls it."),
+    ViewColumn(
+        "dimension", "series.dimension",
+        "By what requests are told apart: `all` (all requests), `temperature`, or the kind of a"
+        " segment, such as `prompt_length`.",
+    ),
+    ViewColumn(
+        "value", "series.value",
+        "The value of the dimension, such as `(0,0.3]`; `all`; `unknown`.",
+    ),
+    ViewColumn(
+        "mode", "contexts.mode", "Whether speculation ran: `on`, `off`, `standby`, `mixed`, ..."
+    ),
+    ViewColumn(
+        "load", "counts.running_us * 1.0 / NULLIF(counts.sampled_us, 0)",
+        "Mean of the running requests; null for single values of a dimension, which share a batch.",
+    ),
+    ViewColumn("requests", "counts.requests", "Finished requests."),
+    ViewColumn("prompt_tokens", "counts.prompt_tokens", "Tokens of prompts."),
+    ViewColumn("generated_tokens", "counts.generation_tokens", "Tokens that were generated."),
+    ViewColumn("drafts", "counts.drafts", "Drafts: speculation steps of one request."),
+    ViewColumn("draft_tokens", "counts.draft_tokens", "Tokens that drafts proposed."),
+    ViewColumn("accepted_tokens", "counts.accepted_tokens", "Tokens that the target kept."),
+    ViewColumn(
+        "acceptance", "counts.accepted_tokens * 1.0 / NULLIF(counts.draft_tokens, 0)",
+        "Acceptance rate: accepted tokens / draft tokens.",
+    ),
+    *(
+        ViewColumn(
+            quantile.name, f"counts.{quantile.column} / 1000000.0",
+            f"P{round(100 * quantile.q)} of "
+            + (
+                "the acceptance rate of single requests (needs a tap)."
+                if quantile.histogram == "request_acceptance"
+                else f"{quantile.histogram.upper()}, in seconds."
+            ),
+        )
+        for quantile in QUANTILES[:3]
+    ),
+    ViewColumn(
+        "tau", "1 + counts.accepted_tokens * 1.0 / NULLIF(counts.drafts, 0)",
+        "Mean acceptance length: tokens a step, with the bonus token.",
+    ),
+    ViewColumn(
+        "accepted_lengths", _POSTGRES_LENGTHS,
+        "Number of drafts that had 0, 1, 2, ... tokens accepted (`bigint[]`; JSON text in SQLite).",
+        _SQLITE_LENGTHS,
+    ),
+    *(
+        ViewColumn(
+            quantile.name, f"counts.{quantile.column} / 1000000.0",
+            f"P{round(100 * quantile.q)} of {quantile.histogram.upper()}, in seconds.",
+        )
+        for quantile in QUANTILES[3:]
+    ),
+    ViewColumn(
+        "coverage", "counts.source_drafts * 1.0 / NULLIF(counts.server_drafts, 0)",
+        "Part of the server's drafts that the source saw, where it is not the server itself.",
+    ),
+)  # fmt: skip
+
+VIEWS = {"minutes": "minute_counts", "hours": "hour_counts"}
+"""By the name of each view, the table that it shows."""
+
+
+def make(connection: sa.Connection) -> None:
+    """Make the views, after all tables."""
+    postgres = connection.dialect.name == "postgresql"
+    for view, table in VIEWS.items():
+        columns = ",\n    ".join(
+            f"{column.sql if postgres else column.sqlite or column.sql} AS {column.name}"
+            for column in COLUMNS
+        )
+        connection.exec_driver_sql(
+            f"CREATE VIEW {view} AS SELECT\n    {columns}\nFROM {table} AS counts\n"
+            "JOIN series ON series.id = counts.series_id\n"
+            "JOIN contexts ON contexts.id = counts.context_id"
+        )
+
+
+def drop(connection: sa.Connection) -> None:
+    """Drop the views, before tables are changed."""
+    for view in VIEWS:
+        connection.exec_driver_sql(f"DROP VIEW IF EXISTS {view}")

@@ -1,0 +1,181 @@
+"""The one sum of many rows is that of adding their windows up one after another."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import (
+    COUNTERS,
+    HISTOGRAMS,
+    HOUR,
+    MAPPINGS,
+    MINUTE,
+    Environment,
+    Gauges,
+    Histogram,
+    Mode,
+    SeriesId,
+    Source,
+    Tally,
+    Window,
+)
+from specwatch.store.counts import FACT_COLUMNS, PackedWindow, context_of, pack, row_of
+from specwatch.store.frame import Frame, Group
+from tests.store.examples import T0, minute, unpack
+
+SERIES = SeriesId("left", "chat", "llama", "0")
+COUNTS = (0, 1, 17, 2**31, 2**40)
+_MOST = 2**63 - 1
+
+
+def frame_of(packed: list[PackedWindow]) -> Frame:
+    """The windows of one series as they are read."""
+    numbers = {each.context: number for number, each in enumerate(packed, 1)}
+    rows = [
+        (each.start, 1, numbers[each.context], *each.columns()[: len(FACT_COLUMNS)])
+        for each in packed
+    ]
+    return Frame(rows, {number: context for context, number in numbers.items()})
+
+
+def same(found: Window, expected: Window) -> bool:
+    """Whether two windows are stored alike: sums of floats differ in their last digits."""
+    return (
+        row_of(found, _MOST) == row_of(expected, _MOST)
+        and context_of(found) == context_of(expected)
+        and (found.series, found.start, found.length)
+        == (expected.series, expected.start, expected.length)
+    )
+
+
+@given(seed=st.integers(0, 2**32))
+def test_any_rows_add_up_to_what_merging_their_windows_gives(seed: int) -> None:
+    """Whatever is unknown, empty, of unlike lengths or bounds, or in another mode."""
+    chance = random.Random(seed)
+    starts = sorted(chance.randrange(3 * HOUR // 60) for _ in range(chance.randrange(1, 40)))
+    packed = [pack(a_window(T0 + 60 * at, chance, most=seed % len(COUNTS))) for at in starts]
+    wanted = [chance.randrange(3) for _ in packed]
+    wanted[: len(packed)] = sorted(set(wanted)) + wanted[len(set(wanted)) :]
+    numbers = {number: place for place, number in enumerate(sorted(set(wanted)))}
+    group = np.array([numbers[number] for number in wanted], np.int64)
+    groups: dict[int, list[Window]] = defaultdict(list)
+    for number, each in zip(group.tolist(), packed, strict=True):
+        groups[number].append(unpack(each))
+    found = frame_of(packed).sum(group, [Group(SERIES, T0, HOUR)] * len(numbers))
+    for number, window in enumerate(found):
+        assert same(window, merge_windows(groups[number], start=T0, length=HOUR))
+
+
+@given(seed=st.integers(0, 2**32))
+def test_minutes_make_an_hour_for_each_context_and_load(seed: int) -> None:
+    chance = random.Random(seed)
+    starts = sorted(chance.randrange(3 * HOUR // 60) for _ in range(chance.randrange(1, 40)))
+    packed = [pack(a_window(T0 + 60 * at, chance, most=seed % len(COUNTS))) for at in starts]
+    groups: dict[Any, list[Window]] = defaultdict(list)
+    for each in packed:
+        window = unpack(each)
+        load_bin = -1 if window.load_bin is None else window.load_bin
+        groups[window.start - window.start % HOUR, each.context, load_bin].append(window)
+    frame = frame_of(packed)
+    found = {
+        (key.start, frame.contexts[key.context_id], key.load_bin): window
+        for key, window in frame.by_hour({1: SERIES})
+    }
+    assert found.keys() == groups.keys()
+    for key, windows in groups.items():
+        assert same(found[key], merge_windows(windows, start=key[0], length=HOUR))
+
+
+def test_a_frame_of_nothing_has_no_hours() -> None:
+    assert list(Frame([], {}).by_hour({})) == []
+
+
+def test_a_sum_that_no_column_holds_is_refused() -> None:
+    packed = [pack(minute(T0 + 60 * n)) for n in range(3)]
+    frame = frame_of(packed)
+    frame.numbers["drafts"] = np.full(3, 2**62)
+    with pytest.raises(ValueError, match="a sum is too large for 63 bits"):
+        frame.sum(np.zeros(3, np.int64), [Group(SERIES, T0)])
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("ttft", "[0,1,2,3,4,5,6,7]"),
+        ("ttft", "[-3,1]"),
+        ("ttft", "[1"),
+        ("finish_reasons", '{"stop": "many"}'),
+        ("drafts", "many"),
+    ],
+)
+def test_a_row_that_cannot_be_decoded_is_left_out_and_logged(column: str, value: object) -> None:
+    packed = [pack(minute(T0 + 60 * n)) for n in range(3)]
+    rows = [[each.start, 1, 1, *each.columns()[: len(FACT_COLUMNS)]] for each in packed]
+    rows[1][3 + FACT_COLUMNS.index(column)] = value
+    with capture_logs() as log:
+        frame = Frame.readable(rows, {1: packed[0].context})
+    assert len(frame) == 2
+    (entry,) = log
+    assert (entry["event"], entry["table"], entry["row"]) == (
+        "row_unreadable", "minute_counts", f"start={T0 + 60}, series_id=1",
+    )  # fmt: skip
+
+
+def a_window(start: int, chance: random.Random, *, most: int) -> Window:
+    """A window of which anything may be unknown; its counts go up to one of COUNTS."""
+
+    def count() -> int:
+        return chance.randrange(COUNTS[most] + 1)
+
+    def maybe(value: Any) -> Any:
+        return None if chance.random() < 0.3 else value
+
+    def histogram(bounds: tuple[float, ...]) -> Histogram:
+        counts = tuple(chance.choice((0, count())) for _ in range(len(bounds) + 1))
+        return Histogram(bounds, counts, chance.choice((0.0, 12.0, chance.randrange(10**9) / 1e6)))
+
+    def millionths() -> float:
+        return chance.randrange(10**6) / 1e6
+
+    bounds = chance.choice(((0.1, 0.5), (0.1, 0.2, 0.5, 1.0), ()))
+    keys = ("stop", "length", "a key of its own", "error")
+    mappings: dict[str, Any] = {
+        name: {key: 1 + count() for key in chance.sample(keys, chance.randrange(4))}
+        for name in MAPPINGS
+    }
+    seconds = chance.choice((0.0, 60.0, 59.9 + chance.randrange(10**5) / 1e6))
+    positions = tuple(count() for _ in range(chance.randrange(5)))
+    return Window(
+        series=SERIES,
+        start=start,
+        length=MINUTE,
+        mode=chance.choice(list(Mode)),
+        tally=Tally(
+            **{name: maybe(count()) for name in COUNTERS},
+            **{name: maybe(histogram(bounds)) for name in HISTOGRAMS},
+            **mappings,
+            accepted_per_position=maybe(positions),
+        ),
+        gauges=Gauges(
+            60.0, seconds, seconds * chance.choice((0.0, 0.4, 2.5, 70.0)), millionths(), count(),
+            count(), maybe(millionths()), maybe(count()), chance.choice((None, 80)),
+        ),
+        environment=Environment(chance.choice((None, "0.32.0")), "abc-4"),
+        source=chance.choice(list(Source)[:4]),
+        server_drafts=maybe(count()),
+        source_drafts=maybe(count()),
+        observed_seconds=seconds,
+        scrapes_ok=count(),
+        scrapes_failed=count(),
+        restarts=chance.randrange(3),
+        down_seconds=chance.choice((0.0, 5.0, chance.randrange(60) / 7)),
+    )  # fmt: skip
