@@ -324,9 +324,9 @@ def _database() -> Iterator[str]:
         " source, version and configuration of the engine, bounds of histograms). `verdicts` has"
         " each change of a confirmed verdict with the speedup of that time, `guard_steps` each step"
         " of a guard, `guards` their present state, `experiments` the results of probe, bench,"
-        " calibrate and experiments, `baselines` the cost of serving without speculation. What these"
-        " rest on is JSON text: `inputs::jsonb ->> 'summary'` in Postgres, `inputs ->> 'summary'` in SQLite.",
-        "",
+        " calibrate and experiments, `baselines` the cost of serving without speculation. What"
+        " these rest on is JSON text: `inputs::jsonb ->> 'summary'` in Postgres,"
+        " `inputs ->> 'summary'` in SQLite.", "",
     )  # fmt: skip
 
 

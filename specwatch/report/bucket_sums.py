@@ -7,15 +7,14 @@ everything else as sums. Of the time before its period it shows sums only.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter
 
 import numpy as np
 
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Window
 from specwatch.report.grouped_data import Beside, Drafted, Recorded, add_drafted
-from specwatch.report.hours import Member, Row
-from specwatch.store.counts import Context
+from specwatch.report.hours import Member
 from specwatch.store.frame import Frame, Group, Ints, Mask, numbered, replaced
 
 _START = attrgetter("start")
@@ -35,24 +34,15 @@ class BucketSums:
     server does not count everything itself: there a report needs the hours of buckets.
     """
 
-    def __init__(
-        self, since: float, unused: Collection[str], hours_since: float = -math.inf
-    ) -> None:
-        """``unused`` names histograms that are not needed."""
+    def __init__(self, since: float, hours_since: float = -math.inf) -> None:
         self._since = since
         self._hours_since = hours_since
-        self._unused = unused
 
-    def __call__(
-        self,
-        rows: Sequence[Row],
-        members: Mapping[int, Member],
-        contexts: Mapping[int, Context],
-    ) -> list[Recorded]:
+    def __call__(self, frame: Frame, members: Mapping[int, Member]) -> list[Recorded]:
         """Windows of rows that one daemon wrote, by start."""
-        if not rows:
+        if not len(frame):
             return []
-        frame = Frame.readable(rows, contexts, hours=True, without=self._unused)
+        contexts = frame.contexts
         modes = {id_: _MODES.index(contexts[id_].mode) for id_ in set(frame.context_ids.tolist())}
         mode = frame.of_contexts(modes)
         whole, complete = _wholes(frame, members, mode)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
-
-import sqlalchemy as sa
+from typing import NamedTuple
 
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
 from specwatch.report.grouped_data import Recorded
 from specwatch.store import schema
 from specwatch.store.counts import Context
-from specwatch.store.frame import HOUR_COLUMNS, MINUTE_COLUMNS, Frame
+from specwatch.store.frame import Frame, replaced
 from specwatch.store.readers import Reader
-from specwatch.store.statements import contexts_of, fetch_rows, read_series, selected, series_of
+from specwatch.store.statements import read_series, series_of
 
 _HOURS_AT_ONCE = 14 * 24
 _MINUTES_AT_ONCE = 24
@@ -24,12 +22,8 @@ _MINUTES_AT_ONCE = 24
 
 _CONTEXT = itemgetter(2)
 _WHAT = attrgetter("start", "series.model_name", "series.temperature")
-Row = tuple[Any, ...]
-"""The columns of a frame."""
-Summed = Callable[
-    [Sequence[Row], Mapping[int, "Member"], Mapping[int, Context]], Iterable[Recorded]
-]
-"""Makes windows from rows of the hours, all series, and contexts by id."""
+Summed = Callable[[Frame, Mapping[int, "Member"]], Iterable[Recorded]]
+"""Makes windows from rows of the hours, and all series."""
 
 
 class Member(NamedTuple):
@@ -80,6 +74,7 @@ def hours_of(
     until: float,
     *,
     contexts: dict[int, Context] | None = None,
+    without: Collection[str] = (),
     summed: Summed | None = None,
 ) -> Iterator[Recorded]:
     """Yield the hours of series of one target that start in ``since <= start < until``.
@@ -87,7 +82,7 @@ def hours_of(
     Times are Unix seconds. They are the windows that the store would have if it rolled up now all
     rows before ``until``. An hour has a window for each mode, load bin and environment, by start;
     of two daemons the one with more good scrapes counts. ``contexts`` caches those that were read,
-    by id. Raises StoreError.
+    by id; ``without`` names histograms that are not needed. Raises StoreError.
 
     ``summed`` makes sums of rolled-up hours in place of a window for each; it is called if one
     daemon watched.
@@ -104,7 +99,7 @@ def hours_of(
         # What is rolled up of all series is read in long strides.
         far = _HOURS_AT_ONCE if hour < rolled else _MINUTES_AT_ONCE
         stop = min(hour + far * HOUR, rolled if hour < rolled else end, end)
-        yield from _between(reader, members, hour, stop, contexts, summed)
+        yield from _between(reader, members, hour, stop, contexts, without, summed)
         hour = _hour(stop + HOUR - 1)
 
 
@@ -114,6 +109,7 @@ def _between(
     hour: int,
     stop: int,
     contexts: dict[int, Context],
+    without: Collection[str],
     summed: Summed | None,
 ) -> Iterator[Recorded]:
     """The hours that start in a span, rolled up or not."""
@@ -123,34 +119,42 @@ def _between(
         if member.pending and member.rolled_until < stop
     }
     with reader.reading() as connection:
-        minutes = _rows(connection, schema.minutes, hour, stop, MINUTE, late) if late else []
-        stored = _rows(connection, schema.hours, hour, stop, HOUR, members)
-        needed = {*map(_CONTEXT, minutes), *map(_CONTEXT, stored)} - contexts.keys()
-        contexts |= contexts_of(connection, needed)
+        where = _where(hour, stop, HOUR, members)
+        stored = Frame.read(connection, schema.hours, where, contexts, without=without)
+        minutes = None
+        if late:
+            where = _where(hour, stop, MINUTE, late)
+            minutes = Frame.read(connection, schema.minutes, where, contexts, without=without)
     if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
-        yield from summed(stored, members, contexts)
+        yield from summed(stored, members)
         return
-    if any(hour < member.rolled_until for member in late.values()):
-        minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
-    # A stored hour counts only if some of its minutes are gone.
-    rebuilt = {
-        (row[0] - row[0] % HOUR, row[1])
-        for row in (minutes if stored else ())
-        if row[0] - row[0] % HOUR >= members[row[1]].pruned_until
-    }
+    if minutes:
+        rolled = replaced(minutes.series, {id_: one.rolled_until for id_, one in late.items()})
+        minutes.keep(minutes.starts >= rolled)
+        # A stored hour counts only if some of its minutes are gone.
+        pruned = replaced(minutes.series, {id_: one.pruned_until for id_, one in late.items()})
+        rebuilt = {
+            (start - start % HOUR, id_)
+            for start, id_, until in zip(
+                minutes.starts.tolist(), minutes.series.tolist(), pruned.tolist(), strict=True
+            )
+            if start - start % HOUR >= until
+        }
+        places = zip(stored.starts.tolist(), stored.series.tolist(), strict=True)
+        stored.keep([place not in rebuilt for place in places])
     ordered = sorted(members.items(), key=lambda item: item[1].order)
     ranks = {id_: rank for rank, (id_, _) in enumerate(ordered)}
     series = {id_: member.series for id_, member in members.items()}
     windows: dict[_Key, Window] = {}
-    kept = [row for row in stored if (row[0], row[1]) not in rebuilt]
-    for group, window in Frame.readable(kept, contexts, hours=True).by_hour(series):
-        key = (group.start, ranks[group.series_id], group.context_id, group.load_bin)
-        windows[key] = window
-    for group, window in Frame.readable(minutes, contexts).by_hour(series):
-        key = (group.start, ranks[group.series_id], group.context_id, group.load_bin)
-        if key in windows:
-            window = merge_windows([windows[key], window], start=group.start, length=HOUR)
-        windows[key] = window
+    for frame in (stored, minutes):
+        for group, window in () if frame is None else frame.by_hour(series):
+            key = (group.start, ranks[group.series_id], group.context_id, group.load_bin)
+            known = windows.get(key)
+            windows[key] = (
+                window
+                if known is None
+                else merge_windows([known, window], start=group.start, length=HOUR)
+            )
     yield from _settled(windows)
 
 
@@ -167,31 +171,17 @@ def _settled(merged: Mapping[_Key, Window]) -> Iterator[Window]:
         yield from (window for window in windows if window.series.daemon == best)
 
 
-def _rows(
-    connection: sa.Connection,
-    table: sa.Table,
-    hour: int,
-    stop: int,
-    length: int,
-    ids: Collection[int],
-) -> list[Row]:
-    """Rows of series that start in a span: start, series, context, and their columns."""
-    names = HOUR_COLUMNS if length == HOUR else MINUTE_COLUMNS
-    order = "context_id, load_bin" if length == HOUR else "run_id, context_id"
-    # Keys are written out: binding a parameter for each takes longer than the query.
-    rows = fetch_rows(
-        connection,
-        f"SELECT {selected(connection, table, names)} FROM {table.name}"  # noqa: S608
-        f" WHERE start IN ({', '.join(map(str, range(hour, stop, length)))})"
-        f" AND series_id {_among(ids)} ORDER BY start, series_id, {order}",
-    )
-    return [row for row in rows if row[1] in ids]
+def _where(hour: int, stop: int, length: int, ids: Collection[int]) -> str:
+    """The rows of series that start in a span. Keys are written out: binding a parameter for each
+    takes longer than the query."""
+    starts = ", ".join(map(str, range(hour, stop, length)))
+    return f"start IN ({starts}) AND series_id {_among(ids)}"
 
 
 def _among(ids: Collection[int]) -> str:
     """Neighbours are found with one seek for each start."""
     first, last = min(ids), max(ids)
-    if last - first < len(ids):
+    if last - first == len(ids) - 1:
         return f"BETWEEN {first} AND {last}"
     return f"IN ({', '.join(map(str, ids))})"
 

@@ -216,7 +216,7 @@ class _SourceReader:
     ) -> Iterator[Recorded]:
         # Each hour counts for changes, and for the budgets of objectives.
         earliest = min([self._since - SIDE, *(self._until - slo.window for slo in self._slos)])
-        summed = BucketSums(self._since, _UNUSED, earliest)
+        summed = BucketSums(self._since, earliest)
         return hours_of(self._reader, members, since, until, contexts=self._contexts, summed=summed)
 
     def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:

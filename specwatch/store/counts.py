@@ -1,4 +1,4 @@
-"""Windows as rows of whole numbers and arrays: what is written, and what is read of one row.
+"""Windows as rows of whole numbers and arrays, as they are written.
 
 A row has the columns of every fact (:data:`specwatch.domain.model.FACTS`) and those that are
 derived for people. What many windows share is a :class:`Context`.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,12 +22,10 @@ from specwatch.domain.model import (
     FACTS,
     HISTOGRAMS,
     Environment,
-    Gauges,
     Histogram,
     Mode,
     SeriesId,
     Source,
-    Tally,
     Window,
 )
 from specwatch.scrape.tally import most_frequent
@@ -108,10 +107,6 @@ _ENCODER = msgspec.msgpack.Encoder()
 _ROW = msgspec.msgpack.Decoder(tuple[Any, ...])
 _BOUNDS = msgspec.json.Decoder(dict[str, tuple[float, ...]])
 _NAMES = msgspec.json.Decoder(list[str])
-COUNTS = msgspec.json.Decoder(tuple[int, ...])
-"""Decodes an array."""
-KEYS = msgspec.json.Decoder(dict[str, int])
-"""Decodes counts by key."""
 
 
 def pack(window: Window) -> PackedWindow:
@@ -154,28 +149,6 @@ def _derived(value: float | None) -> int | None:
     if value is None or not abs(value) < LARGEST / MILLIONTHS:
         return None
     return round(value * MILLIONTHS)
-
-
-def window_of(
-    series: SeriesId, start: int, length: int, context: Context, values: Sequence[Any]
-) -> Window:
-    """The window of a row; ``values`` begin with those of :data:`FACT_COLUMNS`."""
-    fields: dict[str, dict[str, Any]] = {"tally": {}, "gauges": {}, "": {}}
-    column = 0
-    for fact, take, decode in _DECODERS:
-        fields[fact.of][fact.name] = decode(values[column : column + take], fact, context)
-        column += take
-    return Window(
-        series=series,
-        start=start,
-        length=length,
-        mode=context.mode,
-        tally=Tally(**fields["tally"]),
-        gauges=Gauges(gpu_memory_total=context.gpu_memory_total, **fields["gauges"]),
-        environment=context.environment,
-        source=context.source,
-        **fields[""],
-    )
 
 
 def context_of(window: Window) -> Context:
@@ -249,7 +222,13 @@ def _keys(value: Mapping[str, int], fact: Fact, largest: int) -> tuple[str | Non
     # Zeros take most of the bytes; where all are zero, one says that they are counted.
     counted = {key: count for key, count in value.items() if count} or dict([*value.items()][:1])
     kept = most_frequent(dict(sorted(counted.items())))
-    return (_json({storable(key): count for key, count in kept.items()}),)
+    return (_json({_key(key): count for key, count in kept.items()}),)
+
+
+@lru_cache(maxsize=1024)
+def _key(text: str) -> str:
+    """A key as it is stored: as JSON it needs no escape."""
+    return re.sub(r'[\0-\x1f"\\]', "\ufffd", storable(text))
 
 
 def _histogram(value: Histogram | None, fact: Fact, largest: int) -> tuple[str | None, int | None]:
@@ -267,38 +246,6 @@ def _histogram(value: Histogram | None, fact: Fact, largest: int) -> tuple[str |
     return _json(counts), _checked(total, fact, largest)
 
 
-def _read_count(values: Sequence[Any], _: Fact, __: Context) -> Any:
-    return values[0]
-
-
-def _read_scaled(values: Sequence[Any], fact: Fact, _: Context) -> float | None:
-    return None if values[0] is None else values[0] / fact.scale
-
-
-def _read_positions(values: Sequence[Any], _: Fact, __: Context) -> tuple[int, ...] | None:
-    return None if values[0] is None else COUNTS.decode(values[0])
-
-
-def _read_keys(values: Sequence[Any], _: Fact, __: Context) -> Mapping[str, int]:
-    return {} if values[0] is None else KEYS.decode(values[0])
-
-
-def _read_histogram(values: Sequence[Any], fact: Fact, context: Context) -> Histogram | None:
-    text, total = values
-    if text is None:
-        return None
-    bounds = context.bounds[HISTOGRAMS.index(fact.name)] or ()
-    missing = len(bounds) + 1
-    counts: tuple[int, ...] = ()
-    stored = COUNTS.decode(text)
-    if stored:
-        first, *used = stored
-        counts = (*(0,) * first, *used)
-        missing -= len(counts)
-    counts += (0,) * missing
-    return Histogram(bounds, counts, total / fact.scale, fact.name in context.coarsened)
-
-
 _ENCODERS: Mapping[Kind, Callable[[Any, Fact, int], Collection[Any]]] = {
     Kind.COUNT: _number,
     Kind.INTEGRAL: _number,
@@ -307,17 +254,3 @@ _ENCODERS: Mapping[Kind, Callable[[Any, Fact, int], Collection[Any]]] = {
     Kind.KEYS: _keys,
     Kind.HISTOGRAM: _histogram,
 }
-_READERS: Mapping[Kind, Callable[[Sequence[Any], Fact, Context], Any]] = {
-    Kind.POSITIONS: _read_positions,
-    Kind.KEYS: _read_keys,
-    Kind.HISTOGRAM: _read_histogram,
-}
-
-
-def _decoder(fact: Fact) -> tuple[Fact, int, Callable[[Sequence[Any], Fact, Context], Any]]:
-    plain = _read_count if fact.scale == 1 else _read_scaled
-    columns = sum(1 for _ in schema.stored_columns(fact))
-    return fact, columns, _READERS.get(fact.kind, plain)
-
-
-_DECODERS = tuple(map(_decoder, FACTS))

@@ -5,14 +5,14 @@ Importing this imports numpy.
 
 from __future__ import annotations
 
-import itertools
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
+import sqlalchemy as sa
 
 from specwatch.domain.facts import MILLIONTHS, Fact, Kind
 from specwatch.domain.merge import merge_modes
@@ -29,18 +29,23 @@ from specwatch.domain.model import (
 )
 from specwatch.store import schema
 from specwatch.store.counts import FACT_COLUMNS, LARGEST, Context
-from specwatch.store.statements import UNDECODABLE, note_undecodable
+from specwatch.store.statements import (
+    UNDECODABLE,
+    contexts_of,
+    fetch_rows,
+    note_undecodable,
+    selected,
+)
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 UNKNOWN = -1
 """The number that stands for NULL; no stored number is negative."""
+_BEGIN, _EMPTY, _NULL, _FIRST_KEY = -2, -3, -4, -5
 _MOST = 64 * LARGEST
 """The largest number of a row: an hour of minutes. Thousands of them add up below 2^63."""
 
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
-_LISTS = msgspec.json.Decoder(list[list[int]])
-_MAPPINGS = msgspec.json.Decoder(list[dict[str, int]])
 
 
 class Entries(NamedTuple):
@@ -71,24 +76,18 @@ class Group(NamedTuple):
 
 
 class Frame:
-    """Rows of the minutes or the hours, as columns.
+    """Rows of the minutes or the hours as columns, by start.
 
-    ``rows`` are sorted by start; each is :data:`MINUTE_COLUMNS` or :data:`HOUR_COLUMNS`.
-    ``contexts`` has at least those of the rows, by id. Histograms in ``without`` are left out.
+    ``texts`` has by column its values in all rows, divided by commas, with :func:`_null` in place
+    of NULL; None where all are NULL. ``contexts`` has at least those of the rows, by id.
     """
 
-    def __init__(
-        self,
-        rows: Sequence[Sequence[Any]],
-        contexts: Mapping[int, Context],
-        *,
-        hours: bool = False,
-        without: Collection[str] = (),
-    ) -> None:
-        columns = list(zip(*rows, strict=True)) or [()] * (3 + hours + len(FACT_COLUMNS))
-        self.contexts = {id_: contexts[id_] for id_ in set(columns[2])}
-        self.starts, self.series, self.context_ids = map(ints, columns[:3])
-        values = dict(zip(FACT_COLUMNS, columns[3 + hours :], strict=True))
+    def __init__(self, texts: Mapping[str, str | None], contexts: Mapping[int, Context]) -> None:
+        self._size = (texts["start"] or "").count(",") + 1 if texts["start"] else 0
+        self.starts, self.series, self.context_ids = (
+            self._ints(texts[name]) for name in ("start", "series_id", "context_id")
+        )
+        self.contexts = {id_: contexts[id_] for id_ in set(self.context_ids.tolist())}
         self.numbers: dict[str, Ints] = {}
         """By column; histograms have their sums in here."""
         self.arrays: dict[str, Entries] = {}
@@ -96,56 +95,148 @@ class Frame:
         self.keys: dict[str, dict[str, tuple[Ints, Ints]]] = {}
         """Counts by key, by the name of the fact: of each key the rows that have it."""
         for fact in FACTS:
-            if fact.name not in without:
-                self._read(fact, values)
-        self.load_bins = ints(columns[3]) if hours else self._load_bins()
+            self._read(fact, texts)
+        hours = "load_bin" in texts
+        self.load_bins = self._ints(texts["load_bin"]) if hours else self._load_bins()
+        if (np.diff(self.starts) < 0).any():
+            self.take(np.argsort(self.starts, kind="stable"))
 
     @classmethod
-    def readable(
+    def read(
         cls,
-        rows: Sequence[Sequence[Any]],
-        contexts: Mapping[int, Context],
+        connection: sa.Connection,
+        table: sa.Table,
+        where: str,
+        contexts: dict[int, Context],
         *,
-        hours: bool = False,
         without: Collection[str] = (),
     ) -> Frame:
-        """A frame of the rows that can be decoded; others are logged."""
+        """The rows of a table for which ``where`` is true, but for those that cannot be decoded,
+        which are logged. Contexts that are not known yet are added to ``contexts``; histograms in
+        ``without`` are left out."""
+        names = HOUR_COLUMNS if table is schema.hours else MINUTE_COLUMNS
+        unwanted = {
+            column.name
+            for fact in FACTS
+            if fact.name in without
+            for column in schema.stored_columns(fact)
+        }
+        wanted = [name for name in names if name not in unwanted]
+        query = ", ".join(_joined(connection, table, name) for name in wanted)
+        ((*found,),) = fetch_rows(connection, f"SELECT {query} FROM {table.name} WHERE {where}")  # noqa: S608
+        texts = dict.fromkeys(names) | dict(zip(wanted, found, strict=True))
+        ids = set(map(int, (texts["context_id"] or "").split(","))) if found[0] else set()
+        contexts |= contexts_of(connection, ids - contexts.keys())
         try:
-            return cls(rows, contexts, hours=hours, without=without)
+            return cls(texts, contexts)
         except UNDECODABLE:
-            pass
-        table = schema.hours if hours else schema.minutes
-        sound = []
-        for row in rows:
-            try:
-                cls([row], contexts, hours=hours)
-            except UNDECODABLE as error:
-                note_undecodable(table, {"start": row[0], "series_id": row[1]}, error)
-            else:
-                sound.append(row)
-        return cls(sound, contexts, hours=hours, without=without)
+            query = f"SELECT {selected(connection, table, wanted)} FROM {table.name} WHERE {where}"  # noqa: S608
+            rows = fetch_rows(connection, query)
+        sound = [row for row in rows if _is_sound(table, wanted, row, contexts)]
+        return cls(dict.fromkeys(names) | texts_of(wanted, sound), contexts)
+
+    def keep(self, here: Mask | Sequence[bool]) -> None:
+        """Keep some rows: those that are marked."""
+        self.take(np.flatnonzero(here))
+
+    def take(self, rows: Ints) -> None:
+        """Keep some rows, by their numbers, in that order."""
+        places = np.full(self._size, -1)
+        places[rows] = np.arange(len(rows))
+        self._size = len(rows)
+        self.starts, self.series = self.starts[rows], self.series[rows]
+        self.context_ids, self.load_bins = self.context_ids[rows], self.load_bins[rows]
+        self.numbers = {name: values[rows] for name, values in self.numbers.items()}
+        for name, entries in self.arrays.items():
+            moved = places[entries.rows]
+            kept = moved >= 0
+            self.arrays[name] = Entries(
+                entries.known[rows], moved[kept], entries.places[kept], entries.counts[kept]
+            )
+        for by_key in self.keys.values():
+            for key, (of_key, counts) in by_key.items():
+                moved = places[of_key]
+                kept = moved >= 0
+                by_key[key] = moved[kept], counts[kept]
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return self._size
 
-    def _read(self, fact: Fact, values: Mapping[str, Sequence[Any]]) -> None:
+    def _read(self, fact: Fact, texts: Mapping[str, str | None]) -> None:
         names = [column.name for column in schema.stored_columns(fact)]
-        texts = values[names[0]]
+        text = texts[names[0]]
         match fact.kind:
             case Kind.KEYS:
-                self.keys[fact.name] = _keys(texts)
+                self.keys[fact.name] = self._keys(text)
             case Kind.POSITIONS:
-                known, lengths, flat = _arrays(texts)
-                rows = np.repeat(np.arange(len(texts)), lengths)
+                known, lengths, flat = self._arrays(text)
+                rows = np.repeat(np.arange(self._size), lengths)
                 places = np.arange(len(flat)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
                 self.arrays[fact.name] = Entries(known, rows, places, flat)
             case Kind.HISTOGRAM:
-                entries = _trimmed(*_arrays(texts))
+                entries = _trimmed(*self._arrays(text))
                 self._require_places(fact, entries)
                 self.arrays[fact.name] = entries
-                self.numbers[names[1]] = _checked(ints(values[names[1]]))
+                self.numbers[names[1]] = _checked(self._ints(texts[names[1]]))
             case Kind.COUNT | Kind.INTEGRAL | Kind.LARGEST:
-                self.numbers[names[0]] = _checked(ints(texts))
+                self.numbers[names[0]] = _checked(self._ints(text))
+
+    def _ints(self, text: str | None) -> Ints:
+        """Whole numbers, ``UNKNOWN`` for each where there is no text."""
+        if text is None:
+            return np.full(self._size, UNKNOWN)
+        numbers = _parsed(text)
+        if len(numbers) != self._size:
+            raise ValueError("a number is expected in each row")
+        return numbers
+
+    def _arrays(self, text: str | None) -> tuple[Mask, Ints, Ints]:
+        """Arrays: which rows have one, the length of each, and all their numbers."""
+        if text is None:
+            none = np.zeros(self._size, np.int64)
+            return none.astype(np.bool_), none, none[:0]
+        # Each array begins with a mark; one without numbers has another one in their place.
+        marked = text.replace("[]", f"[{_EMPTY}]").replace("[", f"{_BEGIN},").replace("]", "")
+        flat, begins = self._marked(marked)
+        lengths = np.diff(np.append(begins, len(flat))) - 1
+        first = flat[begins + 1]
+        lengths[(first == _EMPTY) | (first == _NULL)] = 0
+        counts = flat[flat >= 0]
+        if len(counts) != lengths.sum():
+            raise ValueError("a number of an array is negative")
+        return first != _NULL, lengths, _checked(counts)
+
+    def _keys(self, text: str | None) -> dict[str, tuple[Ints, Ints]]:
+        """JSON objects: the rows that have each key, and their counts."""
+        if text is None:
+            return {}
+        marked, keys = text, list[str]()
+        # Each key becomes a mark as well. There are few, and none has a quotation mark in it.
+        while '"' in marked:
+            key, _, _ = marked.partition('"')[2].partition('"')
+            marked = marked.replace(f'"{key}":', f"{_FIRST_KEY - len(keys)},")
+            keys.append(key)
+            if f'"{key}"' in marked:
+                raise ValueError(f"{key} has no count")
+        marked = marked.replace("{}", f"{{{_EMPTY}}}").replace("{", f"{_BEGIN},")
+        marked = marked.replace("}", "")
+        flat, begins = self._marked(marked)
+        rows = np.cumsum(np.isin(np.arange(len(flat)), begins)) - 1
+        found = {}
+        for number, key in enumerate(keys):
+            here = np.flatnonzero(flat == _FIRST_KEY - number)
+            if (here + 1 >= len(flat)).any():
+                raise ValueError(f"{key} has no count")
+            found[key] = rows[here], _checked(flat[here + 1])
+        return found
+
+    def _marked(self, text: str) -> tuple[Ints, Ints]:
+        """The numbers of a text, and the places of the marks with which each row begins."""
+        flat = _parsed(text)
+        begins = np.flatnonzero(flat == _BEGIN)
+        if len(begins) != self._size or (self._size and begins[0]):
+            raise ValueError("an array or an object is expected in each row")
+        return flat, begins
 
     def _require_places(self, fact: Fact, entries: Entries) -> None:
         """Raise ValueError for a count of a bucket that there is not."""
@@ -314,6 +405,12 @@ class _Sum:
         """The bounds of each group's sum of a histogram, and whether some were left out."""
         bounds: list[tuple[float, ...] | None] = []
         coarsened = []
+        every = {
+            (each.bounds[place], name in each.coarsened) for each in self._frame.contexts.values()
+        }
+        if len(every) == 1:
+            ((edges, coarse),) = every
+            return [edges] * self._size, [coarse] * self._size
         for contexts in self._contexts:
             distinct = {edges for c in contexts if (edges := c.bounds[place]) is not None}
             if len(distinct) < 2:
@@ -358,13 +455,22 @@ MINUTE_COLUMNS = ("start", "series_id", "context_id", *FACT_COLUMNS)
 HOUR_COLUMNS = ("start", "series_id", "context_id", "load_bin", *FACT_COLUMNS)
 
 
-def ints(values: Sequence[int | None]) -> Ints:
-    """Whole numbers as an array, ``UNKNOWN`` for None."""
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except TypeError:
-        known = (UNKNOWN if value is None else value for value in values)
-        return np.fromiter(known, np.int64, len(values))
+def texts_of(names: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, str | None]:
+    """The texts of a frame for rows."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return {
+        name: ",".join(_null(name) if value is None else str(value) for value in column)
+        if any(value is not None for value in column)
+        else None
+        for name, column in zip(names, map(tuple, columns), strict=True)
+    }
+
+
+_NULLS = {
+    fact.column: "{}" if fact.kind is Kind.KEYS else f"[{_NULL}]"
+    for fact in FACTS
+    if fact.kind in (Kind.KEYS, Kind.POSITIONS, Kind.HISTOGRAM)
+}
 
 
 def replaced(values: Ints, by: Mapping[int, int]) -> Ints:
@@ -387,13 +493,41 @@ def numbered(columns: Sequence[Ints | Mask]) -> tuple[Ints, Ints]:
     return order[changed], numbers
 
 
-def _arrays(texts: Sequence[str | None]) -> tuple[Mask, Ints, Ints]:
-    """JSON arrays: which rows have one, the length of each, and all their numbers."""
-    known = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
-    lists = _LISTS.decode(f"[{','.join([text or '[]' for text in texts])}]")
-    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-    flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, int(lengths.sum()))
-    return known, lengths, _checked(flat)
+def _joined(connection: sa.Connection, table: sa.Table, name: str) -> str:
+    """A column in all rows as one text: in one pass, so that all columns have one order. A value
+    of each row as an object of Python would take longer than the rest."""
+    null = _null(name)
+    if connection.dialect.name == "sqlite":
+        text, joined = f"coalesce({name}, '{null}')", "group_concat"
+    else:
+        value = selected(connection, table, [name])
+        text, joined = f"coalesce(({value})::text, '{null}')", "string_agg"
+    return f"CASE WHEN count({name}) > 0 THEN {joined}({text}, ',') END"
+
+
+def _null(column: str) -> str:
+    """What stands for NULL in the text of a column."""
+    return _NULLS.get(column, str(UNKNOWN))
+
+
+def _is_sound(
+    table: sa.Table, names: Sequence[str], row: Sequence[Any], contexts: Mapping[int, Context]
+) -> bool:
+    """Whether a row can be decoded; if not, it is logged."""
+    every = HOUR_COLUMNS if table is schema.hours else MINUTE_COLUMNS
+    try:
+        Frame(dict.fromkeys(every) | texts_of(names, [row]), contexts)
+    except UNDECODABLE as error:
+        note_undecodable(table, {"start": row[0], "series_id": row[1]}, error)
+        return False
+    return True
+
+
+def _parsed(text: str) -> Ints:
+    """Whole numbers, divided by commas. Numbers that are not whole end it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # what is left of the text
+        return np.fromstring(text, np.int64, sep=",")
 
 
 def _trimmed(known: Mask, lengths: Ints, flat: Ints) -> Entries:
@@ -407,18 +541,6 @@ def _trimmed(known: Mask, lengths: Ints, flat: Ints) -> Entries:
     counted = np.ones(len(flat), np.bool_)
     counted[heads] = False
     return Entries(known, rows[counted], places[counted], flat[counted])
-
-
-def _keys(texts: Sequence[str | None]) -> dict[str, tuple[Ints, Ints]]:
-    """JSON objects: the rows that have each key, and their counts."""
-    rows: dict[str, list[int]] = {}
-    counts: dict[str, list[int]] = {}
-    mappings = _MAPPINGS.decode(f"[{','.join([text or '{}' for text in texts])}]")
-    for row, mapping in enumerate(mappings):
-        for key, count in mapping.items():
-            rows.setdefault(key, []).append(row)
-            counts.setdefault(key, []).append(count)
-    return {key: (np.array(rows[key]), _checked(np.array(counts[key]))) for key in rows}
 
 
 def _checked(numbers: Ints) -> Ints:

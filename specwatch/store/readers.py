@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Required, TypedDict, Unpack
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict, Unpack
 
 import sqlalchemy as sa
 
 from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Experiment
-from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE, Mode, SeriesId, Window
 from specwatch.domain.segments import dimension_of, kind_of
 from specwatch.domain.switchback import Switchback
 from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
 from specwatch.store import experiment_rows, measurement_rows, schema, verdict_rows
-from specwatch.store.counts import FACT_COLUMNS, Context, window_of
+from specwatch.store.counts import Context
 from specwatch.store.database import Database
-from specwatch.store.statements import (
-    UNDECODABLE,
-    contexts_of,
-    note_undecodable,
-    read_series,
-    selected,
-    series_of,
-)
+from specwatch.store.statements import read_series, series_of
 from specwatch.store.verdict_rows import VerdictSelection
+
+if TYPE_CHECKING:
+    from specwatch.store.frame import Frame
 
 TABLES = {MINUTE: schema.minutes, HOUR: schema.hours}
 _ROWS_AT_ONCE = 4000
 _MOST_COUNTED = 1_000_000
-_SCRAPES_OK = FACT_COLUMNS.index("scrapes_ok")
-_ROW_NAMES = ("start", "series_id", "context_id", *FACT_COLUMNS)
+_PLACE = attrgetter("start", "series.target", "series.model_name", "series.temperature")
 
 
 class Selection(TypedDict, total=False):
@@ -77,19 +72,6 @@ class Info:
     size: int
     rows: Mapping[str, int]
     exact: frozenset[str]
-
-
-class _Row(NamedTuple):
-    start: int
-    rank: int
-    series: SeriesId
-    context: int
-    columns: Sequence[Any]
-
-    @property
-    def key(self) -> tuple[int, str, str, str]:
-        """The key of a window over all daemons."""
-        return self.start, self.series.target, self.series.model_name, self.series.temperature
 
 
 class Reader:
@@ -248,30 +230,29 @@ class Reader:
         """A connection to a database that :meth:`connected` has checked before."""
         return self._database.reading()
 
-    def _windows(self, length: int, selection: Selection) -> Iterator[Window]:
-        contexts: dict[int, Context] = {}
-        for rows in self._chunks(length, selection):
-            with self._database.reading() as connection:
-                missing = {row.context for row in rows} - contexts.keys()
-                contexts |= contexts_of(connection, missing)
-            for _, group in itertools.groupby(rows, lambda row: row.key):
-                yield from _settle(list(group), length, contexts)
-
-    def _chunks(self, length: int, asked: Selection) -> Iterator[list[_Row]]:
-        """Rows of whole spans of time, each list sorted by start, target, model, temperature."""
-        table = TABLES[length]
+    def _windows(self, length: int, asked: Selection) -> Iterator[Window]:
         with self.connected() as connection:
             selection = _select_series(connection, asked)
-        if not selection.series:
-            return
+        if selection.series:
+            for frame in self._frames(length, asked, selection):
+                yield from _windows_of(frame, length, selection.series)
+
+    def _frames(self, length: int, asked: Selection, selection: _Selection) -> Iterator[Frame]:
+        """Rows of whole spans of time."""
+        # numpy takes 80 ms to load, which commands that read no windows do without.
+        from specwatch.store.frame import Frame
+
+        table = TABLES[length]
+        contexts: dict[int, Context] = {}
         position: float = _next_multiple(max(asked["since"], selection.first), length)
         end = min(asked["until"], selection.last + 1)
         span = length * max(1, _ROWS_AT_ONCE // len(selection.series))
         while position < end:
             stop = min(position + span, end)
+            where = _where(position, stop, length, selection)
             with self._database.reading() as connection:
-                rows = _read_rows(connection, table, position, stop, length, selection)
-                if not rows:
+                frame = Frame.read(connection, table, where, contexts)
+                if not frame:
                     # No rows here: continue at the next row of the table.
                     following = sa.select(table.c.start).where(
                         table.c.start >= stop, table.c.start < end
@@ -280,14 +261,14 @@ class Reader:
                     if start is None:
                         return
                     stop = max(stop, start)
-            if rows:
-                yield rows
+            if frame:
+                yield frame
             position = stop if stop >= end else _next_multiple(stop, length)
 
 
 class _Selection(NamedTuple):
-    series: dict[int, tuple[int, SeriesId]]
-    """By id, the position in the reading order and the series."""
+    series: dict[int, SeriesId]
+    """By id, in the reading order."""
     everything: bool
     few: bool
     mode: Mode | None
@@ -311,7 +292,7 @@ def _select_series(connection: sa.Connection, asked: Selection) -> _Selection:
         rows = [row for row in rows if not kind_of(series[row.id].temperature)]
     rows = sorted(rows, key=lambda r: (r.target, r.model_name, series[r.id].temperature, r.daemon))
     return _Selection(
-        {row.id: (rank, series[row.id]) for rank, row in enumerate(rows)},
+        {row.id: series[row.id] for row in rows},
         len(rows) == total,
         4 * len(rows) <= total,
         asked.get("mode"),
@@ -321,55 +302,42 @@ def _select_series(connection: sa.Connection, asked: Selection) -> _Selection:
     )
 
 
-def _read_rows(
-    connection: sa.Connection,
-    table: sa.Table,
-    since: float,
-    stop: float,
-    length: int,
-    selection: _Selection,
-) -> list[_Row]:
-    query = sa.select(sa.text(selected(connection, table, _ROW_NAMES))).select_from(table)
+def _where(since: float, stop: float, length: int, selection: _Selection) -> str:
+    """The chosen rows that start in a span."""
     if selection.few:
         # Seeks to each row of the grid instead of reading past those of other series.
         grid = range(_next_multiple(since, length), _next_multiple(stop, length), length)
-        query = query.where(table.c.start.in_(grid))
+        where = f"start IN ({', '.join(map(str, grid))})"
     else:
-        query = query.where(table.c.start >= since, table.c.start < stop)
+        where = f"start >= {since} AND start < {stop}"
     if not selection.everything:
-        query = query.where(table.c.series_id.in_(selection.series))
+        where += f" AND series_id IN ({', '.join(map(str, selection.series))})"
     if selection.mode is not None:
-        contexts = schema.contexts
-        in_mode = sa.select(contexts.c.id).where(contexts.c.mode == str(selection.mode))
-        query = query.where(table.c.context_id.in_(in_mode))
-    rows = [
-        _Row(start, *selection.series[series_id], context, columns)
-        for start, series_id, context, *columns in connection.execute(query)
-        if series_id in selection.series
-    ]
-    rows.sort(key=lambda row: (row.start, row.rank, row.context))
-    return rows
+        where += f" AND context_id IN (SELECT id FROM contexts WHERE mode = '{selection.mode}')"  # noqa: S608
+    return where
 
 
-def _settle(rows: Sequence[_Row], length: int, contexts: Mapping[int, Context]) -> Iterator[Window]:
-    """The windows of one series and start, of the daemon with the most good scrapes."""
-    scrapes: dict[str, int] = {}
-    for row in rows:
-        scrapes[row.series.daemon] = scrapes.get(row.series.daemon, 0) + row.columns[_SCRAPES_OK]
-    daemon = min(scrapes, key=lambda name: (-scrapes[name], name))
-    windows = []
-    for row in rows:
-        if row.series.daemon == daemon:
-            try:
-                context = contexts[row.context]
-                windows.append(window_of(row.series, row.start, length, context, row.columns))
-            except UNDECODABLE as error:
-                key = {"start": row.start, "target": row.series.target}
-                note_undecodable(TABLES[length], key, error)
-    if length == MINUTE and len(windows) > 1:
-        yield merge_windows(windows, start=windows[0].start, length=length)
-    else:
-        yield from windows
+def _windows_of(frame: Frame, length: int, series: Mapping[int, SeriesId]) -> Iterator[Window]:
+    """The windows of a frame: of one start and series those of the daemon with the most good
+    scrapes; minutes of several runs of it are added up."""
+    from specwatch.store.frame import Group, numbered, replaced
+
+    ids = list(series)
+    ranks = replaced(frame.series, {id_: rank for rank, id_ in enumerate(ids)})
+    keys = [frame.starts, ranks]
+    if length == HOUR:
+        keys += [frame.context_ids, frame.load_bins]
+    first, group = numbered(keys)
+    places = zip(ranks[first].tolist(), frame.starts[first].tolist(), strict=True)
+    groups = [Group(series[ids[rank]], start, length) for rank, start in places]
+    for _, alike in itertools.groupby(frame.sum(group, groups), key=_PLACE):
+        windows = list(alike)
+        scrapes: dict[str, int] = {}
+        for window in windows:
+            daemon = window.series.daemon
+            scrapes[daemon] = scrapes.get(daemon, 0) + window.scrapes_ok
+        best = min(scrapes, key=lambda name: (-scrapes[name], name))
+        yield from (window for window in windows if window.series.daemon == best)
 
 
 def _next_multiple(value: float, length: int) -> int:

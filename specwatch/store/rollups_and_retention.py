@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import HOUR, MINUTE
 from specwatch.store import guard_rows, partitions, schema
-from specwatch.store.counts import COLUMNS, context_of, row_of
+from specwatch.store.counts import COLUMNS, Context, context_of, row_of
 from specwatch.store.database import Database
 from specwatch.store.statements import (
     add_contexts,
     add_rows,
-    contexts_of,
-    fetch_rows,
     lock_series,
-    selected,
     series_of,
 )
 
@@ -195,50 +193,45 @@ def _first_hour(
 
 def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row[Any]]) -> int:
     # numpy takes memory that a daemon without a finished hour does not need.
-    from specwatch.store.frame import HOUR_COLUMNS, MINUTE_COLUMNS, Frame
+    from specwatch.store.frame import Frame
 
     in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
     ids = ", ".join(map(str, members))
     # Each minute by its key: a range would read past the minutes of all other series.
     grid = ", ".join(map(str, range(hour, hour + HOUR, MINUTE)))
-    rows = fetch_rows(
-        connection,
-        f"SELECT {selected(connection, _minutes, MINUTE_COLUMNS)} FROM {_minutes.name}"  # noqa: S608
-        f" WHERE start IN ({grid}) AND series_id IN ({ids}) ORDER BY start, run_id, context_id",
+    contexts: dict[int, Context] = {}
+    series = {id_: series_of(row) for id_, row in members.items()}
+    frame = Frame.read(
+        connection, _minutes, f"start IN ({grid}) AND series_id IN ({ids})", contexts
     )
-    touched = {row[1] for row in rows}
+    built = dict(frame.by_hour(series))
+    touched = set(frame.series.tolist())
     # If minutes of the hour were deleted, late ones are added to the stored hour.
     partial = {id_ for id_ in touched if members[id_].pruned_until > hour}
-    stored: list[tuple[Any, ...]] = []
     if partial:
-        stored = fetch_rows(
-            connection,
-            f"SELECT {selected(connection, _hours, HOUR_COLUMNS)} FROM {_hours.name}"  # noqa: S608
-            f" WHERE start = {hour} AND series_id IN ({', '.join(map(str, partial))})",
-        )
+        where = f"start = {hour} AND series_id IN ({', '.join(map(str, partial))})"
+        stored = Frame.read(connection, _hours, where, contexts).by_hour(series)
+        for key, window in stored:
+            late = built.get(key)
+            parts = [window] if late is None else [window, late]
+            built[key] = merge_windows(parts, start=hour, length=HOUR)
         connection.execute(_minutes.delete().where(*in_hour, _minutes.c.series_id.in_(partial)))
     connection.execute(
         _hours.delete().where(_hours.c.start == hour, _hours.c.series_id.in_(touched))
     )
-    series = {id_: series_of(row) for id_, row in members.items()}
-    contexts = contexts_of(connection, {row[2] for row in (*rows, *stored)})
-    frame = Frame.readable([*_without_load_bin(stored), *rows], contexts)
-    built = [(key, window, context_of(window)) for key, window in frame.by_hour(series)]
     numbers = {context: id_ for id_, context in contexts.items()}
-    numbers |= add_contexts(connection, {context for _, _, context in built}, numbers)
+    numbers |= add_contexts(connection, map(context_of, built.values()), numbers)
     new = [
-        (hour, key.series_id, numbers[context], key.load_bin, *row_of(window, _LARGEST))
-        for key, window, context in built
-    ]
+        (
+            hour, key.series_id, numbers[context_of(window)], key.load_bin,
+            *row_of(window, _LARGEST),
+        )
+        for key, window in built.items()
+    ]  # fmt: skip
     if new:
         columns = ("start", "series_id", "context_id", "load_bin", *COLUMNS)
         add_rows(connection, _hours, columns, new)
     return len(touched)
-
-
-def _without_load_bin(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Rows of hours as those of minutes: the load bin follows from the rest."""
-    return ((*row[:3], *row[4:]) for row in rows)
 
 
 def _try_lock(connection: sa.Connection, lock: int, daemon: str = "") -> bool:

@@ -33,7 +33,7 @@ from specwatch.store import partitions, schema
 from specwatch.store.batches import PackedBatch, pack_batch
 from specwatch.store.database import Database
 from specwatch.store.repository import Store
-from specwatch.store.statements import add_rows, fetch_rows
+from specwatch.store.statements import add_rows, fetch_rows, selected
 from tests.benchmarks.figure import Figure
 from tests.postgres import AS_INSTALLED, find_programs, running_postgres
 
@@ -109,11 +109,11 @@ def measure_retention(url: str) -> tuple[dict[str, float], dict[str, float]]:
     others = ", ".join(column.name for column in schema.minutes.c if column.name != "start")
     with database.writing() as connection:
         for statement in (
-            "DELETE FROM minutes USING series WHERE id = series_id AND temperature <> 'all'",
+            "DELETE FROM minute_counts USING series WHERE id = series_id AND value <> 'all'",
             f"UPDATE series SET last_start = {end - 60}, rolled_until = {end}",
-            "CREATE TEMP TABLE one ON COMMIT DROP AS SELECT * FROM minutes",
+            "CREATE TEMP TABLE one ON COMMIT DROP AS SELECT * FROM minute_counts",
             "SET LOCAL session_replication_role = replica",
-            f"INSERT INTO minutes (start, {others}) SELECT {first} + 60 * n, {others}"
+            f"INSERT INTO minute_counts (start, {others}) SELECT {first} + 60 * n, {others}"
             f" FROM generate_series(1, {DAYS * DAY_OF_MINUTES} - 1) AS n, one",
         ):
             connection.exec_driver_sql(statement)
@@ -148,12 +148,19 @@ def measure_inserts(url: str, windows: int, turns: int) -> dict[str, float]:
     store.write([batch(f"target-{n}", T0, chance) for n in range(targets)], now=0)
     columns = tuple(schema.minutes.c.keys())
     with store.connected() as connection:
-        stored = fetch_rows(connection, f"SELECT {', '.join(columns)} FROM minutes")[:windows]
-    ways = {"arrays": add_rows, "INSERT of each": _inserted_each, "COPY": _copied}
+        texts, lists = (
+            fetch_rows(connection, f"SELECT {names} FROM minute_counts")[:windows]
+            for names in (selected(connection, schema.minutes, columns), ", ".join(columns))
+        )
+    ways = {
+        "arrays": (add_rows, texts),
+        "INSERT of each": (_inserted_each, lists),
+        "COPY": (_copied, lists),
+    }
     took: dict[str, list[float]] = {way: [] for way in ways}
     minutes = itertools.count(T0 + 60, 60)
     for _ in range(turns):
-        for way, work in ways.items():
+        for way, (work, stored) in ways.items():
             start = next(minutes)
             rows = [(start, *row[1:]) for row in stored]
             with store.writing(0) as connection:

@@ -90,7 +90,6 @@ def test_signals_read_the_file_again_refuse_a_bad_one_and_end_it_in_time(
         notify.until(lambda message: "READY" in message)
         wait_for(lambda: second.paths.count("/metrics") > 1 and hung.visits)
         # It takes a fifth of the memory, and is for benches and probes.
-        assert "/numpy/" not in Path(f"/proc/{process.popen.pid}/maps").read_text()
         process.popen.send_signal(signal.SIGTERM)
         assert process.popen.wait(LEAVES_WITHIN) == 0
         notify.until(lambda message: "STOPPING" in message)

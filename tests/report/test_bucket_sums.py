@@ -61,7 +61,7 @@ def _read(store: Store) -> list[Window]:
 
 def _summed(store: Store, hours_since: float = -math.inf) -> list[Recorded]:
     members = members_by_target(store)["chat"]
-    summed = BucketSums(SINCE, (), hours_since)
+    summed = BucketSums(SINCE, hours_since)
     return list(hours_of(store, members, T0, UNTIL, summed=summed))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
+import numpy as np
 from hypothesis import strategies as st
 
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
@@ -31,8 +32,9 @@ from specwatch.guard.state import Step
 from specwatch.rules.decisions import Decision
 from specwatch.scrape.tally import MOST_KEYS
 from specwatch.store.batches import PackedBatch, pack_batch
-from specwatch.store.counts import LARGEST, PackedWindow, window_of
+from specwatch.store.counts import COLUMNS, LARGEST, PackedWindow
 from specwatch.store.fleet_rows import FleetBook
+from specwatch.store.frame import Frame, Group, texts_of
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
 
@@ -125,9 +127,19 @@ def bench(ended: float, target: str = "chat") -> Bench:
     )  # fmt: skip
 
 
+def frame_of(packed: Sequence[PackedWindow]) -> Frame:
+    """Windows of one series as they are read."""
+    numbers = {each.context: number for number, each in enumerate(packed, 1)}
+    rows = [(each.start, 1, numbers[each.context], *each.columns()) for each in packed]
+    texts = texts_of(("start", "series_id", "context_id", *COLUMNS), rows)
+    return Frame(texts, {number: context for context, number in numbers.items()})
+
+
 def unpack(packed: PackedWindow) -> Window:
     """The window that was packed."""
-    return window_of(packed.series, packed.start, packed.length, packed.context, packed.columns())
+    group = Group(packed.series, packed.start, packed.length)
+    (window,) = frame_of([packed]).sum(np.zeros(1, np.int64), [group])
+    return window
 
 
 def read(store: Store, **selection: object) -> list[Window]:
@@ -145,6 +157,9 @@ _amounts = st.floats(allow_nan=False, allow_infinity=False)
 _millionths = _counts.map(lambda n: n / 1e6)
 """What is stored in microseconds, or in millionths."""
 _names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+_keys = st.text(
+    st.characters(codec="utf-8", min_codepoint=32, exclude_characters='"\\'), max_size=12
+)
 
 
 @st.composite
@@ -163,7 +178,7 @@ tallies = st.builds(
     accepted_per_position=st.none() | st.lists(_counts, max_size=5).map(tuple),
     **{
         name: st.dictionaries(
-            st.sampled_from(["stop", "timings", "several"]) | _names,
+            st.sampled_from(["stop", "timings", "several"]) | _keys,
             _counts.filter(bool),
             max_size=MOST_KEYS,
         )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -28,23 +31,21 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.store.counts import FACT_COLUMNS, PackedWindow, context_of, pack, row_of
+from specwatch.store import schema
+from specwatch.store.counts import (
+    Context,
+    context_of,
+    pack,
+    row_of,
+)
 from specwatch.store.frame import Frame, Group
-from tests.store.examples import T0, minute, unpack
+from specwatch.store.repository import Store
+from tests.fixtures import OpenStore, each_database
+from tests.store.examples import T0, batch, frame_of, minute, read, unpack
 
 SERIES = SeriesId("left", "chat", "llama", "0")
 COUNTS = (0, 1, 17, 2**31, 2**40)
 _MOST = 2**63 - 1
-
-
-def frame_of(packed: list[PackedWindow]) -> Frame:
-    """The windows of one series as they are read."""
-    numbers = {each.context: number for number, each in enumerate(packed, 1)}
-    rows = [
-        (each.start, 1, numbers[each.context], *each.columns()[: len(FACT_COLUMNS)])
-        for each in packed
-    ]
-    return Frame(rows, {number: context for context, number in numbers.items()})
 
 
 def same(found: Window, expected: Window) -> bool:
@@ -96,7 +97,26 @@ def test_minutes_make_an_hour_for_each_context_and_load(seed: int) -> None:
 
 
 def test_a_frame_of_nothing_has_no_hours() -> None:
-    assert list(Frame([], {}).by_hour({})) == []
+    assert list(frame_of([]).by_hour({})) == []
+
+
+@each_database
+def test_rows_are_read_by_start_however_the_database_finds_them(store: Store) -> None:
+    written = [minute(T0 + 60 * n, drafts=1 + n, engine_version=str(n % 2)) for n in range(9)]
+    store.write([batch(*reversed(written))], now=0)
+    contexts: dict[int, Context] = {}
+    with store.connected() as connection:
+        frame = Frame.read(connection, schema.minutes, "start > 0", contexts)
+    assert frame.starts.tolist() == [window.start for window in written]
+    assert frame.numbers["drafts"].tolist() == list(range(1, 10))
+    assert {frame.context(row).engine_version for row in range(0, 9, 2)} == {"0"}
+    frame.keep(frame.numbers["drafts"] > 7)
+    (window,) = frame.sum(np.zeros(2, np.int64), [Group(SERIES, T0)])
+    assert same(window, merge_windows(_of(written[7:]), start=T0, length=HOUR))
+
+
+def _of(windows: list[Window]) -> list[Window]:
+    return [msgspec.structs.replace(window, series=SERIES) for window in windows]
 
 
 def test_a_sum_that_no_column_holds_is_refused() -> None:
@@ -111,23 +131,33 @@ def test_a_sum_that_no_column_holds_is_refused() -> None:
     ("column", "value"),
     [
         ("ttft", "[0,1,2,3,4,5,6,7]"),
-        ("ttft", "[-3,1]"),
-        ("ttft", "[1"),
+        ("ttft", "[-9,1]"),
+        ("finish_reasons", '{"stop"}'),
+        ("finish_reasons", '{"stop":'),
+        ("finish_reasons", "[1,2]"),
         ("finish_reasons", '{"stop": "many"}'),
-        ("drafts", "many"),
+        ("drafts", sa.text("'many'")),
+        ("drafts", sa.text("1.5")),
+        ("drafts", -7),
     ],
 )
-def test_a_row_that_cannot_be_decoded_is_left_out_and_logged(column: str, value: object) -> None:
-    packed = [pack(minute(T0 + 60 * n)) for n in range(3)]
-    rows = [[each.start, 1, 1, *each.columns()[: len(FACT_COLUMNS)]] for each in packed]
-    rows[1][3 + FACT_COLUMNS.index(column)] = value
-    with capture_logs() as log:
-        frame = Frame.readable(rows, {1: packed[0].context})
-    assert len(frame) == 2
+def test_a_row_that_cannot_be_decoded_is_left_out_and_logged(
+    open_store: OpenStore, tmp_path: Path, column: str, value: object
+) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/edited.db")
+    store.write([batch(*(minute(T0 + 60 * n) for n in range(3)))], now=0)
+    edit = schema.minutes.update().where(schema.minutes.c.start == T0 + 60)
+    with store.writing(0) as connection:
+        connection.execute(edit.values({column: value}))
+    with capture_logs() as log, store.connected() as connection:
+        frame = Frame.read(connection, schema.minutes, "start > 0", {})
+    assert frame.starts.tolist() == [T0, T0 + 120]
     (entry,) = log
     assert (entry["event"], entry["table"], entry["row"]) == (
         "row_unreadable", "minute_counts", f"start={T0 + 60}, series_id=1",
     )  # fmt: skip
+    with capture_logs():
+        assert len(read(store)) == 2
 
 
 def a_window(start: int, chance: random.Random, *, most: int) -> Window:
