@@ -13,7 +13,9 @@ def run(connection: sa.Connection) -> None:
         connection=connection,
         target_metadata=schema.metadata,
         compare_type=True,
-        include_name=lambda name, kind, _: kind != "table" or not str(name).startswith("minute_counts_"),
+        include_name=lambda name, kind, _: (
+            kind != "table" or not str(name).startswith("minute_counts_")
+        ),
         render_as_batch=connection.dialect.name == "sqlite",
         transactional_ddl=True,
     )

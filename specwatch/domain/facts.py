@@ -35,6 +35,9 @@ class Fact(NamedTuple):
     unit: str = ""
     """Of what is counted or measured: ``s`` is stored in microseconds, ``ratio`` in millionths, any
     other unit as it is."""
+    event: str = ""
+    """Of a count of events of the server, in the singular, such as "preemption". It is a metric, a
+    measure of rules and of what has changed, and is shown beside the load."""
     column: str = ""
     """Its column in the database; by default its name."""
     name: str = ""

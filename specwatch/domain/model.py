@@ -198,7 +198,8 @@ class Tally(Struct, frozen=True, gc=False):
     prompt_tokens: Annotated[int | None, Fact("Tokens of prompts.")] = None
     generation_tokens: Annotated[int | None, Fact("Tokens that were generated.")] = None
     preemptions: Annotated[
-        int | None, Fact("Times that a request lost its KV cache to make room for others.")
+        int | None,
+        Fact("Times that a request lost its KV cache to others.", event="preemption"),
     ] = None
     prefix_cache_queries: Annotated[
         int | None, Fact("Prompt tokens that were looked for in the prefix cache.")
@@ -240,6 +241,11 @@ class Tally(Struct, frozen=True, gc=False):
         Fact("Requests of which a tap has the exact acceptance, by how they ended.", Kind.KEYS),
     ] = {}
     """Keys are ``tap_keys.ENDINGS``."""
+
+
+def events_of(tally: Tally) -> dict[str, int | None]:
+    """The counts of events, by the name of the fact."""
+    return {fact.name: getattr(tally, fact.name) for fact in EVENTS}
 
 
 class Gauges(Struct, frozen=True, gc=False):
@@ -393,6 +399,8 @@ class Window(Struct, frozen=True, gc=False):
 FACTS = (*facts_of(Tally, "tally"), *facts_of(Gauges, "gauges"), *facts_of(Window, ""))
 """All facts, in the order of their columns in the database."""
 _OF_TALLY = [fact for fact in FACTS if fact.of == "tally"]
+EVENTS = tuple(fact for fact in _OF_TALLY if fact.event)
+"""Those that are counts of events."""
 COUNTERS = tuple(fact.name for fact in _OF_TALLY if fact.kind is Kind.COUNT)
 """Fields of :class:`Tally` that are single counts."""
 HISTOGRAMS = tuple(fact.name for fact in _OF_TALLY if fact.kind is Kind.HISTOGRAM)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from specwatch.domain.model import HOUR, Environment
+from specwatch.domain.model import EVENTS, HOUR, Environment
 from specwatch.domain.sample import Sample
 
 _MARKED = 1.2
@@ -37,7 +37,10 @@ def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, 
         *_environment(before, after),
         _output_length(_mean_output(before), _mean_output(after)),
         _kv_cache(_fullness(before), _fullness(after)),
-        _preemptions(_preemptions_per_hour(before), _preemptions_per_hour(after)),
+        *(
+            _event(fact.name, _per_hour(fact.name, before), _per_hour(fact.name, after))
+            for fact in EVENTS
+        ),
         _extent("minutes", len(before), len(after)),
         _extent("drafts", *(sum(e.tally.drafts or 0 for e in side) for side in (before, after))),
         _extent(
@@ -93,17 +96,22 @@ def _fullness(samples: Sequence[Sample]) -> float | None:
     return math.fsum(maxima) / len(maxima) if maxima else None
 
 
-def _preemptions(old: float | None, new: float | None) -> Fact:
+def _event(name: str, old: float | None, new: float | None) -> Fact:
     changed = bool(new and (old is None or new > _MARKED * old))
-    sentence = f"preemptions {_number(old)} -> {_number(new)} per hour"
-    return Fact("preemptions", old, new, changed, sentence)
+    words = name.replace("_", " ")
+    sentence = f"{words} {_number(old)} -> {_number(new)} per hour"
+    return Fact(name, old, new, changed, sentence)
 
 
-def _preemptions_per_hour(samples: Sequence[Sample]) -> float | None:
-    counting = [sample for sample in samples if sample.tally.preemptions is not None]
-    seconds = sum(sample.length for sample in counting)
-    count = sum(sample.tally.preemptions or 0 for sample in counting)
-    return count * HOUR / seconds if seconds else None
+def _per_hour(name: str, samples: Sequence[Sample]) -> float | None:
+    """Events per hour of the minutes that count them."""
+    counts = [
+        (count, sample.length)
+        for sample in samples
+        if (count := getattr(sample.tally, name)) is not None
+    ]
+    seconds = sum(length for _, length in counts)
+    return sum(count for count, _ in counts) * HOUR / seconds if seconds else None
 
 
 def _extent(name: str, old: int, new: int) -> Fact:

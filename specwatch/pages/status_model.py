@@ -12,7 +12,14 @@ from specwatch.domain import histogram
 from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.histogram import Quantile
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Source, Window
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    Histogram,
+    Mode,
+    Source,
+    Window,
+    events_of,
+)
 from specwatch.pages.status_segments import StatusSegment, segments_of
 from specwatch.rules import summary
 from specwatch.rules.decision_view import (
@@ -221,8 +228,8 @@ def _facts(mode: str, recent: Window | None) -> str:
             )
         if recent.gauges.kv_cache_usage_max is not None:
             facts.append(f"KV cache up to {figures.percent(recent.gauges.kv_cache_usage_max)}")
-        if recent.tally.preemptions:
-            facts.append(figures.counted(recent.tally.preemptions, "preemption"))
+        counts = events_of(recent.tally)
+        facts += figures.events({name: count for name, count in counts.items() if count})
     return _sentence(", ".join(facts))
 
 

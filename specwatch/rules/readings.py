@@ -11,9 +11,10 @@ from specwatch.domain import histogram, quantile
 from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.domain.draft_lengths import CAUSES
+from specwatch.domain.facts import Fact
 from specwatch.domain.finishes import LEAST_REQUESTS, finish_change
 from specwatch.domain.group import LEAST_COMPARED
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Histogram
+from specwatch.domain.model import ALL_TEMPERATURES, EVENTS, HOUR, Histogram
 from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import counted_in
@@ -250,9 +251,12 @@ def _kv_cache(query: Query) -> Reading:
     return value_or(max(usage, default=None), "no KV-cache usage")
 
 
-def _preemptions(query: Query) -> Reading:
-    count = query.tally.preemptions
-    return value_or(None if count is None else float(count), "no count of preemptions")
+def _event(fact: Fact) -> _Reader:
+    def reader(query: Query) -> Reading:
+        count = getattr(query.tally, fact.name)
+        return value_or(None if count is None else float(count), f"no count of {fact.event}s")
+
+    return reader
 
 
 def _mean_of(gauge: str) -> _Reader:
@@ -364,7 +368,7 @@ _READERS: Mapping[str, _Reader] = {
     "tpot_tail": _tail,
     "tpot_tail_ratio": _against_baseline("tpot", "p99", "p50"),
     "kv_cache_usage": _kv_cache,
-    "preemptions": _preemptions,
+    **{fact.name: _event(fact) for fact in EVENTS},
     "running": _mean_of("running"),
     "waiting": _mean_of("waiting"),
     "short_output_share": _short_outputs,

@@ -19,6 +19,7 @@ from specwatch.domain.model import (
     Source,
     Tally,
     Window,
+    events_of,
     load_bin_label,
 )
 from specwatch.domain.segments import kind_of
@@ -110,7 +111,7 @@ class ScrapedModel(Struct, frozen=True, kw_only=True):
     running: int | None
     waiting: int | None
     kv_cache_usage: float | None
-    preemptions: int | None
+    events: Mapping[str, int | None]
     ttft: LatencyView | None
     tpot: LatencyView | None
     inter_token: LatencyView | None
@@ -147,7 +148,7 @@ class WindowView(Struct, frozen=True, kw_only=True):
     requests: Mapping[str, int]
     prompt_tokens: int | None
     generation_tokens: int | None
-    preemptions: int | None
+    events: Mapping[str, int | None]
     prefix_cache_queries: int | None
     prefix_cache_hits: int | None
     ttft: LatencyView | None
@@ -234,6 +235,7 @@ def _counts(counted: Tally) -> dict[str, Any]:
     """All fields of a view that are computed from a tally."""
     return {
         **acceptance_of(counted),
+        "events": events_of(counted),
         "request_acceptance": request_acceptance(counted.request_acceptance),
         **{name: latency(getattr(counted, name)) for name in (*LATENCIES, "output_length")},
     }

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 from specwatch.domain import acceptance, histogram
-from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.domain.model import ALL_TEMPERATURES, EVENTS
 from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.guard.state import Phase
 from specwatch.web import metric_values
@@ -105,9 +106,12 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("gauge", "specwatch_prompt_tokens_per_second", LOAD,
         "Tokens of prompts a second over the last minutes.",
         lambda load: load.rate(load.tally.prompt_tokens)),
-    ExportedMetric("gauge", "specwatch_preemptions_per_second", LOAD,
-        "Preempted requests a second over the last minutes.",
-        lambda load: load.rate(load.tally.preemptions)),
+    *(
+        ExportedMetric("gauge", f"specwatch_{fact.name}_per_second", LOAD,
+            f"{fact.event.capitalize()}s a second over the last minutes.",
+            partial(metric_values.event_rate, name=fact.name))
+        for fact in EVENTS
+    ),
     ExportedMetric("gauge", "specwatch_running_requests", LOAD,
         "Mean of the running requests over the last minutes.",
         lambda load: load.gauges.running_mean),

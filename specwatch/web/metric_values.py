@@ -146,6 +146,12 @@ def incident_cause(state: GuardState) -> Values:
     return {one: one is current for one in Cause}
 
 
+def event_rate(load: RecentSeries, name: str) -> float | None:
+    """Events of a fact a second."""
+    count: int | None = getattr(load.tally, name)
+    return load.rate(count)
+
+
 def store_behind(daemon: DaemonStatus) -> float:
     """Seconds for which the database has failed."""
     since = daemon.store.behind_since

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from specwatch.domain.experiments import Estimate
 from specwatch.domain.histogram import wide
 from specwatch.domain.interval import Interval
+from specwatch.domain.model import EVENTS
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 if TYPE_CHECKING:
@@ -157,6 +158,11 @@ def span(length: float | None) -> str:
     if length < 7200:
         return f"{length / 60:.0f} min"
     return f"{length / 3600:.0f} h" if length < 172800 else f"{length / 86400:.0f} days"
+
+
+def events(counts: Mapping[str, int | None]) -> list[str]:
+    """Counts of events by the name of the fact: ``3 preemptions``."""
+    return [counted(counts[fact.name], fact.event) for fact in EVENTS if fact.name in counts]
 
 
 def damaged_files(names: Sequence[str]) -> str:

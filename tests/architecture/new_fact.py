@@ -116,7 +116,92 @@ rows = {row[0]: row[1] for row in table(model, "Speedup, traffic and time")}
 assert rows["Time in which it drained"] == "1.0 h"
 """,
 )
-FACTS = (MODE,)
+COUNTER = NewFact(
+    "counter",
+    6,
+    (
+        Insertion(
+            "specwatch/domain/model.py",
+            "    prefix_cache_queries: Annotated[",
+            """\
+    swaps: Annotated[
+        int | None, Fact("Times that a request was moved out of the GPU.", event="swap")
+    ] = None
+""",
+        ),
+        Insertion(
+            "specwatch/engines/vllm.py",
+            '    Family("vllm:num_preemptions"',
+            '    Family("vllm:num_swaps", "counter", "swaps"),\n',
+        ),
+        Insertion(
+            "migrations/versions/0001_initial.py",
+            "    preemptions prefix_cache_queries",
+            "    swaps\n",
+        ),
+    ),
+    """
+import dataclasses, sqlite3, tempfile
+from contextlib import closing
+from msgspec.structs import replace
+from specwatch.cli.scrape import _lines
+from specwatch.config.rules.metrics import MEASURES
+from specwatch.domain.model import Gauges, Moment
+from specwatch.domain.period_differences import facts_of
+from specwatch.pages.status_model import _facts
+from specwatch.rules.readings import _READERS
+from specwatch.rules.summary import models_of
+from specwatch.scrape.window_builder import WindowBuilder
+from specwatch.store import migrate
+from specwatch.store.batches import pack_batch
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
+from tests.domain.minutes import on
+from tests.pages import capture, read
+from tests.web.exported import page
+from tests.web.statuses import daemon, target, whole
+
+# Read from two pages of the engine, and counted.
+watch = WindowBuilder("d", "chat", max_gap=15)
+sample = 'vllm:num_swaps_total{engine="0",model_name="tiny"} %d.0\\n'
+pages = [
+    read(capture(f"draft-k4.{2 + number}") + (sample % (7 * number)).encode())
+    for number in range(2)
+]
+for number, text in enumerate(pages):
+    watch.observe(text, Moment(5.0 * number, 5.0 * number))
+batch = watch.close().batch
+assert [window.tally.swaps for window in batch.windows] == [7]
+# Stored, rolled up, and read with SQL; a database that is migrated has the column too.
+with tempfile.TemporaryDirectory() as folder:
+    url = f"sqlite:///{folder}/specwatch.db"
+    migrate.upgrade(url)
+    store = Store(url, daemon="d")
+    store.open(0.0)
+    store.write([pack_batch(batch)], 10.0)
+    store.roll_up(7200.0)
+    store.close()
+    with closing(Reader.of(url)) as reader:
+        for length in (60, 3600):
+            (window,) = reader.windows(since=0.0, until=4e9, length=length)
+            assert window.tally.swaps == 7
+    with closing(sqlite3.connect(f"{folder}/specwatch.db")) as sql:
+        assert sql.execute("SELECT swaps FROM hour_counts").fetchall() == [(7,)]
+# Judged: a rule can name it, and what has changed is told with it.
+assert MEASURES["swaps"].unit == "count" and "swaps" in _READERS
+minutes = [dataclasses.replace(on(n), tally=replace(on(n).tally, swaps=n)) for n in range(9)]
+assert "swaps 240 -> 240 per hour" in [fact.sentence for fact in facts_of(minutes, minutes)]
+# Exported and shown.
+recent = whole(swaps=6)
+assert 'specwatch_swaps_per_second{model_name="llama",target="chat"} 0.05' in page(
+    daemon(target(recent=(recent,)))
+)
+assert "6 swaps" in _facts("on", recent)
+(model,) = models_of(pages[1], [])
+assert any("7 swaps" in line for line, _ in _lines(model, "#"))
+""",
+)
+FACTS = (MODE, COUNTER)
 
 
 def prove(fact: NewFact) -> None:
@@ -126,7 +211,7 @@ def prove(fact: NewFact) -> None:
         copy = Path(folder)
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "specwatch", copy / "specwatch", ignore=ignored)
-        os.symlink(ROOT / "migrations", copy / "migrations")
+        shutil.copytree(ROOT / "migrations", copy / "migrations", ignore=ignored)
         for insertion in fact.insertions:
             insert(copy / insertion.file, insertion)
         ran = subprocess.run(

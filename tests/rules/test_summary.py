@@ -15,7 +15,7 @@ from tests.web.statuses import minute, of_tap
 KEYS = [
     "model_name", "engine_count", "speculation", "draft_lengths", "drafts", "draft_tokens",
     "accepted_tokens", "acceptance_rate", "mean_acceptance_length", "accepted_length_histogram",
-    "accepted_per_position", "running", "waiting", "kv_cache_usage", "preemptions", "ttft", "tpot",
+    "accepted_per_position", "running", "waiting", "kv_cache_usage", "events", "ttft", "tpot",
     "inter_token", "tap", "temperatures",
 ]  # fmt: skip
 """Of a model, in this order: programs rely on them."""

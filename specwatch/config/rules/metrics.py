@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from specwatch.domain.model import EVENTS
+
 
 class Measure(NamedTuple):
     """One metric. ``lowest`` and ``highest`` bound what it can be, in its ``unit``."""
@@ -150,9 +152,9 @@ MEASURES: Mapping[str, Measure] = {
             "kv_cache_usage", "ratio", 0.0, 1.0, "Greatest usage of the KV cache.",
             read_from="usable",
         ),
-        Measure(
-            "preemptions", "count", 0.0, _INFINITE, "Requests that were preempted.",
-            read_from="usable",
+        *(
+            Measure(fact.name, "count", 0.0, _INFINITE, fact.help, read_from="usable")
+            for fact in EVENTS
         ),
         *(
             Measure(
