@@ -85,9 +85,9 @@ def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) 
 def dashboards(folder: Path, runbook_url: str | None, check: bool) -> None:
     """Write Grafana dashboards, and the files that provision them."""
     from specwatch.generate.dashboards import dashboards as all_dashboards
-    from specwatch.generate.dashboards import provisioning
+    from specwatch.generate.dashboards import of_database, provisioning
 
-    files = {**all_dashboards(runbook_url=runbook_url), **provisioning()}
+    files = {**all_dashboards(runbook_url=runbook_url), **of_database(), **provisioning()}
     _write(folder, files, check=check)
 
 

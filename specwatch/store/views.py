@@ -45,14 +45,18 @@ class ViewColumn(NamedTuple):
     sqlite: str = ""
 
 
-_POSTGRES_LENGTHS = """(
+def _ratio(of: str, by: str) -> str:
+    return f"CAST(counts.{of} AS double precision) / NULLIF(counts.{by}, 0)"
+
+
+_POSTGRES_LENGTHS = """CASE WHEN counts.drafts IS NOT NULL THEN (
         SELECT array_agg(before - after ORDER BY length)
         FROM unnest(array_prepend(counts.drafts, counts.accepted_per_position),
                     array_append(counts.accepted_per_position, 0::bigint))
             WITH ORDINALITY AS positions(before, after, length)
         HAVING min(before - after) >= 0
-    )"""
-_SQLITE_LENGTHS = """(
+    ) END"""
+_SQLITE_LENGTHS = """CASE WHEN counts.drafts IS NOT NULL THEN (
         SELECT CASE WHEN min(count) >= 0 THEN json_group_array(count) END
         FROM (
             SELECT coalesce(lag(position.value) OVER (ORDER BY position.key), counts.drafts)
@@ -60,7 +64,7 @@ _SQLITE_LENGTHS = """(
             FROM json_each(json_insert(counts.accepted_per_position, '$[#]', 0)) AS position
             ORDER BY position.key
         )
-    )"""
+    ) END"""
 
 COLUMNS = (
     ViewColumn(
@@ -88,7 +92,7 @@ COLUMNS = (
         "mode", "contexts.mode", "Whether speculation ran: `on`, `off`, `standby`, `mixed`, ..."
     ),
     ViewColumn(
-        "load", "counts.running_us * 1.0 / NULLIF(counts.sampled_us, 0)",
+        "load", _ratio("running_us", "sampled_us"),
         "Mean of the running requests; null for single values of a dimension, which share a batch.",
     ),
     ViewColumn("requests", "counts.requests", "Finished requests."),
@@ -98,12 +102,12 @@ COLUMNS = (
     ViewColumn("draft_tokens", "counts.draft_tokens", "Tokens that drafts proposed."),
     ViewColumn("accepted_tokens", "counts.accepted_tokens", "Tokens that the target kept."),
     ViewColumn(
-        "acceptance", "counts.accepted_tokens * 1.0 / NULLIF(counts.draft_tokens, 0)",
+        "acceptance", _ratio("accepted_tokens", "draft_tokens"),
         "Acceptance rate: accepted tokens / draft tokens.",
     ),
     *(
         ViewColumn(
-            quantile.name, f"counts.{quantile.column} / 1000000.0",
+            quantile.name, f"CAST(counts.{quantile.column} AS double precision) / 1000000",
             f"P{round(100 * quantile.q)} of "
             + (
                 "the acceptance rate of single requests (needs a tap)."
@@ -114,7 +118,7 @@ COLUMNS = (
         for quantile in QUANTILES[:3]
     ),
     ViewColumn(
-        "tau", "1 + counts.accepted_tokens * 1.0 / NULLIF(counts.drafts, 0)",
+        "tau", "1 + " + _ratio("accepted_tokens", "drafts"),
         "Mean acceptance length: tokens a step, with the bonus token.",
     ),
     ViewColumn(
@@ -124,13 +128,13 @@ COLUMNS = (
     ),
     *(
         ViewColumn(
-            quantile.name, f"counts.{quantile.column} / 1000000.0",
+            quantile.name, f"CAST(counts.{quantile.column} AS double precision) / 1000000",
             f"P{round(100 * quantile.q)} of {quantile.histogram.upper()}, in seconds.",
         )
         for quantile in QUANTILES[3:]
     ),
     ViewColumn(
-        "coverage", "counts.source_drafts * 1.0 / NULLIF(counts.server_drafts, 0)",
+        "coverage", _ratio("source_drafts", "server_drafts"),
         "Part of the server's drafts that the source saw, where it is not the server itself.",
     ),
 )  # fmt: skip

@@ -103,5 +103,6 @@ def panel_queries(board: str, panel: Mapping[str, Any], repeat: str = "") -> lis
 
 
 def boards(folder: Path = FOLDER) -> list[Board]:
-    """Those in a folder, by file name."""
-    return [Board(file.stem, file.read_text()) for file in sorted(folder.glob("*.json"))]
+    """Those of Prometheus in a folder, by file name."""
+    files = (file for file in sorted(folder.glob("*.json")) if file.stem != "specwatch-sql")
+    return [Board(file.stem, file.read_text()) for file in files]

@@ -16,7 +16,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from grafanalib import core
 
 import specwatch
-from specwatch.generate.dashboards import provisioning
+from specwatch.generate.dashboards import of_database, provisioning
 from specwatch.generate.dashboards.build import (
     BOARDS,
     OVERVIEW,
@@ -318,7 +318,7 @@ def test_the_folder_holds_what_is_generated_and_nothing_else() -> None:
         for path in FOLDER.rglob("*")
         if path.is_file()
     }
-    assert found == {**generated(), **provisioning()}
+    assert found == {**generated(), **of_database(), **provisioning()}
     assert "DO NOT EDIT" in found["provisioning/dashboards/specwatch.yml"].splitlines()[0]
 
 

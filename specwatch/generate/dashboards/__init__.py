@@ -2,13 +2,20 @@
 
 from collections.abc import Mapping
 
+from specwatch.generate.dashboards import database
 from specwatch.generate.dashboards.build import BOARDS, build
 from specwatch.generate.environment import render
 
 
 def dashboards(*, runbook_url: str | None = None) -> Mapping[str, str]:
-    """JSON of every dashboard by file name; ``runbook_url`` is as for :func:`.build.build`."""
+    """JSON of every dashboard of Prometheus by file name; ``runbook_url`` is as for
+    :func:`.build.build`."""
     return {board.file: build(board, runbook_url) for board in BOARDS}
+
+
+def of_database() -> Mapping[str, str]:
+    """JSON of the dashboard whose data source is Postgres, by file name."""
+    return {database.BOARD.file: database.dashboard()}
 
 
 def provisioning() -> Mapping[str, str]:
