@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from specwatch.domain import histogram
-from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Gauges, Mode, Tally, Window
-
-_Number = TypeVar("_Number", int, float)
+from specwatch.domain.facts import Kind
+from specwatch.domain.model import FACTS, Gauges, Mode, Tally, Window
 
 
 def merge_tallies(first: Tally, second: Tally) -> Tally:
@@ -60,17 +59,20 @@ def _getter(names: tuple[str, ...]) -> Callable[[Tally], tuple[Any, ...]]:
 
 def merge_gauges(first: Gauges, second: Gauges) -> Gauges:
     """Combine what was sampled: integrals add, maxima stay maxima."""
-    return Gauges(
-        sampled_seconds=first.sampled_seconds + second.sampled_seconds,
-        busy_seconds=first.busy_seconds + second.busy_seconds,
-        running_seconds=first.running_seconds + second.running_seconds,
-        waiting_seconds=first.waiting_seconds + second.waiting_seconds,
-        running_max=max(first.running_max, second.running_max),
-        waiting_max=max(first.waiting_max, second.waiting_max),
-        kv_cache_usage_max=_maximum(first.kv_cache_usage_max, second.kv_cache_usage_max),
-        gpu_memory_used_max=_maximum(first.gpu_memory_used_max, second.gpu_memory_used_max),
-        gpu_memory_total=_maximum(first.gpu_memory_total, second.gpu_memory_total),
-    )
+    return _sum_gauges((first, second))
+
+
+def _sum_gauges(gauges: Sequence[Gauges]) -> Gauges:
+    totals = [total for each in gauges if (total := each.gpu_memory_total) is not None]
+    return Gauges(**_sums(gauges, "gauges"), gpu_memory_total=max(totals, default=None))
+
+
+def _sums(parts: Sequence[object], of: str) -> dict[str, Any]:
+    """The sum of each fact of these parts of windows: what only some know is the sum of those."""
+    return {
+        name: add([value for part in parts if (value := getattr(part, name)) is not None])
+        for name, add in _ADDERS_OF[of].items()
+    }
 
 
 def merge_modes(first: Mode, second: Mode) -> Mode:
@@ -115,24 +117,14 @@ def merge_windows(windows: Sequence[Window], *, start: int, length: int) -> Wind
         length=length,
         mode=reduce(merge_modes, (window.mode for window in ordered)),
         tally=sum_tallies(window.tally for window in ordered),
-        gauges=reduce(merge_gauges, (window.gauges for window in ordered)),
+        gauges=_sum_gauges([window.gauges for window in ordered]),
         environment=last.environment,
         source=last.source,
-        server_drafts=_total([n for w in ordered if (n := w.server_drafts) is not None]),
-        source_drafts=_total([n for w in ordered if (n := w.source_drafts) is not None]),
-        observed_seconds=sum(window.observed_seconds for window in ordered),
-        scrapes_ok=sum(window.scrapes_ok for window in ordered),
-        scrapes_failed=sum(window.scrapes_failed for window in ordered),
-        restarts=sum(window.restarts for window in ordered),
-        down_seconds=sum(window.down_seconds for window in ordered),
+        **_sums(ordered, ""),
     )
 
 
-def _maximum(first: _Number | None, second: _Number | None) -> _Number | None:
-    return max((value for value in (first, second) if value is not None), default=None)
-
-
-def _total(counts: Sequence[int]) -> int | None:
+def _total(counts: Sequence[Any]) -> Any:
     return sum(counts) if counts else None
 
 
@@ -148,10 +140,22 @@ def _add_positions(positions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | No
     return tuple(map(sum, zip_longest(*positions, fillvalue=0))) if positions else None
 
 
-_ADDERS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
-    **dict.fromkeys(HISTOGRAMS, histogram.merge_all),
-    **dict.fromkeys(MAPPINGS, _add_by_key),
-    **dict.fromkeys(COUNTERS, _total),
-    "accepted_per_position": _add_positions,
+def _largest(values: Sequence[Any]) -> Any:
+    return max(values, default=None)
+
+
+_SUMS: Mapping[Kind, Callable[[Sequence[Any]], Any]] = {
+    Kind.COUNT: _total,
+    Kind.INTEGRAL: _total,
+    Kind.LARGEST: _largest,
+    Kind.POSITIONS: _add_positions,
+    Kind.KEYS: _add_by_key,
+    Kind.HISTOGRAM: histogram.merge_all,
 }
-"""What adds the known values of each field of a tally."""
+"""What adds the known values of a fact."""
+_ADDERS_OF: Mapping[str, Mapping[str, Callable[[Sequence[Any]], Any]]] = {
+    of: {fact.name: _SUMS[fact.kind] for fact in FACTS if fact.of == of}
+    for of in ("tally", "gauges", "")
+}
+"""The same by field of tallies, gauges, and windows."""
+_ADDERS = _ADDERS_OF["tally"]

@@ -14,7 +14,7 @@ import yaml
 from specwatch import __version__
 from specwatch.generate import environment
 from specwatch.generate.alerts import alert_files
-from specwatch.generate.dashboards import dashboards
+from specwatch.generate.dashboards import dashboards, database, of_database
 from specwatch.generate.dashboards.build import BOARDS
 
 DEFAULT_URL = "http://specwatch.specwatch:9469"
@@ -61,7 +61,8 @@ def manifests(*, external_url: str = DEFAULT_URL) -> Mapping[str, str]:
 
 
 def _rendered(external_url: str) -> Iterator[tuple[str, str]]:
-    values = {"external_url": external_url, "version": __version__, "boards": BOARDS}
+    boards = (*BOARDS, database.BOARD)
+    values = {"external_url": external_url, "version": __version__, "boards": boards}
     for name in environment.names(_BOTH):
         path = name.removeprefix(_BOTH)
         yield f"{_BASE}{path}", environment.render(name, **values, **_KUSTOMIZE)
@@ -83,6 +84,6 @@ def _monitoring(external_url: str) -> Iterator[tuple[str, str]]:
     }
     text = yaml.safe_dump(resource, sort_keys=False, allow_unicode=True, width=10**6)
     yield f"{_CHART}files/prometheus_rule.yml", text
-    for name, board in dashboards().items():
+    for name, board in {**dashboards(), **of_database()}.items():
         # `kubectl apply` keeps a copy of what it applies in an annotation of 256 KiB at most.
         yield f"{_CHART}files/{name}", json.dumps(json.loads(board), separators=(",", ":")) + "\n"

@@ -201,7 +201,79 @@ assert "6 swaps" in _facts("on", recent)
 assert any("7 swaps" in line for line, _ in _lines(model, "#"))
 """,
 )
-FACTS = (MODE, COUNTER)
+DIMENSION = NewFact(
+    "dimension",
+    4,
+    (
+        Insertion(
+            "specwatch/domain/segments.py",
+            "MOST_KINDS = 2",
+            'THINKING = "thinking"\nKINDS = (*KINDS, THINKING)\n',
+        ),
+        Insertion(
+            "specwatch/tap/segments.py",
+            "        if kind == STREAM:",
+            """\
+        if kind == "thinking":
+            return "yes" if request.reasons else "no"
+""",
+        ),
+        Insertion(
+            "specwatch/wording/segments.py",
+            '    (OUTPUT, "tool_call")',
+            '    ("thinking", "no"): "requests without thinking",\n',
+        ),
+    ),
+    """
+import sqlite3, tempfile
+from contextlib import closing
+from dataclasses import replace
+from msgspec.structs import replace as changed
+from specwatch.domain.segments import checked_kinds
+from specwatch.report.build import build
+from specwatch.report.grouped_data import ReportSources
+from specwatch.store.batches import pack_batch
+from specwatch.domain.model import Batch
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
+from specwatch.wording.segments import segment_words
+from tests.store.examples import minute
+from tests.tap.test_segments import app_of, segments_of
+from tests.web import test_exporter
+from tests.web.exported import page
+from tests.web.statuses import daemon, target, whole
+
+# Told apart by the tap.
+label = "thinking=no"
+assert checked_kinds(["thinking"]) == ("thinking",)
+assert list(segments_of(app_of(), "thinking")) == [label]
+# Stored, rolled up, and read with SQL.
+windows = tuple(minute(60 * n, temperature=of) for n in range(60) for of in ("all", label))
+with tempfile.TemporaryDirectory() as folder:
+    url = f"sqlite:///{folder}/specwatch.db"
+    store = Store(url, daemon="left")
+    store.open(0.0)
+    store.write([pack_batch(Batch(windows, None))], 10.0)
+    store.roll_up(7200.0)
+    store.close()
+    with closing(Reader.of(url)) as reader:
+        asked = {"since": 0.0, "until": 4e9, "length": 3600, "segments": True}
+        hours = list(reader.windows(**asked))
+    with closing(sqlite3.connect(f"{folder}/specwatch.db")) as sql:
+        query = "SELECT value, drafts FROM hours WHERE dimension = 'thinking'"
+        assert sql.execute(query).fetchall() == [("no", 6000)]
+# Reported.
+(report,) = build(ReportSources(target="chat", windows=hours), 0.0, 3600.0)
+assert [one.segment for one in report.segments] == [label]
+# Judged, exported, and called something.
+test_exporter.SEGMENT = label
+decision = test_exporter._decided_by_segment()
+status = daemon(target(recent=(whole(),), decision=decision))
+assert "thinking" in page(status)
+assert segment_words(label) == "requests without thinking"
+""",
+)
+FACTS = (MODE, COUNTER, DIMENSION)
 
 
 def prove(fact: NewFact) -> None:
