@@ -32,9 +32,9 @@ from specwatch.scrape.tally import most_frequent
 from specwatch.store import schema, views
 from specwatch.store.texts import storable
 
-LARGEST = 2**45
-"""The largest number of one minute: sums of all that are kept stay below 2^63. In microseconds it
-is a year."""
+LARGEST = 2**53
+"""The largest number of one minute, so that an hour fits into 63 bits. In microseconds it is 285
+years, as many as a thousand requests take in three months: a minute may count a long gap."""
 _DIGEST_BITS = 47
 _MODES = {mode.value: mode for mode in Mode}
 _QUANTILES = {
@@ -153,7 +153,7 @@ def _derived(value: float | None) -> int | None:
 
 def context_of(window: Window) -> Context:
     """The context of a window."""
-    environment = window.environment
+    environment, memory = window.environment, window.gauges.gpu_memory_total
     histograms = [getattr(window.tally, name) for name in HISTOGRAMS]
     return _shared(
         Context(
@@ -161,7 +161,7 @@ def context_of(window: Window) -> Context:
             window.source,
             None if environment.engine_version is None else storable(environment.engine_version),
             None if environment.fingerprint is None else storable(environment.fingerprint),
-            window.gauges.gpu_memory_total,
+            memory if memory is not None and 0 <= memory <= LARGEST else None,
             tuple(None if each is None else each.bounds for each in histograms),
             tuple(
                 name
@@ -221,8 +221,10 @@ def _keys(value: Mapping[str, int], fact: Fact, largest: int) -> tuple[str | Non
         _checked(count, fact, largest)
     # Zeros take most of the bytes; where all are zero, one says that they are counted.
     counted = {key: count for key, count in value.items() if count} or dict([*value.items()][:1])
-    kept = most_frequent(dict(sorted(counted.items())))
-    return (_json({_key(key): count for key, count in kept.items()}),)
+    stored: dict[str, int] = {}
+    for key, count in most_frequent(dict(sorted(counted.items()))).items():
+        stored[_key(key)] = stored.get(_key(key), 0) + count
+    return (_json(stored),)
 
 
 @lru_cache(maxsize=1024)

@@ -43,7 +43,8 @@ UNKNOWN = -1
 """The number that stands for NULL; no stored number is negative."""
 _BEGIN, _EMPTY, _NULL, _FIRST_KEY = -2, -3, -4, -5
 _MOST = 64 * LARGEST
-"""The largest number of a row: an hour of minutes. Thousands of them add up below 2^63."""
+"""The largest number of a row: an hour of minutes."""
+_MOST_SUM = 2.0**62
 
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
 
@@ -277,8 +278,7 @@ class Frame:
         """The exact sum of the rows of each group; ``group`` has the number of each row's.
 
         Environment and source are those of the last row. Histograms with unlike bounds are added in
-        the bounds that they share, and are marked as coarsened. Raises ValueError for a sum of 2^63
-        or more.
+        the bounds that they share, and are marked as coarsened.
         """
         return _Sum(self, group, len(groups)).windows(groups)
 
@@ -346,8 +346,8 @@ class _Sum:
     def _scaled(self, fact: Fact, values: Ints) -> list[Any]:
         add = np.maximum if fact.kind is Kind.LARGEST else np.add
         known = values != UNKNOWN
-        totals = add.reduceat(np.where(known, values, 0)[self._order], self._begins)
-        _require_exact(totals)
+        counted: Any = np.where(known, values, 0).astype(_exact(values))
+        totals = add.reduceat(counted[self._order], self._begins)
         found = totals.tolist() if fact.scale == 1 else (totals / fact.scale).tolist()
         if known.all():
             return list(found)
@@ -361,7 +361,7 @@ class _Sum:
         return [
             tuple(counts[:size]) if here else None
             for counts, size, here in zip(
-                self._cells(entries, entries.places, int(sizes.max(initial=0))).tolist(),
+                self._cells(entries, entries.places, int(sizes.max(initial=0))),
                 sizes.tolist(),
                 self._any(entries.known),
                 strict=True,
@@ -373,9 +373,8 @@ class _Sum:
         for key in sorted(keys):
             rows, counts = keys[key]
             group = self._group[rows]
-            totals = np.zeros(self._size, np.int64)
+            totals: Any = np.zeros(self._size, _exact(counts))
             np.add.at(totals, group, counts)
-            _require_exact(totals)
             for index in np.unique(group).tolist():
                 mappings[index][key] = int(totals[index])
         return mappings
@@ -393,7 +392,7 @@ class _Sum:
             else None
             for edges, counts, total, coarse, here in zip(
                 bounds,
-                self._cells(entries, places, size).tolist(),
+                self._cells(entries, places, size),
                 totals,
                 coarsened,
                 self._any(entries.known),
@@ -438,12 +437,12 @@ class _Sum:
             places[index] = np.searchsorted(shared, upper)
         return places
 
-    def _cells(self, entries: Entries, places: Ints, size: int) -> Ints:
+    def _cells(self, entries: Entries, places: Ints, size: int) -> list[list[int]]:
         """The counts at each place of each group."""
-        cells = np.zeros(self._size * size, np.int64)
+        cells: Any = np.zeros(self._size * size, _exact(entries.counts))
         np.add.at(cells, self._group[entries.rows] * size + places, entries.counts)
-        _require_exact(cells)
-        return cells.reshape(self._size, size)
+        counted: list[list[int]] = cells.reshape(self._size, size).tolist()
+        return counted
 
     def _any(self, known: Mask) -> list[bool]:
         """Whether any row of each group is marked."""
@@ -550,6 +549,8 @@ def _checked(numbers: Ints) -> Ints:
     return numbers
 
 
-def _require_exact(totals: Ints) -> None:
-    if totals.size and totals.min() < 0:
-        raise ValueError("a sum is too large for 63 bits")
+def _exact(values: Ints) -> type:
+    """The type in which these numbers add up exactly: whole numbers of Python where 63 bits may
+    not do, as for a server that counts what none can."""
+    most = float(values.max(initial=0)) * values.size
+    return np.int64 if most < _MOST_SUM else object

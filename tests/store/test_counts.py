@@ -114,3 +114,17 @@ def test_quantiles_of_latencies_and_acceptance_are_columns() -> None:
     assert (requests, tpot50, tpot95, tpot99) == (None, None, None, None)
     assert (p10, p50, p90) == (250_000, 500_000, 750_000)
     assert (ttft50, ttft95, ttft99) == (100_000, 500_000, 1_000_000)
+
+
+def test_keys_that_become_equal_are_added_up() -> None:
+    tally = Tally(requests={'a"b': 2, "a\\b": 3, "c": 4})
+    stored = unpack(pack(replace(minute(T0), tally=tally)))
+    assert stored.tally.requests == {"a\ufffdb": 5, "c": 4}
+
+
+def test_a_minute_may_count_a_week_of_a_busy_server() -> None:
+    """The first scrape after a gap brings what happened meanwhile."""
+    seconds = 7 * 86400.0 * 2000
+    e2e = Histogram((1.0,), (0, 10**7), seconds)
+    window = replace(minute(T0), tally=Tally(e2e=e2e), observed_seconds=7 * 86400.0)
+    assert unpack(pack(window)) == window

@@ -44,7 +44,7 @@ from tests.fixtures import OpenStore, each_database
 from tests.store.examples import T0, batch, frame_of, minute, read, unpack
 
 SERIES = SeriesId("left", "chat", "llama", "0")
-COUNTS = (0, 1, 17, 2**31, 2**40)
+COUNTS = (0, 1, 17, 2**31, 2**40, 2**52)
 _MOST = 2**63 - 1
 
 
@@ -119,12 +119,20 @@ def _of(windows: list[Window]) -> list[Window]:
     return [msgspec.structs.replace(window, series=SERIES) for window in windows]
 
 
-def test_a_sum_that_no_column_holds_is_refused() -> None:
+def test_sums_are_exact_beyond_63_bits() -> None:
+    """As of a server that counts what none can: the report of the others is made all the same."""
     packed = [pack(minute(T0 + 60 * n)) for n in range(3)]
     frame = frame_of(packed)
-    frame.numbers["drafts"] = np.full(3, 2**62)
-    with pytest.raises(ValueError, match="a sum is too large for 63 bits"):
-        frame.sum(np.zeros(3, np.int64), [Group(SERIES, T0)])
+    frame.numbers["drafts"] = np.full(3, 2**62 + 1)
+    entries = frame.arrays["ttft"]
+    frame.arrays["ttft"] = entries._replace(counts=np.full(len(entries.counts), 2**62))
+    rows, counts = frame.keys["requests"]["stop"]
+    frame.keys["requests"]["stop"] = rows, np.full(len(counts), 2**62)
+    (window,) = frame.sum(np.zeros(3, np.int64), [Group(SERIES, T0)])
+    assert window.tally.drafts == 3 * (2**62 + 1)
+    assert window.tally.requests["stop"] == 3 * 2**62
+    assert window.tally.ttft is not None
+    assert max(window.tally.ttft.counts) == 3 * 2**62
 
 
 @pytest.mark.parametrize(
