@@ -17,7 +17,7 @@ _FULL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class Difference:
     """One figure of both periods, None if unknown; ``changed`` marks a notable difference."""
 
     name: str
@@ -27,13 +27,13 @@ class Fact:
     sentence: str
 
 
-def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, ...]:
-    """The facts of two periods: those that changed first, else in a fixed order.
+def differences(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Difference, ...]:
+    """The differences of two periods: those that changed first, else in a fixed order.
 
     Only usable minutes with speculation count.
     """
     before, after = ([e for e in samples if e.usable()] for samples in (reference, now))
-    facts = [
+    found = [
         *_environment(before, after),
         _output_length(_mean_output(before), _mean_output(after)),
         _kv_cache(_fullness(before), _fullness(after)),
@@ -48,10 +48,10 @@ def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, 
             *(sum(sum(e.tally.requests.values()) for e in side) for side in (before, after)),
         ),
     ]
-    return tuple(sorted(facts, key=lambda fact: not fact.changed))
+    return tuple(sorted(found, key=lambda each: not each.changed))
 
 
-def _environment(before: Sequence[Sample], after: Sequence[Sample]) -> Iterable[Fact]:
+def _environment(before: Sequence[Sample], after: Sequence[Sample]) -> Iterable[Difference]:
     parts: tuple[tuple[str, str, Callable[[Environment], str | None]], ...] = (
         ("engine_version", "engine version", lambda of: of.engine_version),
         ("configuration", "configuration", lambda of: of.configuration),
@@ -60,7 +60,9 @@ def _environment(before: Sequence[Sample], after: Sequence[Sample]) -> Iterable[
     for name, words, part in parts:
         old, new = part(_usual(before)), part(_usual(after))
         changed = None not in (old, new) and old != new
-        yield Fact(name, old, new, changed, f"{words} {old or 'unknown'} -> {new or 'unknown'}")
+        yield Difference(
+            name, old, new, changed, f"{words} {old or 'unknown'} -> {new or 'unknown'}"
+        )
 
 
 def _usual(samples: Sequence[Sample]) -> Environment:
@@ -71,10 +73,10 @@ def _usual(samples: Sequence[Sample]) -> Environment:
     return min(counts, key=lambda environment: (-counts[environment], str(environment)))
 
 
-def _output_length(old: float | None, new: float | None) -> Fact:
+def _output_length(old: float | None, new: float | None) -> Difference:
     changed = bool(old and new and max(old / new, new / old) > _MARKED)
     sentence = f"output length {_number(old)} -> {_number(new)} tokens"
-    return Fact("output_length", old, new, changed, sentence)
+    return Difference("output_length", old, new, changed, sentence)
 
 
 def _mean_output(samples: Sequence[Sample]) -> float | None:
@@ -84,10 +86,12 @@ def _mean_output(samples: Sequence[Sample]) -> float | None:
     return math.fsum(length.sum for length in lengths) / count if count else None
 
 
-def _kv_cache(old: float | None, new: float | None) -> Fact:
+def _kv_cache(old: float | None, new: float | None) -> Difference:
     changed = new is not None and new >= _FULL and (old is None or old < _FULL)
     shown = ["unknown" if share is None else f"{share:.0%}" for share in (old, new)]
-    return Fact("kv_cache_usage", old, new, changed, f"KV cache {shown[0]} -> {shown[1]} full")
+    return Difference(
+        "kv_cache_usage", old, new, changed, f"KV cache {shown[0]} -> {shown[1]} full"
+    )
 
 
 def _fullness(samples: Sequence[Sample]) -> float | None:
@@ -96,11 +100,11 @@ def _fullness(samples: Sequence[Sample]) -> float | None:
     return math.fsum(maxima) / len(maxima) if maxima else None
 
 
-def _event(name: str, old: float | None, new: float | None) -> Fact:
+def _event(name: str, old: float | None, new: float | None) -> Difference:
     changed = bool(new and (old is None or new > _MARKED * old))
     words = name.replace("_", " ")
     sentence = f"{words} {_number(old)} -> {_number(new)} per hour"
-    return Fact(name, old, new, changed, sentence)
+    return Difference(name, old, new, changed, sentence)
 
 
 def _per_hour(name: str, samples: Sequence[Sample]) -> float | None:
@@ -114,8 +118,8 @@ def _per_hour(name: str, samples: Sequence[Sample]) -> float | None:
     return sum(count for count, _ in counts) * HOUR / seconds if seconds else None
 
 
-def _extent(name: str, old: int, new: int) -> Fact:
-    return Fact(name, old, new, False, f"{name} {old:,} -> {new:,}")
+def _extent(name: str, old: int, new: int) -> Difference:
+    return Difference(name, old, new, False, f"{name} {old:,} -> {new:,}")
 
 
 def _number(value: float | None) -> str:

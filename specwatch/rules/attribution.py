@@ -21,7 +21,7 @@ from specwatch.domain.baseline import Baseline
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.model import MINUTE
 from specwatch.domain.period import LENGTH, PACE, SPEEDUP, Part, Period, comparable
-from specwatch.domain.period_differences import Fact, facts_of
+from specwatch.domain.period_differences import Difference, differences
 from specwatch.domain.sample import Sample
 from specwatch.rules.history import REFERENCE_SECONDS
 
@@ -74,7 +74,7 @@ class Attribution:
     now: float | None = None
     change: Interval | None = None
     causes: tuple[ChangeCause, ...] = ()
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
     missing: str | None = None
 
@@ -103,7 +103,7 @@ def attribute(
 
     Only usable minutes with speculation count.
     """
-    facts = facts_of(now, reference)
+    facts = differences(now, reference)
     sides = comparable(now, reference, baseline)
     if sides is None:
         return Attribution(facts=facts, missing=_missing(now, reference, baseline))
@@ -152,7 +152,7 @@ def _missing(now: Sequence[Sample], reference: Sequence[Sample], baseline: Basel
 
 
 def _causes(
-    metric: str, before: Period, after: Period, facts: Sequence[Fact]
+    metric: str, before: Period, after: Period, facts: Sequence[Difference]
 ) -> tuple[ChangeCause, ...]:
     total = math.log(after.value / before.value)
     known = _of_length(before, after) | _of_load(before, after)
@@ -236,7 +236,7 @@ def _log_mean(first: float, second: float) -> float:
 
 def _sentence(
     factor: Factor, contribution: float, metric: str, sides: tuple[Period, Period],
-    facts: Sequence[Fact],
+    facts: Sequence[Difference],
 ) -> str:  # fmt: skip
     """The change of a factor from the first period to the second, and its effect."""
     before, after = sides

@@ -147,7 +147,7 @@ from msgspec.structs import replace
 from specwatch.cli.scrape import _lines
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain.model import Gauges, Moment
-from specwatch.domain.period_differences import facts_of
+from specwatch.domain.period_differences import differences
 from specwatch.pages.status_model import _facts
 from specwatch.rules.readings import _READERS
 from specwatch.rules.summary import models_of
@@ -190,7 +190,7 @@ with tempfile.TemporaryDirectory() as folder:
 # Judged: a rule can name it, and what has changed is told with it.
 assert MEASURES["swaps"].unit == "count" and "swaps" in _READERS
 minutes = [dataclasses.replace(on(n), tally=replace(on(n).tally, swaps=n)) for n in range(9)]
-assert "swaps 240 -> 240 per hour" in [fact.sentence for fact in facts_of(minutes, minutes)]
+assert "swaps 240 -> 240 per hour" in [fact.sentence for fact in differences(minutes, minutes)]
 # Exported and shown.
 recent = whole(swaps=6)
 assert 'specwatch_swaps_per_second{model_name="llama",target="chat"} 0.05' in page(
