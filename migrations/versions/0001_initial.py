@@ -5,7 +5,6 @@ Revises: nothing
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects.postgresql import ARRAY
 
 revision = "0001"
 down_revision = None
@@ -13,7 +12,7 @@ branch_labels = None
 depends_on = None
 
 _INT64 = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_COUNTS = ARRAY(sa.BigInteger()).with_variant(sa.Text(), "sqlite")
+_COUNTS = sa.ARRAY(sa.BigInteger()).with_variant(sa.Text(), "sqlite")
 
 # Insert-only tables: freeze and map them often, in small steps. Small tables updated every
 # minute: leave room on each page, so that an update stays on it.

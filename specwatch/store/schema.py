@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
 
 from specwatch.domain.facts import Fact, Kind
 from specwatch.domain.model import FACTS
@@ -47,7 +46,7 @@ POSTGRES_STORAGE = {
 often have room on each page for new versions. Of ``minute_counts`` it is that of each partition."""
 
 Int64 = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-Counts = ARRAY(sa.BigInteger()).with_variant(sa.Text(), "sqlite")
+Counts = sa.ARRAY(sa.BigInteger()).with_variant(sa.Text(), "sqlite")
 """Whole numbers; JSON text in SQLite."""
 
 runs = sa.Table(
