@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from specwatch.config.rules import Slo
 from specwatch.domain.model import HOUR, MINUTE, Histogram, Tally
-from specwatch.rules.objectives import BURN_WINDOWS, Goodput, SloBook, SloStatus
+from specwatch.rules.objectives import BURN_WINDOWS, BURNS, Goodput, SloBook, SloStatus
 
 T0 = 1_700_002_800
 """A whole hour, Unix."""
@@ -286,3 +287,25 @@ def test_goodput_lies_within_its_bounds(slow, metrics, brief):
     status = of_all(*parts)
     assert status.lower <= 30 - len(missed) <= status.upper <= status.requests == 30
     assert metrics > 1 or status.lower == status.upper
+
+
+@pytest.mark.parametrize(
+    ("change", "burns"),
+    [
+        ({}, True),
+        ({"requests": {3600: 99.0, 300: 10.0}}, False),
+        ({"requests": {3600: 100.0, 300: 9.0}}, False),
+        ({"watched": {3600: 2699.0}}, False),
+        ({"burn_rates": {3600: 14.4, 300: 20.0}}, False),
+        ({"burn_rates": {3600: 20.0, 300: None}}, False),
+    ],
+)
+def test_a_budget_burns_with_exactly_the_least_traffic(change: dict[str, Any], burns: bool) -> None:
+    exact: dict[str, Any] = {
+        "burn_rates": {3600: 14.5, 300: 14.5},
+        "requests": {3600: 100.0, 300: 10.0},
+        "watched": {3600: 2700.0},
+    }
+    windows = exact | change
+    fastest = SloStatus(PACE, "llama", 1.0, 1.0, 0.0, None, None, **windows)
+    assert fastest._burns(BURNS[0]) is burns

@@ -237,6 +237,7 @@ def test_labels_that_mean_nothing_to_us_are_combined():
         ("vllm:num_requests_running{} one\n", ScrapeReason.MALFORMED, "line 1"),
         ("vllm:num_requests_running 1\n" * 2, ScrapeReason.DUPLICATE_SERIES, "line 2"),
         ('vllm:num_requests_running{a="\udcff"} 1\n', ScrapeReason.NOT_METRICS, "not UTF-8"),
+        ("\udcffa 1\n", ScrapeReason.NOT_METRICS, "not UTF-8"),
     ],
 )
 def test_what_is_not_a_page_is_named(text, reason, words):
