@@ -5,6 +5,7 @@ Importing this imports numpy.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
@@ -514,8 +515,12 @@ def _is_sound(
 ) -> bool:
     """Whether a row can be decoded; if not, it is logged."""
     every = HOUR_COLUMNS if table is schema.hours else MINUTE_COLUMNS
+    texts = texts_of(names, [row])
     try:
-        Frame(dict.fromkeys(every) | texts_of(names, [row]), contexts)
+        for name, text in texts.items():
+            if text is not None and name not in _NULLS and not re.fullmatch(r"-?\d+", text):
+                raise ValueError(f"{name} is {text[:20]!r}: expected a whole number")
+        Frame(dict.fromkeys(every) | texts, contexts)
     except UNDECODABLE as error:
         note_undecodable(table, {"start": row[0], "series_id": row[1]}, error)
         return False
