@@ -239,7 +239,7 @@ def _stored(database: str) -> Stored:
     store.roll_up(now + 2 * HOUR, everybody=True)
     a_second = a_day = 0.0
     with store.writing(now) as connection:
-        for table, length in (("minutes", MINUTE), ("hours", HOUR)):
+        for table, length in (("minute_counts", MINUTE), ("hour_counts", HOUR)):
             rows, most = connection.exec_driver_sql(
                 "SELECT sum(n), max(n) FROM"
                 f" (SELECT count(*) AS n FROM {table} GROUP BY start) AS starts"
