@@ -116,7 +116,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreMalformed(StoreUnavailable):
-    """SQLite cannot read the file as a database of ours."""
+    """SQLite reports that the database file is damaged."""
 
 
 class SchemaMismatch(StoreError):

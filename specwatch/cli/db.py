@@ -130,7 +130,8 @@ def check(file: Path | None, database: str | None, as_json: bool) -> None:
     with suppress(StoreMalformed):
         _require_current(url)
     found = Database(url, migrating=True)
-    problems, aside = integrity.problems(found), integrity.damaged_files(found)
+    problems = integrity.problems(found)
+    aside = integrity.damaged_files(found)
     if as_json:
         options.print_json({"database": found.where, "problems": problems, "damaged_files": aside})
     else:

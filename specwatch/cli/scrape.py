@@ -138,7 +138,7 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
         f"{figures.number(model.running)} running",
         f"{figures.number(model.waiting)} waiting",
         f"KV cache {figures.percent(model.kv_cache_usage)}",
-        *figures.events(model.events),
+        *figures.events(model.events, zero=True),
     )
     yield tables.known(parts), ""
     if model.speculation is Mode.UNKNOWN:

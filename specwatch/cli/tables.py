@@ -91,7 +91,7 @@ def recent_lines(target: TargetView, now: float) -> Lines:
             f"last {figures.span(window.length)}: {figures.number(window.running_mean, 1)} running",
             f"KV cache up to {figures.percent(window.kv_cache_usage_max)}",
         ]
-        parts += figures.events({name: count for name, count in window.events.items() if count})
+        parts += figures.events(window.events)
         yield known(parts), ""
         yield from _decision_lines(model, target, totals[0] if totals else None, now)
         yield from table(_RECENT, totals or windows)

@@ -71,7 +71,8 @@ class WatchedSource:
                 self._refreshing.release()
 
     def _refresh(self) -> None:
-        before, errors = self._groups, {}
+        before = self._groups
+        errors = {}
         begun = self._now().wall
         try:
             outcomes = self._read()

@@ -63,7 +63,6 @@ class Recorder:
         """Why something other than a write failed, until it succeeds."""
         self._behind_since: float | None = None
         self._rolling_up = threading.Lock()
-        self._damaged_files: tuple[str, ...] = ()
         self._check_at = -math.inf
         """When a SQLite file is checked next, on the monotonic clock."""
 
@@ -148,9 +147,7 @@ class Recorder:
 
     def check_if_due(self) -> None:
         """Look whether a SQLite file is damaged: at start, and once a week."""
-        now = self._now().monotonic
-        if now >= self._check_at:
-            self._check_at = now + _CHECK_SECONDS
+        if self._now().monotonic >= self._check_at:
             self.check()
 
     def check(self, malformed: StoreMalformed | None = None) -> None:
@@ -161,9 +158,8 @@ class Recorder:
         except StoreError as error:
             self._failed("check_failed", error)
             return
-        self._damaged_files = self.store.damaged_files
+        self._check_at = self._now().monotonic + _CHECK_SECONDS
         if kept is not None:
-            self.opened = False
             _log.error(
                 "database_damaged",
                 problems=problems[:_MOST_LOGGED],
@@ -255,5 +251,5 @@ class Recorder:
             error=str(error) if error else None,
             behind_since=queue.behind_since or self._behind_since,
             last_write=queue.last_success,
-            damaged_files=self._damaged_files,
+            damaged_files=self.store.damaged_files,
         )

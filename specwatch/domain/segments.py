@@ -74,8 +74,8 @@ def value_of(label: str) -> str:
 
 
 class Dimension(NamedTuple):
-    """By what requests are told apart, and the value: ``temperature``, ``(0,0.3]``; ``all`` twice
-    for all requests."""
+    """What requests are grouped by, and the value: ``temperature`` and ``(0,0.3]``; ``all`` and
+    ``all`` for all requests."""
 
     dimension: str
     value: str

@@ -228,8 +228,7 @@ def _facts(mode: str, recent: Window | None) -> str:
             )
         if recent.gauges.kv_cache_usage_max is not None:
             facts.append(f"KV cache up to {figures.percent(recent.gauges.kv_cache_usage_max)}")
-        counts = events_of(recent.tally)
-        facts += figures.events({name: count for name, count in counts.items() if count})
+        facts += figures.events(events_of(recent.tally))
     return _sentence(", ".join(facts))
 
 

@@ -15,7 +15,9 @@ import numpy as np
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Window
 from specwatch.report.grouped_data import Beside, Drafted, Recorded, add_drafted
 from specwatch.report.hours import Member
-from specwatch.store.frame import Frame, Group, Ints, Mask, numbered, replaced
+from specwatch.store.column_texts import Ints, Mask
+from specwatch.store.frame import Frame, replaced
+from specwatch.store.frame_sum import Group, numbered, sum_rows
 
 _START = attrgetter("start")
 _MODES = list(Mode)
@@ -58,7 +60,7 @@ class BucketSums:
         last[group] = np.arange(len(frame))
         places = zip(frame.series[last].tolist(), frame.starts[last].tolist(), strict=True)
         groups = [Group(members[id_].series, start) for id_, start in places]
-        windows = frame.sum(group, groups)
+        windows = sum_rows(frame, group, groups)
         summed: list[Recorded] = []
         beside = _beside(frame, members, whole, of_bucket & now)
         for window, index in zip(windows, last.tolist(), strict=True):

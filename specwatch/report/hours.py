@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import groupby
-from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from specwatch.domain.merge import merge_windows
@@ -13,15 +11,14 @@ from specwatch.report.grouped_data import Recorded
 from specwatch.store import schema
 from specwatch.store.counts import Context
 from specwatch.store.frame import Frame, replaced
-from specwatch.store.readers import Reader
+from specwatch.store.frame_sum import sum_by_hour
+from specwatch.store.readers import Reader, best_watched
 from specwatch.store.statements import read_series, series_of
 
 _HOURS_AT_ONCE = 14 * 24
 _MINUTES_AT_ONCE = 24
 """Hours of minutes that are read at once: a busy target has ten thousand of a day."""
 
-_CONTEXT = itemgetter(2)
-_WHAT = attrgetter("start", "series.model_name", "series.temperature")
 Summed = Callable[[Frame, Mapping[int, "Member"]], Iterable[Recorded]]
 """Makes windows from rows of the hours, and all series."""
 
@@ -119,12 +116,13 @@ def _between(
         if member.pending and member.rolled_until < stop
     }
     with reader.reading() as connection:
-        where = _where(hour, stop, HOUR, members)
-        stored = Frame.read(connection, schema.hours, where, contexts, without=without)
+        # Minutes first: what is rolled up and deleted meanwhile is then in both.
         minutes = None
         if late:
             where = _where(hour, stop, MINUTE, late)
-            minutes = Frame.read(connection, schema.minutes, where, contexts, without=without)
+            minutes = Frame.read(connection, schema.minutes, where, late, contexts, without=without)
+        where = _where(hour, stop, HOUR, members)
+        stored = Frame.read(connection, schema.hours, where, members, contexts, without=without)
     if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
         yield from summed(stored, members)
         return
@@ -147,7 +145,7 @@ def _between(
     series = {id_: member.series for id_, member in members.items()}
     windows: dict[_Key, Window] = {}
     for frame in (stored, minutes):
-        for group, window in () if frame is None else frame.by_hour(series):
+        for group, window in () if frame is None else sum_by_hour(frame, series):
             key = (group.start, ranks[group.series_id], group.context_id, group.load_bin)
             known = windows.get(key)
             windows[key] = (
@@ -155,20 +153,7 @@ def _between(
                 if known is None
                 else merge_windows([known, window], start=group.start, length=HOUR)
             )
-    yield from _settled(windows)
-
-
-def _settled(merged: Mapping[_Key, Window]) -> Iterator[Window]:
-    """By start, model and temperature, each of the daemon with the most good scrapes."""
-    ordered = (merged[key] for key in sorted(merged))
-    for _, group in groupby(ordered, key=_WHAT):
-        windows = list(group)
-        scrapes: dict[str, int] = {}
-        for window in windows:
-            daemon = window.series.daemon
-            scrapes[daemon] = scrapes.get(daemon, 0) + window.scrapes_ok
-        best = min(scrapes, key=lambda name: (-scrapes[name], name))
-        yield from (window for window in windows if window.series.daemon == best)
+    yield from best_watched(windows[key] for key in sorted(windows))
 
 
 def _where(hour: int, stop: int, length: int, ids: Collection[int]) -> str:

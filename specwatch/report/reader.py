@@ -217,7 +217,15 @@ class _SourceReader:
         # Each hour counts for changes, and for the budgets of objectives.
         earliest = min([self._since - SIDE, *(self._until - slo.window for slo in self._slos)])
         summed = BucketSums(self._since, earliest)
-        return hours_of(self._reader, members, since, until, contexts=self._contexts, summed=summed)
+        return hours_of(
+            self._reader,
+            members,
+            since,
+            until,
+            contexts=self._contexts,
+            without=_UNUSED,
+            summed=summed,
+        )
 
     def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
         """Whether the period or the history is short, and its minutes are still stored."""

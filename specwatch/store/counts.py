@@ -6,8 +6,6 @@ derived for people. What many windows share is a :class:`Context`.
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
@@ -30,18 +28,12 @@ from specwatch.domain.model import (
 )
 from specwatch.scrape.tally import most_frequent
 from specwatch.store import schema, views
-from specwatch.store.texts import storable
+from specwatch.store.texts import digest_of, storable
 
 LARGEST = 2**53
 """The largest number of one minute, so that an hour fits into 63 bits. In microseconds it is 285
 years, as many as a thousand requests take in three months: a minute may count a long gap."""
-_DIGEST_BITS = 47
 _MODES = {mode.value: mode for mode in Mode}
-_QUANTILES = {
-    name: [quantile.q for quantile in quantiles_of]
-    for name, quantiles_of in itertools.groupby(views.QUANTILES, lambda each: each.histogram)
-}
-
 FACT_COLUMNS = tuple(column.name for fact in FACTS for column in schema.stored_columns(fact))
 COLUMNS = (*FACT_COLUMNS, *(column.name for column in schema.derived_columns()))
 """Columns that a window fills beside its key and context, in this order."""
@@ -70,9 +62,7 @@ class Context(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
         known = zip(HISTOGRAMS, self.bounds, strict=True)
         values["bounds"] = _json({name: edges for name, edges in known if edges is not None})
         values["coarsened"] = _json(self.coarsened)
-        # 47 bits: of a thousand contexts two are alike with a probability of 4e-9.
-        digest = hashlib.blake2b(_json(list(values.values())).encode(), digest_size=8).digest()
-        return {"digest": int.from_bytes(digest) >> (64 - _DIGEST_BITS), **values}
+        return {"digest": digest_of(_json(list(values.values()))), **values}
 
     @staticmethod
     def of_row(row: sa.Row[Any]) -> Context:
@@ -137,9 +127,10 @@ def row_of(window: Window, largest: int) -> tuple[Any, ...]:
         values += _ENCODERS[fact.kind](getattr(owners[fact.of], fact.name), fact, largest)
     requests = window.tally.requests
     values.append(sum(requests.values()) if requests else None)
-    for name, asked in _QUANTILES.items():
-        histogram = getattr(window.tally, name)
-        found = quantiles(histogram, asked) if histogram is not None else []
+    for asked in views.QUANTILES.values():
+        histogram = getattr(window.tally, asked[0].histogram.name)
+        shares = [quantile.percent / 100 for quantile in asked]
+        found = quantiles(histogram, shares) if histogram is not None else []
         values += [_derived(each.value) for each in found] or [None] * len(asked)
     return tuple(values)
 
@@ -153,7 +144,8 @@ def _derived(value: float | None) -> int | None:
 
 def context_of(window: Window) -> Context:
     """The context of a window."""
-    environment, memory = window.environment, window.gauges.gpu_memory_total
+    environment = window.environment
+    memory = window.gauges.gpu_memory_total
     histograms = [getattr(window.tally, name) for name in HISTOGRAMS]
     return _shared(
         Context(

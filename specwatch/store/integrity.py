@@ -56,7 +56,7 @@ def put_aside(database: Database, now: float) -> Path:
     """Rename a damaged SQLite file to ``NAME.damaged-TIME``; returns the new path.
 
     ``now`` is Unix time in seconds. Raises StoreUnavailable if another process writes, if the file
-    cannot be renamed, or if it does not begin as an SQLite file does: it may be of somebody else.
+    cannot be renamed, or if it has no SQLite header: it may belong to another program.
     """
     path = database.path
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
@@ -65,8 +65,8 @@ def put_aside(database: Database, now: float) -> Path:
         with open(path, "rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise StoreUnavailable(
-                    f"{path} does not begin as an SQLite file does, so it was left as it is: give"
-                    " specwatch another database, or move the file away"
+                    f"{path} has no SQLite header, so it was not touched: give specwatch another"
+                    " database, or move the file away"
                 )
         with closing(sqlite3.connect(path, SQLITE_BUSY_SECONDS, isolation_level=None)) as writer:
             try:
@@ -74,7 +74,7 @@ def put_aside(database: Database, now: float) -> Path:
             except sqlite3.OperationalError:
                 raise  # locked, or read-only
             except sqlite3.DatabaseError:
-                pass  # no other process can write either
+                pass  # too damaged to be locked: no other process can write to it either
             for suffix in reversed(_FILES):
                 with suppress(FileNotFoundError):
                     os.rename(f"{path}{suffix}", f"{kept}{suffix}")
@@ -94,5 +94,5 @@ def damaged_files(database: Database) -> tuple[str, ...]:
     try:
         names = os.listdir(database.path.parent)
     except OSError:
-        return ()  # there is no database either, which is said elsewhere
+        return ()  # opening the database fails with the same reason
     return tuple(sorted(n for n in names if n.startswith(prefix) and not n.endswith(_FILES[1:])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -251,7 +251,7 @@ class Reader:
             stop = min(position + span, end)
             where = _where(position, stop, length, selection)
             with self._database.reading() as connection:
-                frame = Frame.read(connection, table, where, contexts)
+                frame = Frame.read(connection, table, where, selection.series, contexts)
                 if not frame:
                     # No rows here: continue at the next row of the table.
                     following = sa.select(table.c.start).where(
@@ -320,7 +320,8 @@ def _where(since: float, stop: float, length: int, selection: _Selection) -> str
 def _windows_of(frame: Frame, length: int, series: Mapping[int, SeriesId]) -> Iterator[Window]:
     """The windows of a frame: of one start and series those of the daemon with the most good
     scrapes; minutes of several runs of it are added up."""
-    from specwatch.store.frame import Group, numbered, replaced
+    from specwatch.store.frame import replaced
+    from specwatch.store.frame_sum import Group, numbered, sum_rows
 
     ids = list(series)
     ranks = replaced(frame.series, {id_: rank for rank, id_ in enumerate(ids)})
@@ -330,14 +331,20 @@ def _windows_of(frame: Frame, length: int, series: Mapping[int, SeriesId]) -> It
     first, group = numbered(keys)
     places = zip(ranks[first].tolist(), frame.starts[first].tolist(), strict=True)
     groups = [Group(series[ids[rank]], start, length) for rank, start in places]
-    for _, alike in itertools.groupby(frame.sum(group, groups), key=_PLACE):
-        windows = list(alike)
+    yield from best_watched(sum_rows(frame, group, groups))
+
+
+def best_watched(windows: Iterable[Window]) -> Iterator[Window]:
+    """Of windows of one start and series, in order, those of the daemon with the most good
+    scrapes."""
+    for _, alike in itertools.groupby(windows, key=_PLACE):
+        of_daemons = list(alike)
         scrapes: dict[str, int] = {}
-        for window in windows:
+        for window in of_daemons:
             daemon = window.series.daemon
             scrapes[daemon] = scrapes.get(daemon, 0) + window.scrapes_ok
         best = min(scrapes, key=lambda name: (-scrapes[name], name))
-        yield from (window for window in windows if window.series.daemon == best)
+        yield from (window for window in of_daemons if window.series.daemon == best)
 
 
 def _next_multiple(value: float, length: int) -> int:

@@ -247,8 +247,7 @@ class Store(Reader):
     def check(
         self, now: float, malformed: StoreMalformed | None = None
     ) -> tuple[list[str], Path | None]:
-        """Look for damage of a SQLite file; a damaged one is put aside, so that the next
-        :meth:`open` begins a new one.
+        """Look for damage of a SQLite file; a damaged one is put aside, and a new one begun.
 
         ``malformed`` is what SQLite said already. Returns the problems, and the new name of the
         file. Raises StoreUnavailable.
@@ -260,6 +259,7 @@ class Store(Reader):
             kept = integrity.put_aside(self._database, now)
             self._database.dispose()
             self._forget()
+            self.open(now)
         return found, kept
 
     @property

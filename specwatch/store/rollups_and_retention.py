@@ -194,6 +194,7 @@ def _first_hour(
 def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row[Any]]) -> int:
     # numpy takes memory that a daemon without a finished hour does not need.
     from specwatch.store.frame import Frame
+    from specwatch.store.frame_sum import sum_by_hour
 
     in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
     ids = ", ".join(map(str, members))
@@ -201,17 +202,16 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
     grid = ", ".join(map(str, range(hour, hour + HOUR, MINUTE)))
     contexts: dict[int, Context] = {}
     series = {id_: series_of(row) for id_, row in members.items()}
-    frame = Frame.read(
-        connection, _minutes, f"start IN ({grid}) AND series_id IN ({ids})", contexts
-    )
-    built = dict(frame.by_hour(series))
+    where = f"start IN ({grid}) AND series_id IN ({ids})"
+    frame = Frame.read(connection, _minutes, where, members, contexts)
+    built = dict(sum_by_hour(frame, series))
     touched = set(frame.series.tolist())
     # If minutes of the hour were deleted, late ones are added to the stored hour.
     partial = {id_ for id_ in touched if members[id_].pruned_until > hour}
     if partial:
         where = f"start = {hour} AND series_id IN ({', '.join(map(str, partial))})"
-        stored = Frame.read(connection, _hours, where, contexts).by_hour(series)
-        for key, window in stored:
+        stored = Frame.read(connection, _hours, where, partial, contexts)
+        for key, window in sum_by_hour(stored, series):
             late = built.get(key)
             parts = [window] if late is None else [window, late]
             built[key] = merge_windows(parts, start=hour, length=HOUR)
@@ -221,13 +221,10 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
     )
     numbers = {context: id_ for id_, context in contexts.items()}
     numbers |= add_contexts(connection, map(context_of, built.values()), numbers)
-    new = [
-        (
-            hour, key.series_id, numbers[context_of(window)], key.load_bin,
-            *row_of(window, _LARGEST),
-        )
-        for key, window in built.items()
-    ]  # fmt: skip
+    new = []
+    for key, window in built.items():
+        context_id = numbers[context_of(window)]
+        new.append((hour, key.series_id, context_id, key.load_bin, *row_of(window, _LARGEST)))
     if new:
         columns = ("start", "series_id", "context_id", "load_bin", *COLUMNS)
         add_rows(connection, _hours, columns, new)

@@ -70,7 +70,7 @@ series = sa.Table(
     sa.Column("daemon", sa.Text, nullable=False),
     sa.Column("target", sa.Text, nullable=False),
     sa.Column("model_name", sa.Text, nullable=False),
-    # By what requests are told apart, such as "temperature", and its value; both "all" for all.
+    # What requests are grouped by, such as "temperature", and the value; "all" twice for all.
     sa.Column("dimension", sa.Text, nullable=False),
     sa.Column("value", sa.Text, nullable=False),
     sa.Column("first_start", Int64, nullable=False),
@@ -118,8 +118,9 @@ def stored_columns(fact: Fact) -> Iterator[sa.Column[object]]:
 def derived_columns() -> Iterator[sa.Column[object]]:
     """Columns that only people read: they follow from the others of the row."""
     yield sa.Column("requests", Int64)
-    for quantile in views.QUANTILES:
-        yield sa.Column(quantile.column, Int64)
+    for quantiles in views.QUANTILES.values():
+        for quantile in quantiles:
+            yield sa.Column(quantile.column, Int64)
 
 
 def _count_columns() -> list[sa.Column[object]]:

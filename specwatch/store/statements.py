@@ -21,8 +21,13 @@ _Found = TypeVar("_Found")
 _log = structlog.get_logger("specwatch.store")
 
 UNDECODABLE = (
-    ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError, ConfigError,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    msgspec.MsgspecError,
+    ConfigError,
+)
 """What decoding raises for what specwatch has not written."""
 _MOST_NOTED = 1000
 _noted: set[tuple[object, ...]] = set()

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-_ID_BITS = 47
+_DIGEST_BITS = 47
 _LONGEST_NAME = 600
 """Bytes of a name: Postgres cannot index rows of more than 2704."""
 LARGEST_REMEMBERED = 1 << 16
@@ -30,9 +30,14 @@ class Layout(NamedTuple):
 def layout(content: object) -> Layout:
     """The layout with this content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    # 47 bits: of a thousand layouts two are alike with a probability of 4e-9.
+    return Layout(digest_of(text), text)
+
+
+def digest_of(text: str) -> int:
+    """A number by which a text is found, the same in every process."""
+    # 47 bits: of a thousand texts two are alike with a probability of 4e-9.
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return Layout(int.from_bytes(digest) >> (64 - _ID_BITS), text)
+    return int.from_bytes(digest) >> (64 - _DIGEST_BITS)
 
 
 def shared_size(layout: Layout) -> int:

@@ -9,28 +9,38 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from specwatch.domain.facts import Fact
+from specwatch.domain.model import FACTS
+
 
 class Quantile(NamedTuple):
-    """A quantile that is stored beside the histogram that it is of, in millionths of its unit."""
+    """A quantile that is stored beside the histogram that it is of."""
 
     name: str
-    histogram: str
-    q: float
-    column: str
+    histogram: Fact
+    percent: int
+
+    @property
+    def label(self) -> str:
+        """Its name in the views: ``ttft_p99``."""
+        return f"{self.name}_p{self.percent}"
+
+    @property
+    def column(self) -> str:
+        """Its column in the tables."""
+        return self.label + self.histogram.suffix
 
 
-QUANTILES = (
-    *(
-        Quantile(f"acceptance_p{percent}", "request_acceptance", percent / 100,
-                 f"acceptance_p{percent}_ppm")
-        for percent in (10, 50, 90)
-    ),
-    *(
-        Quantile(f"{name}_p{percent}", name, percent / 100, f"{name}_p{percent}_us")
-        for name in ("ttft", "tpot")
-        for percent in (50, 95, 99)
-    ),
-)  # fmt: skip
+_FACTS = {fact.name: fact for fact in FACTS}
+QUANTILES = {
+    name: tuple(Quantile(name, _FACTS[histogram], percent) for percent in percents)
+    for name, histogram, percents in (
+        ("acceptance", "request_acceptance", (10, 50, 90)),
+        ("ttft", "ttft", (50, 95, 99)),
+        ("tpot", "tpot", (50, 95, 99)),
+    )
+}
+"""By what their names begin with."""
 
 
 class ViewColumn(NamedTuple):
@@ -47,6 +57,17 @@ class ViewColumn(NamedTuple):
 
 def _ratio(of: str, by: str) -> str:
     return f"CAST(counts.{of} AS double precision) / NULLIF(counts.{by}, 0)"
+
+
+def _quantiles(name: str, words: str) -> list[ViewColumn]:
+    return [
+        ViewColumn(
+            each.label,
+            f"CAST(counts.{each.column} AS double precision) / {each.histogram.scale}",
+            f"P{each.percent} of {words}.",
+        )
+        for each in QUANTILES[name]
+    ]
 
 
 _POSTGRES_LENGTHS = """CASE WHEN counts.drafts IS NOT NULL THEN (
@@ -68,32 +89,38 @@ _SQLITE_LENGTHS = """CASE WHEN counts.drafts IS NOT NULL THEN (
 
 COLUMNS = (
     ViewColumn(
-        "time", "to_timestamp(counts.start)",
+        "time",
+        "to_timestamp(counts.start)",
         "When the minute or the hour began (UTC; ISO 8601 text in SQLite).",
         "strftime('%Y-%m-%dT%H:%M:%SZ', counts.start, 'unixepoch')",
     ),
     ViewColumn(
-        "start", "counts.start",
+        "start",
+        "counts.start",
         "The same in Unix seconds. Restrict this column: the rows are sorted by it.",
     ),
     ViewColumn("daemon", "series.daemon", "The daemon that wrote it (`daemon.name`)."),
     ViewColumn("target", "series.target", "The server."),
     ViewColumn("model", "series.model_name", "The model, as the server calls it."),
     ViewColumn(
-        "dimension", "series.dimension",
-        "By what requests are told apart: `all` (all requests), `temperature`, or the kind of a"
-        " segment, such as `prompt_length`.",
+        "dimension",
+        "series.dimension",
+        "What requests are grouped by: `temperature`, the kind of a segment such as"
+        " `prompt_length`, or `all` for all requests.",
     ),
     ViewColumn(
-        "value", "series.value",
+        "value",
+        "series.value",
         "The value of the dimension, such as `(0,0.3]`; `all`; `unknown`.",
     ),
     ViewColumn(
         "mode", "contexts.mode", "Whether speculation ran: `on`, `off`, `standby`, `mixed`, ..."
     ),
     ViewColumn(
-        "load", _ratio("running_us", "sampled_us"),
-        "Mean of the running requests; null for single values of a dimension, which share a batch.",
+        "load",
+        _ratio("running_us", "sampled_us"),
+        "Mean of the running requests. Null except for `all`: the values of a dimension share a"
+        " batch.",
     ),
     ViewColumn("requests", "counts.requests", "Finished requests."),
     ViewColumn("prompt_tokens", "counts.prompt_tokens", "Tokens of prompts."),
@@ -102,42 +129,30 @@ COLUMNS = (
     ViewColumn("draft_tokens", "counts.draft_tokens", "Tokens that drafts proposed."),
     ViewColumn("accepted_tokens", "counts.accepted_tokens", "Tokens that the target kept."),
     ViewColumn(
-        "acceptance", _ratio("accepted_tokens", "draft_tokens"),
+        "acceptance",
+        _ratio("accepted_tokens", "draft_tokens"),
         "Acceptance rate: accepted tokens / draft tokens.",
     ),
-    *(
-        ViewColumn(
-            quantile.name, f"CAST(counts.{quantile.column} AS double precision) / 1000000",
-            f"P{round(100 * quantile.q)} of "
-            + (
-                "the acceptance rate of single requests (needs a tap)."
-                if quantile.histogram == "request_acceptance"
-                else f"{quantile.histogram.upper()}, in seconds."
-            ),
-        )
-        for quantile in QUANTILES[:3]
-    ),
+    *_quantiles("acceptance", "the acceptance rate of single requests (needs a tap)"),
     ViewColumn(
-        "tau", "1 + " + _ratio("accepted_tokens", "drafts"),
+        "tau",
+        "1 + " + _ratio("accepted_tokens", "drafts"),
         "Mean acceptance length: tokens a step, with the bonus token.",
     ),
     ViewColumn(
-        "accepted_lengths", _POSTGRES_LENGTHS,
+        "accepted_lengths",
+        _POSTGRES_LENGTHS,
         "Number of drafts that had 0, 1, 2, ... tokens accepted (`bigint[]`; JSON text in SQLite).",
         _SQLITE_LENGTHS,
     ),
-    *(
-        ViewColumn(
-            quantile.name, f"CAST(counts.{quantile.column} AS double precision) / 1000000",
-            f"P{round(100 * quantile.q)} of {quantile.histogram.upper()}, in seconds.",
-        )
-        for quantile in QUANTILES[3:]
-    ),
+    *_quantiles("ttft", "the time to first token, in seconds"),
+    *_quantiles("tpot", "the time per output token, in seconds"),
     ViewColumn(
-        "coverage", _ratio("source_drafts", "server_drafts"),
+        "coverage",
+        _ratio("source_drafts", "server_drafts"),
         "Part of the server's drafts that the source saw, where it is not the server itself.",
     ),
-)  # fmt: skip
+)
 
 VIEWS = {"minutes": "minute_counts", "hours": "hour_counts"}
 """By the name of each view, the table that it shows."""

@@ -160,9 +160,9 @@ def span(length: float | None) -> str:
     return f"{length / 3600:.0f} h" if length < 172800 else f"{length / 86400:.0f} days"
 
 
-def events(counts: Mapping[str, int | None]) -> list[str]:
-    """Counts of events by the name of the fact: ``3 preemptions``."""
-    return [counted(counts[fact.name], fact.event) for fact in EVENTS if fact.name in counts]
+def events(counts: Mapping[str, int | None], *, zero: bool = False) -> list[str]:
+    """Counts of events by the name of the fact: ``3 preemptions``; those of none only if asked."""
+    return [counted(count, fact.event) for fact in EVENTS if (count := counts[fact.name]) or zero]
 
 
 def damaged_files(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from specwatch.domain.model import Batch, Moment
 from specwatch.errors import StoreUnavailable
 from specwatch.store.repository import Store
 from tests.daemon.stores import StoreOf
-from tests.store.examples import T0, minute
+from tests.store.examples import T0, minute, read
 
 
 @pytest.fixture
@@ -99,3 +99,46 @@ def test_no_target_comes_while_the_first_cursors_are_handed_over(
     recorder.close()
     assert held == [(True, True)]
     assert not configuring.locked()
+
+
+def test_a_database_that_is_damaged_under_a_daemon_is_put_aside_and_writing_goes_on(
+    recorder: Recorder, store: Store
+) -> None:
+    """Nothing is counted again: who counts goes on, and what waited is written to the new file."""
+    sqlite_file = Path(store.url.removeprefix("sqlite:///"))
+    recorder.put(Batch(tuple(minute(T0 + 60 * n) for n in range(500)), None))
+    recorder.flush()
+    store.close()  # whose connections remember pages
+    with sqlite_file.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"x" * (sqlite_file.stat().st_size - 4096))
+    recorder.put(Batch((minute(T0 + 60 * 500),), None))
+    with capture_logs() as log:
+        recorder.flush(force=True)
+    assert "database_damaged" in [entry["event"] for entry in log]
+    assert "resumed_late" not in [entry["event"] for entry in log]
+    (name,) = recorder.status().damaged_files
+    recorder.flush(force=True)
+    status = recorder.status()
+    assert (status.queued, status.error) == (0, None)
+    assert [window.start for window in read(store)] == [T0 + 60 * 500]
+    (sqlite_file.parent / name).unlink()
+    assert recorder.status().damaged_files == ()
+
+
+def test_a_check_that_could_not_be_made_is_tried_again(
+    recorder: Recorder, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a week later."""
+    checked: list[float] = []
+
+    def check(now: float, malformed: object) -> tuple[list[str], None]:
+        checked.append(now)
+        if len(checked) == 1:
+            raise StoreUnavailable("the database is away")
+        return [], None
+
+    monkeypatch.setattr(store, "check", check)
+    for _ in range(3):
+        recorder.check_if_due()
+    assert len(checked) == 2

@@ -32,9 +32,11 @@ from specwatch.guard.state import Step
 from specwatch.rules.decisions import Decision
 from specwatch.scrape.tally import MOST_KEYS
 from specwatch.store.batches import PackedBatch, pack_batch
+from specwatch.store.column_texts import texts_of
 from specwatch.store.counts import COLUMNS, LARGEST, PackedWindow
 from specwatch.store.fleet_rows import FleetBook
-from specwatch.store.frame import Frame, Group, texts_of
+from specwatch.store.frame import Frame
+from specwatch.store.frame_sum import Group, sum_rows
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
 
@@ -138,7 +140,7 @@ def frame_of(packed: Sequence[PackedWindow]) -> Frame:
 def unpack(packed: PackedWindow) -> Window:
     """The window that was packed."""
     group = Group(packed.series, packed.start, packed.length)
-    (window,) = frame_of([packed]).sum(np.zeros(1, np.int64), [group])
+    (window,) = sum_rows(frame_of([packed]), np.zeros(1, np.int64), [group])
     return window
 
 
