@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("specwatch.daemon.daemon")
 
 _LANES = {"loop": 2, "discovery": 16} | dict.fromkeys(
-    ("flush", "upkeep", "gpu", "guard", "experiments", "fleet"), 1
+    ("flush", "upkeep", "check", "gpu", "guard", "experiments", "fleet"), 1
 )
 """Jobs at a time in each lane, so that a database or driver that hangs does not delay scrapes."""
 _FLUSH_SECONDS = 5.0
