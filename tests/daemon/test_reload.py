@@ -13,7 +13,7 @@ import pytest
 from specwatch.config.loading import Config
 from specwatch.config.sections import Retention
 from specwatch.config.target import Target
-from specwatch.daemon import daemon
+from specwatch.daemon.daemon import _LANES
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.model import Batch
@@ -271,4 +271,4 @@ def test_without_a_file_there_is_nothing_to_read_again(url: str, database: Path,
 def test_every_job_has_a_lane(reloadable: Start, url: str) -> None:
     """A job without one is removed by the scheduler, with a line in the log."""
     made = reloadable(target_of(url, "first"))
-    assert {job.lane for job in made.jobs.jobs} <= daemon._LANES.keys()
+    assert {job.lane for job in made.jobs.jobs} <= _LANES.keys()
